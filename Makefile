@@ -15,13 +15,14 @@ VLLM := .venv-vllm
 VLLM_SECOND := 0.33.0
 VLLM_SECOND_HOME := $(VLLM)/releases/$(VLLM_SECOND)
 
-.PHONY: help setup demo serve test test-deep test-vllm test-vllm-second check clean
+.PHONY: help setup demo serve test test-deep test-vllm test-vllm-second check architecture clean
 help:
 	@echo "make demo   run three agent apps against fcfs, rpm and fairserve, and compare (under 5 minutes)"
 	@echo "make serve  run the platform on http://127.0.0.1:8000 with two embedded workers"
 	@echo "make test   run all tests but the deep ones"
 	@echo "make test-deep  run long simulations and benchmarks, and every property with many examples"
 	@echo "make check  lint, types, layering, and whether reports are as new as the code"
+	@echo "make architecture  draw the imports of the rooms anew in docs/architecture.md"
 	@echo "make test-vllm  run the tests of the vLLM plug-in beside vLLM 0.32, and 0.33 if they changed (2 GB)"
 	@echo "make clean  remove the environments and caches"
 
@@ -76,8 +77,13 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/unit/test_layering.py
+	$(BIN)/lint-imports --no-cache --no-logo
+	$(BIN)/python -m pytest -q tests/unit/test_layering.py tests/unit/test_architecture.py
 	$(BIN)/fairserve reproduce status
+
+# The drawing is made from the imports; a test of `make check` fails when it is stale.
+architecture: $(STAMP)
+	$(BIN)/python tests/support/architecture.py
 
 clean:
 	rm -rf $(VENV) $(VLLM) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -29,7 +29,7 @@ from fairserve.scheduling.base import LocalScheduler
 if TYPE_CHECKING:
     from fairserve.engine.kv_events.publisher import KvPublisher
     from fairserve.engine.torch.model_loader import LoadedModel
-    from fairserve.engine.torch.page_news import PageChange
+    from fairserve.engine.torch.page_changes import PageChange
 
 _ENVIRONMENT = "FAIRSERVE_WORKER_"
 _TRUE = {"1", "true", "yes", "on"}
@@ -106,7 +106,7 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
 
     def add(flag: str, kind: type, default: object, text: str) -> None:
         variable = _ENVIRONMENT + flag[2:].replace("-", "_").upper()
-        # argparse converts a default that is a string as if it had been given.
+        # argparse converts a default that is a string like the value of a flag.
         parser.add_argument(flag, type=kind, default=environment.get(variable, default), help=text)
 
     add("--model", str, "fairserve-tiny-random", "checkpoint folder, hub id, or the built-in model")
@@ -115,22 +115,32 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--kv-tokens", int, None, "tokens in the KV cache (default: by device and memory)")
     add("--max-batch", int, None, "sequences that run at once (default: 32, on cuda 256)")
     add("--token-budget", int, None, "tokens per forward pass (default: 512, on cuda 8192)")
-    add("--preemption", str, "fair", "who is preempted when no page is free: fair, latest; never")
+    add(
+        "--preemption",
+        str,
+        "fair",
+        "victim of preemption when no page is free: fair, latest; never: none",
+    )
     add("--local-scheduler", str, "dlpm", "policy by which waiting calls enter the batch")
     add("--dtype", str, "auto", "float32, bfloat16, float16; auto: float32, on cuda bfloat16")
     add("--device", str, "auto", "cpu, cuda, cuda:N; auto: cuda if there is one")
-    add("--max-queue", int, 1024, "sequences that may wait; more are answered with 503")
+    add("--max-queue", int, 1024, "sequences that may wait; further calls get 503")
     add("--drain-limit", float, 30.0, "seconds that calls may still take after SIGTERM")
     add("--parent-pid", int, None, "end when this process is no longer the parent")
     add(
         "--kv-events-endpoint",
         str,
         "",
-        "where to publish what becomes of the prefix cache, over ZMQ: tcp://HOST:PORT (0 takes a "
-        "free port), ipc://PATH or ipc://FOLDER/*; prompts go there in clear (default: nowhere)",
+        "endpoint of the KV events, over ZMQ: tcp://HOST:PORT (0 takes a free port), ipc://PATH or "
+        "ipc://FOLDER/*; prompts cross it in clear (default: none)",
     )
-    add("--kv-events-replay-endpoint", str, "", "where batches can be asked for again")
-    add("--kv-events-buffer-steps", int, 1000, "batches kept for that; older ones as one")
+    add("--kv-events-replay-endpoint", str, "", "endpoint of replays of KV events")
+    add(
+        "--kv-events-buffer-steps",
+        int,
+        1000,
+        "batches kept for replays; older ones are folded into one",
+    )
     listed = environment.get(_ENVIRONMENT + "SCHEDULER_OPTION", "")
     parser.add_argument(
         "--scheduler-option",
@@ -185,7 +195,7 @@ def _kv_publisher(options: WorkerOptions) -> KvPublisher[PageChange] | None:
             raise ValueError("--kv-events-replay-endpoint needs --kv-events-endpoint")
         return None
     from fairserve.engine.kv_events.publisher import KvPublisher, KvPublisherOptions
-    from fairserve.engine.torch.page_news import PageNames
+    from fairserve.engine.torch.page_changes import PageNames
 
     return KvPublisher(
         KvPublisherOptions(

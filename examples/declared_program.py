@@ -67,9 +67,9 @@ def main() -> None:
                 elif name == "data" and kind == "node":
                     node = json.loads(value)
                     print(f"{node['id']}: {node['state']}")
-        told = client.get(f"/interactions/{run}").json()
-    print(f"result: {told['program']['result']!r}")
-    print(f"run {told['id']}: {told['state']}, {told['calls']} calls")
+        record = client.get(f"/interactions/{run}").json()
+    print(f"result: {record['program']['result']!r}")
+    print(f"run {record['id']}: {record['state']}, {record['calls']} calls")
 
 
 if __name__ == "__main__":

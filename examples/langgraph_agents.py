@@ -26,7 +26,7 @@ model = ChatOpenAI(
 
 
 class State(TypedDict):
-    """What the agents share: texts, and the calls that whoever comes next has waited for."""
+    """State that the agents share: texts, and the calls that the next agent has waited for."""
 
     plan: str
     planned: list[str]
@@ -36,7 +36,7 @@ class State(TypedDict):
 
 
 class Task(TypedDict):
-    """What one researcher is told."""
+    """Input of one researcher."""
 
     topic: str
     plan: str
@@ -73,8 +73,8 @@ def send_out(state: State) -> list[Send] | str:
     """To the researchers, all at once, or to the end."""
     if state["rounds"] == ROUNDS:
         return END
-    told = {"plan": state["plan"], "planned": state["planned"]}
-    return [Send("research", {"topic": topic, **told}) for topic in TOPICS]
+    shared = {"plan": state["plan"], "planned": state["planned"]}
+    return [Send("research", {"topic": topic, **shared}) for topic in TOPICS]
 
 
 graph = StateGraph(State)
@@ -92,8 +92,8 @@ def main() -> None:
     with OpenAI() as client:
         with interaction(client, user="ann") as run:
             graph.compile().invoke({"found": [], "answered": []})
-        told = client.get(f"/interactions/{run.id}", cast_to=dict[str, object])
-    print(f"run {told['id']}: {told['state']}, {told['calls']} calls")
+        record = client.get(f"/interactions/{run.id}", cast_to=dict[str, object])
+    print(f"run {record['id']}: {record['state']}, {record['calls']} calls")
 
 
 if __name__ == "__main__":

@@ -48,8 +48,8 @@ async def main() -> None:
             text = "\n\n".join(text for text, _ in found)
             review, _ = await work(reviewer, text, [working for _, working in found])
             assert isinstance(review, Verdict)
-        told = await client.get(f"/interactions/{run.id}", cast_to=dict[str, object])
-    print(f"run {told['id']}: {told['state']}, {told['calls']} calls")
+        record = await client.get(f"/interactions/{run.id}", cast_to=dict[str, object])
+    print(f"run {record['id']}: {record['state']}, {record['calls']} calls")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ async def ask(text: str) -> str:
 
 
 async def research(topic: str, plan: str, after: list[Agent]) -> tuple[Agent, str]:
-    """What the researcher found, and the researcher, for those who wait for the answer."""
+    """Return the researcher and its findings, for the agents that wait for them."""
     with agent("researcher", after=after) as researcher:
         return researcher, await ask(f"{plan}\n\nWrite a paragraph on the {topic} of tides.")
 
@@ -47,8 +47,8 @@ async def main() -> None:
                 review = await ask("\n\n".join(text for _, text in found))
             _, again = await research(TOPICS[0], review, [reviewer])
             await edit(again)
-        told = await client.get(f"/interactions/{run.id}", cast_to=dict[str, object])
-    print(f"run {told['id']}: {told['state']}, {told['calls']} calls")
+        record = await client.get(f"/interactions/{run.id}", cast_to=dict[str, object])
+    print(f"run {record['id']}: {record['state']}, {record['calls']} calls")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ TokenIds = npt.NDArray[np.uint32]
 """Token ids of a prompt, one-dimensional, as they come from the tokenizer."""
 
 ClientPath = tuple[str, ...]
-"""Whom a scheduler is fair to, outermost level first, for example ``(tenant, user)``."""
+"""A client: the unit of fairness, outermost level first, for example ``(tenant, user)``."""
 
 LEVELS = ("user", "tenant > user", "tenant > app > user")
 """The client paths to choose from (ALGORITHMS section 0). ``user`` is the papers' meaning."""
@@ -28,14 +28,14 @@ LEVELS = ("user", "tenant > user", "tenant > app > user")
 DEFAULT_LEVELS = "tenant > user"
 
 TenantLevels = Literal["tenant > user", "tenant > app > user"]
-"""Those of ``LEVELS`` that a tenant may have of its own: they say how its share is divided."""
+"""Orders of ``LEVELS`` that a tenant may choose for dividing its own share."""
 TENANT_LEVELS: tuple[TenantLevels, ...] = get_args(TenantLevels)
 
 NO_TOKENS: TokenIds = np.zeros(0, dtype=np.uint32)
 
 
 class TokenUsage(NamedTuple):
-    """Tokens that a call has used so far. Every field only grows while the call runs."""
+    """Tokens that a call has used so far; no field falls while the call runs."""
 
     input_tokens: int = 0
     system_tokens: int = 0
@@ -46,12 +46,12 @@ class TokenUsage(NamedTuple):
 
     @property
     def prompt_tokens(self) -> int:
-        """All prompt tokens, L_I + L_S."""
+        """Return all prompt tokens, L_I + L_S."""
         return self.input_tokens + self.system_tokens
 
     @property
     def extend_tokens(self) -> int:
-        """Prompt tokens that had to be computed."""
+        """Return the prompt tokens that had to be computed."""
         return max(0, self.prompt_tokens - self.cached_tokens)
 
 
@@ -60,10 +60,10 @@ NO_USAGE = TokenUsage()
 
 @dataclass(slots=True)
 class Call:
-    """One LLM request. ``stage`` and ``expected_output_tokens`` are set once, when it is attached.
+    """One LLM request; ``stage`` and ``expected_output_tokens`` are set once, when it is attached.
 
-    ``parents`` names calls of the same interaction that ended before this one began; ``None`` means
-    that the caller did not say (the tracker then infers them, by ``history`` and ``tool_results`` too).
+    ``parents`` names calls of the same interaction that ended before this one began. With None the
+    tracker infers them, also from ``history`` and ``tool_results``.
     """
 
     call_id: str
@@ -87,7 +87,7 @@ class Call:
     single: bool = False
     """The interaction was made for this call alone: it is complete when the call ends."""
     final: bool = False
-    """The client said that the interaction ends with this call."""
+    """The client declared this call to be the last one of its interaction."""
     token_ids: TokenIds = field(default_factory=lambda: NO_TOKENS)
     salt: str = ""
     """Cache isolation domain: prompts with different salts share no prefix."""
@@ -107,10 +107,10 @@ class Call:
     declared: bool = False
     """The platform makes it, for a program that was handed over; no client does."""
     declared_output_tokens: int = 0
-    """Expected output of one sample as its program declared it; 0: the app's profile tells."""
+    """Expected output of one sample as its program declares it; 0: from the app's profile."""
     remaining_tokens: float = 0.0
     """Expected output on the longest path from this call to the end of its run, itself included; finite,
-    and 0 where nobody knows."""
+    0 where it is unknown."""
     remaining_calls: float = 1.0
     """Expected calls of its run from this one on, itself included, by the app's profile."""
 
@@ -120,17 +120,17 @@ class Call:
 
     @property
     def prompt_tokens(self) -> int:
-        """All prompt tokens, L_I + L_S."""
+        """Return all prompt tokens, L_I + L_S."""
         return self.input_tokens + self.system_tokens
 
 
 def client_path(call: Call, levels: str) -> ClientPath:
-    """The call's path under one of ``LEVELS``. A user is always a user of its tenant."""
+    """Return the call's path under one of ``LEVELS``. A user always belongs to its tenant."""
     return owner_path(call.tenant, call.app, call.user, levels)
 
 
 def owner_path(tenant: str, app: str, user: str, levels: str) -> ClientPath:
-    """The path of the calls that a tenant's app makes for a user."""
+    """Return the path of the calls that a tenant's app makes for a user."""
     if levels == "tenant > user":
         return (tenant, user)
     if levels == "tenant > app > user":
@@ -140,17 +140,17 @@ def owner_path(tenant: str, app: str, user: str, levels: str) -> ClientPath:
 
 @lru_cache(maxsize=16_384)
 def client_id(path: ClientPath) -> str:
-    """A path as one string, for the workers; :func:`path_of_id` is the inverse."""
+    """Return a path as one string, for the workers; :func:`path_of_id` is the inverse."""
     return "/".join(quote(level, safe="") for level in path)
 
 
 def path_of_id(client_id: str) -> ClientPath:
-    """The path in a worker's client id; an id without levels is a path of one."""
+    """Return the path in a worker's client id; an id without levels is a path of one."""
     return tuple(unquote(level) for level in client_id.split("/"))
 
 
 def call_to_plain(call: Call) -> dict[str, Any]:
-    """A call as plain JSON values."""
+    """Return a call as plain JSON values."""
     plain = {f.name: getattr(call, f.name) for f in fields(Call)}
     plain["token_ids"] = call.token_ids.tolist()
     plain["block_keys"] = None if call.block_keys is None else list(call.block_keys)
@@ -162,7 +162,7 @@ def call_to_plain(call: Call) -> dict[str, Any]:
 
 
 def call_from_plain(plain: Mapping[str, Any]) -> Call:
-    """The inverse of :func:`call_to_plain`."""
+    """Return the call of plain JSON values, the inverse of :func:`call_to_plain`."""
     values = dict(plain)
     values["token_ids"] = np.asarray(plain["token_ids"], dtype=np.uint32)
     values["parents"] = None if plain["parents"] is None else tuple(plain["parents"])

@@ -1,8 +1,8 @@
-"""What a node sends: ``messages`` or a ``prompt``, in whose texts placeholders stand.
+"""Body of a node's call: ``messages`` or a ``prompt`` whose texts contain placeholders.
 
-Of a message, ``content`` is a template, or in a list of parts the ``text`` of each; every other key goes
-on as it was declared. A body is resolved to pieces when its node becomes ready and put together when
-the call is sent (:meth:`Body.build`).
+A message's ``content`` is a template, or in a list of parts the ``text`` of each; all other keys are
+passed on as declared. A body is resolved to pieces when its node becomes ready and built when the call
+is sent (:meth:`Body.build`).
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from fairserve.interactions.template import (
 )
 
 Slot = tuple[str | int, ...]
-"""Where in the body a text belongs: ``("messages", 0, "content")``."""
+"""Position of a text in the body: ``("messages", 0, "content")``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A rendered body that has not been put together yet."""
+    """A rendered body that is not joined yet."""
 
     fixed: Mapping[str, Any]
     texts: tuple[tuple[Slot, Pieces], ...]
     size_bytes: int
 
     def build(self) -> dict[str, Any]:
-        """``{"messages": [...]}`` or ``{"prompt": ...}``, the caller's own."""
+        """Return ``{"messages": [...]}`` or ``{"prompt": ...}``, the caller's own copy."""
         body = copy.deepcopy(dict(self.fixed))
         for slot, pieces in self.texts:
             holder: Any = body
@@ -50,7 +50,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class BodyTemplate:
-    """A body with its texts taken out as templates."""
+    """A body whose texts are taken out as templates."""
 
     fixed: Mapping[str, Any] = field(hash=False)
     """The body with empty texts; not to be changed."""
@@ -60,12 +60,12 @@ class BodyTemplate:
 
     @property
     def least_bytes(self) -> int:
-        """Bytes with every placeholder empty."""
+        """Return the bytes with every placeholder empty."""
         return self.fixed_bytes + sum(template.literal_bytes for _, template in self.texts)
 
     @property
     def placeholders(self) -> tuple[tuple[Slot, Placeholder], ...]:
-        """All placeholders with where they stand."""
+        """Return all placeholders with their positions."""
         return tuple(
             (slot, placeholder)
             for slot, template in self.texts
@@ -73,7 +73,7 @@ class BodyTemplate:
         )
 
     def resolve(self, read_text: ReadText, max_bytes: int) -> Body:
-        """Fill the placeholders. Raises TemplateError, also if it comes to over ``max_bytes``."""
+        """Fill the placeholders. Raises TemplateError, also for a result over ``max_bytes``."""
         size_bytes = self.least_bytes
         texts = []
         for slot, template in self.texts:
@@ -88,7 +88,7 @@ class BodyTemplate:
 
 
 def slot_path(slot: Slot) -> str:
-    """A slot as a client writes it: ``messages[0].content``."""
+    """Return a slot as a client writes it: ``messages[0].content``."""
     return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in slot).lstrip(".")
 
 
@@ -123,7 +123,7 @@ def parse_body(plain: Mapping[str, Any], path: str) -> BodyTemplate:
 def _message(
     plain: object, path: str, slot: Slot, texts: list[tuple[Slot, Template]]
 ) -> dict[str, Any]:
-    """The message with empty texts; its templates are added to ``texts``."""
+    """Return the message with empty texts; add its templates to ``texts``."""
     where = f"{path}.{slot_path(slot)}"
     if not isinstance(plain, Mapping):
         raise ProgramError(where, f"must be an object, not {kind(plain)}")
@@ -131,7 +131,7 @@ def _message(
     if not isinstance(role, str) or not role:
         raise ProgramError(f"{where}.role", f"is {shown(role)}; it must be a string")
     if "content" not in plain:
-        raise ProgramError(f"{where}.content", "is missing; null says that there is none")
+        raise ProgramError(f"{where}.content", "is missing; allowed: null for no content")
     fixed = copy.deepcopy(dict(plain))
     content = plain["content"]
     if isinstance(content, str):

@@ -1,7 +1,7 @@
-"""Whether a node runs, by what an earlier node gave: one comparison from a small, safe set.
+"""Condition on a node's run: one comparison of an earlier node's output, from a small, safe set.
 
 ``{"node": id, "op": ..., "value": ..., "path": ...}``. The output, or its field at ``path``, is compared
-as text without the white space around it and with its case; JSON other than a string is compact JSON.
+as text without surrounding white space and with its case; JSON other than a string is compact JSON.
 ``equals`` and ``not_equals`` with a number, ``greater`` and ``less`` compare numbers, and a text that is
 no number is neither equal, greater nor less. A field that is absent is null, as is a skipped node's
 output, and null is the empty text. ``empty`` holds for null, the empty text, list and object.
@@ -88,7 +88,7 @@ class Condition:
     path: Path = ()
 
     def holds(self, output: Output, memo: JsonMemo) -> bool:
-        """Whether it is so. ``output`` is that of ``node``."""
+        """Return whether the condition holds. ``output`` is that of ``node``."""
         kind_of_value, compare = OPS[self.op]
         try:
             value = read(output, self.path, memo)
@@ -117,7 +117,7 @@ def parse_condition(plain: object, path: str) -> Condition:
 
 
 def read_path(fields: Fields) -> Path:
-    """The field ``path`` of a condition or a map; empty if it is not there. Raises ProgramError."""
+    """Return the ``path`` of a condition or a map; empty if absent. Raises ProgramError."""
     text = fields.text("path", 10_000)
     if text is None:
         return ()
@@ -128,7 +128,7 @@ def read_path(fields: Fields) -> Path:
 
 
 def number(text: str) -> float | None:
-    """The finite number that a text is, or None."""
+    """Return the finite number that a text contains, or None."""
     if len(text) > MAX_NUMBER_CHARS or not NUMBER.fullmatch(text):
         return None
     value = float(text)

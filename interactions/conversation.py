@@ -1,17 +1,17 @@
-"""How a call tells that it continues an earlier one: keys of what was said.
+"""Conversation keys: they show that a call continues an earlier one.
 
-An agent's next call repeats the messages of its last one, the answer, and what came since. So every
-prefix of a conversation that ends with an answer has a key, a hash chained over its messages, and what a
-call says extends its own chain by one. A call that brings results of tools names the call that asked for
-them by the ids of the tool calls.
+An agent's next call repeats the messages of its last one, the answer, and everything since. So every
+prefix of a conversation that ends with an answer has a key, a hash chained over its messages, and a
+call's answer extends its own chain by one. A call that brings results of tools names the call that
+requested them by the ids of the tool calls.
 
-Messages are compared as clients send them back: white space around a text, the order of keys in the
+Messages are compared as clients repeat them: white space around a text, the order of keys in the
 arguments of a tool call, and null for an empty text make no difference. System and developer messages
 are left out, because they change with the agent when a conversation is handed over, and with the hour.
 Keys are only compared within one run.
 
-Cost: one pass over the text, in C. Weakness: clients that shorten or rewrite their history are known by
-their tool results alone, or not at all; text completions are never known.
+Cost: one pass over the text, in C. Weakness: clients that shorten or rewrite their history are
+recognised by their tool results alone, or not at all; text completions are never recognised.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KEY_BYTES = 8
 
 
 class Conversation:
-    """The messages of one chat request in OpenAI's shape. What is malformed makes no key."""
+    """The messages of one chat request in OpenAI's shape; malformed ones make no key."""
 
     __slots__ = ("_hasher", "history", "tool_results")
 
@@ -50,7 +50,7 @@ class Conversation:
         """Keys of the tool calls whose results came since the last answer."""
 
     def answered(self, answers: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:
-        """Keys of this conversation with each of these answers, and of the tools they ask for.
+        """Return the keys of this conversation with each of these answers, and of the requested tools.
 
         ``answers`` are assistant messages, one a sample.
         """

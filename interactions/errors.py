@@ -1,10 +1,10 @@
-"""What does not fit its interaction: raised before anything has changed."""
+"""Errors of calls that do not fit their interaction, raised before anything has changed."""
 
 from __future__ import annotations
 
 
 class InteractionError(ValueError):
-    """A call or a request does not fit its interaction; nothing was changed."""
+    """A call or a request does not fit its interaction; the state is unchanged."""
 
 
 class UnknownParentError(InteractionError):
@@ -16,11 +16,11 @@ class CycleError(InteractionError):
 
 
 class DuplicateCallError(InteractionError):
-    """The interaction has a call of this id already."""
+    """The interaction already has a call of this id."""
 
 
 class InteractionClosedError(InteractionError):
-    """The interaction has ended."""
+    """The interaction has ended already."""
 
 
 class InteractionNotFoundError(InteractionError):
@@ -36,15 +36,15 @@ class DeclaredInteractionError(InteractionError):
 
 
 class TrackerFullError(InteractionError):
-    """Too many interactions, or calls in one of them, are live."""
+    """Too many interactions, or too many calls in one of them, are live."""
 
 
 class OpenInteractionsError(InteractionError):
-    """The tenant or the user has as many open interactions as one may have."""
+    """The tenant or the user has reached its limit of open interactions."""
 
 
 class OpeningRateError(InteractionError):
-    """The user has opened as many interactions within a minute as one may open."""
+    """The user has reached its limit of interactions opened per minute."""
 
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)

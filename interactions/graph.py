@@ -1,9 +1,9 @@
-"""A declared interaction as a graph: its shape checked, its stages, width and critical path told.
+"""A declared interaction as a graph: checks its shape, and gives its stages, width and critical path.
 
 A thin wrapper over :class:`networkx.DiGraph` for graphs that are known as a whole: for validation, for
 priorities within a run (ALGORITHMS section 3: prefer the longest remaining path) and for views. Live
-interactions grow call by call and are the tracker's. A stage is 1 + the longest path from a root, as
-there.
+interactions grow call by call and belong to the tracker. A stage is 1 + the longest path from a root, as
+in the tracker.
 
 Cost: linear in nodes and edges, without recursion; only :meth:`InteractionGraph.is_ancestor` prepares a
 bit per pair of nodes at its first use (5,000 nodes: 3 MB).
@@ -24,7 +24,7 @@ SHOWN_NODES = 12
 
 
 class GraphError(ValueError):
-    """The graph cannot be used; ``node`` is where."""
+    """The graph cannot be used; ``node`` is the position of the error."""
 
     def __init__(self, node: str, message: str) -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class GraphError(ValueError):
 
 
 class UnknownNodeError(GraphError):
-    """A node names a parent that there is not."""
+    """A node names a parent that does not exist."""
 
     def __init__(self, node: str, parent: str) -> None:
         super().__init__(node, f"{parent!r}, a parent of {node!r}, is not a node of this graph")
@@ -73,7 +73,7 @@ class CriticalPath(NamedTuple):
 
 
 class InteractionGraph:
-    """An acyclic graph of calls, immutable. Every order is that of declaration, within a stage too."""
+    """An acyclic, immutable graph of calls; all orders are that of declaration, within a stage too."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class InteractionGraph:
         self.columns: tuple[tuple[str, ...], ...] = tuple(
             tuple(sorted(column, key=place.__getitem__)) for column in self._generations()
         )
-        """The nodes of each stage."""
+        """Return the nodes of each stage."""
         self.stages: Mapping[str, int] = {
             node: stage for stage, column in enumerate(self.columns, start=1) for node in column
         }
@@ -116,7 +116,7 @@ class InteractionGraph:
         self._place = place
 
     def __len__(self) -> int:
-        """Number of nodes."""
+        """Return the number of nodes."""
         return len(self._parents)
 
     def __contains__(self, node: object) -> bool:
@@ -124,48 +124,48 @@ class InteractionGraph:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """All nodes."""
+        """Return all nodes."""
         return tuple(self._parents)
 
     @property
     def edges(self) -> int:
-        """Number of edges."""
+        """Return the number of edges."""
         return sum(map(len, self._parents.values()))
 
     def parents(self, node: str) -> tuple[str, ...]:
-        """The node's parents as they were given, each once."""
+        """Return the node's parents as declared, each once."""
         return self._parents[node]
 
     def children(self, node: str) -> tuple[str, ...]:
-        """The nodes that name it as a parent."""
+        """Return the nodes that name this node as a parent."""
         return self._children[node]
 
     @property
     def roots(self) -> tuple[str, ...]:
-        """Nodes without a parent."""
+        """Return the nodes without a parent."""
         return self.columns[0] if self.columns else ()
 
     @property
     def sinks(self) -> tuple[str, ...]:
-        """Nodes without a child."""
+        """Return the nodes without a child."""
         return tuple(node for node, children in self._children.items() if not children)
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Number of nodes of each stage."""
+        """Return the number of nodes of each stage."""
         return tuple(map(len, self.columns))
 
     @property
     def parallelism(self) -> int:
-        """Nodes of the widest stage: so many can run at once."""
+        """Return the nodes of the widest stage: that many can run at once."""
         return max(self.widths, default=0)
 
     def ancestors(self, node: str) -> frozenset[str]:
-        """All nodes that must come before it. Linear; for many questions see ``is_ancestor``."""
+        """Return all nodes before this one. Linear; for many questions use ``is_ancestor``."""
         return frozenset(nx.ancestors(self.digraph, node))
 
     def is_ancestor(self, ancestor: str, node: str) -> bool:
-        """Whether ``ancestor`` comes before ``node``; no node comes before itself."""
+        """Return whether ``ancestor`` comes before ``node``; no node comes before itself."""
         if self._masks is None:
             masks: dict[str, int] = {}
             for column in self.columns:
@@ -178,7 +178,7 @@ class InteractionGraph:
         return bool(self._masks[node] >> self._place[ancestor] & 1)
 
     def remaining(self, weights: Mapping[str, float]) -> dict[str, float]:
-        """Weight of the heaviest path from each node to a sink, itself included.
+        """Return the weight of the heaviest path from each node to a sink, itself included.
 
         ``weights`` has every node, in any unit, none negative.
         """
@@ -190,7 +190,7 @@ class InteractionGraph:
         return left
 
     def critical_path(self, weights: Mapping[str, float]) -> CriticalPath:
-        """The heaviest path; of equal ones the one through the nodes declared first."""
+        """Return the heaviest path; of equal ones the one through the nodes declared first."""
         left = self.remaining(weights)
         path: list[str] = []
         following = self.roots
@@ -208,9 +208,9 @@ class InteractionGraph:
         return found
 
     def _cycle(self, acyclic: Sequence[Sequence[str]]) -> list[str]:
-        """Some cycle, parents first, from its node that was declared first.
+        """Return a cycle, parents first, from its node that was declared first.
 
-        What is left beside the generations has a parent that is left: going up meets itself.
+        Each node outside the generations has a parent outside them: a walk upwards meets itself.
         """
         done = {node for column in acyclic for node in column}
         node = next(node for node in self._parents if node not in done)

@@ -1,10 +1,10 @@
-"""Which run a call belongs to, from its headers and the ``metadata`` of its body.
+"""Identity of a call's run, from its headers and the ``metadata`` of its body.
 
-The first that names a run wins: our own header, our own metadata, then the headers that agent
-frameworks and other gateways already send (in the order of ``ALIASES``). None: the call is a run of
-its own. ``previous_response_id`` is never used: it names the last answer, not the root of the run.
-The ids are the client's; the caller scopes them to the authenticated app, so that one tenant's id
-never joins another's run (:func:`core_run_id`, :func:`core_call_id`).
+The first source that names a run decides: our own header, our own metadata, then the headers that agent
+frameworks and other gateways already send (in the order of ``ALIASES``). Without one the call is a run
+of its own. ``previous_response_id`` is never used: it names the last answer, not the root of the run.
+The ids are the client's; the caller scopes them to the authenticated app, so that one tenant's id never
+joins another's run (:func:`core_run_id`, :func:`core_call_id`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ALIASES = (
 
 
 class IdentityError(ValueError):
-    """A header or metadata field is not what it may be. ``source`` names it."""
+    """A header or metadata field has an invalid value; ``source`` names it."""
 
     def __init__(self, source: str, message: str) -> None:
         super().__init__(f"{source}: {message}")
@@ -52,7 +52,7 @@ class IdentityError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CallIdentity:
-    """What a client said about the place of its call. Ids are the client's own."""
+    """The place of a call in its run as the client declared it, with the client's own ids."""
 
     run_id: str | None
     """None: the call is a run of its own."""
@@ -60,7 +60,7 @@ class CallIdentity:
     """The header or metadata field that named the run."""
     call_id: str | None = None
     parents: tuple[str, ...] | None = None
-    """None: not said; empty: the call is a root."""
+    """None: not declared; empty: the call is a root."""
     agent: str | None = None
     final: bool = False
 
@@ -73,15 +73,15 @@ def identify(
 ) -> CallIdentity:
     """Read a call's identity. ``headers`` has lower-case names.
 
-    With ``traceparent`` the trace of a W3C ``traceparent`` header is the run of a call that nothing else
-    names one for; what is not well-formed there is ignored, as that standard wants it. Metadata keys
-    are ``interaction_id``, ``interaction_final``, ``call_id``, ``parent_ids`` (a list or comma
-    separated) and ``agent``; a header wins over its key. Raises IdentityError.
+    With ``traceparent`` the trace of a W3C ``traceparent`` header is the run of a call without another
+    source; malformed headers are ignored, as that standard requires. Metadata keys are
+    ``interaction_id``, ``interaction_final``, ``call_id``, ``parent_ids`` (a list or comma separated)
+    and ``agent``; a header wins over its key. Raises IdentityError.
     """
-    told = _Told(headers, metadata or {})
-    run_id, source = told.text(RUN_HEADER, "interaction_id")
-    agent, _ = told.text(AGENT_HEADER, "agent")
-    final = told.flag(FINAL_HEADER, "interaction_final")
+    sent = _Sent(headers, metadata or {})
+    run_id, source = sent.text(RUN_HEADER, "interaction_id")
+    agent, _ = sent.text(AGENT_HEADER, "agent")
+    final = sent.flag(FINAL_HEADER, "interaction_final")
     if run_id is None:
         run_id, source, alias_agent, alias_final = _alias(headers)
         agent = agent or alias_agent
@@ -89,35 +89,35 @@ def identify(
     if run_id is None and traceparent:
         run_id = _trace(headers.get(TRACEPARENT, "").strip())
         source = TRACEPARENT if run_id else ""
-    call_id, call_source = told.text(CALL_HEADER, "call_id")
+    call_id, call_source = sent.text(CALL_HEADER, "call_id")
     if call_id is not None and "," in call_id:
         raise IdentityError(call_source, "a call id has no comma")
-    return CallIdentity(run_id, source, call_id, told.parents(), agent, final)
+    return CallIdentity(run_id, source, call_id, sent.parents(), agent, final)
 
 
 def core_run_id(app: str, run_id: str) -> str:
-    """The id under which everything below the API knows a run. ``app`` has no slash."""
+    """Return the id of a run below the API. ``app`` contains no slash."""
     return f"{app}/{run_id}"
 
 
 def client_run_id(app: str, core_id: str) -> str:
-    """The inverse of :func:`core_run_id`."""
+    """Return the client's run id, the inverse of :func:`core_run_id`."""
     return core_id.removeprefix(f"{app}/")
 
 
 def core_call_id(core_run: str, call_id: str) -> str:
-    """The id of a call everywhere; unambiguous, because the last part has no slash."""
+    """Return the internal id of a call; unambiguous, because the last part contains no slash."""
     escaped = call_id.replace("%", "%25").replace("/", "%2F")
     return f"{core_run}/{escaped}"
 
 
 def client_call_id(core_run: str, core_id: str) -> str:
-    """The inverse of :func:`core_call_id`."""
+    """Return the client's call id, the inverse of :func:`core_call_id`."""
     return core_id.removeprefix(f"{core_run}/").replace("%2F", "/").replace("%25", "%")
 
 
 def checked_id(value: str, source: str) -> str:
-    """An id without surrounding space. Raises IdentityError if it is not printable or too long."""
+    """Return an id without surrounding space. Raises IdentityError if unprintable or too long."""
     text = value.strip()
     if not text:
         raise IdentityError(source, "is empty; leave it out instead")
@@ -129,7 +129,7 @@ def checked_id(value: str, source: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Sent:
     """Headers before metadata, with every value checked."""
 
     headers: Mapping[str, str]
@@ -165,7 +165,7 @@ class _Told:
         if value is None:
             return None
         if isinstance(value, str):
-            # An empty header says: this call is a root.
+            # An empty header declares the call a root.
             value = value.split(",") if value.strip() else []
         if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
             raise IdentityError(source, "must be call ids, separated by commas")
@@ -175,7 +175,7 @@ class _Told:
 
 
 def _trace(text: str) -> str | None:
-    """The trace id of a ``traceparent`` (W3C Trace Context 2, section 3.2.2)."""
+    """Return the trace id of a ``traceparent`` (W3C Trace Context 2, section 3.2.2)."""
     found = re.fullmatch(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?", text)
     if found is None or found[1] == "ff" or (found[1] == "00" and found[4] is not None):
         return None
@@ -198,7 +198,7 @@ def _alias(headers: Mapping[str, str]) -> tuple[str | None, str, str | None, boo
 
 
 def _dynamo(headers: Mapping[str, str], session: str) -> tuple[str, str, str | None, bool]:
-    """Dynamo gives every sub-agent a session of its own and names its parent's.
+    """Return Dynamo's run: every sub-agent has a session of its own, which names its parent's.
 
     They are one run, or a run would gain a share with every sub-agent it starts; the end of a
     sub-agent's session does not end it.

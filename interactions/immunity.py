@@ -1,13 +1,13 @@
-"""How far a run in progress is immune to throttling by load (FairServe 4.2; bounded, ALGORITHMS 4).
+"""Bound on the immunity of an active run to throttling by load (FairServe 4.2; ALGORITHMS section 4).
 
 Without a bound a client would put all its calls into one run that never ends. A declared profile is a
-claim, so what an app's runs have shown decides: by ``p99`` immunity ends at ``factor`` times the 99th
+claim, so the observed runs of an app decide: by ``p99`` immunity ends at ``factor`` times the 99th
 percentile of the calls or tokens of the app's runs. Until enough runs are known, and where nothing is
-learned, what is declared stands in for it, capped at :data:`MOST_CALLS` calls of at most one context
-each. By ``profile`` immunity ends at ``factor`` times the expected calls or tokens, however declared.
+learned, the declared value is used, capped at :data:`MOST_CALLS` calls of at most one context each. By
+``profile`` immunity ends at ``factor`` times the expected calls or tokens, however declared.
 
-Weakness: users of an app share its percentile, so one whose long runs are a fiftieth of all raises it,
-by what profiles may grow in a day at most.
+Weakness: users of an app share its percentile. A user whose long runs are a fiftieth of all raises it,
+by at most the daily growth that profiles allow.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class UsualRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ImmunityRule:
-    """``factor`` times the longest usual run; ``rule`` says what that is."""
+    """Immunity up to ``factor`` times the longest usual run; ``rule`` defines that run."""
 
     factor: float = 2.0
     rule: Literal["p99", "profile"] = "p99"
@@ -52,7 +52,7 @@ class ImmunityRule:
         return UsualRun(calls, calls * min(of_call, context_tokens))
 
     def holds(self, calls: int, tokens: int, profile: AppProfile, context_tokens: float) -> bool:
-        """Whether a run is immune that has so many accepted calls, of which those that ended used
+        """Return whether a run is immune with this many accepted calls, of which the ended ones used
         ``tokens``.
         """
         if not calls:

@@ -1,9 +1,9 @@
-"""What a node of a program gave, as templates, conditions and maps read it: text, and fields of JSON.
+"""Output of a program's node as templates, conditions and maps read it: text, and fields of JSON.
 
 An output is a text; that of a mapped node is the list of its instances' texts; that of a skipped node
-is the empty text, and null where JSON is asked for. A field is read by a path such as ``plan.steps.0``:
-keys of objects, positions in lists. A text is parsed as JSON only where a path asks for it; the memo
-keeps what was parsed within one event, so that a thousand children of a planner parse its output once.
+is the empty text, and null where JSON is requested. A field is read by a path such as ``plan.steps.0``:
+keys of objects, positions in lists. A text is parsed as JSON only if a path needs it; the memo keeps
+parsed values within one event, so that a thousand children of a planner parse its output once.
 
 Weakness: a text must be JSON as a whole; a model that wraps it in a code fence or in words is not read.
 """
@@ -24,25 +24,25 @@ Path = tuple[str, ...]
 
 
 class FieldError(ValueError):
-    """An output has no such field."""
+    """The output has no such field."""
 
 
 class PathError(ValueError):
-    """What was declared is not a path."""
+    """The declared text is not a valid path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One text, or with ``mapped`` those of the instances; no text at all: the node was skipped."""
+    """One text, or with ``mapped`` those of the instances; no text at all if the node was skipped."""
 
     texts: tuple[str, ...]
     size_bytes: int
-    """In UTF-8, all texts together."""
+    """Bytes of all texts together in UTF-8."""
     mapped: bool = False
 
     @property
     def skipped(self) -> bool:
-        """Whether there is nothing to read."""
+        """Return whether the node was skipped, so that the output is empty."""
         return not self.mapped and not self.texts
 
 
@@ -58,7 +58,7 @@ class JsonMemo:
         self._parsed: dict[str, Any] = {}
 
     def parse(self, text: str) -> Any:
-        """The value of a JSON text. Raises FieldError."""
+        """Return the value of a JSON text. Raises FieldError."""
         if text in self._parsed:
             value = self._parsed[text]
         else:
@@ -81,7 +81,7 @@ _NOT_JSON: Final = object()
 
 
 def parse_path(text: str) -> Path:
-    """A path such as ``plan.steps.0``. Raises PathError."""
+    """Parse a path such as ``plan.steps.0``. Raises PathError."""
     parts = tuple(text.split("."))
     if len(text) > MAX_PATH_CHARS or len(parts) > MAX_PATH_PARTS:
         raise PathError(
@@ -95,7 +95,7 @@ def parse_path(text: str) -> Path:
 
 
 def read(output: Output, path: Path, memo: JsonMemo) -> Any:
-    """The value at a path: without one the text, or the list of texts. Raises FieldError."""
+    """Read the value at a path; without one the text, or the list of texts. Raises FieldError."""
     if output.skipped:
         return None
     if output.mapped:
@@ -106,7 +106,7 @@ def read(output: Output, path: Path, memo: JsonMemo) -> Any:
 
 
 def read_value(value: Any, path: Path, memo: JsonMemo, before: Path = ()) -> Any:
-    """The value at a path below ``value``; a text on top is taken as JSON. Raises FieldError."""
+    """Read the value at a path below ``value``; a text on top is parsed as JSON. Raises FieldError."""
     if not path:
         return value
     if isinstance(value, str):
@@ -117,7 +117,7 @@ def read_value(value: Any, path: Path, memo: JsonMemo, before: Path = ()) -> Any
 
 
 def read_list(value: Any, memo: JsonMemo) -> list[Any]:
-    """What a map runs over: a list, or a text that is a JSON list. Raises FieldError."""
+    """Return the items of a map: a list, or a text that is a JSON list. Raises FieldError."""
     if isinstance(value, str):
         value = memo.parse(value)
     if not isinstance(value, list):
@@ -126,7 +126,7 @@ def read_list(value: Any, memo: JsonMemo) -> list[Any]:
 
 
 def text_of(value: Any) -> str:
-    """Strings as they are, anything else as compact JSON. Raises FieldError."""
+    """Return a string as it is, anything else as compact JSON. Raises FieldError."""
     if isinstance(value, str):
         return value
     try:
@@ -136,7 +136,7 @@ def text_of(value: Any) -> str:
 
 
 def sized(text: str) -> tuple[str, int]:
-    """A text that UTF-8 can hold, and its bytes there; half a surrogate pair becomes U+FFFD."""
+    """Return a text that UTF-8 can encode, and its bytes; half a surrogate pair becomes U+FFFD."""
     if text.isascii():
         return text, len(text)
     try:

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 MAX_STAGES = 64
-"""Of a profile; later stages are as the last one."""
+"""Most stages of a profile; later stages repeat the last one."""
 MOST_TOKENS = 10_000_000.0
 """Tokens of one kind of a call at one stage, at most: the longest contexts that models have today."""
 MOST_CALLS = 10_000.0
@@ -29,7 +29,7 @@ class StageProfile:
     system_tokens: float
     output_tokens: float
     cached_tokens: float = 0.0
-    """Prompt tokens that the worker has cached, as calls have shown; nobody declares them."""
+    """Cached prompt tokens as observed in calls; never declared."""
 
     def __post_init__(self) -> None:
         for name in ("input_tokens", "system_tokens", "output_tokens"):
@@ -45,7 +45,7 @@ class StageProfile:
 
     @property
     def total_tokens(self) -> float:
-        """Input, system and output tokens together."""
+        """Return the input, system and output tokens together."""
         return self.input_tokens + self.system_tokens + self.output_tokens
 
 
@@ -61,16 +61,16 @@ class AppProfile:
     idle_timeout_s: float = 300.0
     """An interaction without a call for this long has expired."""
     agents: Mapping[str, Stages] = field(default_factory=dict)
-    """What the calls of an agent are expected to use, by stage, where that is known. It foretells their
-    output; weights are by stage alone, so that naming agents changes nobody's share."""
+    """Expected tokens of the calls of an agent by stage, where known. Predicts their output; weights
+    are by stage alone, so that naming agents changes no client's share."""
     run_lengths: tuple[float, ...] = ()
-    """Calls of an interaction, as quantiles that stand for equal shares of the interactions, the fewest
-    first; none where only the expectation is known."""
+    """Calls of an interaction, as quantiles for equal shares of the interactions, the fewest first;
+    empty where only the expectation is known."""
     believed_tokens: float | None = None
-    """A typical call at a stage after ``seen_stages`` weighs at most so many weighted tokens: nothing
-    but its owner's word says that it is larger. None: no bound."""
+    """Most weighted tokens of a typical call at a stage after ``seen_stages``: only its owner's
+    declaration makes it larger. None: no bound."""
     seen_stages: int = 0
-    """So many of the first stages are as calls have shown."""
+    """Number of leading stages whose figures are observed."""
     p99_calls: float | None = None
     """99th percentile of the calls of the app's runs; None while too few have ended."""
     p99_tokens: float | None = None
@@ -88,28 +88,29 @@ class AppProfile:
             raise ValueError(f"idle_timeout_s is {self.idle_timeout_s}; allowed: over 0, to 604800")
 
     def stage(self, number: int) -> StageProfile:
-        """The expected tokens of a call at stage ``number`` (1 is a root)."""
+        """Return the expected tokens of a call at stage ``number`` (1 is a root)."""
         return _at(self.stages, number)
 
     def believed(self, stage: int, tokens: float) -> float:
-        """What a typical call of so many weighted tokens at this stage counts for."""
+        """Return the weighted tokens at which a typical call of this stage counts."""
         if self.believed_tokens is None or stage <= self.seen_stages:
             return tokens
         return min(tokens, self.believed_tokens)
 
     def expected_output(self, stage: int, agent: str | None) -> float:
-        """Expected output tokens: of the agent's calls, or of all at this stage."""
+        """Return the expected output tokens: of the agent's calls, or of all at this stage."""
         of_agent = self.agents.get(agent) if agent is not None else None
         return _at(of_agent or self.stages, stage).output_tokens
 
     @cached_property
     def tokens_per_interaction(self) -> float:
-        """Expected tokens of a whole interaction: the mean stage times the expected calls."""
+        """Return the expected tokens of a whole interaction: the mean stage times the expected calls."""
         mean = sum(stage.total_tokens for stage in self.stages) / len(self.stages)
         return mean * self.calls_per_interaction
 
     def remaining_calls(self, made: int) -> float:
-        """Expected calls of an interaction after ``made`` of them, this one included; at least 1.
+        """Return the expected calls of an interaction after ``made`` of them, this one included; at
+        least 1.
 
         The mean over the known lengths that are longer. A run longer than all of them is expected to go
         on for as long as it is over them: so a run without an end is never near it. O(lengths).
@@ -119,14 +120,14 @@ class AppProfile:
         return max(1.0, sum(longer) / len(longer) if longer else made - lengths[-1] + 1.0)
 
     def to_plain(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return the profile as plain JSON values."""
         return asdict(self)
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> AppProfile:
-        """The inverse of :meth:`to_plain`; fields that are not there have their defaults.
+        """Return the profile of plain JSON values; absent fields take their defaults.
 
-        What was stored when more was allowed is cut to the present range.
+        Values that were stored under wider limits are cut to the present range.
         """
         agents = plain.get("agents", {})
         calls = plain.get("calls_per_interaction", 1.0)

@@ -1,23 +1,23 @@
-"""The profile in force: what an app's owner declared, until its calls have shown what they use.
+"""The profile in force: the declaration of an app's owner, until the observed calls replace it.
 
-Profiles decide how service is weighed: an app whose typical call is taken for larger than it is pays
-less for each. So its owner's word counts less than what is seen, and least where it would be of use.
-Stage by stage, and for the calls of a run likewise:
+Profiles decide how service is weighed: an app whose typical call is overestimated pays less for each. So
+a declaration counts less than observations, and least where it would be of use to its owner. Stage by
+stage, and for the calls of a run likewise:
 
-- What was declared is taken as a proportion between stages: as soon as ``min_samples`` calls were seen,
-  all of it is multiplied by what they used over what was declared for them.
+- A declaration sets the proportion between stages: as soon as ``min_samples`` calls were seen, all of it
+  is multiplied by their use over their declared tokens.
 - Before ``min_samples`` of a stage were seen, that holds, but such a call weighs at most
   ``believed_tokens``, or, where its tenant registers app after app, no more than the tenant's calls do
   (:func:`believed_as`); and a run is expected to have at most ``believed_calls``.
-- From then on, where less is used than that, what is used holds.
-- Where more is used, the profile goes from one to the other (geometrically) as more is seen, from half
-  of what is used at least; with ``learned_after`` it is learned. (One stage that is declared far too
-  large makes all others small in proportion; without that half its app was hardly served for minutes.)
-- What was learned grows at most ``max_growth_per_day`` times in a day. It falls at once: a profile that
-  falls slowly is one that can be padded today and lived on tomorrow.
+- From then on, a smaller use is adopted at once.
+- A larger use is approached (geometrically) as more is seen, from at least half of it; with
+  ``learned_after`` it is learned. (One stage that is declared far too large makes all others small in
+  proportion; without that half its app was hardly served for minutes.)
+- A learned value grows at most ``max_growth_per_day`` times in a day. It falls at once: a profile that
+  falls slowly could be padded today and used tomorrow.
 
-What was declared counts no longer once it was learned, whatever is declared then. Times are seconds of
-the caller's clock; everything is a pure function.
+The declaration of a learned value no longer counts, whatever is declared later. Times are seconds of the
+caller's clock; everything is a pure function.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ _DAY_S = 86_400.0
 _TOKEN = 1.0
 """Added to token counts that are averaged geometrically, so that none is 0."""
 _LEAST_SHARE = 0.5
-"""Of what the calls of a stage use: what they are taken for at least, once enough were seen."""
+"""Smallest estimate of a stage's tokens as a share of its calls' use, once enough were seen."""
 _LEAST_TOKENS = 1e-9
-"""Of a stage that is scaled to nothing."""
+"""Tokens of a stage that is scaled to zero."""
 _ROUNDING = 1e-9
-"""Totals that differ by less are equal: what is scaled to another total misses it by so much."""
+"""Relative difference up to which totals are equal: scaling to another total is that inexact."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearningOptions:
-    """How profiles are learned. Calls and interactions are those of one app."""
+    """Options of profile learning; calls and interactions are those of one app."""
 
     window_s: float = 14 * _DAY_S
     """Older ones do not count."""
     max_calls: int = 5_000
-    """So many of the newest calls count."""
+    """Number of the newest calls that count."""
     half_life_s: float = 3 * _DAY_S
-    """What is this old counts half."""
+    """Age in seconds at which a call counts half."""
     min_samples: int = 20
-    """Calls of a stage or an agent, or interactions, before anything is said of them."""
+    """Fewest calls of a stage or agent, or fewest interactions, for an estimate."""
     learned_after: int = 100
     """Calls of a stage, or interactions."""
     max_growth_per_day: float = 2.0
@@ -61,10 +61,10 @@ class LearningOptions:
     min_change: float = 0.1
     """A profile that differs by less, as a share, stays as it is."""
     believed_tokens: float = 4800.0
-    """Weighted tokens of a typical call, at most, while only its owner says so; ``inf`` is the paper.
-    The default is four times the reference call."""
+    """Most weighted tokens of a typical call that are believed on declaration alone; ``inf`` is the
+    paper. The default is four times the reference call."""
     believed_calls: float = 32.0
-    """Calls of a run, at most, while only its owner says so."""
+    """Most calls of a run that are believed on declaration alone."""
     believed_apps: int = 3
     """New apps of one tenant in a day that are believed so far."""
 
@@ -87,20 +87,20 @@ class LearningOptions:
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """The profile that holds, and why."""
+    """The profile in force, and the reason for it."""
 
     profile: AppProfile
     since_s: float
-    """When it began to hold."""
+    """Time in seconds since which it is in force."""
     learned_stages: int = 0
-    """So many of the first stages are learned."""
+    """Number of leading stages that are learned."""
     calls_learned: bool = False
     """``calls_per_interaction`` is."""
     reason: str = ""
 
     @property
     def source(self) -> Source:
-        """Where it comes from, on the whole."""
+        """Return the overall source of the profile."""
         if self.learned_stages and self.calls_learned:
             return "learned"
         return "blended" if self.profile.seen_stages else "declared"
@@ -109,11 +109,10 @@ class InForce:
 def believed_as(
     options: LearningOptions, *, apps_in_a_day: int, served: StageProfile | None
 ) -> LearningOptions:
-    """The options for an app that is the so-manieth one of its tenant in a day.
+    """Return the options for an app that is number ``order`` of its tenant in a day.
 
-    Beyond ``believed_apps`` no larger calls are believed than those that the tenant's apps have made:
-    ``served``, on the average. Else a tenant would register a new app every few runs. None: it has made
-    too few calls to say anything.
+    Beyond ``believed_apps`` no larger calls are believed than the mean ``served`` of the tenant's apps;
+    otherwise a tenant would register a new app every few runs. None: too few calls for an estimate.
     """
     if served is None or apps_in_a_day <= options.believed_apps:
         return options
@@ -122,7 +121,7 @@ def believed_as(
 
 
 def as_declared(declared: AppProfile, now_s: float, options: LearningOptions) -> InForce:
-    """What holds while nothing was seen: the declared profile, as far as it is believed."""
+    """Return the profile before anything was seen: the declared one, as far as it is believed."""
     believed = replace(
         declared,
         calls_per_interaction=min(declared.calls_per_interaction, options.believed_calls),
@@ -138,7 +137,7 @@ def learn(
     now_s: float,
     options: LearningOptions,
 ) -> InForce:
-    """The profile that holds from now on; ``previous`` itself where it changes too little.
+    """Return the profile from now on; ``previous`` itself if it changes too little.
 
     Idle time-outs are always as declared.
     """
@@ -214,13 +213,13 @@ def _grown(before: float | None, found: float | None, growth: float) -> float | 
 
 
 def _corrected(declared: AppProfile, figures: ProfileFigures) -> list[StageProfile]:
-    """The declared stages in their proportion, as large as the calls that were seen."""
-    found = said = 0.0
+    """Return the declared stages in their proportion, scaled to the size of the calls seen."""
+    found = stated = 0.0
     for number, stage in enumerate(figures.stages, start=1):
         found += stage.calls * stage.expected.total_tokens
-        said += stage.calls * declared.stage(number).total_tokens
+        stated += stage.calls * declared.stage(number).total_tokens
     number = max(len(declared.stages), len(figures.stages))
-    return [_scaled(declared.stage(stage), found / said) for stage in range(1, number + 1)]
+    return [_scaled(declared.stage(stage), found / stated) for stage in range(1, number + 1)]
 
 
 def _calls(
@@ -230,29 +229,29 @@ def _calls(
     growth: float,
     options: LearningOptions,
 ) -> tuple[float, bool]:
-    """Expected calls of an interaction, and whether that is learned."""
-    before, said = previous.profile.calls_per_interaction, declared.calls_per_interaction
+    """Return the expected calls of an interaction, and whether that is learned."""
+    before, stated = previous.profile.calls_per_interaction, declared.calls_per_interaction
     spread, ended = figures.calls_per_interaction, figures.interactions
     if spread is None or ended < options.min_samples:
         if previous.calls_learned:
             return before, True
-        return min(said, options.believed_calls), False
+        return min(stated, options.believed_calls), False
     found = max(1.0, spread.expected)
     if previous.calls_learned:
         return min(found, growth * before), True
     share = ended / options.learned_after
-    between = found if found <= said or share >= 1 else said ** (1 - share) * found**share
+    between = found if found <= stated or share >= 1 else stated ** (1 - share) * found**share
     return between, share >= 1
 
 
-def _towards(said: StageProfile, found: StageProfile, share: float) -> StageProfile:
-    """Between what was declared and what is used: the latter where it is less, or enough was seen."""
-    if share >= 1 or found.total_tokens <= said.total_tokens * (1 + _ROUNDING):
+def _towards(stated: StageProfile, found: StageProfile, share: float) -> StageProfile:
+    """Return the use if it is less or enough was seen, else a value between declaration and use."""
+    if share >= 1 or found.total_tokens <= stated.total_tokens * (1 + _ROUNDING):
         return found
-    if said.total_tokens < _LEAST_SHARE * found.total_tokens:
-        said = _scaled(found, _LEAST_SHARE)
+    if stated.total_tokens < _LEAST_SHARE * found.total_tokens:
+        stated = _scaled(found, _LEAST_SHARE)
     names = ("input_tokens", "system_tokens", "output_tokens")
-    pairs = ((getattr(said, name), getattr(found, name)) for name in names)
+    pairs = ((getattr(stated, name), getattr(found, name)) for name in names)
     inputs, system, output = (
         max(0.0, (a + _TOKEN) ** (1 - share) * (b + _TOKEN) ** share - _TOKEN) for a, b in pairs
     )
@@ -260,7 +259,7 @@ def _towards(said: StageProfile, found: StageProfile, share: float) -> StageProf
 
 
 def _cached_share(stage: StageProfile) -> float:
-    """The share of a prompt that is cached; nobody declares it."""
+    """Return the cached share of a prompt; it is never declared."""
     prompt = stage.input_tokens + stage.system_tokens
     return min(1.0, stage.cached_tokens / prompt) if prompt else 0.0
 
@@ -271,7 +270,7 @@ def _at_most(stage: StageProfile, tokens: float) -> StageProfile:
 
 
 def _scaled(stage: StageProfile, factor: float) -> StageProfile:
-    """So much larger, as far as a stage may be: what is declared may be anything between its bounds."""
+    """Scale a stage within its bounds; a declared value may lie anywhere between them."""
     factor = min(factor, MOST_TOKENS / _LEAST_TOKENS)
     tokens = (stage.input_tokens, stage.system_tokens, stage.output_tokens)
     inputs, system, output = (min(factor * count, MOST_TOKENS) for count in tokens)

@@ -1,15 +1,16 @@
-"""What an app's calls have used: figures by stage, by agent, and of whole interactions.
+"""Observed use of an app's calls: figures by stage, by agent, and of whole interactions.
 
-All that was served counts, however it ended: an app that cancels its calls just before their end has
-used what it used. Recent calls weigh more: half as much for each half-life of age. Whose calls they
-are does not matter: an app whose typical call is the mean of its calls pays one for each, whoever makes
-them, and any other weighing of users could be bent by inventing some.
+All served calls count, however they ended: an app that cancels its calls just before their end has used
+those tokens. Recent calls weigh more: half as much for each half-life of age. The user of a call does
+not matter: an app whose typical call is the mean of its calls pays one for each, whoever makes them, and
+any other weighing of users could be bent by inventing some.
 
-What is *expected* is the mean of values cut off at the 98th percentile. The median, which is told, too,
-does not serve: agents of an app take turns at a stage, a tenth of them calls ten times as large as the
-others, and the median of such calls says nothing of their sum and jumps from one kind to the other
-(recorded in AutoCodeRover at stage 10: median 620 tokens, mean 1,883). Nor does a cut at the 90th: what
-an app pays for its largest calls it would lose of its share (that app an eighth; by the 98th 1.5 %).
+The *expected* value is the mean of values cut off at the 98th percentile. The median, which is reported,
+too, does not serve: agents of an app alternate at a stage, a tenth of them with calls ten times as large
+as the others, and the median of such calls is unrelated to their sum and jumps from one kind to the
+other (recorded in AutoCodeRover at stage 10: median 620 tokens, mean 1,883). Nor does a cut at the 90th:
+the payment for an app's largest calls would be lost from its share (that app an eighth; by the 98th
+1.5 %).
 
 Cost: O(calls log calls) of numpy, for the calls of one app.
 """
@@ -30,15 +31,15 @@ from fairserve.interactions.profile import MAX_STAGES, StageProfile
 Floats = npt.NDArray[np.float64]
 
 MAX_AGENTS = 32
-"""Those with the most calls are told apart."""
+"""Most agents with figures of their own: those with the most calls."""
 RUN_LENGTHS = 10
-"""Quantiles that stand for the lengths of interactions."""
+"""Number of quantiles for the lengths of interactions."""
 LONG_RUNS_AFTER = 50
 """Interactions that must have ended before the longest usual one is known."""
 _LONG = 0.99
 _OUTLIERS = 0.98
 _DIGITS = 6
-"""Of expectations, so that sums in another order make no other profile."""
+"""Digits of expectations, so that the order of a sum does not change the profile."""
 _TINY = float(np.finfo(float).tiny)
 
 
@@ -46,7 +47,7 @@ class CallSeen(NamedTuple):
     """A call that was served, wholly or in part."""
 
     stage: int
-    """From 1."""
+    """Stage of the call, from 1."""
     agent: str | None
     input_tokens: int
     system_tokens: int
@@ -59,7 +60,7 @@ class CallSeen(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """All its tokens."""
+        """Return all tokens of the call."""
         return self.input_tokens + self.system_tokens + self.output_tokens
 
 
@@ -67,10 +68,10 @@ class RunSeen(NamedTuple):
     """An interaction of which a call was served."""
 
     calls: int
-    """So far."""
+    """Calls so far."""
     ended: bool
-    """By itself: it is complete, was given up by its client, or was idle for too long. Otherwise it
-    would have had more calls: it is under way, or was cut off."""
+    """True if it ended by itself: complete, given up by its client, or idle for too long. Others are
+    active or were cut off, and would have had more calls."""
     age_s: float
     """Since its end, or its last call."""
     tokens: int = 0
@@ -79,7 +80,7 @@ class RunSeen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Where values lie, weighted."""
+    """Quantiles and mean of weighted values."""
 
     expected: float
     """The mean of the values, the largest fiftieth counted as the largest of the others."""
@@ -89,10 +90,10 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class StageFigures:
-    """Tokens of the calls at one stage."""
+    """Token figures of the calls at one stage."""
 
     calls: int
-    """Of which this is made; those of later stages included where there were too few."""
+    """Calls behind these figures; those of later stages included where there were too few."""
     input_tokens: Spread
     system_tokens: Spread
     output_tokens: Spread
@@ -100,7 +101,7 @@ class StageFigures:
 
     @property
     def expected(self) -> StageProfile:
-        """As a stage of a profile."""
+        """Return the figures as a stage of a profile."""
         found = (self.input_tokens, self.system_tokens, self.output_tokens, self.cached_tokens)
         inputs, system, output, cached = (spread.expected for spread in found)
         output = output if inputs + system + output > 0 else 1.0
@@ -109,18 +110,18 @@ class StageFigures:
 
 @dataclass(frozen=True, slots=True)
 class ProfileFigures:
-    """What an app's calls have used."""
+    """Observed use of an app's calls."""
 
     calls: int
     interactions: int
-    """That have ended."""
+    """Number of ended interactions."""
     stages: tuple[StageFigures, ...]
     """Stage 1 first; those with too few calls at the end are left out. None with too few in all."""
     agents: Mapping[str, tuple[StageFigures, ...]]
     calls_per_interaction: Spread | None
     """None where no interaction has ended."""
     run_lengths: tuple[float, ...]
-    """Quantiles that stand for equal shares of the interactions, the fewest calls first."""
+    """Quantiles for equal shares of the interactions, the fewest calls first."""
     p99_calls: float | None = None
     """99th percentile of the calls of an interaction; None with fewer than ``LONG_RUNS_AFTER``."""
     p99_tokens: float | None = None
@@ -134,7 +135,7 @@ def figures_of(
     min_samples: int,
     half_life_s: float,
 ) -> ProfileFigures:
-    """The figures of an app; of stages and agents those of at least ``min_samples`` calls."""
+    """Return the figures of an app, and of its stages and agents with ``min_samples`` calls or more."""
     stages, agents = _of_calls(calls, min_samples, half_life_s)
     lengths, shares = _lengths(runs, half_life_s)
     any_ended = len(lengths) > 0
@@ -158,7 +159,7 @@ def figures_of(
 
 
 def run_lengths(lengths: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> tuple[float, ...]:
-    """Quantiles that stand for equal shares of interactions with so many calls each."""
+    """Return quantiles for equal shares of interactions of these lengths."""
     values = np.asarray(lengths, float)
     weights = np.ones(len(values)) if weights is None else np.asarray(weights, float)
     shares = [(number + 0.5) / RUN_LENGTHS for number in range(RUN_LENGTHS)]
@@ -168,7 +169,7 @@ def run_lengths(lengths: npt.ArrayLike, weights: npt.ArrayLike | None = None) ->
 def _of_calls(
     calls: Sequence[CallSeen], min_samples: int, half_life_s: float
 ) -> tuple[tuple[StageFigures, ...], dict[str, tuple[StageFigures, ...]]]:
-    """By stage, and by agent and stage."""
+    """Return the figures by stage, and by agent and stage."""
     if not calls:
         return (), {}
     weights = _weights(calls, half_life_s)
@@ -214,11 +215,11 @@ def _stages(
 
 
 def _lengths(runs: Sequence[RunSeen], half_life_s: float) -> tuple[Floats, Floats]:
-    """How long interactions are, and the share of each length.
+    """Return the lengths of interactions and the share of each length.
 
-    The estimator of Kaplan and Meier: of the interactions that had so many calls at least, the share
-    that ended with as many. Those that have not ended count for the lengths that they have reached; the
-    short ones end first, and would otherwise count alone.
+    The estimator of Kaplan and Meier: among the interactions with at least this many calls, the share
+    that ended with exactly as many. Unfinished ones count for the lengths that they have reached; short
+    ones end first, and would otherwise count alone.
     """
     ended = np.array([run.ended for run in runs], bool)
     if not ended.any():
@@ -241,7 +242,7 @@ def _spread(values: Floats, weights: Floats) -> Spread:
 
 
 def _quantiles(values: Floats, weights: Floats, shares: Sequence[float]) -> list[float]:
-    """The smallest values up to which there are such shares of the weight."""
+    """Return the smallest values up to which these shares of the weight lie."""
     order = np.argsort(values, kind="stable")
     below = np.cumsum(weights[order])
     at = np.searchsorted(below, np.asarray(shares) * below[-1])

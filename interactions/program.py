@@ -1,6 +1,6 @@
 """A declared program: the graph of calls that an app hands over as a whole, checked and immutable.
 
-:func:`parse_program` takes it as JSON gives it and refuses it with the path of what is wrong. A node's
+:func:`parse_program` parses it from JSON and rejects it with the path of the error. A node's
 parents are the nodes that its placeholders, ``map`` and ``when`` name, or those of an explicit
 ``parents``, and then the former may name any ancestor. Cheap limits come first (nodes, characters), then
 ids, then fields, references and edges node by node, then the graph.
@@ -75,7 +75,7 @@ class ProgramLimits:
     run_output_bytes: int = 16_777_216
     """Kept of all instances of a run."""
     rendered_bytes: int = 1_048_576
-    """Of one call's messages or prompt."""
+    """Most bytes of one call's messages or prompt."""
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -87,10 +87,10 @@ class ProgramLimits:
 
 @dataclass(frozen=True, slots=True)
 class MapOver:
-    """A node that runs once for every item of a list."""
+    """A node that runs once for each item of a list."""
 
     node: str
-    """Whose output is the list."""
+    """Node whose output is the list."""
     path: Path
     limit: int
     """The longest list allowed."""
@@ -98,7 +98,7 @@ class MapOver:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node: a call, or with ``map`` one for every item of a list."""
+    """One node: a call, or with ``map`` one for each item of a list."""
 
     node_id: str
     agent: str
@@ -114,7 +114,7 @@ class Node:
 
     @property
     def max_output_tokens(self) -> int | None:
-        """The limit that its sampling names, if it is one."""
+        """Return the output limit of its sampling, if any."""
         for name in ("max_completion_tokens", "max_tokens"):
             value = self.sampling.get(name)
             if isinstance(value, int) and not isinstance(value, bool) and value > 0:
@@ -124,7 +124,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Program:
-    """A validated program. ``nodes`` are in the order of declaration."""
+    """A validated program; ``nodes`` are in the order of declaration."""
 
     nodes: Mapping[str, Node]
     result: str | None
@@ -132,7 +132,7 @@ class Program:
 
     @cached_property
     def graph(self) -> InteractionGraph:
-        """Its graph, by node id."""
+        """Return its graph, by node id."""
         return InteractionGraph(
             {node_id: node.parents for node_id, node in self.nodes.items()},
             max_nodes=self.limits.nodes,
@@ -141,11 +141,11 @@ class Program:
 
     @property
     def results(self) -> tuple[str, ...]:
-        """The nodes whose outputs are the result: the declared one, or all sinks."""
+        """Return the nodes whose outputs are the result: the declared one, or all sinks."""
         return self.graph.sinks if self.result is None else (self.result,)
 
     def weights(self, profile: AppProfile) -> dict[str, float]:
-        """Expected output tokens of one call of each node, from the profile where it does not say.
+        """Return the expected output tokens of one call of each node; undeclared ones from the profile.
 
         The instances of a mapped node run side by side, so that they weigh as much as one.
         """
@@ -188,7 +188,7 @@ def parse_program(plain: object, limits: ProgramLimits = ProgramLimits()) -> Pro
 
 
 def _ids(read: list[Fields]) -> dict[str, int]:
-    """The position of every id."""
+    """Return the position of each id."""
     known: dict[str, int] = {}
     for number, node in enumerate(read):
         node_id = node.plain.get("id")
@@ -201,7 +201,7 @@ def _ids(read: list[Fields]) -> dict[str, int]:
                 "id", f"is {shown(node_id)}; allowed: 1 to 64 letters, digits, '_' and '-'"
             )
         if node_id in RESERVED_IDS:
-            raise node.wrong("id", f"is {node_id!r}, which stands for something else in templates")
+            raise node.wrong("id", f"is {node_id!r}, which has another meaning in templates")
         if node_id in known:
             raise node.wrong("id", f"{node_id!r} is the id of nodes[{known[node_id]}] already")
         known[node_id] = number
@@ -286,7 +286,7 @@ def _sampling(node: Fields) -> Mapping[str, Any]:
 def _parents(
     node: Fields, node_id: str, known: Mapping[str, int], limits: ProgramLimits
 ) -> tuple[str, ...] | None:
-    """The explicit parents, or None."""
+    """Return the explicit parents, or None."""
     plain = node.list("parents")
     if plain is None:
         return None
@@ -305,7 +305,7 @@ def _parents(
 
 
 def _references(node: Node, at: Fields) -> Iterator[tuple[str, str]]:
-    """Path and id of every node that this one reads."""
+    """Return the path and id of every node that this one reads."""
     for slot, placeholder in node.body.placeholders:
         if placeholder.kind == "output":
             yield at.at(slot_path(slot)), placeholder.node

@@ -1,7 +1,7 @@
 """Reading a declared program field by field: what is wrong is named with its path and what is allowed.
 
 Before any field is read, :func:`require_bounded` walks the whole structure without recursion and stops
-at its limits, so that a huge or deep declaration costs no more than an allowed one to refuse.
+at its limits, so that a huge or deep declaration costs no more than an allowed one to reject.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SHOWN_CHARS = 40
 
 
 class ProgramError(ValueError):
-    """A declared program cannot be used. ``path`` is where: ``nodes[3].map.over``, or empty."""
+    """The declared program is invalid; ``path`` is the position: ``nodes[3].map.over``, or empty."""
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(f"{path}: {message}" if path else message)
@@ -23,13 +23,13 @@ class ProgramError(ValueError):
 
 
 def shown(value: object) -> str:
-    """A value as it may stand in a message: its beginning, escaped."""
+    """Return the beginning of a value, escaped for an error message."""
     text = repr(value[: SHOWN_CHARS + 1] if isinstance(value, str) else value)
     return text if len(text) <= SHOWN_CHARS + 2 else f"{text[:SHOWN_CHARS]}..."
 
 
 def require_bounded(plain: object, max_chars: int, path: str) -> None:
-    """Refuse more text, or deeper nesting, than allowed. Keys count, and every value is one more."""
+    """Reject more text, or deeper nesting, than allowed. Keys count, and every value is one more."""
     used = 0
     level: list[object] = [plain]
     depth = 0
@@ -72,7 +72,7 @@ class Fields:
     """An object of the declaration at ``path``, whose fields are read by name."""
 
     def __init__(self, plain: object, path: str, allowed: tuple[str, ...]) -> None:
-        """Raises ProgramError if it is no object, or has a field that is not allowed."""
+        """Raise ProgramError if ``plain`` is no object or has a field that is not allowed."""
         self.path = path
         if not isinstance(plain, Mapping):
             raise ProgramError(path, f"must be an object, not {kind(plain)}")
@@ -85,16 +85,16 @@ class Fields:
                 )
 
     def at(self, name: str) -> str:
-        """The path of a field."""
+        """Return the path of a field."""
         name = name if len(name) <= SHOWN_CHARS else f"{name[:SHOWN_CHARS]}..."
         return f"{self.path}.{name}" if self.path else name
 
     def wrong(self, name: str, message: str) -> ProgramError:
-        """An error at a field."""
+        """Return an error at a field."""
         return ProgramError(self.at(name), message)
 
     def text(self, name: str, max_chars: int) -> str | None:
-        """A printable text without space around it, or None if it is not there."""
+        """Return a printable text without surrounding space, or None if it is absent."""
         value = self.plain.get(name)
         if value is None:
             return None
@@ -107,7 +107,7 @@ class Fields:
         return value
 
     def integer(self, name: str, least: int, most: int) -> int | None:
-        """A whole number in a range, or None if it is not there."""
+        """Return a whole number in a range, or None if it is absent."""
         value = self.plain.get(name)
         if value is None:
             return None
@@ -118,7 +118,7 @@ class Fields:
         return value
 
     def list(self, name: str) -> list[Any] | None:
-        """A list, or None if it is not there."""
+        """Return a list, or None if it is absent."""
         value = self.plain.get(name)
         if value is not None and not isinstance(value, list):
             raise self.wrong(name, f"must be a list, not {kind(value)}")
@@ -126,7 +126,7 @@ class Fields:
 
 
 def kind(value: object) -> str:
-    """What a JSON value is, in words."""
+    """Return the type of a JSON value, in words."""
     if value is None:
         return "null"
     if isinstance(value, bool):

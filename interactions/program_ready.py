@@ -1,6 +1,6 @@
-"""What becomes of a node whose parents are settled: is it skipped, what does it run for, what is sent.
+"""Decisions about a node whose parents are settled: is it skipped, what does it run for, what is sent.
 
-Pure functions of the node and of where the other nodes stand; the run acts on their answers.
+Pure functions of the node and of the state of the other nodes; the run acts on their results.
 Conditions, lists and texts are found in that order, so that a node that is skipped never fails.
 """
 
@@ -18,7 +18,7 @@ from fairserve.interactions.template import TemplateError
 
 
 def why_skipped(node: Node, runs: Mapping[str, NodeRun], memo: JsonMemo) -> str:
-    """Why it is skipped, or "" if it runs."""
+    """Return the reason why a node is skipped, or "" if it runs."""
     if node.parents and all(runs[each].state == "skipped" for each in node.parents):
         return "all its parents were skipped"
     when = node.when
@@ -30,7 +30,7 @@ def why_skipped(node: Node, runs: Mapping[str, NodeRun], memo: JsonMemo) -> str:
 
 
 def items_of(node: Node, runs: Mapping[str, NodeRun], memo: JsonMemo) -> list[Any]:
-    """The items of its list, to be read only; without ``map`` one, None. Raises TemplateError."""
+    """Return the items of its list, read-only; without ``map`` one, None. Raises TemplateError."""
     if node.map is None:
         return [None]
     over = f"map: the output of {node.map.node!r}"
@@ -54,7 +54,7 @@ def render(
     memo: JsonMemo,
     max_bytes: int,
 ) -> list[Body]:
-    """What the instances at ``indices`` send, each of at most ``max_bytes``. Raises TemplateError."""
+    """Return the bodies of the instances at ``indices``, up to ``max_bytes`` each, or raise."""
     filling = Filling(lambda node_id: runs[node_id].output, memo)
     bodies = []
     for index in indices:

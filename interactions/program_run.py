@@ -1,24 +1,24 @@
-"""One run of a program as a state machine: what ended goes in, the calls to make next come out.
+"""One run of a program as a state machine: ended tasks are the input, the next calls the output.
 
 A node is ready when all its parents are settled: done or skipped. It is *skipped* when it has parents
 and all of them were skipped, when its condition is false, or when the list that it maps over was
 skipped. A skipped node's output is the empty text in templates and null in JSON. A node with ``map``
 runs once for every item and its output is the list of its instances' texts; an empty list is done at
-once, and what is no list, or longer than allowed, fails the node. A task is tried again while its node
-has retries left; an output over its limit, or a text that cannot be rendered, fails the node at once. A
-failed node's descendants are skipped with the reason, other branches go on, and its instances that are
-running end. The run is done once nothing runs and nothing can run.
+once, and a value that is no list, or longer than allowed, fails the node. A task is retried while its
+node has retries left; an output over its limit, or a text that cannot be rendered, fails the node at
+once. A failed node's descendants are skipped with the reason, other branches continue, and its running
+instances end. The run is done once nothing runs and nothing can run.
 
-Every event returns the tasks it made ready, in a fixed order. Save what changed
-(:meth:`ProgramRun.changes`) before they are sent on, and :meth:`ProgramRun.restore` goes on from there:
-what has ended is not run again, and a task that was running is handed out again with a new attempt
-number, which uses up no retry.
+Every event returns the tasks it made ready, in a fixed order. Save the changes
+(:meth:`ProgramRun.changes`) before sending the tasks; :meth:`ProgramRun.restore` resumes from there:
+ended tasks do not run again, and a task that was running is issued again with a new attempt number,
+which uses up no retry.
 
 Cost: an event is O(children) and, where a node becomes ready, its parents and instances once; 1,000
 nodes with 10,000 edges run through in 30 ms. JSON is parsed once per event and text. Memory: outputs.
 
 Weakness: instances of a mapped node wait for all of the list, so that a map over a mapped node is a
-barrier. What one event may render is bounded by edges times output bytes; that is long if both are huge.
+barrier. The rendering of one event is bounded by edges times output bytes; long if both are huge.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ NodeOutput = str | list[str] | None
 
 
 class TaskError(ValueError):
-    """An event is about a task that the run has not handed out."""
+    """An event names a task that the run has not issued."""
 
 
 class ProgramRun:
-    """A run of ``program``; ``profile`` tells the expected output of nodes that do not."""
+    """A run of ``program``; ``profile`` gives the expected output of nodes that declare none."""
 
     def __init__(self, program: Program, profile: AppProfile = DEFAULT_PROFILE) -> None:
         self.program = program
@@ -67,7 +67,7 @@ class ProgramRun:
             node_id: NodeRun(node, unsettled_parents=len(node.parents))
             for node_id, node in program.nodes.items()
         }
-        """Where every node stands, to be read only."""
+        """State of each node, read-only."""
         self._graph = program.graph
         self._priority = self._graph.remaining(program.weights(profile))
         self._instances: dict[str, Instance] = {}
@@ -88,7 +88,7 @@ class ProgramRun:
     def restore(
         cls, program: Program, plain: Mapping[str, Any], profile: AppProfile = DEFAULT_PROFILE
     ) -> ProgramRun:
-        """A run as it was saved, to be started. Raises RestoreError."""
+        """Return a run as it was saved, ready to start. Raises RestoreError."""
         run = cls(program, profile)
         run.nodes = runs_from_plain(program, plain)
         run._cancelled = plain["cancelled"]
@@ -102,16 +102,16 @@ class ProgramRun:
                 run._output_bytes += sized(instance.output or "")[1]
         return run
 
-    # --- what it says -----------------------------------------------------------------------------
+    # --- state and results ------------------------------------------------------------------------
 
     @property
     def done(self) -> bool:
-        """Whether nothing runs and nothing will."""
+        """Return whether nothing runs and nothing will."""
         return self._cancelled or (self._running == 0 and self._unsettled == 0)
 
     @property
     def state(self) -> ProgramState:
-        """Running until it is done; failed if any node failed."""
+        """Return whether it is running, done or failed; failed if any node failed."""
         if self._cancelled:
             return "cancelled"
         if not self.done:
@@ -120,13 +120,13 @@ class ProgramRun:
 
     @property
     def result(self) -> NodeOutput | dict[str, NodeOutput]:
-        """The output of the declared result, or those of all sinks by id."""
+        """Return the output of the declared result, or those of all sinks by id."""
         if self.program.result is not None:
             return self.output(self.program.result)
         return {node_id: self.output(node_id) for node_id in self.program.results}
 
     def output(self, node_id: str) -> NodeOutput:
-        """A node's output so far."""
+        """Return a node's output so far."""
         run = self.nodes[node_id]
         if run.state != "done":
             return None
@@ -134,25 +134,25 @@ class ProgramRun:
 
     @property
     def output_bytes(self) -> int:
-        """Kept of all outputs so far."""
+        """Return the bytes of all outputs kept so far."""
         return self._output_bytes
 
     def attempts(self, task: str) -> int:
-        """How often a task was handed out. Raises TaskError."""
+        """Return the number of attempts of a task. Raises TaskError."""
         return self._instance(task).attempt
 
     @property
     def running(self) -> tuple[str, ...]:
-        """The tasks that were handed out and have not ended."""
+        """Return the tasks that were issued and have not ended."""
         return tuple(self._handed_out)
 
     def to_plain(self) -> dict[str, Any]:
-        """The whole state as plain JSON values."""
+        """Return the whole state as plain JSON values."""
         past_waiting = [node_id for node_id, run in self.nodes.items() if run.state != "waiting"]
         return self._plain(past_waiting, self._instances)
 
     def changes(self) -> dict[str, Any]:
-        """The records that changed since the last call, as ``to_plain`` has them; O(changes)."""
+        """Return the records changed since the last call, in the form of ``to_plain``; O(changes)."""
         plain = self._plain(self._changed_nodes, self._changed_tasks)
         self._changed_nodes, self._changed_tasks = {}, {}
         return plain
@@ -165,7 +165,8 @@ class ProgramRun:
     # --- events -----------------------------------------------------------------------------------
 
     def start(self) -> list[Task]:
-        """The first tasks; after a restore, those that were running. Called once, before any event.
+        """Return the first tasks; after a restore, those that were running. Call it once, before any
+        event.
 
         Raises RuntimeError if it was called before.
         """
@@ -183,7 +184,7 @@ class ProgramRun:
         return self._follow(settled, tasks)
 
     def succeeded(self, task: str, output: str) -> list[Task]:
-        """A task ended well. No effect if it has ended before. Raises TaskError."""
+        """End a task successfully; no effect if it has ended before. Raises TaskError."""
         instance = self._instance(task)
         if instance.state != "running":
             return []
@@ -208,7 +209,7 @@ class ProgramRun:
         return self._follow(settled, [])
 
     def failed(self, task: str, reason: str, *, again: bool) -> list[Task]:
-        """A task ended badly; ``again``: it may be tried again. Otherwise as ``succeeded``."""
+        """End a failed task; it may be retried with ``again``. Otherwise as ``succeeded``."""
         instance = self._instance(task)
         if instance.state != "running":
             return []
@@ -220,7 +221,7 @@ class ProgramRun:
         return self._fail_instance(run, instance, reason)
 
     def interrupted(self, task: str) -> list[Task]:
-        """An attempt ended for nothing that its task did: the next one uses up no retry."""
+        """End an attempt that its task did not cause to fail: the next one uses up no retry."""
         instance = self._instance(task)
         if instance.state != "running":
             return []
@@ -246,7 +247,7 @@ class ProgramRun:
     # --- becoming ready ---------------------------------------------------------------------------
 
     def _follow(self, settled: deque[NodeRun], tasks: list[Task]) -> list[Task]:
-        """Tell the children of settled nodes, and theirs where that settles them; ends the event."""
+        """Notify the children of settled nodes, and theirs if they settle too; ends the event."""
         while settled:
             for child in self._graph.children(settled.popleft().node.node_id):
                 run = self.nodes[child]
@@ -257,7 +258,7 @@ class ProgramRun:
         return tasks
 
     def _ready(self, run: NodeRun, settled: deque[NodeRun]) -> list[Task]:
-        """All parents are settled: hand out the node's tasks, or settle it as well."""
+        """Issue the tasks of a node whose parents are settled, or settle it as well."""
         node = run.node
         if skipped := why_skipped(node, self.nodes, self._memo):
             self._settle(run, "skipped", skipped, settled)
@@ -289,7 +290,7 @@ class ProgramRun:
         return self._tasks(run, run.instances, bodies)
 
     def _resume(self, run: NodeRun) -> list[Task]:
-        """The tasks of a node that were running when it was saved."""
+        """Return the tasks of a node that were running when it was saved."""
         running = [each for each in run.instances if each.state == "running"]
         try:
             items = items_of(run.node, self.nodes, self._memo)
@@ -354,13 +355,13 @@ class ProgramRun:
         self._changed_tasks[instance.task_id] = None
 
     def _mark(self, run: NodeRun, state: NodeState, reason: str) -> None:
-        """A node has settled."""
+        """Record that a node has settled."""
         run.state, run.reason = state, reason
         self._unsettled -= 1
         self._changed_nodes[run.node.node_id] = None
 
     def _settle(self, run: NodeRun, state: NodeState, reason: str, settled: deque[NodeRun]) -> None:
-        """A node is done or skipped, and its children are to be told."""
+        """Settle a node as done or skipped, and queue the notification of its children."""
         self._mark(run, state, reason)
         run.stand_for(self.nodes, self._graph.stages[run.node.node_id])
         settled.append(run)
@@ -374,7 +375,7 @@ class ProgramRun:
         return []
 
     def _fail(self, run: NodeRun, reason: str) -> None:
-        """A node failed: what depends on it is skipped. None of it can be under way."""
+        """Fail a node, and skip its descendants. None of them can be running."""
         self._failed = True
         self._mark(run, "failed", reason)
         failed = run.node.node_id

@@ -1,8 +1,8 @@
-"""Where the nodes of a running program stand, and the same as plain JSON values to be saved.
+"""State of the nodes of a running program, and the same as plain JSON values for saving.
 
-A saved state has a record for every node that is past waiting and one for every task, by id, each whole
-in itself, so that a table of nodes and one of tasks hold a run: merging the records that changed into
-those saved before gives the state of now.
+A saved state has a record for every node that is past waiting and one for every task, by id, each
+complete, so that a table of nodes and one of tasks hold a run: merging the changed records into those
+saved before gives the present state.
 """
 
 from __future__ import annotations
@@ -23,47 +23,47 @@ SETTLED: Final = frozenset({"done", "failed", "skipped", "cancelled"})
 
 
 class RestoreError(ValueError):
-    """A saved state is not one of this program."""
+    """The saved state is not one of this program."""
 
 
 def task_id(node: str, index: int | None) -> str:
-    """The id of an instance; unambiguous, because ids of nodes have no brackets."""
+    """Return the id of an instance; unambiguous, because ids of nodes have no brackets."""
     return node if index is None else f"{node}[{index}]"
 
 
 @dataclass(slots=True)
 class Instance:
-    """One call of a node, to be read only."""
+    """One call of a node; read-only."""
 
     node: str
     index: int | None
-    """Which instance of a mapped node; None for any other."""
+    """Number of the instance of a mapped node; None for any other."""
     state: InstanceState = "running"
     attempt: int = 0
-    """How often it was handed out."""
+    """Attempts so far."""
     failures: int = 0
     output: str | None = None
     reason: str = ""
-    """Why it failed; while it runs, why the attempt before it did."""
+    """Reason of its failure; while it runs, of the previous attempt's."""
 
     @property
     def task_id(self) -> str:
-        """The id of its task."""
+        """Return the id of its task."""
         return task_id(self.node, self.index)
 
     def to_plain(self) -> dict[str, Any]:
-        """Its record."""
+        """Return its record."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 @dataclass(slots=True)
 class NodeRun:
-    """Where a node stands, to be read only."""
+    """State of a node; read-only."""
 
     node: Node
     state: NodeState = "waiting"
     reason: str = ""
-    """Why it failed or was skipped."""
+    """Reason of its failure or skip."""
     instances: list[Instance] = field(default_factory=list)
     """One, or with ``map`` one for every item; none before it is ready."""
     unsettled_parents: int = 0
@@ -71,12 +71,12 @@ class NodeRun:
     """Instances that are running."""
     output: Output = SKIPPED
     calls: tuple[str, ...] = ()
-    """The tasks that stand for it as a parent: its own, or those of the deepest parent that has some."""
+    """Tasks that represent it as a parent: its own, or those of the deepest parent that has some."""
     calls_stage: int = 0
     """Stage of the node that made them."""
 
     def to_plain(self) -> dict[str, Any]:
-        """Its record; the instances have their own."""
+        """Return its record; the instances have their own."""
         return {"state": self.state, "reason": self.reason}
 
     def gather(self) -> None:
@@ -104,7 +104,7 @@ def to_plain(
     nodes: Iterable[str],
     tasks: Iterable[str],
 ) -> dict[str, Any]:
-    """The records of some nodes and tasks."""
+    """Return the records of some nodes and tasks."""
     return {
         "cancelled": cancelled,
         "nodes": {each: runs[each].to_plain() for each in nodes},
@@ -113,7 +113,7 @@ def to_plain(
 
 
 def runs_from_plain(program: Program, plain: Mapping[str, Any]) -> dict[str, NodeRun]:
-    """The nodes as they were saved. Raises RestoreError."""
+    """Return the nodes as they were saved. Raises RestoreError."""
     runs = {node_id: NodeRun(node) for node_id, node in program.nodes.items()}
     for name, record in plain["tasks"].items():
         instance = Instance(**record)
@@ -132,7 +132,7 @@ def runs_from_plain(program: Program, plain: Mapping[str, Any]) -> dict[str, Nod
 
 
 def _complete(runs: Mapping[str, NodeRun], run: NodeRun, stage: int) -> None:
-    """Derive what is not saved. The parents are complete."""
+    """Derive the fields that are not saved. The parents are complete."""
     run.instances.sort(key=lambda each: each.index or 0)
     indices = [each.index for each in run.instances]
     mapped = run.node.map is not None

@@ -1,8 +1,8 @@
-"""A task: one call that a run of a program wants made, and how its texts are filled.
+"""A task: one call that a run of a program requires, with the texts that fill it.
 
 A task id is the node's id, or ``node[3]`` for an instance of a mapped node; it is the same over retries
-and restarts, while ``attempt`` counts how often the task was handed out. The texts are found when the
-task is made and put together by :meth:`Task.body` when the call is sent.
+and restarts, while ``attempt`` counts the attempts. The texts are found when the task is made and
+joined by :meth:`Task.body` when the call is sent.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Task:
     task_id: str
     node: str
     index: int | None
-    """Which instance of a mapped node; None for any other."""
+    """Number of the instance of a mapped node; None for any other."""
     attempt: int
-    """From 1; a restart counts as well as a retry, so that task id and attempt name one call."""
+    """Attempt number from 1; restarts count as retries do, so that task id and attempt name one call."""
     agent: str
     model: str
     parents: tuple[str, ...]
@@ -43,23 +43,23 @@ class Task:
     priority: float
     """Expected output tokens on the longest path from here to a sink, itself included."""
     expected_output_tokens: int | None
-    """As declared; None: the app's profile tells."""
+    """Declared expected output; None: from the app's profile."""
     sampling: Mapping[str, Any]
-    """As declared; not to be changed."""
+    """Declared sampling; read-only."""
     rendered: Body
 
     def body(self) -> dict[str, Any]:
-        """``{"messages": [...]}`` or ``{"prompt": ...}``, new each time."""
+        """Return ``{"messages": [...]}`` or ``{"prompt": ...}``, new each time."""
         return self.rendered.build()
 
     def request(self) -> dict[str, Any]:
-        """The call as a request: model, sampling, and messages or prompt; new each time."""
+        """Return the call as a new request: model, sampling, and messages or prompt."""
         sampling = copy.deepcopy(dict(self.sampling))
         return {"model": self.model, **sampling, **self.body()}
 
 
 def call_name(task_id: str, attempt: int) -> str:
-    """What the call of an attempt is called: as its task, a later one with its number behind."""
+    """Return the name of an attempt's call: the task id, and from the second attempt its number."""
     return task_id if attempt == 1 else f"{task_id}~{attempt}"
 
 
@@ -74,11 +74,11 @@ class Filling:
         self._index: int | None = None
 
     def for_instance(self, index: int | None, item: Any) -> None:
-        """The instance that is filled from now on."""
+        """Select the instance to fill from now on."""
         self._index, self._item = index, item
 
     def read_text(self, placeholder: Placeholder, room_bytes: int) -> tuple[str, int]:
-        """See template.ReadText."""
+        """Read a placeholder's text, as template.ReadText defines it."""
         if placeholder.kind == "index":
             return sized(str(self._index))
         if placeholder.kind == "item":
@@ -93,7 +93,7 @@ class Filling:
         if output.skipped:
             return "", 0
         if not placeholder.path and output.size_bytes > room_bytes:
-            # Not built only to be refused: a mapped node's texts together may be very many.
+            # Not built only to be rejected: a mapped node's texts together may be very many.
             raise TooLargeError(placeholder, output.size_bytes, room_bytes)
         if not placeholder.path and not output.mapped:
             return output.texts[0], output.size_bytes

@@ -1,19 +1,19 @@
-"""One live run: its calls, their stages and parents, and what its next call would follow.
+"""One live run: its calls, their stages and parents, and the inferred parents of its next call.
 
-A stage is 1 + the longest path from a root. A call that names no parents is placed by what it says and
-when it comes (with ``infer``; without, it is a root):
+A stage is 1 + the longest path from a root. A call that names no parents is placed by its content and
+its arrival (with ``infer``; without, it is a root):
 
-- It continues the call whose conversation and answer it repeats, or that asked for the tools whose
-  results it brings (:mod:`fairserve.interactions.conversation`). What that call set going and what has
-  ended meanwhile, sub-agents for example, comes before it, too.
-- Otherwise it follows what has ended, and calls that overlap are parallel.
+- It continues the call whose conversation and answer it repeats, or that requested the tools whose
+  results it brings (:mod:`fairserve.interactions.conversation`). Calls that this one started and that
+  have ended meanwhile, sub-agents for example, come before it, too.
+- Otherwise it follows all ended calls, and calls that overlap are parallel.
 
 State is compact, since there are many runs: of a call its id, an integer each for its stage and its
 parents, and twelve bytes for each key of its answer. Attaching is O(parents) and, for a conversation
 that is continued, a scan of the run's keys in C and of the calls since (``SINCE_CALLS`` at most).
 
-Weakness: two conversations of one run that only tell each other by time look as if they followed one
-another; a call whose parents are many more than ``MOST_PARENTS`` is given the latest of them.
+Weakness: two conversations of one run that differ only in time appear to follow one another; a call
+whose parents are many more than ``MOST_PARENTS`` gets the latest of them.
 """
 
 from __future__ import annotations
@@ -31,65 +31,65 @@ RunState = Literal["open", "under_way", "complete", "cancelled", "aborted", "exp
 WasteCause = Literal["", "throttled", "cancelled", "failed", "expired"]
 
 MOST_PARENTS = 64
-"""Of a call that names none."""
+"""Most inferred parents of a call."""
 _HALF = 32
 _LIVE = 1 << _HALF - 1
 _STAGE = _LIVE - 1
 _KEY = Struct("<QI")
 SINCE_CALLS = 256
-"""If more calls came since the one that is continued, nothing is sought between them."""
+"""Most calls since the continued one among which further parents are sought."""
 
 
 class RestoredCall(NamedTuple):
-    """A call of a run that is restored; it has ended."""
+    """An ended call of a run that is restored."""
 
     call_id: str
     parents: tuple[str, ...]
     tokens: int
-    """What it used in all."""
+    """Tokens used in all."""
     outcome: str = "completed"
-    """As in scheduling.events, but never refused."""
+    """Outcome as in scheduling.events, never ``refused``."""
     ended_age_s: float = 0.0
     """Seconds since its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredRun:
-    """A run that was open before a restart, with the calls that it had; none of them is live."""
+    """A run that was open before a restart, with its calls; none of them is live."""
 
     interaction_id: str
     owner: tuple[str, str, str]
     """Tenant, app and user."""
     calls: tuple[RestoredCall, ...] = ()
-    """In the order of their acceptance."""
+    """Calls in the order of their acceptance."""
     declared: bool = False
     sink: str | None = None
     """The call whose end completes the run."""
     closing: RunState | None = None
-    """Its client had closed it while calls were live: it ends with this state."""
+    """State that its client had closed it with while calls were live."""
     opened_age_s: float = 0.0
     refused_age_s: float | None = None
     """Seconds since a call was last rejected while the run was in progress; None: none was."""
 
     @property
     def idle_age_s(self) -> float:
-        """Seconds since anything happened to the run."""
+        """Return the seconds since anything happened to the run."""
         ages = [self.opened_age_s, *(call.ended_age_s for call in self.calls)]
         return min(ages if self.refused_age_s is None else [*ages, self.refused_age_s])
 
     @property
     def last_call(self) -> RestoredCall | None:
-        """The call that ended last; of several at once the one accepted last."""
+        """Return the call that ended last; of several at once the one accepted last."""
         return min(reversed(self.calls), key=lambda call: call.ended_age_s, default=None)
 
 
 class Attachment(NamedTuple):
-    """Where a call stands in its interaction."""
+    """The place of a call in its interaction."""
 
     stage: int
     under_way: bool
     immune: bool
-    """Under way and within the immunity budget: it must not be throttled by load."""
+    """Active and within the immunity budget: must not be throttled by load."""
     parents: tuple[int, ...] = ()
     """Numbers of calls of its run, given or inferred (:meth:`Run.name`)."""
     calls: int = 0
@@ -99,7 +99,7 @@ class Attachment(NamedTuple):
 
 
 class Run:
-    """A live interaction. Changed by the tracker alone."""
+    """A live interaction, changed by the tracker alone."""
 
     __slots__ = (
         "_calls",
@@ -107,7 +107,6 @@ class Run:
         "_keys",
         "_parents",
         "app",
-        "asks",
         "closing",
         "closing_final",
         "declared",
@@ -117,6 +116,7 @@ class Run:
         "live",
         "numbers",
         "opened_s",
+        "requested_tools",
         "single",
         "tenant",
         "tokens",
@@ -131,35 +131,35 @@ class Run:
         self.opened_s = self.last_active_s = now_s
         self.single = False
         self.declared = False
-        """A program's: it has that program's calls alone, and ends when the program says so."""
+        """True for a program's run: it takes only that program's calls, and ends with the program."""
         self.live = 0
-        """How many calls have not ended."""
+        """Number of calls that have not ended."""
         self.tokens = 0
         self.trouble: WasteCause = ""
-        """Why the run would have failed if it ended now."""
-        self.asks = False
-        """The call that ended last asked for tools: somebody is to come back with what they say."""
+        """Cause of the waste if the run ended now."""
+        self.requested_tools = False
+        """The call that ended last requested tools: a call with their results should follow."""
         self.closing: RunState | None = None
-        """It ends with this state as soon as its last live call has ended."""
+        """State with which the run ends when its last live call has ended."""
         self.closing_final: str | None = None
         """The call whose end completes the run."""
         self.watched = False
-        """It has an entry in the expiry heap."""
+        """The run has an entry in the expiry heap."""
         self.deepest = -1
         """The call of the highest stage among those that have ended, the latest of them."""
         self.numbers: dict[str, int] = {}
-        """Of the calls, by id, as they were accepted: parents have lower numbers. To be read only."""
+        """Numbers of the calls by id, in order of acceptance: parents have lower numbers. Read-only."""
         self._calls = array("Q", [0])
-        """By number: where its parents begin in ``_parents``, and in the lower half its stage and
+        """By number: the start of its parents in ``_parents``, and in the lower half its stage and
         whether it is live. The entry beyond the last call has the end of its parents."""
         self._parents = array("I")
         self._front: dict[int, None] = {}
         """Calls that have ended, of whose children none has; in the order of their ends."""
         self._keys = bytearray()
-        """Each key by which a later call can tell that it continues one, and this one's number."""
+        """Keys by which a later call is recognised as a continuation, each with its call's number."""
 
     def __len__(self) -> int:
-        """Number of accepted calls."""
+        """Return the number of accepted calls."""
         return len(self.numbers)
 
     def __contains__(self, call_id: object) -> bool:
@@ -167,17 +167,17 @@ class Run:
 
     @property
     def owner(self) -> tuple[str, str, str]:
-        """Tenant, app and user."""
+        """Return the tenant, app and user."""
         return self.tenant, self.app, self.user
 
     @property
     def state(self) -> RunState:
-        """Open or under way; a run that has ended is not kept."""
+        """Return whether the run is open or active; ended runs are not kept."""
         return "under_way" if self.numbers else "open"
 
     @property
     def live_calls(self) -> list[str]:
-        """Ids of the calls that have not ended, in the order of their acceptance. O(calls)."""
+        """Return the ids of the calls that have not ended, in order of acceptance. O(calls)."""
         return [
             name for name, entry in zip(self.numbers, self._calls, strict=False) if entry & _LIVE
         ]
@@ -186,19 +186,19 @@ class Run:
         return [number for number, entry in enumerate(self._calls) if entry & _LIVE]
 
     def name(self, number: int) -> str:
-        """The id of a call. O(calls since)."""
+        """Return the id of a call. O(calls since)."""
         since = len(self.numbers) - 1 - number
         return next(islice(reversed(self.numbers), since, None))
 
     def parents(self, number: int) -> array[int]:
-        """The numbers of a call's parents."""
+        """Return the numbers of a call's parents."""
         calls = self._calls
         return self._parents[calls[number] >> _HALF : calls[number + 1] >> _HALF]
 
-    # --- where a call would stand -----------------------------------------------------------------
+    # --- the place of a call ----------------------------------------------------------------------
 
     def stage_after(self, parents: Iterable[int]) -> int:
-        """The stage of a call with these parents."""
+        """Return the stage of a call with these parents."""
         calls = self._calls
         deepest = 0
         for number in parents:
@@ -208,7 +208,7 @@ class Run:
         return deepest + 1
 
     def inferred_parents(self, call: Call) -> tuple[int, ...]:
-        """What a call that names no parents follows."""
+        """Return the parents of a call that names none."""
         front = self._front
         if not front:
             return ()
@@ -226,7 +226,7 @@ class Run:
         return tuple(found)
 
     def _continued(self, call: Call) -> list[int]:
-        """The call whose conversation this one goes on with, or those whose tools have answered."""
+        """Return the call whose conversation it continues, or those whose tool results it brings."""
         for key in call.history:
             number = self._owner_of(key)
             if number is not None:
@@ -239,7 +239,7 @@ class Run:
         return list(found)
 
     def _owner_of(self, key: int) -> int | None:
-        """The latest call that left this key."""
+        """Return the latest call with this key."""
         keys, wanted = self._keys, key.to_bytes(8, "little")
         at = keys.rfind(wanted)
         while at % _KEY.size and at >= 0:  # it is not a key that is there, but parts of others
@@ -247,7 +247,7 @@ class Run:
         return None if at < 0 else _KEY.unpack_from(keys, at)[1]
 
     def _set_going_by(self, number: int) -> tuple[int, ...]:
-        """What has ended and descends from a call, less what came before other such; or the call."""
+        """Return the ended descendants of a call without those before another of them; else the call."""
         front = self._front
         calls = len(self.numbers)
         if number in front or calls - number > SINCE_CALLS:
@@ -262,7 +262,7 @@ class Run:
     # --- changes ----------------------------------------------------------------------------------
 
     def add(self, call_id: str, stage: int, parents: Iterable[int]) -> None:
-        """A call was accepted."""
+        """Add an accepted call."""
         numbers = self.numbers
         number = numbers[call_id] = len(numbers)
         self._calls[number] |= stage | _LIVE
@@ -270,8 +270,8 @@ class Run:
         self._calls.append(len(self._parents) << _HALF)
         self.live += 1
 
-    def end(self, call_id: str, answers: Iterable[int] = ()) -> None:
-        """A live call ended; ``answers`` are the keys of what it said. Raises KeyError."""
+    def end(self, call_id: str, continuation_keys: Iterable[int] = ()) -> None:
+        """End a live call; ``continuation_keys`` are the keys of its answer. Raises KeyError."""
         number, calls, front = self.numbers[call_id], self._calls, self._front
         entry = calls[number]
         if not entry & _LIVE:
@@ -285,7 +285,7 @@ class Run:
         deepest = self.deepest
         if deepest < 0 or entry & _STAGE >= calls[deepest] & _STAGE:
             self.deepest = number
-        for key in answers:
+        for key in continuation_keys:
             self._keys += _KEY.pack(key, number)
 
     def restore_call(self, call: RestoredCall) -> None:
@@ -300,7 +300,7 @@ class Run:
     # --- state ------------------------------------------------------------------------------------
 
     def to_plain(self, now_s: float) -> dict[str, Any]:
-        """As plain JSON values; ages, not times."""
+        """Return the run as plain JSON values; ages, not times."""
         return {
             "id": self.interaction_id,
             "owner": list(self.owner),
@@ -310,7 +310,7 @@ class Run:
             "declared": self.declared,
             "tokens": self.tokens,
             "trouble": self.trouble,
-            "asks": self.asks,
+            "requested_tools": self.requested_tools,
             "closing": self.closing,
             "closing_final": self.closing_final,
             "deepest": self.deepest,
@@ -324,10 +324,18 @@ class Run:
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any], now_s: float) -> Run:
-        """The inverse of :meth:`to_plain`."""
+        """Return the run of plain JSON values, the inverse of :meth:`to_plain`."""
         run = cls(plain["id"], tuple(plain["owner"]), now_s - plain["opened_age_s"])
         run.last_active_s = now_s - plain["idle_age_s"]
-        for name in ("single", "tokens", "trouble", "asks", "closing", "closing_final", "deepest"):
+        for name in (
+            "single",
+            "tokens",
+            "trouble",
+            "requested_tools",
+            "closing",
+            "closing_final",
+            "deepest",
+        ):
             setattr(run, name, plain[name])
         run.declared = plain.get("declared", False)  # older states have no such runs
         for call_id, stage, parents in zip(

@@ -27,7 +27,7 @@ ENDED_BY_ITSELF: frozenset[str] = frozenset({"complete", "cancelled", "expired"}
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """An interaction that has ended. Its tokens are wasted unless it is complete."""
+    """An ended interaction; its tokens are wasted unless it is complete."""
 
     interaction_id: str
     tenant: str
@@ -41,7 +41,7 @@ class RunEnd:
 
     @classmethod
     def of(cls, run: Run, state: RunState) -> RunEnd:
-        """The end of this run in that state; its own trouble is the cause before what the state says."""
+        """Return the end of a run in a state; the run's own trouble has priority as the cause."""
         complete = state == "complete"
         return cls(
             interaction_id=run.interaction_id,
@@ -57,10 +57,10 @@ class RunEnd:
 
 
 def cause_of(outcome: str) -> WasteCause:
-    """Why what a run has used is wasted, by a call's outcome other than completed, or a run's state."""
+    """Return the cause of waste for a call's outcome other than completed, or for a run's state."""
     return _CAUSES[outcome]
 
 
 def state_of(outcome: str) -> RunState:
-    """How a run ends whose last call had this outcome, other than completed."""
+    """Return the final state of a run whose last call had this outcome, other than completed."""
     return _STATES[outcome]

@@ -35,11 +35,11 @@ ALLOWED = "{{node.output}}, {{node.output.key}}, {{item}}, {{item.key}}, {{index
 
 
 class TemplateSyntaxError(ValueError):
-    """A text cannot be read as a template."""
+    """The text is not a valid template."""
 
 
 class TemplateError(ValueError):
-    """A template cannot be rendered with these outputs."""
+    """The template cannot be rendered with these outputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +47,15 @@ class Placeholder:
     """One place to fill."""
 
     written: str
-    """As in the template, without the white space."""
+    """Placeholder as in the template, without white space."""
     kind: Literal["output", "item", "index"]
     node: str = ""
-    """Whose output; empty for the others."""
+    """Node whose output is inserted; empty for other placeholders."""
     path: Path = ()
 
 
 class TooLargeError(TemplateError):
-    """What is sent would be over its limit with a placeholder's text."""
+    """The call would exceed its limit with a placeholder's text."""
 
     def __init__(self, placeholder: Placeholder, text_bytes: int, room_bytes: int) -> None:
         room = f"{max(0, room_bytes)} of the bytes allowed are left"
@@ -63,13 +63,13 @@ class TooLargeError(TemplateError):
 
 
 class Pieces(NamedTuple):
-    """A rendered text that has not been joined yet."""
+    """A rendered text that is not joined yet."""
 
     texts: tuple[str, ...]
     size_bytes: int
 
     def join(self) -> str:
-        """The text."""
+        """Return the text."""
         return "".join(self.texts)
 
 
@@ -87,11 +87,11 @@ class Template:
 
     @property
     def placeholders(self) -> tuple[Placeholder, ...]:
-        """Its placeholders, as often as they occur."""
+        """Return its placeholders, repetitions included."""
         return tuple(part for part in self.parts if isinstance(part, Placeholder))
 
     def resolve(self, read_text: ReadText, max_bytes: int) -> Pieces:
-        """Fill the placeholders. Raises TemplateError, also if it comes to over ``max_bytes``."""
+        """Fill the placeholders. Raises TemplateError, also for a result over ``max_bytes``."""
         size_bytes = self.literal_bytes
         texts: list[str] = []
         for part in self.parts:

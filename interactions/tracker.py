@@ -1,19 +1,19 @@
 """Groups calls into interactions and follows each interaction through its life.
 
-A run is *open* once a client names it, *under way* once one of its calls was accepted, and ends
-*complete*, *cancelled*, *aborted* or *expired* (FairServe 3.4 and 4.2: what matters to throttling is
-whether a call belongs to an interaction under way). Few clients say that a run is over. One that has
-been idle for its app's time-out is complete if its last call was and nothing is missing; it has expired
-if it never had a call, if its declared sink never came, or if its last answer asked for tools with
-whose results nobody has come back. A late call reopens a run that idled to its end, for a while
-(``reopen_grace_s``); one that its client closed stays closed. A *declared* run is a program's, which
-the platform carries out: it has no other calls, and idles as long as its program does.
+A run is *open* once a client names it, *active* once one of its calls was accepted, and ends
+*complete*, *cancelled*, *aborted* or *expired* (FairServe 3.4 and 4.2: throttling depends on whether a
+call belongs to an active interaction). Few clients declare the end of a run. A run that has been idle
+for its app's time-out is complete if its last call was and nothing is missing; it has expired if it
+never had a call, if its declared sink never came, or if its last answer requested tools whose results
+never came. A late call reopens a run that ended by idling, within ``reopen_grace_s``; a run that its
+client closed stays closed. A *declared* run belongs to a program, which the platform executes: it has no
+other calls, and idles as long as its program does.
 
-Where a call stands in its run is :mod:`fairserve.interactions.run`. Each operation is O(1) in the number
-of runs, but for the heap of time-outs. All tables are bounded; ended runs are remembered for a bounded
-number of runs so that a late reuse of their id is told from a new run.
+The place of a call in its run is decided in :mod:`fairserve.interactions.run`. Each operation is O(1) in
+the number of runs, except for the heap of time-outs. All tables are bounded; ended runs are remembered
+for a bounded number of runs, so that a late reuse of their id differs from a new run.
 
-Weakness: a run that reopens has ended twice for those who were told; the later end replaces the earlier.
+Weakness: a run that reopens has ended twice for its listeners; the later end replaces the earlier.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class TrackerLimits:
     user_share: float = 1 / 16
     """Share of ``live_runs`` that one user may have."""
     empty_idle_s: float = 60.0
-    """An open run without a call expires when it was idle for so long."""
+    """Idle time in seconds after which an open run without a call expires."""
     calls_per_run: int = 10_000
     remembered_runs: int = 20_000
     """Ended runs whose ids are still known."""
@@ -72,7 +72,7 @@ class TrackerLimits:
             raise ValueError(f"empty_idle_s is {self.empty_idle_s}; allowed: over 0")
 
     def share(self, of: str) -> int:
-        """Live runs that one tenant (``tenant``) or one user (``user``) may have; at least 1."""
+        """Return the most live runs of one tenant (``tenant``) or one user (``user``); at least 1."""
         share = self.tenant_share if of == "tenant" else self.user_share
         return max(1, int(self.live_runs * share))
 
@@ -88,7 +88,7 @@ class Tracker:
         infer: bool = True,
         reopen_grace_s: float = 600.0,
     ) -> None:
-        """``infer``: calls that name no parents are placed by what they say and when they come."""
+        """With ``infer``, calls that name no parents are placed by their content and arrival."""
         if not reopen_grace_s >= 0:
             raise ValueError(f"reopen_grace_s is {reopen_grace_s}; allowed: 0 or more")
         self._limits = limits
@@ -104,15 +104,15 @@ class Tracker:
         self._expiry: list[tuple[float, str]] = []
 
     def __len__(self) -> int:
-        """Number of live interactions."""
+        """Return the number of live interactions."""
         return len(self._runs)
 
     def get(self, interaction_id: str) -> Run | None:
-        """A live run, to be read only."""
+        """Return a live run, read-only."""
         return self._runs.get(interaction_id)
 
     def find(self, interaction_id: str, now_s: float) -> Run | None:
-        """A live run, or one that a call would reopen; to be read only."""
+        """Return a live run, or one that a call would reopen; read-only."""
         run = self._runs.get(interaction_id)
         return self._reopenable(interaction_id, now_s) if run is None else run
 
@@ -168,7 +168,7 @@ class Tracker:
     def attach(
         self, call: Call, profile: AppProfile, now_s: float, context_tokens: float = math.inf
     ) -> Attachment:
-        """Where the call would stand. Checks everything, changes nothing. Raises InteractionError.
+        """Return the place that the call would get. Changes nothing. Raises InteractionError.
 
         ``context_tokens`` is the most that one call of its model can use.
         """
@@ -212,7 +212,7 @@ class Tracker:
         return Attachment(stage, calls > 0, immune, follows, calls, run.tokens)
 
     def accept(self, call: Call, attachment: Attachment, now_s: float) -> None:
-        """The call was admitted by the throttle. ``attachment`` is what :meth:`attach` has just said."""
+        """Add a call that the throttle admitted, at the place that :meth:`attach` returned."""
         run = self._runs.get(call.interaction_id)
         if run is None:
             run = self._reopen(call.interaction_id, now_s)
@@ -226,14 +226,14 @@ class Tracker:
             run.closing_final = call.call_id
 
     def parent_ids(self, call: Call, attachment: Attachment) -> tuple[str, ...]:
-        """The parents of an accepted call, by their ids."""
+        """Return the parents of an accepted call, by their ids."""
         if call.parents is not None:
             return call.parents
         run = self._runs[call.interaction_id]
         return tuple(map(run.name, attachment.parents))
 
     def refuse(self, call: Call, now_s: float) -> bool:
-        """The call was refused. Returns whether this cut a run that was under way."""
+        """Record a rejected call; return whether this cut an active run."""
         run = self._runs.get(call.interaction_id)
         if run is None:
             return False
@@ -251,19 +251,19 @@ class Tracker:
         profile: AppProfile,
         now_s: float,
         *,
-        answers: tuple[int, ...] = (),
-        asks: bool = False,
+        continuation_keys: tuple[int, ...] = (),
+        requested_tools: bool = False,
     ) -> RunEnd | None:
-        """An accepted call ended. ``outcome`` as in scheduling.events; ``tokens`` it used in all.
+        """End an accepted call. ``outcome`` as in scheduling.events; ``tokens`` used in all.
 
-        ``answers`` are the keys of what it said, ``asks`` whether it asked for tools. Returns the end of
-        the run if this ended it. Raises KeyError for a call that is not live.
+        ``continuation_keys`` are the keys of its answer, ``requested_tools`` is true if it requested
+        tools. Returns the end of the run if this ended it. Raises KeyError for a call that is not live.
         """
         run = self._runs[call.interaction_id]
-        run.end(call.call_id, answers)
+        run.end(call.call_id, continuation_keys)
         run.tokens += tokens
         run.last_active_s = now_s
-        run.asks = asks
+        run.requested_tools = requested_tools
         if run.closing is not None:
             pass  # what ended it came before: calls that are cancelled with their run are no cause
         else:
@@ -281,7 +281,7 @@ class Tracker:
     def close(
         self, interaction_id: str, *, cancel: bool, failed: bool = False
     ) -> tuple[RunEnd | None, list[str]]:
-        """The client ends a run: complete, cancelled, or ``failed``. Live calls are finished first.
+        """End a run at its client's request: complete, cancelled, or ``failed``, after its live calls.
 
         Returns its end, if no call was live, and the ids of the live calls (which the caller
         cancels if ``cancel``). Raises InteractionNotFoundError or InteractionClosedError.
@@ -327,7 +327,7 @@ class Tracker:
     def _idled(self, run: Run, now_s: float) -> RunEnd:
         if run.trouble:
             state: RunState = "aborted"
-        elif not len(run) or run.asks or run.closing_final is not None:
+        elif not len(run) or run.requested_tools or run.closing_final is not None:
             state = "expired"
         else:
             state = "complete"
@@ -375,7 +375,7 @@ class Tracker:
             raise TrackerFullError(f"{self._limits.live_runs} interactions are live already")
 
     def _reopenable(self, interaction_id: str, now_s: float) -> Run | None:
-        """A run that idled to its end and takes a late call still."""
+        """Return a run that ended by idling and that a late call may still reopen."""
         until_s, run = self._dormant.get(interaction_id, (now_s, None))
         return run if until_s > now_s else None
 
@@ -417,7 +417,7 @@ class Tracker:
     # --- state ------------------------------------------------------------------------------------
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
-        """State as plain JSON values; ages, not times."""
+        """Return the state as plain JSON values; ages, not times."""
         return {
             "runs": [run.to_plain(now_s) for run in self._runs.values()],
             "dormant": [
@@ -446,7 +446,7 @@ def _trouble(outcome: str) -> WasteCause:
 
 
 def _closing_state(outcome: str) -> RunState:
-    """How a run ends with a call that had this outcome."""
+    """Return the final state of a run whose last call had this outcome."""
     return "complete" if outcome == "completed" else state_of(outcome)
 
 

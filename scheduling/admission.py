@@ -1,8 +1,8 @@
-"""Whether a call may come in: who may call at all, contract limits, then throttling under overload.
+"""Admission of a call: access, contract limits, then throttling under overload.
 
-The three are told apart in every refusal. A call that its contract refuses never reaches the throttle,
-which counts arrivals that are load. What an accepted call holds of contract limits it gives back when it
-ends: a call that failed or waited too long is paid by nobody.
+Each rejection names which of the three it is. A call that its contract rejects never reaches the
+throttle, which counts arrivals that are load. An accepted call releases its contract reservations when
+it ends: a call that failed or waited too long is not charged to anyone.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ BILLED: frozenset[ev.CallOutcome] = frozenset({"completed", "cancelled"})
 
 @dataclass(frozen=True, slots=True)
 class AdmissionOptions:
-    """What of the contracts holds."""
+    """Options of contract limits."""
 
     contracts: bool = True
-    """Whether contract limits refuse; they are counted all the same."""
+    """Reject calls over contract limits; they are counted in any case."""
     rates_cut_runs: bool = False
-    """Whether a rate refuses calls of a run under way, too, as plain rate limits do. Budgets and
-    parallel calls always do."""
+    """Reject calls of active runs over a rate, too, as plain rate limits do. Budgets and parallel calls
+    always reject them."""
     openings_per_minute: int = 600
     """Empty interactions that one user may open within a minute. They are no calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitsInUse:
-    """What a user's next call has left, of both kinds of limits."""
+    """Remaining limits of both kinds for a user's next call."""
 
     contract: ContractUse = field(default_factory=ContractUse)
     throttle: LimitUse | None = None
-    """Of the throttle, which may bind under overload only."""
+    """Limit of the throttle, which may bind under overload only."""
 
 
 class Admission:
@@ -58,14 +58,14 @@ class Admission:
         self._openings = SlidingLog()
         """Recent openings of empty interactions, by user."""
         self._prices: dict[str, TokenPrice] = {}
-        """Of the calls under way."""
+        """Prices of the calls in progress."""
 
     # --- a call -----------------------------------------------------------------------------------
 
     def decide(
         self, event: ev.CallArrived, *, overloaded: bool, under_way: bool, now_s: float
     ) -> Decision:
-        """What becomes of a call; an admitted one holds from now on what its contracts say."""
+        """Decide about a call; an admitted one reserves from now on what its contracts require."""
         call, directory = event.call, self._directory
         owner = (call.tenant, call.app, call.user)
         if directory.blocked(call.tenant, call.user):
@@ -110,7 +110,7 @@ class Admission:
     def ended(
         self, call: Call, outcome: ev.CallOutcome, usage: TokenUsage, *, charged: bool = True
     ) -> None:
-        """An accepted call ended."""
+        """Settle an accepted call that ended."""
         price = self._prices.pop(call.call_id, FREE)
         self._contracts.settle(
             call.call_id,
@@ -123,7 +123,7 @@ class Admission:
     # --- beside the calls -------------------------------------------------------------------------
 
     def take(self, event: Setting | ev.BudgetSpent) -> None:
-        """Something was set, or the ledger tells what was spent. Raises as the directory does."""
+        """Apply a setting, or spending that the ledger reports. Raises as the directory does."""
         if isinstance(event, ev.BudgetSpent):
             for holder, quota in self._directory.quotas(*event.owner):
                 if event.scope in (None, holder[0]):
@@ -132,13 +132,15 @@ class Admission:
         if isinstance(event, ev.ContractChanged):
             holder = holder_of(event)
             if self._directory.quota(holder).period != event.quota.period:
-                self._contracts.forget_accounts(*holder)  # what was spent is told anew
+                self._contracts.forget_accounts(
+                    *holder
+                )  # the ledger reports earlier spending again
         self._directory.take(event)
 
     def use(
         self, owner: tuple[str, str, str], *, overloaded: bool, now_s: float, at: float
     ) -> LimitsInUse:
-        """What is left; ``owner`` is tenant, app and user."""
+        """Return what is left; ``owner`` is tenant, app and user."""
         arrival = self._directory.arrival(owner, overloaded=overloaded, under_way=False)
         contract = ContractUse()
         if self._options.contracts:
@@ -155,7 +157,7 @@ class Admission:
     # --- state ------------------------------------------------------------------------------------
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
-        """State as plain JSON values."""
+        """Return the state as plain JSON values."""
         return {
             "throttle": self.throttle.snapshot(now_s),
             "openings": self._openings.snapshot(now_s),

@@ -1,7 +1,7 @@
-"""What the schedulers are: local schedulers (when), feeders (whose) and routers (where).
+"""Protocols of the schedulers: local schedulers (when), feeders (whose call) and routers (where).
 
-*Who is next* is kept apart from *what fits*: a policy offers calls in its order, the engine or the
-dispatcher says which of them fit. A pass over a local scheduler reads
+*Who is next* is separate from *what fits*: a policy offers calls in its order, the engine or the
+dispatcher decides which of them fit. A pass over a local scheduler reads
 
     scheduler.start_pass(cache)
     while (call := scheduler.peek()) is not None:
@@ -44,7 +44,7 @@ class LocalCall:
     output_tokens: int | None = None
     """Tokens that it is going to generate: known only to a simulator, for oracle predictions."""
     expected_output_tokens: int = 0
-    """Tokens that its app's profile says it will generate; 0: nobody says anything."""
+    """Output tokens that its app's profile predicts; 0: unknown."""
     path: ClientPath = ()
     """Levels of the client, outermost first; read from ``client_id`` if not given."""
 
@@ -54,46 +54,46 @@ class LocalCall:
 
 
 class CacheListener(Protocol):
-    """Told by a cache what becomes of its blocks, by names as in :meth:`PrefixCache.match`."""
+    """Listener for a cache's stored and evicted blocks, named as in :meth:`PrefixCache.match`."""
 
     def changed(self, name: Hashable, beyond_tokens: int = -1) -> None:
-        """This block was stored or evicted.
+        """Handle that this block was stored or evicted.
 
-        A name may stand for several blocks in a row of which the last were evicted: it then concerns
-        the calls whose match ends there with more than ``beyond_tokens``.
+        A name may represent several blocks in a row of which the last were evicted: it then concerns the
+        calls whose match ends there with more than ``beyond_tokens``.
         """
         ...
 
     def renamed(self, name: Hashable, other: Hashable, up_to_tokens: int) -> None:
-        """Blocks are called otherwise: matches of up to so many tokens that ended at ``name``
+        """Handle renamed blocks: matches of at most ``up_to_tokens`` that ended at ``name``
         end at ``other`` now, and are as long as they were.
         """
         ...
 
 
 class PrefixCache(Protocol):
-    """An engine's prefix cache, as its local scheduler sees it: matches, and news of what changed.
+    """An engine's prefix cache, as its local scheduler sees it: matches, and events of changed blocks.
 
-    A waiting call's match changes only when the last block of its match goes or the one after it comes.
-    The cache gives these two names, any hashable values, and tells the names whose blocks changed; so a
-    scheduler matches a call again only when it hears one of its two names. To be told of a name without
-    need costs a match; not to be told leaves the call in a wrong place.
+    A waiting call's match changes only when the last block of its match is evicted or the one after it
+    is stored. The cache gives these two names, any hashable values, and publishes the names whose
+    blocks changed; so a scheduler matches a call again only after an event of one of its two names. A
+    needless event costs a match; a missing one leaves the call in a wrong place.
     """
 
     def match(self, call: LocalCall) -> tuple[int, Hashable, Hashable]:
-        """``(tokens, last, following)`` of a waiting call; no side effects.
+        """Return ``(tokens, last, following)`` of a waiting call; no side effects.
 
-        Prompt tokens that are cached now; a name that is told when the last block of that match is
-        evicted (None if nothing matches and nothing can be evicted); and one that is told when the
-        block after it is stored (None if the whole prompt matches). Calls with the same name agree
-        on their prompts as far as both match there.
+        Prompt tokens that are cached now; the name published when the last block of that match is
+        evicted (None if nothing matches and nothing can be evicted); and the name published when the
+        block after it is stored (None if the whole prompt matches). Calls with the same name agree on
+        their prompts as far as both match there.
         """
         ...
 
     def follow(self, listener: CacheListener) -> None:
-        """Tell of blocks that are stored or evicted from now on.
+        """Notify the listener of blocks that are stored or evicted from now on.
 
-        Of blocks stored in one run, one after another, the name of the first is enough: nobody waits
+        Of blocks stored in one run, one after another, the name of the first is enough: no call waits
         for those behind it.
         """
         ...
@@ -103,7 +103,7 @@ class LocalScheduler(Protocol):
     """The order in which one engine takes waiting calls into its batch."""
 
     def add(self, call: LocalCall) -> None:
-        """A call arrives. Raises ValueError for an id that is already here."""
+        """Queue a call. Raises ValueError for a known id."""
         ...
 
     def start_pass(self, cache: PrefixCache) -> None:
@@ -111,40 +111,41 @@ class LocalScheduler(Protocol):
         ...
 
     def peek(self) -> LocalCall | None:
-        """The call offered next; the same one until ``accept`` or ``skip``. None ends the pass."""
+        """Return the call offered next, the same until ``accept`` or ``skip``. None ends the pass."""
         ...
 
     def accept(self, cached_tokens: int) -> None:
-        """The peeked call enters the batch, with so many prompt tokens from the cache."""
+        """Move the peeked call into the batch, with this many prompt tokens from the cache."""
         ...
 
     def skip(self) -> None:
-        """The peeked call does not fit at present."""
+        """Pass over the peeked call: it does not fit at present."""
         ...
 
     def decoded(self, call_id: str, tokens: int) -> None:
-        """A running call generated ``tokens`` more tokens in the last forward step."""
+        """Charge the ``tokens`` that a running call generated in the last forward step."""
         ...
 
     def finish(self, call_id: str) -> None:
-        """A call ended or was cancelled, waiting or running. Raises KeyError if unknown."""
+        """Remove a call that ended or was cancelled, waiting or running. Raises KeyError if unknown."""
         ...
 
     def requeue(self, call_id: str) -> None:
-        """A running call was preempted; what it was charged for is not charged again."""
+        """Queue a preempted call again; nothing is charged twice."""
         ...
 
     def surplus(self, call_id: str) -> tuple[float, ...]:
-        """How far a running call's client is ahead of its siblings in service, outermost level first.
+        """Return how far a running call's client is ahead of its siblings in service, outermost level
+        first.
 
         The greatest is preempted first by an engine that chooses its victims fairly. Comparable between
-        the calls of one scheduler at one time; () where the policy knows no service. KeyError if the
+        the calls of one scheduler at one time; () where the policy counts no service. KeyError if the
         call does not run.
         """
         ...
 
     def __len__(self) -> int:
-        """Number of waiting calls."""
+        """Return the number of waiting calls."""
         ...
 
 
@@ -152,7 +153,7 @@ class Feeder(Protocol):
     """The order in which the cluster takes calls from its one queue."""
 
     def add(self, call: Call) -> None:
-        """A call that was not refused arrives."""
+        """Queue a call that was not rejected."""
         ...
 
     def remove(self, call_id: str) -> Call | None:
@@ -162,7 +163,7 @@ class Feeder(Protocol):
     def peek(
         self, open_workers: Collection[str], excluded: Collection[str] = frozenset()
     ) -> Call | None:
-        """The call to be dispatched next to one of these workers; changes nothing.
+        """Return the call to dispatch next to one of these workers; changes nothing.
 
         ``excluded`` are ids of queued calls that none of these workers may take. The others are
         ordered as if they were not there; they keep their place for a later selection.
@@ -172,9 +173,9 @@ class Feeder(Protocol):
     def peek_hit(
         self, workers: Collection[str], excluded: Collection[str] = frozenset()
     ) -> Call | None:
-        """The call that may go before its turn to one of these workers, for the prefix it has there.
+        """Return a call to dispatch before its turn to one of these workers, for its cached prefix.
 
-        None if there is none, or the policy lets nobody go before its turn; changes nothing.
+        None if there is none, or the policy lets no call overtake; changes nothing.
         """
         ...
 
@@ -187,25 +188,25 @@ class Feeder(Protocol):
         ...
 
     def charge(self, call_id: str, usage: TokenUsage) -> None:
-        """A dispatched call has used so much in all."""
+        """Charge a dispatched call for what it has used so far."""
         ...
 
     def decoded(self, totals: Iterable[tuple[str, int]]) -> None:
-        """``(call id, output tokens so far)`` of calls that ``charge`` was called for before."""
+        """Charge ``(call id, output tokens so far)`` of calls that ``charge`` was called for before."""
         ...
 
     def finish(self, call_id: str, usage: TokenUsage) -> float | None:
-        """A dispatched call ended with this usage; what was reserved and not used is returned.
+        """End a dispatched call with this usage; release the unused reservation.
 
-        Returns what its client was charged for it in all, in typical calls; None where the policy does
-        not count these.
+        Returns the whole charge of its client for it, in typical calls; None where the policy does not
+        count these.
         """
         ...
 
     def requeue(self, call: Call) -> None:
-        """A dispatched call lost its worker before its first token and waits again.
+        """Queue a dispatched call again that lost its worker before its first token.
 
-        As a call of ``call.client``: what it was charged, it was charged to the path it had then.
+        It waits as a call of ``call.client``; its earlier charges went to the path it had then.
         """
         ...
 
@@ -219,20 +220,21 @@ class Feeder(Protocol):
         ...
 
     def interaction_ended(self, interaction_id: str) -> None:
-        """The interaction is over: nothing of it will come again."""
+        """Forget an interaction that ended: no more of its calls will come."""
         ...
 
     def share(self, others: Sequence[Feeder]) -> None:
-        """The feeders of the other models: tell them from now on of service and runs under way.
+        """Set the feeders of the other models, which get events of service and of active runs from now
+        on.
 
-        Of the runs that are under way already, at once.
+        Runs that are active already are published at once.
         """
         ...
 
     def served_elsewhere(
         self, client: ClientPath, served: float, reserved: float, factors: tuple[float, ...]
     ) -> None:
-        """Another feeder of this kind changed the counter of a client.
+        """Apply another feeder's change of a client's counter.
 
         ``served`` is received service, ``reserved`` is predicted for calls that run there; in the
         policy's own unit, and at each level of the path times its factor, outermost first. Negative
@@ -241,22 +243,23 @@ class Feeder(Protocol):
         ...
 
     def begun_elsewhere(self, interaction_id: str) -> None:
-        """Another feeder has dispatched a call of this interaction, or this service's last life did."""
+        """Record an interaction dispatched by another feeder, or by this service before a restart."""
         ...
 
     def waiting(self) -> Iterable[Call]:
-        """The queued calls, in no particular order."""
+        """Return the queued calls, in no particular order."""
         ...
 
     def counter(self, path: ClientPath) -> float | None:
-        """What a client, or a level above it, has received, in the policy's own unit; changes nothing.
+        """Return the service of a client, or of a level above it, in the policy's own unit; changes
+        nothing.
 
         Among siblings the smaller one is served first. None where the policy counts nothing.
         """
         ...
 
     def least_counter(self, path: ClientPath = ()) -> float | None:
-        """The smallest counter one level below the end of the path, of those with calls queued.
+        """Return the smallest counter one level below the end of the path, of those with calls queued.
 
         None if there are none, or the policy counts nothing; changes nothing.
         """
@@ -265,7 +268,7 @@ class Feeder(Protocol):
     def __len__(self) -> int: ...
 
     def snapshot(self) -> dict[str, Any]:
-        """State as plain JSON values, calls by id."""
+        """Return the state as plain JSON values, calls by id."""
         ...
 
     def restore(self, state: dict[str, Any], calls: dict[str, Call]) -> None:
@@ -274,47 +277,48 @@ class Feeder(Protocol):
 
 
 class Router(Protocol):
-    """Which worker gets a call. Where prompts are cached it asks :class:`Locality`."""
+    """Choice of the worker of a call. Cached prompts are looked up in :class:`Locality`."""
 
     def add_worker(self, worker_id: str, calls: int = 0) -> None:
-        """A worker joins or returns; so many calls that were dispatched to it are outstanding."""
+        """Add a worker that joins or returns with this many outstanding calls."""
         ...
 
     def remove_worker(self, worker_id: str) -> None:
-        """A worker is gone, or drains: it gets no more calls."""
+        """Remove a worker that is gone or drains: it gets no more calls."""
         ...
 
     def select(self, call: Call, open_workers: Collection[str]) -> str | None:
-        """The worker for this call among those open; None only if there is none open."""
+        """Return the worker for this call among the open ones; None only if none is open."""
         ...
 
     def dispatched(self, call: Call, worker_id: str, charge_factor: float) -> None:
-        """The call goes to the worker: charge it."""
+        """Charge a call that is dispatched to the worker."""
         ...
 
     def started(self, call_id: str) -> None:
-        """A dispatched call left its worker's queue."""
+        """Record that a dispatched call left its worker's queue."""
         ...
 
     def tick(self, now_s: float) -> None:
-        """Time has come to ``now_s``, before each event; most routers do not look at it."""
+        """Advance the time to ``now_s``, before each event; most routers ignore it."""
         ...
 
     def finished(
         self, call: Call, worker_id: str | None, charge_factor: float, output_tokens: int
     ) -> None:
-        """The call ended on that worker (or left it); None if the worker is gone meanwhile."""
+        """Charge a call that ended on that worker or left it; None if the worker is gone."""
         ...
 
     def credits(self, path: ClientPath) -> Mapping[str, float]:
-        """The deficit by worker of a client, or of a level above it, above 0 where it is in credit.
+        """Return the deficit by worker of a client, or of a level above it, above 0 where it is in
+        credit.
 
-        Empty where the policy has none, or does not know the client; changes nothing.
+        Empty where the policy has none, or the client is unknown; changes nothing.
         """
         ...
 
     def snapshot(self) -> dict[str, Any]:
-        """State as plain JSON values."""
+        """Return the state as plain JSON values."""
         ...
 
     def restore(self, state: dict[str, Any]) -> None:

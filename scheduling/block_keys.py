@@ -39,11 +39,11 @@ class BlockHasher:
         self._generator = np.random.Generator(np.random.PCG64(seed))
         self._coefficients: npt.NDArray[np.uint64] = np.zeros(0, dtype=np.uint64)
         self._ones: npt.NDArray[np.uint64] = np.zeros(0, dtype=np.uint64)
-        """What the ``+ 1`` of every token adds to each key."""
+        """Contribution of the ``+ 1`` of every token to each key."""
         self._offsets: dict[str, np.uint64] = {"": np.uint64(0)}
 
     def keys(self, token_ids: TokenIds, salt: str = "") -> array[int]:
-        """One key per full block. ``token_ids`` is one-dimensional."""
+        """Return one key per full block. ``token_ids`` is one-dimensional."""
         blocks = len(token_ids) // self.block_tokens
         if blocks == 0:
             return array("Q")
@@ -59,11 +59,12 @@ class BlockHasher:
         return array("Q", keys.tobytes())
 
     def start(self, salt: str = "") -> int:
-        """The key of no tokens at all: where :meth:`extend` begins."""
+        """Return the key of no tokens, at which :meth:`extend` starts."""
         return int(self._offset(salt)) if salt else 0
 
     def extend(self, key: int, position: int, token_ids: TokenIds, every: int) -> list[int]:
-        """The keys after each ``every`` of ``token_ids``, which follow ``position`` tokens with ``key``.
+        """Return the keys after each ``every`` of ``token_ids``, which follow ``position`` tokens with
+        ``key``.
 
         At the ends of blocks these are the keys of :meth:`keys`.
         """

@@ -1,41 +1,41 @@
-"""Which node of a prefix tree has a block: only news that name single blocks need to know."""
+"""Map from blocks to nodes of a prefix tree, needed only for events that name single blocks."""
 
 from __future__ import annotations
 
 from fairserve.scheduling.prefix_node import Node
 
 _NEW_MAX = 10_000
-"""So many nodes are made without a question for a block, and the map is given up."""
+"""New nodes without a look-up after which the map is dropped."""
 
 _SWEEP_MIN = 65_536
 """The map is looked through when it has about this many entries too many."""
 
 
 class BlockMap:
-    """Every block's node, for news that name blocks. Made at the first question, not before.
+    """Node of each block, for events that name blocks. Built at the first look-up, not before.
 
-    Nodes that were added since the last question wait in a list; entries of blocks that have gone are
-    found out when they are asked for, and swept when they are the majority.
+    Nodes that were added since the last look-up wait in a list; entries of evicted blocks are detected
+    at look-up, and swept when they are the majority.
     """
 
     def __init__(self) -> None:
         self._used = False
         self._nodes: dict[int, Node] = {}
-        """By block key, some of blocks that have gone."""
+        """Nodes by block key, some of evicted blocks."""
         self._new: list[Node] = []
         self._sweep_at = _SWEEP_MIN
 
     def added(self, node: Node) -> None:
-        """A node was made, or has got keys of another one."""
+        """Add a new node, or one that got keys of another one."""
         if self._used:
             self._new.append(node)
-            if len(self._new) > _NEW_MAX:  # nobody asks any more
+            if len(self._new) > _NEW_MAX:  # no look-ups any more
                 self._used = False
                 self._nodes.clear()
                 self._new.clear()
 
     def find(self, key: int, heads: dict[int, Node]) -> tuple[Node, int] | None:
-        """The node of a cached block and the block's place in it. ``heads`` has all nodes."""
+        """Return the node of a cached block and its place in it. ``heads`` has all nodes."""
         self._catch_up(heads)
         node = self._nodes.get(key)
         if node is None:

@@ -24,7 +24,7 @@ class Linear:
     wq: float = 2.0
 
     def __call__(self, usage: TokenUsage) -> float:
-        """Service of a usage."""
+        """Return the service of a usage."""
         return self.wp * usage.prompt_tokens + self.wq * usage.output_tokens
 
 
@@ -33,7 +33,7 @@ class Profiled:
     """VTC B.2: fitted to the time a request takes, quadratic in the output."""
 
     def __call__(self, usage: TokenUsage) -> float:
-        """Service of a usage; nothing used costs nothing."""
+        """Return the service of a usage; nothing used costs nothing."""
         prompt, output = usage.prompt_tokens, usage.output_tokens
         if prompt == 0 and output == 0:
             return 0.0
@@ -48,7 +48,7 @@ class Extend:
     wq: float = 2.0
 
     def __call__(self, usage: TokenUsage) -> float:
-        """Service of a usage."""
+        """Return the service of a usage."""
         return self.we * usage.extend_tokens + self.wq * usage.output_tokens
 
 
@@ -68,11 +68,13 @@ class SliceWeights:
             )
 
     def slice(self, usage: TokenUsage, cached_weight: float = 1.0) -> float:
-        """Weighted tokens, of which cached ones count ``cached_weight``, 0 to 1."""
+        """Return the weighted tokens, of which cached ones count ``cached_weight``, 0 to 1."""
         return self.prompt_slice(usage, cached_weight) + self.gamma * usage.output_tokens
 
     def prompt_slice(self, usage: TokenUsage, cached_weight: float = 1.0) -> float:
-        """Weighted tokens of the prompt. Cached tokens are the system tokens first: they lead it."""
+        """Return the weighted tokens of the prompt. Cached tokens are the system tokens first: they
+        lead it.
+        """
         text, system, cached, _ = usage
         return self._prompt(text, system, cached, cached_weight)
 
@@ -86,11 +88,10 @@ class SliceWeights:
         return whole - (1.0 - cached_weight) * saved
 
     def typical_call(self, profile: AppProfile, stage: int, cached_weight: float = 1.0) -> float:
-        """w_aj: the slice of a call of exactly the expected size at stage ``stage``, as far as it is
-        believed.
+        """Return w_aj: the believed slice of a call of exactly the expected size at stage ``stage``.
 
         The same function of a call as :meth:`slice`, or an app would choose between two measures of
-        its calls. A prompt whose cached share no call has shown counts as cached: a client that says
+        its calls. A prompt whose cached share no call has shown counts as cached: a client that declares
         otherwise would be charged less than its weight.
         """
         expected = profile.stage(stage)
@@ -101,7 +102,7 @@ class SliceWeights:
         return profile.believed(stage, prompt + self.gamma * expected.output_tokens)
 
     def typical_interaction(self, profile: AppProfile, cached_weight: float = 1.0) -> float:
-        """The slice of a whole interaction of the expected size."""
+        """Return the slice of a whole interaction of the expected size."""
         stages = range(1, len(profile.stages) + 1)
         total = sum(self.typical_call(profile, stage, cached_weight) for stage in stages)
         return total / len(profile.stages) * profile.calls_per_interaction

@@ -1,10 +1,9 @@
 """One node of the tree of virtual counters, and its children in lazy heaps.
 
-Three questions are asked about the children with something queued: which has the smallest counter,
-which counter is the smallest without predictions, and which call arrived first. Each has a heap whose
-entries are lower bounds: counters and arrivals grow in the ordinary course, so a stale entry is put
-right when it comes to the top, and only where one falls is a fresh entry pushed. The second and the
-third heap are made when they are first asked for.
+Three values of the children with something queued are needed: the smallest counter, the smallest counter
+without predictions, and the earliest arrival. Each has a heap whose entries are lower bounds: counters
+and arrivals normally grow, so a stale entry is corrected when it reaches the top, and only a fall pushes
+a fresh entry. The second and the third heap are made at their first use.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 from fairserve.interactions.call import ClientPath
 
 _SLACK = 64
-"""A heap is made anew when it has so many more entries than twice the children that belong there."""
+"""Excess of entries over twice the children at which a heap is rebuilt."""
 
 
 Entry = tuple[float, int, str, "Node"]
@@ -64,24 +63,24 @@ class Node:
         self.earliest = 0
         """Arrival number of the earliest queued call; of a parent, a lower bound of it."""
         self.path: ClientPath = ()
-        """Of a leaf: the client's path."""
+        """Client's path, of a leaf."""
         self.line: tuple[Node, ...] = ()
-        """Of a leaf: the nodes that its charges go to, outermost first, itself last; else empty."""
+        """Nodes that a leaf's charges go to, outermost first, itself last; empty for a parent."""
         self.queue: Any = None
-        """Of a leaf: for the owner of the counters, what it keeps with a client."""
+        """Data of the counters' owner for a client, of a leaf."""
         self.children: dict[str, Node] = {}
         self.last_left: Node | None = None
         """The child that left the queue last; its present counter is what counts."""
         self.active = 0
         """Number of children with something queued."""
         self.entry: Entry | None = None
-        """What stands for it in its parent's heap by counter; None if that is out of date."""
+        """Valid entry in its parent's heap by counter; None if there is none."""
         self.by_counter: list[Entry] = []
         self.by_served: list[tuple[float, str, Node]] | None = None
         self.by_arrival: list[tuple[int, str, Node]] | None = None
 
     def become_leaf(self, path: ClientPath) -> None:
-        """This node is the client of that path."""
+        """Make this node the client of that path."""
         self.path = path
         line = [self]
         while line[-1].parent is not line[-1].parent.parent:
@@ -89,7 +88,7 @@ class Node:
         self.line = tuple(reversed(line))
 
     def below(self) -> Iterator[Node]:
-        """All nodes below, parents before their children."""
+        """Yield all nodes below, parents before their children."""
         for child in self.children.values():
             yield child
             yield from child.below()
@@ -102,7 +101,9 @@ class Node:
             self.last_left = None
 
     def enter(self, child: Node) -> None:
-        """A child has something queued now, or its earliest arrival or received service fell."""
+        """Update the heaps for a child that got its first queued call, an earlier arrival or less
+        service.
+        """
         self.fell(child)
         if self.by_served is not None:
             heappush(self.by_served, (child.served, child.name, child))
@@ -114,19 +115,19 @@ class Node:
                 self._rank_by_arrival({entry[-1] for entry in self.by_arrival})
 
     def fell(self, child: Node) -> None:
-        """The counter of a child with something queued is smaller than it was."""
+        """Update the heap for a queued child whose counter fell."""
         heap = self.by_counter
         heappush(heap, child.renew())
         if len(heap) > 2 * self.active + _SLACK:  # mostly stale: begin anew
             self._rank_by_counter({entry[-1] for entry in heap})
 
     def renew(self) -> Entry:
-        """An entry with the present counter, which is the valid one from now on."""
+        """Return a new valid entry with the present counter."""
         entry = self.entry = (self.served + self.reserved, self.earliest, self.name, self)
         return entry
 
     def least(self, *, client: bool = False) -> Node:
-        """The child to be served next; with ``client`` the leaf, by the same rule level by level.
+        """Return the child to be served next; with ``client`` the leaf, by the same rule level by level.
 
         Raises IndexError if nothing is queued below.
         """
@@ -149,7 +150,7 @@ class Node:
                 heappop(heap)
 
     def least_served(self) -> float:
-        """The smallest counter without predictions. Raises IndexError as ``least`` does."""
+        """Return the smallest counter without predictions. Raises IndexError as ``least`` does."""
         if self.by_served is None:
             self._rank_by_served(self.children.values())
         heap = self.by_served
@@ -212,13 +213,13 @@ class Node:
 
 
 def _tied(heap: list[Entry]) -> bool:
-    """Whether another entry may have the smallest counter, too, so that exact arrivals decide."""
+    """Return whether another entry may be as small, so that exact arrivals decide."""
     value, size = heap[0][0], len(heap)
     return (size > 1 and heap[1][0] == value) or (size > 2 and heap[2][0] == value)
 
 
 def node_to_plain(node: Node) -> dict[str, Any]:
-    """A node and all below it as plain JSON values, without the heaps."""
+    """Return a node and all below it as plain JSON values, without the heaps."""
     plain: dict[str, Any] = {
         "name": node.name,
         "served": node.served,
@@ -236,7 +237,7 @@ def node_to_plain(node: Node) -> dict[str, Any]:
 
 
 def node_from_plain(plain: dict[str, Any], parent: Node | None) -> Node:
-    """The inverse of :func:`node_to_plain`, below ``parent``; the heaps are made anew."""
+    """Return the node of plain JSON values below ``parent``, with new heaps."""
     node = Node(plain["name"], parent)
     node.served, node.reserved = plain["served"], plain["reserved"]
     node.elsewhere = plain["elsewhere"]

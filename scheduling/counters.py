@@ -290,11 +290,6 @@ class VirtualCounters:
         node = self._find(path)
         return 0.0 if node is None else node.reserved
 
-    @property
-    def queued_clients(self) -> list[ClientPath]:
-        """Return the clients with queued calls, in no particular order."""
-        return [node.path for node in self._root.below() if node.line and node.queued]
-
     def minimum(self, path: ClientPath = ()) -> float:
         """Return the smallest counter among the queued children of the node at the end of the path.
 
@@ -307,7 +302,7 @@ class VirtualCounters:
         return least.served + least.reserved
 
     def reach(self, slack: float) -> Callable[[Node], tuple[float, ...] | None]:
-        """Return a function that says whether a queued client is within a slack.
+        """Return a function that checks whether a queued client is within a slack.
 
         It returns the counters along the client's path, outermost first, or None unless each is at most
         ``slack`` above the smallest among its queued siblings. Valid until something is queued, leaves
@@ -316,7 +311,7 @@ class VirtualCounters:
         known: dict[Node, tuple[tuple[float, ...], float] | None] = {}
 
         def below(parent: Node) -> tuple[tuple[float, ...], float] | None:
-            """The parent's own counters, and the most that a child's counter may be."""
+            """Return the parent's own counters, and the largest counter that a child may have."""
             above = () if parent is self._root else within(parent)
             if above is None:
                 return None

@@ -1,7 +1,7 @@
-"""What the core knows of tenants, apps and users: profiles, limits, weights. Changed only by events.
+"""Settings of tenants, apps and users in the core: profiles, limits, weights. Changed only by events.
 
-Apps that were never announced use the default profile and have no limits; only tenants and users whose
-settings differ from the default are kept.
+Unknown apps use the default profile and have no limits; only tenants and users whose settings differ
+from the default are kept.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Setting = AppChanged | TenantChanged | UserChanged | ContractChanged
 
 
 def holder_of(event: ContractChanged) -> Holder:
-    """Whose contract it is; of ``app_user``, all users of the app."""
+    """Return the holder of a contract; for ``app_user``, all users of the app."""
     owner = event.tenant if event.scope in ("tenant", "user") else event.app
     return (event.scope, owner, event.user)
 
@@ -39,7 +39,7 @@ class Directory:
         self._users: dict[tuple[str, str], UserChanged] = {}
         self._contracts: dict[Holder, ContractChanged] = {}
         self.profile_changes = 0
-        """How often :meth:`take` set a profile; to be read only."""
+        """Number of profiles that :meth:`take` set; read-only."""
 
     def take(self, event: Setting) -> None:
         """Apply a setting. Raises ValueError for a weight or for levels that are not allowed."""
@@ -64,12 +64,12 @@ class Directory:
                 _keep(self._contracts, holder_of(event), event, default=default)
 
     def profile(self, app: str) -> AppProfile:
-        """The app's token profile."""
+        """Return the app's token profile."""
         entry = self._apps.get(app)
         return DEFAULT_PROFILE if entry is None else entry.profile
 
     def limits(self, app: str, tenant: str, user: str) -> Limits:
-        """The app's limits, with the user's own where they are set.
+        """Return the app's limits, replaced by the user's own where they are set.
 
         A user whose settings an operator changed is never new to an app.
         """
@@ -81,7 +81,7 @@ class Directory:
         return Limits(limits.user_rpm if own.rpm is None else own.rpm, limits.app_rpm)
 
     def arrival(self, owner: tuple[str, str, str], *, overloaded: bool, under_way: bool) -> Arrival:
-        """What the throttle is told of a call; ``owner`` is its tenant, app and user."""
+        """Return the facts about a call for the throttle; ``owner`` is its tenant, app and user."""
         tenant, app, user = owner
         return Arrival(
             user=f"{tenant}/{user}",
@@ -92,14 +92,14 @@ class Directory:
         )
 
     def weight(self, tenant: str, app: str, user: str) -> float:
-        """1 / E_i: calls of weight 2 are entitled to twice the service. The product of the weights of
-        tenant, app and user.
+        """Return 1 / E_i: calls of weight 2 are entitled to twice the service. The product of the
+        weights of tenant, app and user.
         """
         of_tenant, of_app, of_user = self.weights(tenant, app, user)
         return of_user * of_app * of_tenant
 
     def weights(self, tenant: str, app: str, user: str) -> tuple[float, float, float]:
-        """Of the tenant, the app and the user, each by itself."""
+        """Return the weights of the tenant, the app and the user."""
         settled, settings = self._tenants.get(tenant), self._apps.get(app)
         own = self._users.get((tenant, user))
         return (
@@ -114,16 +114,16 @@ class Directory:
         return None if settled is None else settled.levels
 
     def has_settings(self, tenant: str, user: str) -> bool:
-        """Whether an operator changed the user's settings."""
+        """Return whether an operator changed the user's settings."""
         return (tenant, user) in self._users
 
     def quota(self, holder: Holder) -> Quota:
-        """What a holder's own contract says."""
+        """Return a holder's own contract."""
         contract = self._contracts.get(holder)
         return UNLIMITED if contract is None else contract.quota
 
     def quotas(self, tenant: str, app: str, user: str) -> list[tuple[Holder, Quota]]:
-        """Everybody whose contract limits a call of this user falls under.
+        """Return all holders whose contract limits a call of this user falls under.
 
         A user's own limit replaces that which its app sets for each user.
         """
@@ -149,7 +149,7 @@ class Directory:
         return found
 
     def model_allowed(self, tenant: str, app: str, user: str, model: str) -> bool:
-        """Whether a call may ask for a model by this name."""
+        """Return whether a call may request a model by this name."""
         if not self._contracts:
             return True
         own = self._contracts.get(("user", tenant, user))
@@ -166,12 +166,12 @@ class Directory:
         )
 
     def blocked(self, tenant: str, user: str) -> bool:
-        """Whether an operator blocked the user."""
+        """Return whether an operator blocked the user."""
         own = self._users.get((tenant, user))
         return own is not None and own.blocked
 
     def snapshot(self) -> dict[str, Any]:
-        """State as plain JSON values."""
+        """Return the state as plain JSON values."""
         return {
             "apps": [asdict(app) for app in self._apps.values()],
             "tenants": [asdict(tenant) for tenant in self._tenants.values()],

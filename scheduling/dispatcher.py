@@ -4,13 +4,13 @@
 
 Tracker, admission and directory are common; queue, router and workers are those of the call's model
 (:mod:`fairserve.scheduling.model_pool`). Events in, commands out (:mod:`fairserve.scheduling.events`);
-the time comes with each event, so the live service and the simulator run this very code. ``snapshot``
-plus the later events gives the same state as never having stopped. An event that does not fit raises
-before anything has changed.
+each event carries the time, so the live service and the simulator run the same code. ``snapshot`` plus
+the later events gives the state of an uninterrupted run. An invalid event raises before anything has
+changed.
 
-Cost per call, whole life: one hash pass over the prompt, a few prefix matches, one feeder selection;
-nothing grows with the number of live interactions or of workers, and with that of the models only what
-they share: the charges of clients.
+Cost per call, from arrival to end: one hash pass over the prompt, a few prefix matches, one feeder
+selection; nothing grows with the number of live interactions or of workers, and with that of the models
+only what they share: the charges of clients.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from fairserve.scheduling.block_keys import BlockKeys
 from fairserve.scheduling.cost import SliceWeights
 from fairserve.scheduling.directory import Directory, Setting
 from fairserve.scheduling.errors import UnknownCallError
-from fairserve.scheduling.live_call import LiveCall
 from fairserve.scheduling.membership import Membership
 from fairserve.scheduling.model_pool import ModelPool
 from fairserve.scheduling.newcomers import newcomers_of
+from fairserve.scheduling.queued_call import QueuedCall
 from fairserve.scheduling.system import SystemConfig
 from fairserve.throttling.registry import THROTTLES
 
@@ -43,7 +43,7 @@ def _not_dispatched(call_id: str) -> UnknownCallError:
 class Dispatcher:
     """One system at work. ``seed`` keys the prefix hashes: keep it secret in production.
 
-    ``infer_parents`` and ``reopen_grace_s`` are the tracker's.
+    ``infer_parents`` and ``reopen_grace_s`` are passed to the tracker.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class Dispatcher:
         throttle = THROTTLES[system.throttle](**system.throttle_options)
         self.admission = Admission(self.directory, throttle, admission)
         self.newcomers = newcomers_of(system, self.directory)
-        self._live: dict[str, LiveCall] = {}
+        self._live: dict[str, QueuedCall] = {}
         self._block_tokens = block_tokens
         self._seed = seed
         self.pools: dict[str, ModelPool] = {}
-        """By model, in the order in which they were first named; to be read only."""
+        """Pools by model, in the order in which they were first named; read-only."""
         self.first = self.new_pool()
         """The pool of the first model that is named, there from the beginning: policies' options are
         checked by building it."""
@@ -99,13 +99,13 @@ class Dispatcher:
     # --- models -----------------------------------------------------------------------------------
 
     def new_pool(self) -> ModelPool:
-        """A pool without workers that is not yet one of ``pools``."""
+        """Return a new pool without workers that is not yet one of ``pools``."""
         return ModelPool(
             self.system, self.directory, seed=self._seed, block_tokens=self._block_tokens
         )
 
     def pool_of(self, model: str) -> ModelPool:
-        """The pool of a model, made when the model is first named."""
+        """Return the pool of a model, made when the model is first named."""
         found = self.pools.get(model)
         if found is None:
             found = self.new_pool() if self.pools else self.first
@@ -113,7 +113,7 @@ class Dispatcher:
         return found
 
     def compose(self, pools: dict[str, ModelPool]) -> None:
-        """Go on with these pools, which know every call under way and every worker."""
+        """Replace the pools by these, which have every call in progress and every worker."""
         self.pools = pools
         self.first = next(iter(pools.values()), self.first)
         self._membership.compose(pools.values())
@@ -124,10 +124,10 @@ class Dispatcher:
             feeder.share([other for other in feeders if other is not feeder])
 
     def _feeders(self) -> list[Feeder]:
-        """Of all models, or of the first one that will be named."""
+        """Return the feeders of all models, or of the first one that will be named."""
         return [each.feeder for each in self.pools.values()] or [self.first.feeder]
 
-    def _pool_of(self, live: LiveCall) -> ModelPool:
+    def _pool_of(self, live: QueuedCall) -> ModelPool:
         return self.pools[live.call.pool]
 
     # --- the interface ----------------------------------------------------------------------------
@@ -139,23 +139,23 @@ class Dispatcher:
         return self._handlers[type(event)](event, now_s)
 
     def queued(self, model: str, *of: str) -> int:
-        """Calls in the queue of a model: all, those of a tenant, or those of a tenant's user."""
+        """Return the queued calls of a model: all, those of a tenant, or those of a tenant's user."""
         pool = self.pools.get(model)
         if pool is None:
             return 0
         return pool.feed.queued_of(of) if of else len(pool.feeder)
 
     def block_keys(self, call: Call) -> BlockKeys:
-        """Of the prompt of a call under way."""
+        """Return the block keys of the prompt of a call in progress."""
         return self.pools[call.pool].locality.keys(call.call_id)
 
     @property
     def overloaded(self) -> bool:
-        """Whether any model is."""
+        """Return whether any model is overloaded."""
         return any(each.overload.overloaded for each in self.pools.values())
 
     def load(self) -> tuple[int, int]:
-        """Demand and capacity in tokens, over the workers that take calls, of all models."""
+        """Return the demand and capacity in tokens, over the workers that take calls, of all models."""
         loads = [each.load() for each in self.pools.values()]
         return sum(demand for demand, _ in loads), sum(capacity for _, capacity in loads)
 
@@ -219,16 +219,16 @@ class Dispatcher:
 
         self.tracker.accept(call, attachment, now_s)
         call.parents = self.tracker.parent_ids(call, attachment)
-        live = self._live[call.call_id] = LiveCall(call)
+        live = self._live[call.call_id] = QueuedCall(call)
         return pool.queue(live)
 
     def limits_in_use(self, owner: tuple[str, str, str], now_s: float, at: float) -> LimitsInUse:
-        """What the next call of a tenant's app and user has left of its limits."""
+        """Return what is left of limits for the next call of a tenant's app and user."""
         return self.admission.use(owner, overloaded=self.overloaded, now_s=now_s, at=at)
 
     # --- a call runs ------------------------------------------------------------------------------
 
-    def _dispatched(self, call_id: str) -> LiveCall:
+    def _dispatched(self, call_id: str) -> QueuedCall:
         live = self._live.get(call_id)
         if live is None or live.worker_id is None:
             raise _not_dispatched(call_id)
@@ -244,7 +244,7 @@ class Dispatcher:
         return pool.feed.pump()
 
     def _on_tokens_decoded(self, event: ev.TokensDecoded, now_s: float) -> list[ev.Command]:
-        lives: dict[ModelPool, list[tuple[LiveCall, int]]] = {}
+        lives: dict[ModelPool, list[tuple[QueuedCall, int]]] = {}
         for call_id, tokens in event.totals:  # the many events of the core: no call per entry here
             live = self._live.get(call_id)
             if live is None or live.worker_id is None:
@@ -270,7 +270,9 @@ class Dispatcher:
         if self.newcomers is not None:
             self.newcomers.ended(live.call, self._slices(live.call, usage, charged), now_s)
         self.admission.ended(live.call, event.outcome, usage, charged=event.charged)
-        commands = self._finish(live.call, event.outcome, usage, now_s, event.answers, event.asks)
+        commands = self._finish(
+            live.call, event.outcome, usage, now_s, event.continuation_keys, event.requested_tools
+        )
         return commands + pool.feed.pump()
 
     def _slices(self, call: Call, usage: TokenUsage, charged: float | None) -> float:
@@ -288,15 +290,23 @@ class Dispatcher:
         outcome: ev.CallOutcome,
         usage: TokenUsage,
         now_s: float,
-        answers: tuple[int, ...] = (),
-        asks: bool = False,
+        continuation_keys: tuple[int, ...] = (),
+        requested_tools: bool = False,
     ) -> list[ev.Command]:
-        """Forget a call and let its interaction know."""
+        """Forget a call and end it in its interaction."""
         del self._live[call.call_id]
         self.pools[call.pool].locality.forget(call.call_id)
         tokens = usage.prompt_tokens + usage.output_tokens
         profile = self.directory.profile(call.app)
-        end = self.tracker.finish(call, outcome, tokens, profile, now_s, answers=answers, asks=asks)
+        end = self.tracker.finish(
+            call,
+            outcome,
+            tokens,
+            profile,
+            now_s,
+            continuation_keys=continuation_keys,
+            requested_tools=requested_tools,
+        )
         return [] if end is None else [self._ended(end)]
 
     def _ended(self, end: RunEnd) -> RunEnd:
@@ -316,7 +326,7 @@ class Dispatcher:
         if live is None:
             raise UnknownCallError(f"call {call_id!r} is not live")
         commands: list[ev.Command] = [ev.CancelCall(call_id, live.worker_id, outcome)]
-        if live.worker_id is None:  # else CallEnded follows when the worker has let go
+        if live.worker_id is None:  # else CallEnded follows when the worker has released the call
             self._pool_of(live).feed.remove(live)
             self.admission.ended(live.call, outcome, NO_USAGE)
             commands += self._finish(live.call, outcome, NO_USAGE, now_s)
@@ -367,7 +377,7 @@ class Dispatcher:
     # --- state ------------------------------------------------------------------------------------
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
-        """State as plain JSON values; ages, not times. Only between events."""
+        """Return the state as plain JSON values; ages, not times. Call it between events only."""
         return {
             "directory": self.directory.snapshot(),
             "tracker": self.tracker.snapshot(now_s),
@@ -379,7 +389,7 @@ class Dispatcher:
 
     def restore(self, state: dict[str, Any], now_s: float) -> None:
         """Replace the state by an earlier snapshot of a dispatcher of the same system and seed."""
-        lives = [LiveCall.from_plain(plain) for plain in state["live"]]
+        lives = [QueuedCall.from_plain(plain) for plain in state["live"]]
         self._live = {live.call.call_id: live for live in lives}
         self.directory.restore(state["directory"])
         self.tracker.restore(state["tracker"], now_s)

@@ -1,11 +1,11 @@
-"""What is not known to the dispatcher: raised before anything has changed."""
+"""Errors for calls and workers that the dispatcher does not know, raised before any change."""
 
 from __future__ import annotations
 
 
 class UnknownCallError(KeyError):
-    """No such call is queued or running."""
+    """The call is neither queued nor running."""
 
 
 class UnknownWorkerError(KeyError):
-    """No such worker has joined."""
+    """The worker has not joined."""

@@ -1,7 +1,7 @@
 """Events into the dispatcher and commands out of it: plain values, the whole interface.
 
 The live service (:mod:`fairserve.platform.control`) and the simulator drive the same dispatcher
-with these. Times are not part of them: ``Dispatcher.handle(event, now_s)`` gets the time beside.
+with these. Times are separate: ``Dispatcher.handle(event, now_s)``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class AppChanged:
     profile: AppProfile
     limits: Limits
     weight: float = 1.0
-    """Of its calls, times the weights of tenant and user."""
+    """Weight of its calls, times the weights of tenant and user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class TenantChanged:
 
 @dataclass(frozen=True, slots=True)
 class ContractChanged:
-    """The contract limits of one holder, from now on; ``UNLIMITED`` and no models: there are none.
+    """The contract limits of one holder, from now on; ``UNLIMITED`` without models removes them.
 
     ``app`` and ``user`` are empty where the scope has none.
     """
@@ -59,16 +59,16 @@ class ContractChanged:
     user: str = ""
     quota: Quota = UNLIMITED
     models: tuple[str, ...] | None = None
-    """Names that calls may ask for; None is any."""
+    """Model names that calls may request; None is any."""
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetSpent:
-    """What ended calls cost that were accepted in the period that holds ``at`` (UTC epoch seconds).
+    """Cost of ended calls that were accepted in the period that contains ``at`` (UTC epoch seconds).
 
-    The ledger tells it of calls that ended before their holder had this budget, or before a restart.
-    Nanounits; negative where a charge was taken back. ``owner`` is tenant, app and user; without a
-    ``scope`` it counts for every holder that such a call falls under.
+    The ledger reports calls that ended before their holder had this budget, or before a restart.
+    Nanounits; negative for a refund. ``owner`` is tenant, app and user; without a ``scope`` it counts
+    for every holder that such a call falls under.
     """
 
     owner: tuple[str, str, str]
@@ -91,7 +91,7 @@ class UserChanged:
 
 @dataclass(frozen=True, slots=True)
 class CallArrived:
-    """A validated, tokenised call asks for a worker. ``at``: UTC epoch seconds, for budgets."""
+    """A validated, tokenised call requests a worker. ``at``: UTC epoch seconds, for budgets."""
 
     call: Call
     at: float = 0.0
@@ -100,7 +100,7 @@ class CallArrived:
 
 @dataclass(frozen=True, slots=True)
 class CallStarted:
-    """A dispatched call left its worker's queue; ``cached_tokens`` if the worker told."""
+    """A dispatched call left its worker's queue; ``cached_tokens`` if the worker reported them."""
 
     call_id: str
     cached_tokens: int | None = None
@@ -120,24 +120,24 @@ class CallEnded:
     call_id: str
     outcome: CallOutcome
     usage: TokenUsage
-    answers: tuple[int, ...] = ()
-    """Keys by which a later call tells that it continues this one."""
-    asks: bool = False
-    """It asked for tools."""
+    continuation_keys: tuple[int, ...] = ()
+    """Keys by which a later call is recognised as a continuation of this one."""
+    requested_tools: bool = False
+    """The call requested tools."""
     charged: bool = True
     """False for an attempt that delivered nothing and was repeated by its client."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallReturned:
-    """A dispatched call's worker failed before the first token: it goes back to the queue."""
+    """A dispatched call's worker failed before the first token: the call is queued again."""
 
     call_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class CancelRequested:
-    """The client went away, or waited too long in the queue (``expired``)."""
+    """The client disconnected, or waited too long in the queue (``expired``)."""
 
     call_id: str
     outcome: CallOutcome = "cancelled"
@@ -147,7 +147,7 @@ class CancelRequested:
 class InteractionOpened:
     """A client opened an empty run; ``sink`` is the call with which it is complete.
 
-    ``declared``: the platform did, for a program whose calls it will make.
+    ``declared``: the platform opened it, for a program whose calls it will make.
     """
 
     interaction_id: str
@@ -169,7 +169,7 @@ class InteractionRestored:
 class InteractionClosed:
     """A client closed a run (``complete``) or cancelled it with all its calls.
 
-    ``failed``: it is over, and did not come to its goal; ``cancel`` then says what becomes of its calls.
+    ``failed``: it ended without success; ``cancel`` decides whether its calls are cancelled.
     """
 
     interaction_id: str
@@ -192,7 +192,7 @@ class WorkerJoined:
 
 @dataclass(frozen=True, slots=True)
 class WorkerReported:
-    """A worker is alive. ``foreign_tokens``: what calls that are not ours hold or wait for at it."""
+    """A worker is alive. ``foreign_tokens``: tokens that calls of others hold or wait for there."""
 
     worker_id: str
     foreign_tokens: int = 0
@@ -221,10 +221,10 @@ class WorkerLost:
 
 @dataclass(frozen=True, slots=True)
 class WorkerCached:
-    """A worker that tells of its cache has stored blocks, by key (decision 9).
+    """A worker that publishes its cache has stored blocks, by key (decision 9).
 
-    They follow the block ``parent`` (None: the beginning) in a row. News of a worker that has gone are
-    no error here: they may be late.
+    They follow the block ``parent`` (None: the beginning) in a row. Events of a worker that has gone
+    are no error here: they may be late.
     """
 
     worker_id: str
@@ -234,7 +234,7 @@ class WorkerCached:
 
 @dataclass(frozen=True, slots=True)
 class WorkerEvicted:
-    """A worker that tells of its cache has dropped these blocks."""
+    """A worker that publishes its cache has dropped these blocks."""
 
     worker_id: str
     keys: tuple[int, ...]
@@ -242,10 +242,10 @@ class WorkerEvicted:
 
 @dataclass(frozen=True, slots=True)
 class WorkerCacheReset:
-    """A worker tells of its cache, from its beginning on.
+    """A worker publishes its cache, from its beginning on.
 
-    ``complete``: it is empty now, and everything that it will hold is told. Otherwise something was
-    missed: what it is told to hold it holds, but it may hold more.
+    ``complete``: it is empty now, and events of all later blocks will come. Otherwise some events were
+    missed: the reported blocks are held, and others may be.
     """
 
     worker_id: str
@@ -297,22 +297,22 @@ class Admit:
     call_id: str
     worker_id: str
     weight: float
-    """For the worker's local scheduler: 1 / charge factor."""
+    """Weight for the worker's local scheduler: 1 / charge factor."""
     stage: int
     client_id: str
-    """For the worker's local scheduler: the client's path (:func:`client_id`)."""
+    """Client's path for the worker's local scheduler (:func:`client_id`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Answer this call with a refusal; it never ran."""
+    """Answer this call with a rejection; it never ran."""
 
     call_id: str
     decision: Decision
     mid_run: bool
-    """Whether its interaction had already been served a call (RPM does this, OIT never)."""
+    """True if its interaction had already been served a call (RPM does this, OIT never)."""
     context: RejectionContext | None = None
-    """What it was decided on, where that is known."""
+    """State that the rejection was decided on, where known."""
 
 
 @dataclass(frozen=True, slots=True)

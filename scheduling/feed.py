@@ -2,9 +2,9 @@
 
     feeder queue -> [feed window] -> router -> worker
 
-The feeder says who is next among those that may go to an open worker, the router says where. A worker
-whose window is full may still take a call of a run under way of which it holds the context (a *hit*,
-``hit_share`` of the system, decision 7); where there are such workers, hits go first.
+The feeder chooses the next call for the open workers, the router its worker. A worker whose window is
+full may still take a call of an active run whose context it holds (a *hit*, ``hit_share`` of the system,
+decision 7); where there are such workers, hits go first.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from collections.abc import Collection, Iterable
 from fairserve.interactions.call import Call, client_id
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import Feeder, Router
-from fairserve.scheduling.live_call import LiveCall
 from fairserve.scheduling.locality import Locality
+from fairserve.scheduling.queued_call import QueuedCall
 from fairserve.scheduling.worker_table import Worker, WorkerTable
 from fairserve.scheduling.workers import WorkerSet
 
 
 class Feed:
-    """The queued calls, and how they come to workers. Cost per call as of feeder and router."""
+    """Queue of waiting calls and their assignment to workers. Cost per call: feeder's plus router's."""
 
     def __init__(
         self,
@@ -37,32 +37,32 @@ class Feed:
         self._router = router
         self._worker_table = worker_table
         self._hit_share = hit_share
-        self._queued: dict[str, LiveCall] = {}
+        self._queued: dict[str, QueuedCall] = {}
         self._queued_of: Counter[tuple[str, ...]] = Counter()
         """Queued calls by ``(tenant,)`` and by ``(tenant, user)``; those without are left out."""
-        self._retries: dict[str, LiveCall] = {}
+        self._retries: dict[str, QueuedCall] = {}
         """The queued calls that a worker has failed."""
         self._by_kinds: dict[frozenset[str], set[str]] = {}
         """Ids of the queued calls that only some kinds of worker can serve, by those kinds."""
         self.demand_tokens = 0
-        """Of the queued calls: prompts as far as nobody has them cached, and expected outputs."""
+        """Uncached prompt tokens plus expected output tokens of all queued calls."""
 
-    def add(self, live: LiveCall) -> list[ev.Command]:
-        """A call arrives. Raises ValueError if it is queued already."""
+    def add(self, live: QueuedCall) -> list[ev.Command]:
+        """Queue a call that arrives. Raises ValueError if it is queued already."""
         call = live.call
         cached, holders = self._queue(live)
         self._feeder.add(call)
         held = bool(holders & self._worker_table.admits_hits_only())
         return self.pump(hit=held and self._is_hit(call, cached))
 
-    def requeue(self, live: LiveCall) -> list[ev.Command]:
+    def requeue(self, live: QueuedCall) -> list[ev.Command]:
         """Queue a call again that its worker failed before its first token."""
         self._queue(live)
         self._feeder.requeue(live.call)
         return self.pump()
 
-    def _queue(self, live: LiveCall) -> tuple[int, int]:
-        """Its tokens that are cached somewhere, and the mask of the workers that have them."""
+    def _queue(self, live: QueuedCall) -> tuple[int, int]:
+        """Queue a call; return its cached tokens and the mask of the workers that hold them."""
         call = live.call
         cached, holders = self._locality.match(call, self._worker_table.serving().mask)
         live.demand_tokens = call.prompt_tokens - cached + call.expected_output_tokens
@@ -71,10 +71,12 @@ class Feed:
         return cached, holders
 
     def queued_of(self, whose: tuple[str, ...]) -> int:
-        """Queued calls of a tenant, ``(tenant,)``, or of one of its users, ``(tenant, user)``."""
+        """Return the queued calls of a tenant, ``(tenant,)``, or of one of its users, ``(tenant,
+        user)``.
+        """
         return self._queued_of[whose]
 
-    def _enter(self, live: LiveCall) -> None:
+    def _enter(self, live: QueuedCall) -> None:
         self._queued[live.call.call_id] = live
         self._queued_of[live.call.tenant,] += 1
         self._queued_of[live.call.tenant, live.call.user] += 1
@@ -83,7 +85,7 @@ class Feed:
         if live.call.kinds:
             self._by_kinds.setdefault(live.call.kinds, set()).add(live.call.call_id)
 
-    def _leave(self, live: LiveCall) -> None:
+    def _leave(self, live: QueuedCall) -> None:
         del self._queued[live.call.call_id]
         for whose in ((live.call.tenant,), (live.call.tenant, live.call.user)):
             self._queued_of[whose] -= 1
@@ -96,8 +98,8 @@ class Feed:
             if not alike:
                 del self._by_kinds[live.call.kinds]
 
-    def remove(self, live: LiveCall) -> None:
-        """A queued call is given up."""
+    def remove(self, live: QueuedCall) -> None:
+        """Remove a queued call without dispatching it."""
         self._feeder.remove(live.call.call_id)
         self._leave(live)
         self.demand_tokens -= live.demand_tokens
@@ -145,7 +147,7 @@ class Feed:
                 excluded |= names
         return excluded
 
-    def _candidates(self, workers: WorkerSet, live: LiveCall) -> WorkerSet:
+    def _candidates(self, workers: WorkerSet, live: QueuedCall) -> WorkerSet:
         """Return those of the workers that may take a call.
 
         They are of a kind that can serve it, and it has not failed there, unless no other such worker
@@ -182,7 +184,7 @@ class Feed:
             return None, None
         return call, WorkerSet(self._locality.workers, holders)
 
-    def _dispatch(self, live: LiveCall, worker: Worker) -> ev.Admit:
+    def _dispatch(self, live: QueuedCall, worker: Worker) -> ev.Admit:
         call = live.call
         self._leave(live)
         self.demand_tokens -= live.demand_tokens
@@ -201,7 +203,7 @@ class Feed:
         weight = 1.0 / live.charge_factor
         return ev.Admit(call.call_id, worker.worker_id, weight, call.stage, client_id(call.client))
 
-    def restore(self, lives: Iterable[LiveCall]) -> None:
+    def restore(self, lives: Iterable[QueuedCall]) -> None:
         """Replace the queued calls; the feeder is restored apart."""
         self._queued, self._retries, self._queued_of = {}, {}, Counter()
         self._by_kinds = {}

@@ -18,7 +18,7 @@ Weights = tuple[float, float, float]
 
 
 def weights_by_level(weights: Weights, levels: int) -> tuple[float, ...]:
-    """Return the weight at each level of a path of so many levels, outermost first."""
+    """Return the weight at each of the levels of a path, outermost first."""
     tenant, app, user = weights
     if levels == 1:
         return (tenant * app * user,)

@@ -1,8 +1,8 @@
-"""What is believed to be cached where: block keys per call, and the tree of all workers, in line with
-what those workers tell that tell anything.
+"""Believed contents of the prefix caches: block keys per call, and the tree of all workers.
 
-One object per model pool, shared by router, feeder and overload detector, so that all of them mean
-the same by a match. Keys are computed once per call and dropped when it ends.
+The tree follows the cache events of the workers that publish them. One object per model pool, shared by
+router, feeder and overload detector, so that a match is the same for all of them. Keys are computed once
+per call and dropped when it ends.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ class Locality:
 
     @property
     def block_tokens(self) -> int:
-        """Tokens per block."""
+        """Return the tokens per block."""
         return self._hasher.block_tokens
 
     def add_worker(self, worker_id: str, kv_capacity_tokens: int) -> None:
-        """A worker joins with an empty cache."""
+        """Add a worker with an empty cache."""
         capacity_blocks = kv_capacity_tokens // self.block_tokens
         self.tree.add_worker(worker_id, capacity_blocks)
         self.reports.add_worker(worker_id, capacity_blocks)
 
     def remove_worker(self, worker_id: str) -> None:
-        """A worker and its cache are gone."""
+        """Remove a worker and its cache."""
         self.reports.remove_worker(worker_id)
         self.tree.remove_worker(worker_id)
 
     def keys(self, call_id: str) -> BlockKeys:
-        """Block keys of a registered call; none for others."""
+        """Return the block keys of a registered call; none for others."""
         return self._keys.get(call_id, ())
 
     def register(self, call: Call) -> None:
@@ -57,11 +57,11 @@ class Locality:
             self._keys[call.call_id] = given if isinstance(given, array) else array("Q", given)
 
     def forget(self, call_id: str) -> None:
-        """The call is over."""
+        """Drop the keys of a call that ended."""
         self._keys.pop(call_id, None)
 
     def match(self, call: Call, mask: int) -> tuple[int, int]:
-        """Tokens of the longest match at any worker of ``mask``, and the mask of those that have it.
+        """Return the longest match in tokens at any worker of ``mask``, and the mask of its holders.
 
         When nothing matches: 0 and all of them (Algorithm 2: G is then every worker).
         """
@@ -71,21 +71,21 @@ class Locality:
         return min(blocks * self.block_tokens, max(0, call.prompt_tokens - 1)), holders
 
     def matched_tokens(self, call: Call, workers: Collection[str]) -> int:
-        """Tokens of the longest match at any of these workers."""
+        """Return the tokens of the longest match at any of these workers."""
         return self.match(call, self.workers.mask(workers))[0]
 
     def placed(self, call: Call, worker_id: str) -> None:
-        """The call's prompt will be computed on this worker."""
+        """Record that the call's prompt will be computed on this worker."""
         keys = self._keys.get(call.call_id, ())
         self.tree.insert(keys, worker_id)
         self.reports.placed(call.call_id, worker_id, keys)
 
     def left(self, call: Call, worker_id: str, now_s: float) -> None:
-        """The call is no longer at this worker."""
+        """Record that the call left this worker."""
         self.reports.left(call.call_id, worker_id, now_s)
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
-        """State as plain JSON values; keys of live calls are computed anew on restore."""
+        """Return the state as plain JSON values; keys of live calls are computed anew on restore."""
         return {"tree": self.tree.snapshot(), "reports": self.reports.snapshot(now_s)}
 
     def restore(self, state: dict[str, Any], calls: Iterable[Call], now_s: float) -> None:

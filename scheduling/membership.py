@@ -1,4 +1,4 @@
-"""Which worker serves in which model's pool, and what is told of it: it joins, reports, drains, is lost.
+"""Membership of workers in the pools of models: they join, report, drain, and are lost.
 
 Part of the dispatcher. O(1) per event; a join, a drain and a loss cost what they cost the router.
 """
@@ -15,7 +15,7 @@ from fairserve.scheduling.worker_table import Worker
 
 
 class Membership:
-    """The workers of all pools. ``pool_of`` gives the pool of a model, made when first asked for."""
+    """The workers of all pools. ``pool_of`` returns the pool of a model, made at its first use."""
 
     def __init__(self, pool_of: Callable[[str], ModelPool]) -> None:
         self._pool_of = pool_of
@@ -32,11 +32,11 @@ class Membership:
         }
 
     def compose(self, pools: Iterable[ModelPool]) -> None:
-        """Go on with the workers of these pools."""
+        """Use the workers of these pools from now on."""
         self._homes = {worker_id: each for each in pools for worker_id in each.worker_table.workers}
 
     def lose_silent(self, silence_s: float, now_s: float) -> None:
-        """Workers that reported once, and not for so long, are lost."""
+        """Remove workers that reported once, and not for this long."""
         for worker_id, pool in list(self._homes.items()):
             last_s = pool.worker_table.workers[worker_id].last_report_s
             if last_s is not None and now_s - last_s > silence_s:
@@ -79,6 +79,6 @@ class Membership:
 
     def _on_cache_report(self, event: ev.CacheReport, now_s: float) -> list[ev.Command]:
         pool = self._homes.get(event.worker_id)
-        if pool is not None:  # else it has gone, and its news is late
+        if pool is not None:  # else the worker has left, and its event is late
             pool.locality.reports.take(event)
         return []

@@ -29,7 +29,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class CallSample:
-    """What happened to one call. Times that it never reached, or that nobody saw, are None."""
+    """Times and tokens of one call. Times that were not reached or not observed are None."""
 
     client: str
     interaction_id: str
@@ -40,13 +40,13 @@ class CallSample:
     queue_delay_s: float | None = None
     first_token_s: float | None = None
     mid_run: bool = False
-    """Refused although its interaction was under way."""
+    """Rejected although its interaction was active."""
     group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSample:
-    """What happened to one interaction."""
+    """Outcome of one interaction."""
 
     client: str
     interaction_id: str
@@ -61,7 +61,7 @@ class RunSample:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Where service is compared: ``+-half_s`` around centres ``step_s`` apart."""
+    """Windows in which service is compared: ``+-half_s`` around centres ``step_s`` apart."""
 
     half_s: float = 30.0
     step_s: float = 28.5
@@ -76,7 +76,7 @@ VTC_TABLES = Windows(first_s=58.5, last_s=571.5)
 
 
 def jain_index(values: Iterable[float]) -> float:
-    """``(sum x)^2 / (n * sum x^2)``: 1 when all are equal, 1/n when one has everything."""
+    """Return ``(sum x)^2 / (n * sum x^2)``: 1 when all are equal, 1/n when one has everything."""
     x = np.asarray(list(values), dtype=np.float64)
     square = float((x * x).sum())
     return 1.0 if len(x) == 0 or square == 0.0 else float(x.sum()) ** 2 / (len(x) * square)
@@ -85,8 +85,8 @@ def jain_index(values: Iterable[float]) -> float:
 def water_filling(
     demands: Mapping[str, float], total: float, weights: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """How a total is shared out: nobody gets more than their demand, and who gets less than that gets
-    as much over their weight (1 where none is given) as anybody. O(clients log clients).
+    """Return a total divided by weighted water-filling: no client gets more than its demand, and a
+    client with less gets as much over its weight (default 1) as any other. O(clients log clients).
     """
     weight = {client: (weights or {}).get(client, 1.0) for client in demands}
     left, shares = sum(weight.values()), {}
@@ -98,7 +98,7 @@ def water_filling(
 
 
 def satisfied(served: Mapping[str, float], entitled: Mapping[str, float]) -> dict[str, float]:
-    """By client, what it was served over what it is entitled to, 0 to 1; 1 where that is nothing."""
+    """Return each client's service over its entitlement, 0 to 1; 1 where that is nothing."""
     return {
         client: min(1.0, served.get(client, 0.0) / share) if share > 0 else 1.0
         for client, share in entitled.items()
@@ -106,7 +106,7 @@ def satisfied(served: Mapping[str, float], entitled: Mapping[str, float]) -> dic
 
 
 def distribution(values: Iterable[float]) -> dict[str, float | None]:
-    """Mean, median and 99th percentile (linear interpolation); None where there is no value."""
+    """Return mean, median and 99th percentile (linear interpolation); None without values."""
     x = np.asarray(list(values), dtype=np.float64)
     if len(x) == 0:
         return {"mean": None, "p50": None, "p99": None}
@@ -115,7 +115,7 @@ def distribution(values: Iterable[float]) -> dict[str, float | None]:
 
 
 class Service:
-    """What was processed of some calls, by some cost: arrays of one entry a call, made once.
+    """Processed work of some calls, by some cost: arrays of one entry a call, made once.
 
     A call's service is spread evenly from its first token to its end.
     """
@@ -135,7 +135,7 @@ class Service:
         self._length_s = self._end_s - self._from_s
 
     def between(self, begin_s: float, end_s: float) -> float:
-        """Service processed between two times. O(calls)."""
+        """Return the service processed between two times. O(calls)."""
         overlap = np.minimum(self._end_s, end_s) - np.maximum(self._from_s, begin_s)
         at_once = self._length_s <= 0
         length = np.where(at_once, 1.0, self._length_s)
@@ -145,7 +145,7 @@ class Service:
 
 
 class Demand:
-    """What calls asked for, by some cost, at their arrivals. Refused calls are no demand."""
+    """Requested work of calls, by some cost, at their arrivals; rejected calls are no demand."""
 
     def __init__(self, calls: Iterable[CallSample], cost: Cost) -> None:
         asked = [(c.arrival_s, cost(c.usage)) for c in calls if c.outcome != "refused"]
@@ -153,7 +153,7 @@ class Demand:
         self._arrival_s, self._cost = table[:, 0], table[:, 1]
 
     def between(self, begin_s: float, end_s: float) -> float:
-        """Demand that arrived between two times. O(calls)."""
+        """Return the demand that arrived between two times. O(calls)."""
         return float(self._cost[(begin_s <= self._arrival_s) & (self._arrival_s < end_s)].sum())
 
 
@@ -163,10 +163,10 @@ def service_difference(
     windows: Windows,
     demand_cost: Cost | None = None,
 ) -> dict[str, float]:
-    """VTC Table 2: at each centre the sum over clients of ``min(max - s, |demand - s|)``, per second.
+    """Return VTC Table 2: per centre the sum over clients of ``min(max - s, |demand - s|)`` per second.
 
-    ``max`` is the largest service of a client in the window. Refused calls are no demand. What was asked
-    for is measured as what was served, or by ``demand_cost``.
+    ``max`` is the largest service of a client in the window. Rejected calls are no demand. Demand is
+    measured as service is, or by ``demand_cost``.
     """
     ends = [call.end_s for calls in by_client.values() for call in calls]
     starts = [call.arrival_s for calls in by_client.values() for call in calls]
@@ -193,7 +193,7 @@ def service_difference(
 
 
 def service_rates(by_client: dict[str, list[CallSample]], cost: Cost) -> dict[str, float]:
-    """Service per second of each client on the interval in which all are active.
+    """Return each client's service per second on the interval in which all are active.
 
     A client is active from its first arrival to its last end; where the clients were never active
     together, the whole run counts.
@@ -215,10 +215,11 @@ def service_rates(by_client: dict[str, list[CallSample]], cost: Cost) -> dict[st
 def throttling_quality(
     calls: Iterable[CallSample], abusers: Collection[str]
 ) -> dict[str, float | None]:
-    """Are the throttled users the abusers (FairServe Figure 8c)? Throttled: refused at least once.
+    """Return whether the throttled users are the abusers (FairServe Figure 8c); throttled: rejected
+    once.
 
-    ``precision`` is the share of the throttled that are among ``abusers`` (clients), None where nobody
-    was throttled; ``recall`` the share of the abusers that made calls and were throttled, None where
+    ``precision`` is the share of the throttled that are among ``abusers`` (clients), None if no client
+    was throttled; ``recall`` the share of the abusers that made calls and were throttled, None if
     none made one. ``abusive_tokens`` were processed for abusers, a share of all that were processed.
     """
     seen, throttled = set(), set()
@@ -242,7 +243,7 @@ def throttling_quality(
 
 
 def waited_s(call: CallSample) -> float:
-    """From arrival to start; to its end where a call was cancelled before it started."""
+    """Return the time from arrival to start, or to the end of a call cancelled before its start."""
     if call.queue_delay_s is not None:
         return call.queue_delay_s
     return call.end_s - call.arrival_s if call.outcome == "cancelled" else 0.0
@@ -258,7 +259,7 @@ def summarise(
     delayed_after_s: float = 1.0,
     groups: bool = True,
 ) -> dict[str, Any]:
-    """Everything that is reported of one system. A user is delayed if a call waited longer than
+    """Return all reported figures of one system. A user is delayed if a call waited longer than
     ``delayed_after_s``; a user or interaction is served if it was completed at least once. Where a
     group is called :data:`ABUSIVE`, ``throttling`` is the :func:`throttling_quality` by its clients.
     """

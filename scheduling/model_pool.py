@@ -1,8 +1,8 @@
 """The workers of one model and the queue in front of them: one of the dispatcher's pools.
 
-What belongs to people (runs, limits, profiles) is the dispatcher's and common to all pools; a pool has
-its own queue, router with its deficits, believed caches, feed window and overload. What a client is
-served in one pool counts in the queues of the others (:meth:`~fairserve.scheduling.base.Feeder.share`).
+Runs, limits and profiles belong to the dispatcher and are common to all pools; a pool has its own queue,
+router with its deficits, believed caches, feed window and overload. A client's service in one pool
+counts in the queues of the others (:meth:`~fairserve.scheduling.base.Feeder.share`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import Feeder, Router
 from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.feed import Feed
-from fairserve.scheduling.live_call import LiveCall
 from fairserve.scheduling.locality import Locality
+from fairserve.scheduling.queued_call import QueuedCall
 from fairserve.scheduling.registry import FEEDERS, ROUTERS
 from fairserve.scheduling.rejection_context import RejectionContext
 from fairserve.scheduling.system import SystemConfig
@@ -49,11 +49,11 @@ class ModelPool:
         self.feed = Feed(self.locality, feeder, router, self.worker_table, self._hit_share)
 
     def load(self) -> tuple[int, int]:
-        """Demand and capacity in tokens, over the workers that take calls."""
+        """Return the demand and capacity in tokens, over the workers that take calls."""
         return self.worker_table.load(self.feed.demand_tokens)
 
     def update_overload(self) -> bool:
-        """Look at the load; whether the pool is overloaded now."""
+        """Update the overload flag from the load, and return it."""
         return self.overload.update(*self.load())
 
     def rejection_context(
@@ -65,7 +65,7 @@ class ModelPool:
         *,
         asked: bool = True,
     ) -> RejectionContext:
-        """What the refusal of a call was decided on, now. O(1). ``asked``: whether immunity was."""
+        """Return the state that a rejection is decided on now. O(1). ``asked``: immunity was checked."""
         demand, capacity = self.load()
         marks = self.overload.watermarks
         usual = system.immunity.usual(profile, self.worker_table.context_tokens)
@@ -89,18 +89,18 @@ class ModelPool:
 
     # --- a call at its worker ---------------------------------------------------------------------
 
-    def queue(self, live: LiveCall) -> list[ev.Command]:
-        """A call that was not refused arrives."""
+    def queue(self, live: QueuedCall) -> list[ev.Command]:
+        """Queue a call that was not rejected."""
         self.locality.register(live.call)
         return self.feed.add(live)
 
-    def worker_of(self, live: LiveCall) -> Worker | None:
-        """The worker of a dispatched call, if it still lives the same life."""
+    def worker_of(self, live: QueuedCall) -> Worker | None:
+        """Return the worker of a dispatched call, if its epoch is still the same."""
         assert live.worker_id is not None
         return self.worker_table.get(live.worker_id, live.epoch)
 
-    def start(self, live: LiveCall) -> None:
-        """It left its worker's queue: the window has room again, it holds what it computed."""
+    def start(self, live: QueuedCall) -> None:
+        """Start a call that left its worker's queue: the window has space again, its demand is known."""
         if live.started:
             return
         live.started = True
@@ -115,16 +115,16 @@ class ModelPool:
             live.demand_tokens = held
             self.grow(live, more)
 
-    def grow(self, live: LiveCall, tokens: int) -> None:
-        """The calls of this one's worker hold so many more tokens."""
+    def grow(self, live: QueuedCall, tokens: int) -> None:
+        """Add tokens that the calls of this one's worker hold."""
         worker = self.worker_of(live)
         if worker is not None:
             self.worker_table.add_demand(worker, tokens)
 
-    def decoded(self, entries: Iterable[tuple[LiveCall, int]]) -> None:
-        """Dispatched calls have generated so many tokens in all."""
+    def decoded(self, entries: Iterable[tuple[QueuedCall, int]]) -> None:
+        """Charge dispatched calls for their output tokens so far."""
         charged = []
-        at, grown = None, 0  # a call of the worker whose calls come now, and the tokens of these
+        at, grown = None, 0  # a call of the present worker, and the tokens of its calls
         for live, tokens in entries:
             more = tokens - live.output_tokens
             if not live.started:
@@ -144,7 +144,7 @@ class ModelPool:
             self.grow(at, grown)
             self.feeder.decoded(charged)
 
-    def leave(self, live: LiveCall, output_tokens: int, now_s: float) -> None:
+    def leave(self, live: QueuedCall, output_tokens: int, now_s: float) -> None:
         """Take a dispatched call off its worker."""
         self.start(live)
         worker = self.worker_of(live)
@@ -155,8 +155,8 @@ class ModelPool:
         worker_id = None if worker is None else worker.worker_id
         self.router.finished(live.call, worker_id, live.charge_factor, output_tokens)
 
-    def requeue(self, live: LiveCall, client: ClientPath, now_s: float) -> list[ev.Command]:
-        """Its worker failed it before its first token: it waits again, for another one if there is.
+    def requeue(self, live: QueuedCall, client: ClientPath, now_s: float) -> list[ev.Command]:
+        """Queue a call again whose worker failed before its first token; another worker is preferred.
 
         It waits as a call of ``client``, whose path may have changed since it was dispatched.
         """
@@ -171,7 +171,7 @@ class ModelPool:
     # --- workers ----------------------------------------------------------------------------------
 
     def join(self, event: ev.WorkerJoined) -> list[ev.Command]:
-        """A worker joins. Raises ValueError if it is here, or has no capacity."""
+        """Add a worker. Raises ValueError if it has joined already, or has no capacity."""
         self.worker_table.join(
             event.worker_id, event.kv_capacity_tokens, event.context_tokens, event.kind
         )
@@ -180,13 +180,13 @@ class ModelPool:
         return self.feed.pump()
 
     def drain(self, worker: Worker) -> None:
-        """The worker takes no more calls; what it has cached stays known."""
+        """Stop sending calls to a worker; its cache stays known."""
         if not worker.draining:
             self.worker_table.drain(worker)
             self.router.remove_worker(worker.worker_id)
 
     def undrain(self, worker: Worker) -> list[ev.Command]:
-        """The worker takes calls again."""
+        """Send calls to a drained worker again."""
         if not worker.draining:
             return []
         self.worker_table.undrain(worker)
@@ -194,7 +194,7 @@ class ModelPool:
         return self.feed.pump()
 
     def lose(self, worker: Worker) -> None:
-        """The worker and its cache are gone."""
+        """Remove a worker and its cache."""
         self.worker_table.lose(worker)
         if not worker.draining:
             self.router.remove_worker(worker.worker_id)
@@ -203,7 +203,7 @@ class ModelPool:
     # --- state ------------------------------------------------------------------------------------
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
-        """State as plain JSON values; ages, not times."""
+        """Return the state as plain JSON values; ages, not times."""
         self.router.tick(now_s)  # so that no time is lost between its last tick and the restore
         return {
             "locality": self.locality.snapshot(now_s),
@@ -226,6 +226,6 @@ class ModelPool:
         self.worker_table.restore(state["worker_table"], now_s)
         self.overload.overloaded = state["overloaded"]
 
-    def resume(self, lives: Iterable[LiveCall]) -> None:
-        """Go on with these calls, which feeder and router know already."""
+    def resume(self, lives: Iterable[QueuedCall]) -> None:
+        """Continue with these calls, which feeder and router have already."""
         self.feed.restore(lives)

@@ -1,4 +1,4 @@
-"""Users that an app has not shown before share one user's entitlement until they have a history.
+"""Shared entitlement of an app's new users: they are one client until they have a history.
 
 Under ``tenant > user`` an app that invents users takes the share of its tenant's other apps: 900
 invented users beside 26 real ones have 900 of 926 parts. With ``newcomers="shared"`` the calls of an
@@ -10,22 +10,22 @@ an operator changed have a history. No paper has this; ``own`` is theirs.
 Bound. An app that invents any number of users has one user's share for them, and one more for each
 history.
 
-- Each history costs H of what the newcomers' client is charged, which is one user's share of the tenant
-  up to the feeder's bound. The price is the same whether they are earned in turn or side by side.
+- Each history costs H of the charges to the newcomers' client, which has one user's share of the tenant
+  up to the feeder's bound. The cost is the same whether they are earned in turn or side by side.
 - With n histories at the beginning, k more in a time T: ``1 + n + k <= (2 + n) exp(T / G)``, G =
   ``newcomer_growth_s``. The first place is free G after the app's first newcomer, each later one
   ``G / (1 + histories)`` after the last one was taken, and places are not saved up. So k histories wait
   at least ``G * sum(1 / (1 + n + j))``, j from 1 to k - 1, which is ``G log((1 + n + k) / (2 + n))`` or
-  more. This holds where nobody else waits, too, and service costs nothing.
+  more. This holds without other waiting users, too, when service costs nothing.
 
 Histories count by tenant and app, so one app's users do not pay for those of another, and an app that
-names another one's users has no share of theirs. Newcomers of one app wait in one queue, as its calls
-came. At most 200,000 users with a history or on their way to one are kept, of which those of the largest
-app of the largest tenant go first; a history ends when its user was not served for 30 days. Cost: O(1)
-per call; O(tenants + apps of a tenant) once in 1,000 users beyond the bound.
+names another one's users has no share of theirs. Newcomers of one app wait in one queue, in the order of
+its calls. At most 200,000 users with a history or on their way to one are kept, of which those of the
+largest app of the largest tenant are dropped first; a history ends after 30 days without service. Cost:
+O(1) per call; O(tenants + apps of a tenant) once in 1,000 users beyond the bound.
 
-Weakness: a new app of many real users is like one user in its first days. An app that pays, and is
-patient for ``G log(n)``, has n users.
+Weakness: a new app of many real users is like one user in its first days. An app that pays, and waits
+``G log(n)``, has n users.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from fairserve.scheduling.system import SystemConfig
 MAX_USERS = 200_000
 """Users with a history, and on their way to one, of all tenants."""
 RETENTION_S = 30 * 86_400.0
-"""A history ends so long after the end of its user's last call."""
+"""Time in seconds after the end of a user's last call at which its history ends."""
 _ROOM = 1_000
 """Users forgotten at once when there are too many."""
 _MARK = "\0newcomers of "
@@ -55,7 +55,7 @@ class _App:
 
     def __init__(self, place_s: float) -> None:
         self.place_s = place_s
-        """When the next user may have a history."""
+        """Time at which the next user may have a history."""
         self.known: OrderedDict[str, float] = OrderedDict()
         """Users with a history, and when their last call ended."""
         self.earned: OrderedDict[str, float] = OrderedDict()
@@ -68,7 +68,7 @@ class _App:
 class Newcomers:
     """The users with a history, and those on their way to one.
 
-    ``slices`` is what a history costs in typical calls, ``growth_s`` bounds how fast an app gets them;
+    ``slices`` is the cost of a history in typical calls, ``growth_s`` bounds how fast an app gets them;
     either may be changed.
     """
 
@@ -81,11 +81,11 @@ class Newcomers:
         self._users = 0
 
     def __len__(self) -> int:
-        """Users that are kept."""
+        """Return the number of users that are kept."""
         return self._users
 
     def known(self, tenant: str, app: str, user: str, now_s: float) -> bool:
-        """Whether the user has a history with the app. Changes nothing."""
+        """Return whether the user has a history with the app. Changes nothing."""
         found = self._app(tenant, app)
         last_s = None if found is None else found.known.get(user)
         return last_s is not None and now_s - last_s <= RETENTION_S
@@ -95,7 +95,7 @@ class Newcomers:
         return None if apps is None else apps.get(app)
 
     def client_of(self, call: Call, own: ClientPath, now_s: float) -> ClientPath:
-        """The client that pays for the call: ``own``, or the newcomers of its app. Changes nothing."""
+        """Return the client that pays for the call: ``own``, or the newcomers of its app."""
         if self._directory.has_settings(call.tenant, call.user) or self.known(
             call.tenant, call.app, call.user, now_s
         ):
@@ -103,7 +103,7 @@ class Newcomers:
         return _common(call, own)
 
     def ended(self, call: Call, slices: float, now_s: float) -> None:
-        """A call ended, for which its client was charged so much (typical calls)."""
+        """Record an ended call and its client's charge for it, in typical calls."""
         tenant, user = call.tenant, call.user
         app = self._app(tenant, call.app)
         if app is not None:
@@ -148,7 +148,7 @@ class Newcomers:
             del apps[name]
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
-        """State as plain JSON values; ages, not times."""
+        """Return the state as plain JSON values; ages, not times."""
         return {
             tenant: {
                 name: {
@@ -174,13 +174,13 @@ class Newcomers:
 
 
 def newcomers_of(system: SystemConfig, directory: Directory) -> Newcomers | None:
-    """None where each user is a client of its own; else nobody has a history yet."""
+    """Return the newcomers of a system without histories; None if each user is its own client."""
     if system.newcomers == "own":
         return None
     return Newcomers(directory, system.newcomer_slices, system.newcomer_growth_s)
 
 
 def _common(call: Call, own: ClientPath) -> ClientPath:
-    """The client of the newcomers of the call's app, at the level where ``own`` has the user."""
+    """Return the client of the newcomers of the call's app, at the user's level of ``own``."""
     name = _MARK + call.app
     return (*own[:-1], name) if len(own) > 1 else (client_id((call.tenant, name)),)

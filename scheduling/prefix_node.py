@@ -37,7 +37,7 @@ class Link:
 
 
 class Node:
-    """A run of blocks. To be read only; ``locks`` of a path are taken by the tree."""
+    """A run of blocks, read-only; the tree sets the ``locks`` of a path."""
 
     __slots__ = ("children", "keys", "links", "mask", "parent", "start")
 
@@ -54,12 +54,12 @@ class Node:
 
     @property
     def end(self) -> int:
-        """Blocks of the path, this node included."""
+        """Return the blocks of the path, this node included."""
         return self.start + len(self.keys)
 
 
 class Cache:
-    """What one worker holds. The list's newest end is ``edge.older``, its oldest ``edge.newer``."""
+    """Blocks of one worker. The list's newest end is ``edge.older``, its oldest ``edge.newer``."""
 
     __slots__ = ("bit", "blocks", "capacity", "edge", "locked", "slot")
 
@@ -69,11 +69,11 @@ class Cache:
         self.capacity = max(1, capacity_blocks)
         self.blocks = 0
         self.locked = 0
-        """Of these, blocks on the paths of running calls."""
+        """Blocks among these on the paths of running calls."""
         self.edge = Link(root)
 
     def __iter__(self) -> Iterator[Link]:
-        """Links from the least to the most recently used; the present one may be unlinked."""
+        """Yield the links from the least to the most recently used; the present one may be unlinked."""
         link = self.edge.newer
         while link is not self.edge:
             following = link.newer

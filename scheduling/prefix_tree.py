@@ -1,18 +1,18 @@
-"""Who has which prefix cached: the segments of block keys, and which workers hold them.
+"""Believed contents of prefix caches: the segments of block keys, and the workers that hold them.
 
 A segment is a node of a radix tree (:mod:`fairserve.scheduling.segments`), with the mask of the workers
 that hold all of it; a worker that holds a node holds its ancestors.
 
-Each worker's part is bounded by its capacity. The least recently used leaf goes first, from its end,
-block by block; a node that other workers hold, too, goes as a whole, so that evictions do not cut shared
-prefixes to pieces.
+Each worker's part is bounded by its capacity. The least recently used leaf is evicted first, from its
+end, block by block; a node that other workers hold, too, is evicted as a whole, so that evictions do not
+cut shared prefixes to pieces.
 
 Used for the router's belief of all caches, and with one worker as a local prefix cache. Paths of calls
-under way are locked in the latter, and at workers that tell what they hold.
+in progress are locked in the latter, and at workers that publish their cache.
 Cost: O(nodes on the path + log blocks) for a match or an insertion. Memory: 8 bytes a block and some 500
-a node; with news by block key about 80 bytes a block more.
+a node; with events by block key about 80 bytes a block more.
 
-Weakness: news that a block in the middle of a path is gone drops what the worker has below it.
+Weakness: the eviction of a block in the middle of a path drops the worker's blocks below it.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ class PrefixTree:
         self._caches: dict[int, Cache] = {}
 
     def follow(self, appeared: Appeared, disappeared: Disappeared, renamed: Renamed) -> None:
-        """As :meth:`fairserve.scheduling.segments.Segments.follow`."""
+        """Subscribe, as :meth:`fairserve.scheduling.segments.Segments.follow`."""
         self._segments.follow(appeared, disappeared, renamed)
 
     def __len__(self) -> int:
-        """Distinct blocks that are cached somewhere."""
+        """Return the number of distinct blocks that are cached somewhere."""
         return self._segments.blocks
 
     # --- workers ----------------------------------------------------------------------------------
 
     def add_worker(self, worker_id: str, capacity_blocks: int) -> None:
-        """A worker joins with an empty cache. Raises ValueError if it is there already."""
+        """Add a worker with an empty cache. Raises ValueError if it is there already."""
         slot = self.workers.slot(worker_id)
         if slot in self._caches:
             raise ValueError(f"worker {worker_id!r} is in the tree already")
@@ -62,28 +62,23 @@ class PrefixTree:
         self.workers.forget(worker_id)
 
     def clear_worker(self, worker_id: str) -> None:
-        """A worker's cache is empty now; its number stays. Unknown workers are ignored."""
+        """Empty a worker's cache; its number stays. Unknown workers are ignored."""
         cache = self._cache(worker_id)
         if cache is not None:
             for link in cache:  # children before their parents
                 self._drop(link.node, cache)
 
     def mask(self, workers: Collection[str]) -> int:
-        """The bit mask of some workers; unknown ones are left out."""
+        """Return the bit mask of some workers; unknown ones are left out."""
         return self.workers.mask(workers)
 
-    def blocks_of(self, worker_id: str) -> int:
-        """Blocks that a worker holds; 0 for an unknown one."""
-        cache = self._cache(worker_id)
-        return 0 if cache is None else cache.blocks
-
     def locked_blocks(self, worker_id: str) -> int:
-        """Blocks that a worker holds and may not evict; 0 for an unknown one."""
+        """Return the blocks that a worker holds and may not evict; 0 for an unknown one."""
         cache = self._cache(worker_id)
         return 0 if cache is None else cache.locked
 
     def resize(self, worker_id: str, capacity_blocks: int) -> None:
-        """Change a worker's capacity; what is over it is evicted now, except what is locked."""
+        """Change a worker's capacity; evict now the unlocked blocks over it."""
         cache = self._cache(worker_id)
         assert cache is not None, f"unknown worker {worker_id!r}"
         cache.capacity = capacity_blocks
@@ -91,7 +86,7 @@ class PrefixTree:
             self._shrink(cache)
 
     def holds(self, worker_id: str, mask: int) -> bool:
-        """Whether the worker is in the mask."""
+        """Return whether the worker is in the mask."""
         return worker_id in self.workers and bool(mask >> self.workers.slot(worker_id) & 1)
 
     def _cache(self, worker_id: str) -> Cache | None:
@@ -102,17 +97,19 @@ class PrefixTree:
     # --- reading ----------------------------------------------------------------------------------
 
     def find(self, keys: BlockKeys) -> tuple[int, Node]:
-        """How many blocks are cached anywhere, and the node of the last of them."""
+        """Return the number of leading blocks cached anywhere, and the node of the last of them."""
         return self._segments.find(keys)
 
     def match(self, keys: BlockKeys, mask: int) -> tuple[int, int]:
-        """Blocks of the longest match at any worker of ``mask``, and the mask of those with it."""
+        """Return the blocks of the longest match at any worker of ``mask``, and the mask of those with
+        it.
+        """
         blocks, node = self._segments.find(keys)
         return self.match_at(node, blocks, mask)
 
     @staticmethod
     def match_at(node: Node, depth: int, mask: int) -> tuple[int, int]:
-        """The same for a path that ends at block ``depth``, in this node or, since, above it."""
+        """Return the match of a path that ends at block ``depth``, in this node or, since, above it."""
         while depth:
             if node.start < depth:
                 holders = node.mask & mask
@@ -124,14 +121,14 @@ class PrefixTree:
         return 0, 0
 
     def holders(self, key: int) -> int:
-        """The mask of the workers that have a block; 0 if none has. Needs the map of all blocks."""
+        """Return the mask of the workers that have a block; 0 if none. Needs the map of all blocks."""
         found = self._segments.find_block(key)
         return 0 if found is None else found[0].mask
 
     # --- writing ----------------------------------------------------------------------------------
 
     def insert(self, keys: BlockKeys, worker_id: str) -> None:
-        """The worker has, or will soon have, these blocks: they are its most recently used.
+        """Insert the blocks that the worker has, or will soon have, as its most recently used.
 
         May evict others of its blocks. Unknown workers are ignored.
         """
@@ -171,7 +168,7 @@ class PrefixTree:
         self.insert(path, worker_id)
 
     def _touch(self, node: Node, cache: Cache) -> None:
-        """The worker holds this node and its ancestors, used now: the deepest first."""
+        """Mark this node and its ancestors as held and just used by the worker, the deepest first."""
         slot, bit, edge = cache.slot, cache.bit, cache.edge
         while node.parent is not None:
             link = node.links.get(slot)
@@ -202,9 +199,10 @@ class PrefixTree:
             link = newer
 
     def evict(self, keys: BlockKeys, worker_id: str) -> None:
-        """The worker says that it dropped these blocks, in any order; unknown ones are ignored.
+        """Remove blocks that the worker dropped, in any order; unknown ones are ignored.
 
-        What it held below them goes, too: without its prefix a block cannot be used. Locked ones stay.
+        Its blocks below them are removed, too: without its prefix a block cannot be used. Locked ones
+        stay.
         """
         cache = self._cache(worker_id)
         if cache is None:
@@ -236,7 +234,7 @@ class PrefixTree:
             self._drop(each, cache)
 
     def _drop(self, node: Node, cache: Cache) -> None:
-        """The worker holds nothing below this node, and now not the node either."""
+        """Remove the node from a worker that holds nothing below it."""
         link = node.links.pop(cache.slot)
         link.unlink()
         cache.blocks -= len(node.keys)
@@ -292,7 +290,8 @@ class PrefixTree:
     # --- state ------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
-        """State as plain JSON values: nodes with parents first, and each worker's recency order.
+        """Return the state as plain JSON values: nodes with parents first, and each worker's recency
+        order.
 
         Locks are not in it: they belong to running calls.
         """
@@ -315,7 +314,7 @@ class PrefixTree:
         return {"workers": self.workers.snapshot(), "nodes": nodes, "held": held}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Replace the state by an earlier snapshot. Who follows must clear what it knows."""
+        """Replace the state by an earlier snapshot. Listeners must clear their own state."""
         self.workers.restore(state["workers"])
         segments = self._segments
         segments.clear()

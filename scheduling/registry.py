@@ -139,7 +139,7 @@ _PAPER_WSC = {name: getattr(WSC_PAPER, name) for name in WscOptions.__dataclass_
 
 
 def _per_client(name: str, local: str, **more: Any) -> SystemConfig:
-    """A VTC-like local scheduler behind per-client round robin (VTC+RR of the DLPM paper)."""
+    """Return a VTC-like local scheduler behind per-client round robin (VTC+RR of the DLPM paper)."""
     turn = {"per_client": True}
     return SystemConfig(name, "none", "fcfs", "round_robin", local, router_options=turn, **more)
 

@@ -1,7 +1,6 @@
-"""What a refusal was decided on, beside its limit: the load, and the state of the call's run.
+"""State that a rejection was decided on, beside its limit: the load, and the state of the call's run.
 
-Collected when a call is refused, never for others; reading it costs O(1). It is told to people, and
-decides nothing itself.
+Collected when a call is rejected, never for others, in O(1). It is for people and decides nothing.
 """
 
 from __future__ import annotations
@@ -11,23 +10,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RejectionContext:
-    """The moment of a refusal, as the decision saw it. All fields are plain values."""
+    """The state at a rejection, as the decision saw it; all fields are plain values."""
 
     system: str
     """Name of the system in force."""
     overloaded: bool
-    """Whether the call's model was."""
+    """True if the call's model was overloaded."""
     demand_tokens: int
-    """Of that model: what its running and queued calls hold or ask for, this call excluded."""
+    """Tokens that the model's running and queued calls hold or request, without this call."""
     capacity_tokens: int
     """KV capacity of its workers that take calls."""
     high_watermark: float
     """Demand over capacity at which an overload begins; ``low_watermark``: at which it ends."""
     low_watermark: float
     queued_calls: int
-    """In the queue of that model."""
+    """Queued calls of that model."""
     call_tokens: int
-    """What the call asked for: its prompt and its longest output over all samples."""
+    """Tokens that the call requested: its prompt and its longest output over all samples."""
     run_calls: int
     """Accepted calls of its run so far."""
     run_tokens: int
@@ -39,7 +38,7 @@ class RejectionContext:
     immunity_factor: float
     """Multiple of that run at which a run loses its immunity."""
     under_way: bool
-    """Whether its run was: it had an accepted call."""
+    """True if its run was active: it had an accepted call."""
     immune: bool | None
-    """Whether it was under way within its immunity; None where nobody asked, because the call was turned
-    away before."""
+    """True if its run was active within its immunity; None if that was not checked, because the call was
+    rejected before."""

@@ -1,17 +1,17 @@
-"""What workers tell of their caches, and what is believed beside it (decision 9).
+"""Cache events of the workers, and the belief about blocks beyond them (decision 9).
 
-Of a worker that tells nothing the tree holds what was sent there, least recently used first out. Of one
-that tells everything it holds what the worker says, and the prompts of the calls that are there: those
-it has or will have. Their paths are locked in the tree: a worker evicts nothing of a call that runs, so
-an eviction of such a block is one of before. When a call has left, and its news have had time to come,
-what the worker never confirmed of its prompt goes. Nothing goes for want of room: the worker knows
-better.
+For a worker that publishes nothing the tree holds the prompts sent there, least recently used evicted
+first. For one that publishes everything it holds the reported blocks, and the prompts of the calls that
+are there: those it has or will have. Their paths are locked in the tree: a worker evicts nothing of a
+running call, so an eviction of such a block is an earlier one. When a call has left, and its events have
+had time to arrive, the parts of its prompt that the worker never confirmed are removed. Nothing is
+removed for lack of space: the worker decides that.
 
-Of one that tells only a part (news were lost for good) everything told is applied, and what is not
-contradicted stays believed, within the capacity.
+For one that publishes only a part (events were lost for good) all reported events are applied, and other
+blocks stay believed, within the capacity.
 
 Cost: O(nodes on the path) per call to lock and to unlock; one look-up when it has left, one a block if
-it was not computed. Memory: about 70 bytes a block that a worker told of.
+it was not computed. Memory: about 70 bytes a block that a worker reported.
 """
 
 from __future__ import annotations
@@ -28,51 +28,51 @@ from fairserve.scheduling.prefix_node import Node
 from fairserve.scheduling.prefix_tree import PrefixTree
 
 LATE_S = 2.0
-"""News that a prompt was computed come so much later than the end of its call at most."""
+"""Longest delay in seconds of a prompt's events after the end of its call."""
 ROOM = 2
-"""Times its capacity a worker that tells everything may have in the tree: what it has, and will have."""
+"""Largest share of its capacity that a publishing worker may have in the tree: held and expected."""
 
 
 @dataclass(slots=True)
 class _Cache:
-    """One worker. ``complete`` is None while it tells nothing."""
+    """One worker. ``complete`` is None while it publishes nothing."""
 
     capacity_blocks: int
     complete: bool | None = None
     held: set[int] = field(default_factory=set)
-    """The blocks that it says it has."""
+    """Blocks that it reported as held."""
     there: dict[str, BlockKeys] = field(default_factory=dict)
     """Prompts of the calls at it, by call."""
     locks: dict[str, Node] = field(default_factory=dict)
-    """Of these calls, if it tells anything."""
+    """Locked nodes by call, if it publishes anything."""
     left: deque[tuple[float, BlockKeys]] = field(default_factory=deque)
-    """When calls left it, and their prompts, until ``LATE_S`` later; of one that tells all."""
+    """Departure times of calls and their prompts, until ``LATE_S`` later, if it publishes all."""
 
 
 class Reports:
-    """Brings the tree in line with what workers tell. Part of :class:`Locality`."""
+    """Keeps the tree in line with the cache events of workers. Part of :class:`Locality`."""
 
     def __init__(self, tree: PrefixTree) -> None:
         self._tree = tree
         self._caches: dict[str, _Cache] = {}
 
     def add_worker(self, worker_id: str, capacity_blocks: int) -> None:
-        """A worker joined; it tells nothing yet."""
+        """Add a worker that has published nothing yet."""
         self._caches[worker_id] = _Cache(capacity_blocks)
 
     def remove_worker(self, worker_id: str) -> None:
-        """A worker is gone; what it tells from now on is ignored."""
+        """Remove a worker; its later events are ignored."""
         self._caches.pop(worker_id, None)
 
     def complete(self, worker_id: str) -> bool | None:
-        """Whether a worker tells all that it holds; None: nothing."""
+        """Return whether a worker publishes all that it holds; None if it publishes nothing."""
         cache = self._caches.get(worker_id)
         return None if cache is None else cache.complete
 
     # --- calls ------------------------------------------------------------------------------------
 
     def placed(self, call_id: str, worker_id: str, keys: BlockKeys) -> None:
-        """A call goes to a worker; its prompt is in the tree already."""
+        """Record a call that goes to a worker; its prompt is in the tree already."""
         cache = self._caches.get(worker_id)
         if cache is not None:
             cache.there[call_id] = keys
@@ -80,7 +80,7 @@ class Reports:
                 cache.locks[call_id] = self._tree.lock(keys, worker_id, exact=True)
 
     def left(self, call_id: str, worker_id: str, now_s: float) -> None:
-        """A call left its worker, whatever became of it."""
+        """Record a call that left its worker, with any outcome."""
         cache = self._caches.get(worker_id)
         if cache is None:
             return
@@ -92,7 +92,7 @@ class Reports:
             cache.left.append((now_s, keys))
 
     def settle(self, now_s: float) -> None:
-        """The news of calls that left long ago have come: what was not confirmed goes."""
+        """Remove unconfirmed blocks of calls that left more than ``LATE_S`` ago."""
         for worker_id, cache in self._caches.items():
             while cache.left and now_s - cache.left[0][0] >= LATE_S:
                 _, keys = cache.left.popleft()
@@ -100,10 +100,10 @@ class Reports:
                     gone = [key for key in keys if key not in cache.held]
                     self._tree.evict(gone, worker_id)
 
-    # --- what workers tell ------------------------------------------------------------------------
+    # --- events of the workers ---------------------------------------------------------------------
 
     def take(self, event: CacheReport) -> None:
-        """A worker tells of its cache; one that is not here is ignored."""
+        """Apply a cache event of a worker; events of unknown workers are ignored."""
         worker_id = event.worker_id
         cache = self._caches.get(worker_id)
         if cache is None:
@@ -146,7 +146,7 @@ class Reports:
     # --- state ------------------------------------------------------------------------------------
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
-        """State as plain JSON values; ages, not times. The tree is not in it."""
+        """Return the state as plain JSON values; ages, not times. The tree is not in it."""
         return {
             worker_id: {
                 "capacity_blocks": cache.capacity_blocks,

@@ -1,12 +1,12 @@
-"""A radix tree of segments: where a path of block keys ends, whoever holds it.
+"""A radix tree of segments: the end of a path of block keys, for any holder.
 
 A node is a run of blocks without a branch. Keys are chained (:mod:`fairserve.scheduling.block_keys`),
 so one map from the first key of a node to the node replaces the maps of children, and to compare a node
-with a prompt is to compare one key. Evictions that workers tell by block key need the map of all blocks:
-it is made when the first such news comes, and brought up to date by each, so that decisions do not pay.
+with a prompt is to compare one key. Evictions by block key need the map of all blocks: it is made at the
+first such event, and brought up to date by each, so that decisions do not pay.
 
-Nodes are split and joined here, the lists of their holders with them; who holds what, and for how long,
-is the prefix tree's (:mod:`fairserve.scheduling.prefix_tree`).
+Nodes are split and joined here, the lists of their holders with them; the prefix tree
+(:mod:`fairserve.scheduling.prefix_tree`) decides which worker holds a node, and for how long.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Appeared = Callable[[int], None]
 """Is given the first key of a node whose blocks now have their first holder."""
 
 Disappeared = Callable[[Node, int], None]
-"""Is given a node that lost its last holder beyond its first ``kept`` blocks; 0: it is gone."""
+"""Listener for a node that lost its last holder beyond its first ``kept`` blocks; 0: all of it."""
 
 Renamed = Callable[[Node, Node, int], None]
 """Is given two nodes and a depth: paths that ended in the first node, at that depth at most, end in the
@@ -40,26 +40,26 @@ class Segments:
         self.heads: dict[int, Node] = {}
         """Nodes by their first key."""
         self.blocks = 0
-        """Of all nodes."""
+        """Blocks of all nodes."""
         self._block_map = BlockMap()
         self._found: tuple[BlockKeys | None, tuple[int, Node]] = (None, (0, self.root))
-        """The last answer of :meth:`find`, until a node changes: one call asks several times, and calls
-        that share a prefix one after another."""
+        """The last result of :meth:`find`, until a node changes: one call looks it up several times,
+        and calls that share a prefix one after another."""
         self._appeared: list[Appeared] = []
         self._disappeared: list[Disappeared] = []
         self._renamed: list[Renamed] = []
 
     def follow(self, appeared: Appeared, disappeared: Disappeared, renamed: Renamed) -> None:
-        """Tell of blocks that get their first holder, and of those that lose their last one.
+        """Subscribe to blocks that get their first holder, and to those that lose their last one.
 
-        Who watches for the block after a match is told at its key, which is the first of the run.
+        A listener for the block after a match is notified at its key, which is the first of the run.
         """
         self._appeared.append(appeared)
         self._disappeared.append(disappeared)
         self._renamed.append(renamed)
 
     def clear(self) -> None:
-        """Forget all nodes, and tell nobody."""
+        """Forget all nodes, without events."""
         self.root = Node(None, 0, array("Q"))
         self.heads = {}
         self.blocks, self._block_map = 0, BlockMap()
@@ -68,13 +68,15 @@ class Segments:
     # --- reading ----------------------------------------------------------------------------------
 
     def find(self, keys: BlockKeys) -> tuple[int, Node]:
-        """How many blocks are cached anywhere, and the node of the last of them."""
+        """Return the number of leading blocks cached anywhere, and the node of the last of them."""
         before, (blocks, node) = self._found
         if keys is before:
             return blocks, node
         if before is None or not 0 < blocks <= len(keys) or keys[blocks - 1] != before[blocks - 1]:
             node = self.root
-        elif blocks < node.start + len(node.keys):  # both go as far; this one may go on inside it
+        elif blocks < node.start + len(
+            node.keys
+        ):  # both end at the same depth; this one may continue inside it
             assert node.parent is not None
             node = node.parent
         found = self._walk(keys, node)
@@ -85,7 +87,7 @@ class Segments:
         self._found = (None, (0, self.root))
 
     def _walk(self, keys: BlockKeys, node: Node) -> tuple[int, Node]:
-        """From the end of a node on the path."""
+        """Continue a walk from the end of a node on the path."""
         heads = self.heads
         depth, wanted = node.start + len(node.keys), len(keys)
         while depth < wanted:
@@ -108,13 +110,13 @@ class Segments:
         return depth, node
 
     def find_block(self, key: int) -> tuple[Node, int] | None:
-        """The node that has a block, and the block's place in it. Needs the map of all blocks."""
+        """Return the node that has a block, and its place in it. Needs the map of all blocks."""
         return self._block_map.find(key, self.heads)
 
     # --- writing ----------------------------------------------------------------------------------
 
     def add(self, parent: Node, start: int, keys: array[int]) -> Node:
-        """A new child without holders; :meth:`notify_appeared` follows when it has one."""
+        """Add a child without holders; :meth:`notify_appeared` follows when it has one."""
         node = Node(parent, start, keys)
         if parent.children is None:
             parent.children = {}
@@ -126,7 +128,7 @@ class Segments:
         return node
 
     def notify_appeared(self, key: int) -> None:
-        """The blocks of the node that begins with this key have their first holder."""
+        """Publish that the blocks of the node that begins with this key have their first holder."""
         for appeared in self._appeared:
             appeared(key)
 
@@ -155,10 +157,11 @@ class Segments:
         return upper
 
     def merge_path(self, node: Node) -> None:
-        """Undo what splits have left on a path that was just used: branches that have gone since.
+        """Join nodes that splits have left on a path that was just used, where branches have been
+        removed.
 
         A node and its only child become one if the same workers hold and lock both, and one of the
-        two is short: long parts are left for the next branch to come.
+        two is short: long parts are left for the next branch.
         """
         upper = node.parent
         while upper is not None and upper.children is not None and upper.parent is not None:
@@ -174,7 +177,7 @@ class Segments:
             upper = node.parent
 
     def _merge(self, upper: Node, lower: Node) -> None:
-        """The inverse of :meth:`split`; the lower part is as recent as the upper one from now on."""
+        """Join two nodes, the inverse of :meth:`split`; the lower becomes as recent as the upper."""
         parent = upper.parent
         assert parent is not None
         assert parent.children is not None
@@ -194,7 +197,7 @@ class Segments:
             renamed(upper, lower, lower.end)
 
     def remove(self, node: Node) -> None:
-        """Take away a node that nobody holds, and that has no children."""
+        """Remove a node without holders and children."""
         parent = node.parent
         assert parent is not None
         assert parent.children is not None

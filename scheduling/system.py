@@ -1,4 +1,4 @@
-"""A system: which throttle, feeder, router and local scheduler, and their options, under one name.
+"""A system: the names and options of throttle, feeder, router and local scheduler, under one name.
 
 Every system of the papers is one :class:`SystemConfig` (ALGORITHMS section 7); the live server, the
 simulator and the workers build their parts from the same value.
@@ -45,18 +45,18 @@ class SystemConfig:
     feed_window: float | None = None
     """Share of a worker's KV capacity that may wait at it; None hands calls on at once."""
     hit_share: float | None = None
-    """A worker with a full window still takes a call of a run under way if it holds so large a share of
-    its prompt; None: it does not."""
+    """Share of a call's prompt that a worker with a full window must hold to take a call of an active
+    run; None: it takes none."""
     high_watermark: float = 2.0
     low_watermark: float = 1.2
     immunity_factor: float = 2.0
-    """An interaction loses its immunity at so many times its app's longest usual run."""
+    """Multiple of its app's longest usual run at which an interaction loses its immunity."""
     immunity_rule: Literal["p99", "profile"] = "p99"
     """Definition of the longest usual run (:mod:`fairserve.interactions.immunity`)."""
     worker_silence_s: float = 15.0
-    """A worker that reported once and then not for so long is lost."""
+    """Seconds without a report after which a worker that reported before is lost."""
     levels: str = DEFAULT_LEVELS
-    """Whom the schedulers are fair to, one of ``LEVELS``."""
+    """Levels of the clients of the schedulers, one of ``LEVELS``."""
     newcomers: Literal["own", "shared"] = "own"
     """Client of a user that its app has not shown before: its own, or one that the newcomers of the app
     share until they have a history (:mod:`fairserve.scheduling.newcomers`)."""
@@ -65,7 +65,7 @@ class SystemConfig:
     newcomer_growth_s: float = 86_400.0
     """Time in which an app's users with a history grow e-fold at most; 0 is no bound."""
     simulated_only: bool = False
-    """It needs the true output lengths, which only a simulator knows."""
+    """Needs the true output lengths, which only a simulator has."""
     throttle_options: Mapping[str, Any] = field(default_factory=dict)
     feeder_options: Mapping[str, Any] = field(default_factory=dict)
     router_options: Mapping[str, Any] = field(default_factory=dict)
@@ -91,11 +91,11 @@ class SystemConfig:
 
     @property
     def immunity(self) -> ImmunityRule:
-        """How far a run in progress is immune to throttling."""
+        """Return the immunity of active runs to throttling."""
         return ImmunityRule(self.immunity_factor, self.immunity_rule)
 
     def with_options(self, options: Mapping[str, Any]) -> SystemConfig:
-        """This system with some options changed.
+        """Return this system with some options changed.
 
         Keys are ``feed_window`` and the like, or ``throttle.``, ``feeder.``, ``router.`` or
         ``local.`` and the name of an option of that policy. Raises ValueError naming the key.

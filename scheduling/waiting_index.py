@@ -1,16 +1,16 @@
-"""Queued calls by what is cached of them: which queued call has the longest match at these workers?
+"""Index of the queued calls by their cached blocks: the longest match at some workers.
 
-Asking the prefix tree about every queued call at every selection costs O(queue * log blocks). Instead
-calls are kept in groups: all calls whose deepest cached block is the same one. The depth of a group
-never changes; a call changes its group only when the block after its deepest one appears in the tree
-(it watches for that key) or its deepest block disappears. Who holds the block is read from the tree
-when it is asked, so a second worker that gets it moves nothing.
+A look-up in the prefix tree for every queued call at every selection costs O(queue * log blocks).
+Instead calls are kept in groups: all calls whose deepest cached block is the same one. The depth of a
+group never changes; a call changes its group only when the block after its deepest one appears in the
+tree (it watches for that key) or its deepest block disappears. The holders of the block are read from
+the tree at each look-up, so a second worker that gets it moves nothing.
 
 At workers that do not hold a group's block, its calls may still match a shorter prefix. It is the same
 for all of them, since they share everything up to that block: one walk up the tree per group.
 
 Cost: one match to add a call, O(1) to remove it, one match per call that changes its group;
-a selection looks at the groups from the deepest down, at one call per client in each, and stops where
+a selection visits the groups from the deepest down, one call per client in each, and stops where
 no longer match can come.
 """
 
@@ -35,11 +35,11 @@ class Group:
 
     def __init__(self, key: int, depth: int, node: Node) -> None:
         self.key = key
-        """Of their deepest cached block."""
+        """Key of their deepest cached block."""
         self.depth = depth
         """Blocks that all members share and that are cached somewhere."""
         self.node = node
-        """Where that block is."""
+        """Node of that block."""
         self.calls: dict[Client, list[tuple[int, str]]] = {}
         """Per client ``(arrival number, call id)``, ascending: only the first can be next."""
 
@@ -47,7 +47,7 @@ class Group:
 class _Waiting(NamedTuple):
     keys: BlockKeys
     depth: int
-    """How many of the keys are cached somewhere."""
+    """Number of leading keys that are cached anywhere."""
     client: Client
     arrival: int
 
@@ -60,9 +60,9 @@ class WaitingIndex:
         tree.follow(self._appeared, self._disappeared, self._renamed)
         self._calls: dict[str, _Waiting] = {}
         self._groups: dict[int, Group] = {}
-        """By the key of the deepest cached block."""
+        """Groups by the key of the deepest cached block."""
         self._at: dict[Node, dict[Group, None]] = {}
-        """By their node."""
+        """Groups by their node."""
         self._by_depth: dict[int, dict[Group, None]] = {}
         self._depths: list[int] = []
         """The depths that have groups, ascending."""
@@ -70,11 +70,11 @@ class WaitingIndex:
         """Calls by the key of the block that would make their match longer."""
 
     def __len__(self) -> int:
-        """Number of queued calls."""
+        """Return the number of queued calls."""
         return len(self._calls)
 
     def add(self, call_id: str, keys: BlockKeys, client: Client, arrival: int) -> None:
-        """A call is queued. Raises ValueError if it is here already."""
+        """Add a queued call. Raises ValueError if it is here already."""
         if call_id in self._calls:
             raise ValueError(f"call {call_id!r} is indexed already")
         depth, node = self._tree.find(keys)
@@ -97,7 +97,7 @@ class WaitingIndex:
                 watchers[call_id] = None
 
     def remove(self, call_id: str) -> None:
-        """A call leaves the queue; unknown ids are ignored."""
+        """Remove a call; unknown ids are ignored."""
         waiting = self._calls.pop(call_id, None)
         if waiting is None:
             return
@@ -125,7 +125,7 @@ class WaitingIndex:
         self._depths, self._watchers = [], {}
 
     def longest_first(self, mask: int) -> Iterator[tuple[int, int, Group]]:
-        """``(depth, match, group)``: groups from the deepest down.
+        """Yield ``(depth, match, group)``: groups from the deepest down.
 
         ``match`` is in blocks, the longest at any worker of ``mask``, 1 to ``depth``. The order is
         by ``depth``, so a reader may stop at a depth below the best match that it has seen.
@@ -165,17 +165,17 @@ class WaitingIndex:
             del self._at[group.node]
 
     def _appeared(self, key: int) -> None:
-        """A block is in the tree now: calls that waited for it match further."""
+        """Match the calls again that waited for this block, which is in the tree now."""
         self._match_again(self._watchers.get(key))
 
     def _disappeared(self, node: Node, kept: int) -> None:
-        """Blocks are nowhere any more: the calls that ended there match less."""
+        """Match the calls again that ended at blocks which are held nowhere any more."""
         for group in list(self._at.get(node, ())):
             if group.depth > node.start + kept:
                 self._match_again(call_id for own in group.calls.values() for _, call_id in own)
 
     def _renamed(self, node: Node, other: Node, depth: int) -> None:
-        """What ended in a node, down to this depth, is in another one now: so are the groups."""
+        """Move the groups of a node, down to this depth, to another node."""
         for group in [group for group in self._at.get(node, ()) if group.depth <= depth]:
             self._leave_node(group)
             group.node = other

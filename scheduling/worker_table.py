@@ -21,7 +21,7 @@ from fairserve.scheduling.workers import Workers, WorkerSet
 
 @dataclass(slots=True)
 class Worker:
-    """One engine replica, changed by its pool. ``epoch`` tells apart its lives if it comes back."""
+    """One engine replica, changed by its table. ``epoch`` distinguishes its lives if it returns."""
 
     worker_id: str
     epoch: int
@@ -33,12 +33,12 @@ class Worker:
     waiting_tokens: int = 0
     """Prompt + expected output of calls dispatched to it that have not started."""
     hit_tokens: int = 0
-    """Of the hits among these calls, without the prompt tokens that it is believed to have cached."""
+    """Uncached prompt and expected output tokens of the hits among these calls."""
     demand_tokens: int = 0
     """Demand of all calls dispatched to it."""
     calls: int = 0
     foreign_tokens: int = 0
-    """What calls of others hold or wait for at it, as it reported: demand, too."""
+    """Tokens that calls of others hold or wait for there, as reported: demand, too."""
     kind: str = ""
     """Calls may need a kind of worker; empty: it serves every call."""
 
@@ -60,7 +60,7 @@ class WorkerTable:
         self._of_kind: Counter[str] = Counter()
         """Masks of all workers, by kind."""
         self._light = 0
-        """Mask of those where hits have less than a window to compute; without ``hits`` nobody."""
+        """Mask of the workers whose hits compute less than a window; empty without ``hits``."""
         self.context_tokens = 0
         """The longest call that any worker takes; of the last ones that were here if there is none."""
         self.hits_newly_admitted = False
@@ -76,7 +76,7 @@ class WorkerTable:
         context_tokens: int | None = None,
         kind: str = "",
     ) -> Worker:
-        """A worker joins. Raises ValueError if it is here, or has no capacity."""
+        """Add a worker. Raises ValueError if it has joined already, or has no capacity."""
         if worker_id in self.workers:
             raise ValueError(f"worker {worker_id!r} has joined already")
         if kv_capacity_tokens < 1:
@@ -101,19 +101,19 @@ class WorkerTable:
         self._update_open(worker)
 
     def drain(self, worker: Worker) -> None:
-        """It takes no more calls; those it has still count as its own."""
+        """Stop a worker from taking calls; those it has still count."""
         if not worker.draining:
             worker.draining = True
             self._leave(worker)
 
     def undrain(self, worker: Worker) -> None:
-        """It takes calls again."""
+        """Let a drained worker take calls again."""
         if worker.draining:
             worker.draining = False
             self._serve(worker)
 
     def lose(self, worker: Worker) -> None:
-        """It is gone."""
+        """Remove a worker."""
         del self.workers[worker.worker_id]
         self._of_kind[worker.kind] &= ~(1 << self._numbers.slot(worker.worker_id))
         if not worker.draining:
@@ -128,12 +128,12 @@ class WorkerTable:
         self._capacity_tokens -= worker.kv_capacity_tokens
 
     def get(self, worker_id: str, epoch: int) -> Worker | None:
-        """The worker, if it still lives the same life."""
+        """Return the worker if its epoch is still the same."""
         worker = self.workers.get(worker_id)
         return worker if worker is not None and worker.epoch == epoch else None
 
     def report(self, worker: Worker, foreign_tokens: int, now_s: float) -> None:
-        """The worker is alive, and holds so much for others. ValueError for less than nothing."""
+        """Record a report of a live worker; ``foreign_tokens`` of others. ValueError if negative."""
         if foreign_tokens < 0:
             raise ValueError(f"foreign_tokens is {foreign_tokens}; allowed: 0 or more")
         worker.last_report_s = now_s
@@ -142,13 +142,13 @@ class WorkerTable:
             self._demand_tokens += more
 
     def add_demand(self, worker: Worker, tokens: int) -> None:
-        """Its calls hold so many more tokens, or fewer."""
+        """Add tokens that a worker's calls hold; negative ones are released."""
         worker.demand_tokens += tokens
         if not worker.draining:
             self._demand_tokens += tokens
 
     def add_waiting(self, worker: Worker, tokens: int, hit_tokens: int) -> None:
-        """So many more tokens wait at it, or fewer; ``hit_tokens`` as in :class:`Worker`."""
+        """Add tokens that wait at a worker, possibly negative; ``hit_tokens`` as in :class:`Worker`."""
         worker.waiting_tokens += tokens
         worker.hit_tokens += hit_tokens
         if not worker.draining:
@@ -173,11 +173,11 @@ class WorkerTable:
             self.hits_newly_admitted = True
 
     def serving(self) -> WorkerSet:
-        """Workers that take calls."""
+        """Return the workers that take calls."""
         return WorkerSet(self._numbers, self._serving)
 
     def open(self) -> WorkerSet:
-        """Workers that take calls and whose window is not full."""
+        """Return the workers that take calls and whose window is not full."""
         return WorkerSet(self._numbers, self._open)
 
     def admits_hits_only(self) -> int:
@@ -193,15 +193,15 @@ class WorkerTable:
 
     @property
     def any_open(self) -> bool:
-        """Whether a worker is open."""
+        """Return whether a worker is open."""
         return self._open != 0
 
     def load(self, queued_tokens: int) -> tuple[int, int]:
-        """Demand and capacity over the workers that take calls, the queue's demand included."""
+        """Return demand and capacity over the workers that take calls, the queue's demand included."""
         return queued_tokens + self._demand_tokens, self._capacity_tokens
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
-        """State as plain JSON values; ages, not times."""
+        """Return the state as plain JSON values; ages, not times."""
         workers = []
         for worker in self.workers.values():
             plain = asdict(worker)

@@ -21,7 +21,7 @@ class Workers:
         return worker_id in self._slots
 
     def slot(self, worker_id: str) -> int:
-        """The worker's number, a free one if it had none."""
+        """Return the worker's number, a free one if it had none."""
         slot = self._slots.get(worker_id)
         if slot is None:
             slot = 0
@@ -38,15 +38,15 @@ class Workers:
             del self._names[slot]
 
     def name(self, slot: int) -> str:
-        """The worker of this number. Raises KeyError."""
+        """Return the worker of this number. Raises KeyError."""
         return self._names[slot]
 
     def first(self, mask: int) -> str:
-        """The worker with the smallest number in the mask. Raises KeyError if it is empty."""
+        """Return the worker with the smallest number in the mask. Raises KeyError if it is empty."""
         return self._names[(mask & -mask).bit_length() - 1]
 
     def mask(self, workers: Collection[str]) -> int:
-        """The mask of some workers; unknown ones are left out. O(1) for a :class:`WorkerSet`."""
+        """Return the mask of some workers; unknown ones are left out. O(1) for a :class:`WorkerSet`."""
         if isinstance(workers, WorkerSet) and workers.workers is self:
             return workers.mask
         mask = 0
@@ -57,7 +57,7 @@ class Workers:
         return mask
 
     def snapshot(self) -> dict[str, Any]:
-        """State as plain JSON values."""
+        """Return the state as plain JSON values."""
         return dict(self._slots)
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -67,7 +67,7 @@ class Workers:
 
 
 class WorkerSet(Collection[str]):
-    """Some of the workers, by mask. Iterates in the order of their numbers; never changes."""
+    """An immutable set of workers, by mask. Iterates in the order of their numbers."""
 
     __slots__ = ("mask", "workers")
 
@@ -92,7 +92,7 @@ class WorkerSet(Collection[str]):
         return self.mask.bit_count()
 
     def without(self, workers: Collection[str]) -> WorkerSet:
-        """Those that are not among ``workers``."""
+        """Return the workers that are not among ``workers``."""
         return WorkerSet(self.workers, self.mask & ~self.workers.mask(workers))
 
     def __repr__(self) -> str:

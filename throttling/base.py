@@ -1,6 +1,6 @@
-"""What a throttling policy is: it decides about new calls, and remembers arrivals.
+"""The protocol of a throttling policy: it decides about new calls, and remembers arrivals.
 
-A refusal is a value, :class:`Decision`, never an exception. ``check`` consumes nothing; ``commit``
+A rejection is a value, :class:`Decision`, never an exception. ``check`` consumes nothing; ``commit``
 records that the decision was carried out. No policy reads a clock: ``now_s`` is monotonic seconds.
 """
 
@@ -14,7 +14,7 @@ Scope = Literal["user", "app", "tenant"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Calls per minute that one user, and one app as a whole, may make; ``None`` is no limit."""
+    """Limits on the calls per minute of one user, and of an app as a whole; ``None`` is no limit."""
 
     user_rpm: int | None = None
     app_rpm: int | None = None
@@ -29,25 +29,25 @@ class Limits:
 
 
 class Arrival(NamedTuple):
-    """What a policy may know about a call that has arrived."""
+    """Facts about an arrived call that a policy may use."""
 
     user: str
     """Identity of the end user: tenant and user id, across the tenant's apps."""
     app: str
     limits: Limits
     overloaded: bool
-    """Whether the workers that may serve the call are overloaded."""
+    """True while the workers that may serve the call are overloaded."""
     under_way: bool
-    """Whether its interaction is under way, and has not lost its immunity."""
+    """True if its interaction is active and has not lost its immunity."""
 
     @property
     def user_key(self) -> str:
-        """Identity of the end user across the tenant's apps, as the key of a count."""
+        """Return the identity of the end user across the tenant's apps, as the key of a count."""
         return f"user:{self.user}"
 
     @property
     def app_user_key(self) -> str:
-        """Identity of the end user within this app, as the key of a count.
+        """Return the identity of the end user within this app, as the key of a count.
 
         An app's limit per user is counted under this key, so that one app's log neither truncates
         nor fills another's.
@@ -56,40 +56,40 @@ class Arrival(NamedTuple):
 
     @property
     def app_key(self) -> str:
-        """Identity of the app, as the key of a count."""
+        """Return the identity of the app, as the key of a count."""
         return f"app:{self.app}"
 
 
 class Budget(NamedTuple):
-    """A budget that refused a call, and what the call might have cost; nanounits."""
+    """A budget that rejected a call, and the largest cost of the call; nanounits."""
 
     limit: int
     spent: int
-    """By calls that have ended in the present period."""
+    """Cost of the calls that ended in the present period."""
     held: int
-    """For calls under way, at most."""
+    """Largest cost of the calls in progress."""
     cost: int
-    """Of the refused call, at most."""
+    """Largest cost of the rejected call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a policy decided, with everything that a refused caller is told."""
+    """Decision of a policy, with everything that a rejected caller gets to see."""
 
     admitted: bool
     reason: str = ""
-    """Stable code of the refusal, for example ``overloaded_user_limit``."""
+    """Stable code of the rejection, for example ``overloaded_user_limit``."""
     scope: Scope | None = None
     limit: int | None = None
     window_s: float | None = None
     count: int | None = None
     """Arrivals counted in the window, this one included."""
     retry_after_s: float | None = None
-    """After this long the same call would be admitted, if nobody else used the same limit."""
+    """Seconds after which the same call would be admitted if no one else used the same limit."""
     certain: bool = False
-    """Whether only this user uses the limit: who waits so long, and sends nothing else, gets in."""
+    """True if only this user uses the limit: after the wait the call is certain to be admitted."""
     budget: Budget | None = None
-    """Of a refusal for money; ``limit`` and ``count`` are of calls and tokens only."""
+    """Set on a rejection for money; ``limit`` and ``count`` are calls and tokens only."""
 
 
 ADMITTED = Decision(admitted=True)
@@ -97,7 +97,7 @@ ADMITTED = Decision(admitted=True)
 
 @dataclass(frozen=True, slots=True)
 class LimitUse:
-    """How much of a limit is used now."""
+    """Present use of a limit."""
 
     limit: int
     used: int
@@ -105,11 +105,11 @@ class LimitUse:
     reset_s: float
     """Seconds until all of the limit is free again."""
     scope: Scope = "user"
-    """Whose limit it is."""
+    """Scope of the limit."""
 
     @property
     def remaining(self) -> int:
-        """Calls, or tokens, that may still come."""
+        """Return the calls, or tokens, that are left."""
         return self.limit - self.used
 
 
@@ -125,7 +125,7 @@ class ThrottlingPolicy(Protocol):
         ...
 
     def use(self, arrival: Arrival, now_s: float) -> LimitUse | None:
-        """What the user has used of its limit; None if this policy holds it to none."""
+        """Return the user's use of its limit; None if this policy sets none."""
         ...
 
     def forget_idle(self, now_s: float) -> None:
@@ -133,7 +133,7 @@ class ThrottlingPolicy(Protocol):
         ...
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
-        """State as plain JSON values; ages, not times."""
+        """Return the state as plain JSON values; ages, not times."""
         ...
 
     def restore(self, state: dict[str, Any], now_s: float) -> None:

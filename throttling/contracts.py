@@ -1,18 +1,18 @@
-"""Contract limits at work: reserve when a call is accepted, settle when it ends.
+"""Contract limits at run time: reserve when a call is accepted, settle when it ends.
 
-A call holds, for every holder of limits that it falls under, one request, one place among the parallel
-calls, its prompt and its longest output in tokens, and what those cost at most. At its end tokens and
-money become what it really used; a call that failed gives everything back, and one that is refused never
-took anything. So a hard budget is passed by nothing but a worker that answers more than it was
-asked for. Rates are of any 60 seconds (:mod:`rate_window`), budgets of calendar periods
-(:mod:`periods`), by the moment at which a call was accepted, which its ledger row has, too.
+A call reserves, with each holder of limits that it falls under, one request, one parallel call, its
+prompt and its longest output in tokens, and their largest cost. At its end tokens and money become the
+real use; a failed call releases everything, and a rejected one reserves nothing. So a hard budget is
+exceeded only by a worker that answers more than was requested. Rates are of any 60 seconds
+(:mod:`rate_window`), budgets of calendar periods (:mod:`periods`), by the time at which a call was
+accepted, which its ledger row has, too.
 
 Expected cost of a call: for each of at most four holders a handful of dictionary look-ups, at most 61
-steps where a rate refuses. Memory: one meter for each holder that was active in the last minute, one
-account for each that spent something in its period, at most ``MAX_ACCOUNTS``.
+steps where a rate rejects. Memory: one meter for each holder that was active in the last minute, one
+account for each with spending in its period, at most ``MAX_ACCOUNTS``.
 
-Weakness: what is held for the longest output refuses others that would have fitted; such refusals say so
-(``contract_budget_held``) and pass when calls end.
+Weakness: reservations for the longest output reject calls that would have fitted; such rejections have
+the reason ``contract_budget_held`` and pass when calls end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fairserve.throttling.rate_window import RateWindow
 
 WINDOW_S = 60.0
 PARALLEL_RETRY_S = 1.0
-"""When a place becomes free nobody knows."""
+"""Seconds to a retry when a parallel-call limit is reached: the end of a call is unpredictable."""
 MAX_ACCOUNTS = 1_000_000
 
 Holder = tuple[QuotaScope, str, str]
@@ -42,7 +42,7 @@ _SCOPES: dict[QuotaScope, Scope] = {
 
 
 class Claim(NamedTuple):
-    """What a call asks for. ``at``: when it arrived, UTC epoch seconds."""
+    """Request of a call. ``at`` is its arrival in UTC epoch seconds."""
 
     tokens: int
     """Prompt and longest output over all samples."""
@@ -50,23 +50,23 @@ class Claim(NamedTuple):
     """Nanounits, at most."""
     at: float
     run_under_way: bool = False
-    """Rates do not refuse it, and neither does a soft end: its run is to be finished."""
+    """Neither rates nor a soft end reject it: its run may finish."""
 
 
 class BudgetUse(NamedTuple):
-    """Of a budget in its present period; nanounits."""
+    """Use of a budget in its present period; nanounits."""
 
     limit: int
     spent: int
     held: int
     reset_s: float
     soft: bool
-    """Whether the soft end is passed."""
+    """True if the soft limit is exceeded."""
     scope: Scope
 
 
 class ContractUse(NamedTuple):
-    """What is left, of the holder with least left; None where nobody has such a limit."""
+    """Remaining limits of the holder with least left; None without such a limit."""
 
     requests: LimitUse | None = None
     tokens: LimitUse | None = None
@@ -84,7 +84,7 @@ class _Meter:
 
 @dataclass(slots=True)
 class _Account:
-    """A budget's present period; nanounits."""
+    """The present period of a budget; nanounits."""
 
     begin: float
     end: float
@@ -93,14 +93,14 @@ class _Account:
 
 
 class _Held(NamedTuple):
-    """What a call under way holds; ``begins``: of the period of each holder's account, or None."""
+    """Reservations of a call in progress; ``begins`` is the start of each account's period, or None."""
 
     holders: tuple[Holder, ...]
     begins: tuple[float | None, ...]
     tokens: int
     cost: int
     at: float
-    """When it arrived, UTC epoch seconds, and on the monotonic clock."""
+    """Arrival in UTC epoch seconds, and on the monotonic clock."""
     at_s: float
 
 
@@ -112,13 +112,13 @@ class Contracts:
         self._accounts: dict[Holder, _Account] = {}
         self._calls: dict[str, _Held] = {}
         self._latest = 0.0
-        """The latest moment that a call told, UTC epoch seconds."""
+        """Latest arrival of any call, UTC epoch seconds."""
 
     # --- a call -----------------------------------------------------------------------------------
 
     def check(self, quotas: Sequence[tuple[Holder, Quota]], claim: Claim, now_s: float) -> Decision:
-        """Whether a call may come in; remembers nothing. The budgets' refusals come first: waiting
-        for a rate would not help there.
+        """Decide whether a call may enter; changes nothing. Budgets reject first: waiting for a rate
+        would not help there.
         """
         for holder, quota in quotas:
             refused = self._check_budget(holder, quota, claim)
@@ -207,7 +207,7 @@ class Contracts:
     def reserve(
         self, call_id: str, quotas: Sequence[tuple[Holder, Quota]], claim: Claim, now_s: float
     ) -> None:
-        """An accepted call takes what it asked for, until :meth:`settle`."""
+        """Reserve the request of an accepted call until :meth:`settle`."""
         self._latest = max(self._latest, claim.at)
         begins: list[float | None] = []
         for holder, quota in quotas:
@@ -236,9 +236,9 @@ class Contracts:
         *,
         refund: bool,
     ) -> None:
-        """An accepted call ended: it used so much. With ``refund`` it counts as if it had never been.
+        """Settle an accepted call that ended; with ``refund`` it counts as if it had never been.
 
-        ``quotas``: as they are now; what it cost counts in a budget that is newer than the call, too.
+        ``quotas`` are the present ones; its cost counts in a budget that is newer than the call, too.
         """
         held = self._calls.pop(call_id)
         if refund:
@@ -257,7 +257,7 @@ class Contracts:
                 self.spent(holder, quota, cost, held.at)
 
     def _account(self, holder: Holder, quota: Quota) -> _Account | None:
-        """The account of the present period, opened if need be; None where there is no room for it."""
+        """Return the account of the present period, opened if needed; None if there is no space."""
         period = quota.period
         if period is None:
             return None
@@ -272,8 +272,8 @@ class Contracts:
     # --- beside the calls -------------------------------------------------------------------------
 
     def spent(self, holder: Holder, quota: Quota, amount: int, at: float) -> None:
-        """A holder spent this in the period that holds ``at``; a negative amount was given back. Of
-        another period than the present it is nothing.
+        """Add spending of a holder in the period that contains ``at``; negative amounts are refunds.
+        Amounts of other periods than the present are ignored.
         """
         self._latest = max(self._latest, at)
         account = self._account(holder, quota)
@@ -281,15 +281,15 @@ class Contracts:
             account.spent = max(0, account.spent + amount)
 
     def forget_accounts(self, scope: QuotaScope, owner: str, user: str = "") -> None:
-        """A holder's budget has other periods from now on: what was spent is told anew. For
-        ``app_user`` of all users of the app. O(accounts).
+        """Forget a holder's accounts because its budget periods change; the ledger reports spending
+        again. For ``app_user`` of all users of the app. O(accounts).
         """
         for holder in list(self._accounts):
             if holder[:2] == (scope, owner) and user in ("", holder[2]):
                 del self._accounts[holder]
 
     def use(self, quotas: Sequence[tuple[Holder, Quota]], now_s: float, at: float) -> ContractUse:
-        """What is left of limits, for the answers' headers."""
+        """Return what is left of limits, for the headers of answers."""
         requests: list[LimitUse] = []
         tokens: list[LimitUse] = []
         budgets: list[BudgetUse] = []
@@ -344,7 +344,7 @@ class Contracts:
     # --- state ------------------------------------------------------------------------------------
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
-        """State as plain JSON values; ages, not times, but for periods, which are of the calendar."""
+        """Return the state as plain JSON values; ages, not times, except calendar periods."""
         return {
             "meters": [
                 [

@@ -1,17 +1,17 @@
-"""How fast an app may show new users: a bound beside limits per user, which invented users never reach.
+"""Limit on the new users of an app: a bound beside limits per user, which invented users never reach.
 
-A user is new to an app until one of its calls is admitted there, and again when it made no call for a
-day. At most ``limit`` users become known within any 60 s. Under overload a call of a further new user is
-rejected; without overload it is admitted, and the user stays new. So who invents users gets ``limit`` of
-them a minute, however many wait, and users who are known notice nothing. Worked timeline, limit 2: users
+A user is new to an app until one of its calls is admitted there, and again after a day without a call.
+At most ``limit`` users become known within any 60 s. Under overload a call of a further new user is
+rejected; without overload it is admitted, and the user stays new. So an inventor of users gets ``limit``
+of them a minute, however many wait, and known users are not affected. Worked timeline, limit 2: users
 a, b and c call at 0, 10 and 20 s. Under overload c is rejected with a retry at 60 s, when a's place
 is free; a and b are known from then on.
 
-At most ``MAX_USERS`` are remembered; the app with most forgets those that it has not shown for longest.
+At most ``MAX_USERS`` are remembered; the app with most forgets those with the oldest last call.
 Cost: O(1) amortised for a call; O(apps) about once a second.
 
-Weakness: nothing is known after a restart, so under overload an app's users then come back at ``limit``
-a minute. Who is patient for t minutes has t times ``limit`` users.
+Weakness: nothing is known after a restart, so under overload an app's users then return at ``limit``
+a minute. An inventor who waits t minutes has t times ``limit`` users.
 """
 
 from __future__ import annotations
@@ -23,46 +23,46 @@ from fairserve.throttling.window import SlidingLog
 
 MAX_USERS = 200_000
 RETENTION_S = 86_400.0
-"""A user is new again after so long without a call."""
+"""Time in seconds without a call after which a user is new again."""
 _ROOM = 1_000
 """Users forgotten at once when there are too many."""
 
 
 class NewUsers:
-    """The users that each app has shown. Times are monotonic seconds and must not decrease."""
+    """The known users of each app. Times are monotonic seconds and must not decrease."""
 
     def __init__(self) -> None:
         self._known: dict[str, OrderedDict[str, float]] = {}
-        """By app, its users and their last calls, the oldest first."""
+        """Users and their last calls by app, the oldest first."""
         self._places = SlidingLog()
-        """By app, when users became known."""
+        """Times at which users became known, by app."""
         self._users = 0
 
     def __len__(self) -> int:
-        """Number of users remembered."""
+        """Return the number of users remembered."""
         return self._users
 
     @property
     def window_s(self) -> float:
-        """Window of the bound."""
+        """Return the window of the bound."""
         return self._places.window_s
 
     def is_new(self, app: str, user: str, now_s: float) -> bool:
-        """Whether the app has not shown the user lately. Changes nothing."""
+        """Return whether the app has had no recent call of the user. Changes nothing."""
         users = self._known.get(app)
         last_s = None if users is None else users.get(user)
         return last_s is None or now_s - last_s >= RETENTION_S
 
     def count(self, app: str, now_s: float) -> int:
-        """Number of users that became known to the app within the window."""
+        """Return the number of users that became known to the app within the window."""
         return self._places.count(app, now_s)
 
     def free_after_s(self, app: str, limit: int, now_s: float) -> float:
-        """Seconds until one more user may become known."""
+        """Return the seconds until one more user may become known."""
         return self._places.free_after_s(app, limit, now_s, record_now=False)
 
     def called(self, app: str, user: str, limit: int, now_s: float, *, admitted: bool) -> None:
-        """A user called. One who is new becomes known if the call was admitted and there is a place."""
+        """Record a call; a new user becomes known if it was admitted and a place was left."""
         if not self.is_new(app, user, now_s):
             users = self._known[app]
             users[user] = now_s
@@ -99,7 +99,7 @@ class NewUsers:
             del self._known[app]
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
-        """State as plain JSON values; ages, not times."""
+        """Return the state as plain JSON values; ages, not times."""
         return {
             "places": self._places.snapshot(now_s),
             "known": {

@@ -11,22 +11,22 @@ class NoThrottle:
     """Admits everything and remembers nothing."""
 
     def check(self, arrival: Arrival, now_s: float) -> Decision:
-        """Admit."""
+        """Admit the call."""
         return ADMITTED
 
     def commit(self, arrival: Arrival, decision: Decision, now_s: float) -> None:
-        """Nothing to remember."""
+        """Remember nothing."""
 
     def use(self, arrival: Arrival, now_s: float) -> LimitUse | None:
-        """No limit."""
+        """Return None: there is no limit."""
         return None
 
     def forget_idle(self, now_s: float) -> None:
-        """Nothing to forget."""
+        """Forget nothing: there is no state."""
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
-        """Empty."""
+        """Return an empty state."""
         return {}
 
     def restore(self, state: dict[str, Any], now_s: float) -> None:
-        """Nothing to restore."""
+        """Restore nothing: there is no state."""

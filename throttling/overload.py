@@ -26,7 +26,7 @@ class Watermarks:
 
 
 class OverloadDetector:
-    """A flag with memory. ``update`` is O(1)."""
+    """An overload flag with hysteresis. ``update`` is O(1)."""
 
     def __init__(self, watermarks: Watermarks = Watermarks()) -> None:
         self.watermarks = watermarks

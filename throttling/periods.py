@@ -26,13 +26,13 @@ class Period:
     unit: str
 
     def bounds(self, at: float) -> tuple[float, float]:
-        """Beginning and end of the period that holds a moment, all in UTC epoch seconds."""
+        """Return the beginning and end of the period that holds a moment, all in UTC epoch seconds."""
         return _bounds(self.count, self.unit, int(at // 3600))
 
 
 @lru_cache(maxsize=4096)
 def _bounds(count: int, unit: str, hour: int) -> tuple[float, float]:
-    """Every period begins with an hour, so that all moments of one have the same answer."""
+    """Return the bounds of a period; all times of one hour have the same bounds."""
     moment = datetime.fromtimestamp(hour * 3600, UTC)
     if unit == "mo":
         month = moment.year * 12 + moment.month - 1
@@ -49,7 +49,7 @@ def _month(number: int) -> float:
 
 @lru_cache(maxsize=1024)
 def parse_duration(text: str) -> Period:
-    """``1h``, ``1d``, ``7d`` (a week from Monday), ``1mo``. Raises ValueError saying what is allowed."""
+    """Parse ``1h``, ``1d``, ``7d`` (a week from Monday) or ``1mo``. Raises ValueError."""
     found = _TEXT.fullmatch(text)
     if found is not None:
         count, unit = int(found[1]), found[2]

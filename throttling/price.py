@@ -1,4 +1,4 @@
-"""What the tokens of a call cost, in whole nanounits of the deployment's currency."""
+"""Price of a call's tokens, in whole nanounits of the deployment's currency."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ class TokenPrice:
     """Micro-units of the currency for a million tokens, so that a token's price is a whole picounit."""
 
     input: int
-    """Of a prompt token that had to be computed; system prompts are prompts."""
+    """Price of a prompt token that had to be computed; system prompts are prompts."""
     cached: int
-    """Of a prompt token that was found in the cache."""
+    """Price of a prompt token that was found in the cache."""
     output: int
     price_id: str = ""
 
     def cost(self, usage: TokenUsage) -> int:
-        """Of a call with this usage: nanounits, a half rounded up."""
+        """Return the cost of a usage in nanounits, a half rounded up."""
         cached = min(usage.cached_tokens, usage.prompt_tokens)
         pico = (usage.prompt_tokens - cached) * self.input + cached * self.cached
         return _nano(pico + usage.output_tokens * self.output)
 
     def most(self, prompt_tokens: int, output_tokens: int) -> int:
-        """The most that a call may cost with this prompt and at most so much output."""
+        """Return the largest cost of a call with this prompt and at most this output."""
         dearest = max(self.input, self.cached)
         return _nano(prompt_tokens * dearest + output_tokens * self.output)
 

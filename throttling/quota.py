@@ -1,4 +1,4 @@
-"""What a contract allows one holder: rates, parallel calls, and a budget for each period.
+"""Contract limits of one holder: rates, parallel calls, and a budget for each period.
 
 Contract limits hold whatever the load is, unlike those of a throttling policy. Amounts of money are
 whole nanounits (1e-9) of the deployment's currency, so that sums are exact.
@@ -35,12 +35,12 @@ class Quota:
     tpm_limit: int | None = None
     """Prompt and output tokens in any 60 seconds; a call holds its longest output until it ends."""
     max_parallel_requests: int | None = None
-    """Calls under way, waiting or running."""
+    """Most calls in progress, waiting or running."""
     max_budget: int | None = None
     """The hard end: nanounits in each period."""
     soft_budget: int | None = None
     soft_end: SoftEnd = "warn"
-    """What happens beyond ``soft_budget``: answers say so, or no new run begins."""
+    """Effect beyond ``soft_budget``: a warning in answers, or no new runs."""
     budget_duration: str | None = None
     """See :func:`~fairserve.throttling.periods.parse_duration`. Without a budget the money that is spent
     is counted and limits nothing."""
@@ -71,12 +71,12 @@ class Quota:
 
     @property
     def period(self) -> Period | None:
-        """Of the budget; None if there is none."""
+        """Return the period of the budget; None without a budget."""
         return None if self.budget_duration is None else parse_duration(self.budget_duration)
 
     def without(self, own: Quota) -> Quota:
-        """What is left of a default for somebody with limits of ``own``, which replace it. A budget that
-        is replaced goes on counting.
+        """Return the part of a default that a holder's ``own`` limits do not replace. A replaced budget
+        keeps counting.
         """
         return _without(self, own)
 

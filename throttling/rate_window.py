@@ -11,14 +11,14 @@ from typing import Any
 
 
 class RateWindow:
-    """One holder's amounts. Times are monotonic seconds and must not decrease. O(1) amortised."""
+    """Amounts of one holder. Times are monotonic seconds and must not decrease. O(1) amortised."""
 
     __slots__ = ("_buckets", "_window_s", "total")
 
     def __init__(self, window_s: float = 60) -> None:
         self._window_s = window_s
         self._buckets: dict[int, int] = {}
-        """By second, in order."""
+        """Amounts by second, in order."""
         self.total = 0
 
     def drop_old(self, now_s: float) -> None:
@@ -32,20 +32,20 @@ class RateWindow:
             self.total -= buckets.pop(second)
 
     def add(self, amount: int, now_s: float) -> None:
-        """It happened now."""
+        """Add an amount now."""
         second = int(now_s)
         self._buckets[second] = self._buckets.get(second, 0) + amount
         self.total += amount
 
     def correct(self, change: int, then_s: float) -> None:
-        """What was added at ``then_s`` was more or less by this; nothing if that is forgotten."""
+        """Correct an amount that was added at ``then_s``; ignored if it is forgotten."""
         second = int(then_s)
         if second in self._buckets:
             self._buckets[second] += change
             self.total += change
 
     def free_after_s(self, room: int, now_s: float) -> float:
-        """Seconds until the total is at most ``room``; 0 if it is. ``room`` is not negative."""
+        """Return the seconds until the total is at most ``room`` (not negative); 0 if it is now."""
         left = self.total
         if left <= room:
             return 0.0
@@ -56,7 +56,7 @@ class RateWindow:
         raise AssertionError("an empty window is at most any room")
 
     def snapshot(self, now_s: float) -> list[list[float]]:
-        """Ages of the seconds' beginnings, and amounts."""
+        """Return the ages of the seconds' beginnings, and amounts."""
         return [[now_s - second, amount] for second, amount in self._buckets.items()]
 
     def restore(self, state: list[Any], now_s: float) -> None:

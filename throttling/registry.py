@@ -27,7 +27,7 @@ def _oit(**options: Any) -> ThrottlingPolicy:
 
 
 class Registry(Mapping[str, Any]):
-    """An immutable mapping whose KeyError lists what is known."""
+    """An immutable mapping whose KeyError lists the known names."""
 
     def __init__(self, kind: str, entries: Mapping[str, Any]) -> None:
         self._kind = kind

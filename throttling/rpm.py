@@ -2,7 +2,7 @@
 
 A baseline (VTC 5.1 "RPM", FairServe 3.4). Default: a sliding log of *accepted* calls over 60 s, with
 which VTC's Table 2 was made; ``window="fixed"`` is the window of its text. Weakness, and the reason
-this project exists: it cuts runs in the middle and refuses while the cluster is idle.
+this project exists: it cuts runs in the middle and rejects calls while the cluster is idle.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fairserve.throttling.window import SlidingLog
 
 @dataclass(frozen=True, slots=True)
 class RpmOptions:
-    """``limit``: calls per user and minute, across the tenant's apps, or per app and minute.
+    """``limit`` is calls per user and minute across the tenant's apps, or per app and minute.
 
     None takes the app's limits: ``user_rpm`` then counts a user's calls to this app alone.
     """
@@ -38,7 +38,7 @@ class RpmOptions:
 
 
 class RpmThrottle:
-    """Refuses the call that would make more than the limit in the window."""
+    """Rejects the call that would exceed the limit in the window."""
 
     def __init__(self, options: RpmOptions = RpmOptions()) -> None:
         self.options = options
@@ -59,7 +59,7 @@ class RpmThrottle:
         return keys
 
     def _windowed(self, key: str, now_s: float) -> str:
-        """The fixed window puts its number into the key: a new window is a new key."""
+        """Return the key with the number of the fixed window: a new window is a new key."""
         if self.options.window == "sliding":
             return key
         return f"{key}@{int(now_s // self.options.window_s)}"
@@ -87,13 +87,13 @@ class RpmThrottle:
         return ADMITTED
 
     def commit(self, arrival: Arrival, decision: Decision, now_s: float) -> None:
-        """Only accepted calls count."""
+        """Count the call if it was accepted."""
         if decision.admitted:
             for _, key, limit in self._keys(arrival):
                 self._accepted.record(self._windowed(key, now_s), limit, now_s)
 
     def use(self, arrival: Arrival, now_s: float) -> LimitUse | None:
-        """Accepted calls against the user's limit."""
+        """Return the accepted calls against the user's limit."""
         for scope, key, limit in self._keys(arrival):
             if scope == "user":
                 return self._accepted.use(self._windowed(key, now_s), limit, now_s)
@@ -104,8 +104,8 @@ class RpmThrottle:
         self._accepted.forget_idle(now_s)
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
-        """Ages of the accepted calls. A fixed window's number does not survive a restart of the clock,
-        so its counts begin anew then.
+        """Return the ages of the accepted calls. A fixed window's number does not survive a restart of
+        the clock, so its counts start at zero then.
         """
         return {"accepted": self._accepted.snapshot(now_s)}
 

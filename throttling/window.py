@@ -1,11 +1,11 @@
-"""Counting events of the last minute, per key, in bounded memory.
+"""Counts of the events of the last minute, per key, in bounded memory.
 
 :class:`SlidingLog` remembers the times of at most ``limit + 1`` events per key: more never change
-whether the limit is passed. Older events of the window are only counted, in buckets of a second, so that
-a report can say how far a key is over its limit. Worked timeline, window 60 s, limit 2: events at 0, 10
-and 20 give the counts 1, 2 and 3; at 61 the event at 0 has left the window, so one more makes 3 again
-(10, 20, 61).
-Weakness: a sliding log admits a burst of ``limit`` calls at once; it bounds counts, not rates.
+whether the limit is passed. Older events of the window are only counted, in buckets of a second, so
+that a report shows by how much a key exceeds its limit. Worked timeline, window 60 s, limit 2: events
+at 0, 10 and 20 give the counts 1, 2 and 3; at 61 the event at 0 has left the window, so one more makes
+3 again (10, 20, 61). Weakness: a sliding log admits a burst of ``limit`` calls at once; it bounds
+counts, not rates.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class SlidingLog:
         self._older: dict[str, RateWindow] = {}
         """Events of the window that the log no longer holds, of the keys over their limit."""
         self._forgotten_s: float | None = None
-        """When idle keys were dropped last."""
+        """Time of the last removal of idle keys."""
 
     def __len__(self) -> int:
-        """Number of keys remembered."""
+        """Return the number of keys remembered."""
         return len(self._times)
 
     def count(self, key: str, now_s: float) -> int:
@@ -56,7 +56,7 @@ class SlidingLog:
         return self.count(key, now_s) + older.total
 
     def record(self, key: str, limit: int, now_s: float) -> None:
-        """An event happened now; the times of the last ``limit + 1`` are kept. O(1) amortised."""
+        """Record an event now; keep the times of the last ``limit + 1``. O(1) amortised."""
         times = self._times.setdefault(key, [])
         times.append(now_s)
         surplus = len(times) - limit - 1
@@ -71,7 +71,7 @@ class SlidingLog:
             del times[:surplus]
 
     def free_after_s(self, key: str, limit: int, now_s: float, *, record_now: bool) -> float:
-        """Seconds until one more event would make the count at most ``limit``.
+        """Return the seconds until one more event would make the count at most ``limit``.
 
         With ``record_now`` an event at ``now_s`` is taken as recorded (a rejection that counts). At
         ``now_s`` plus the result the count is as low as that, whatever the sum is rounded to.
@@ -93,7 +93,7 @@ class SlidingLog:
         return after_s
 
     def use(self, key: str, limit: int, now_s: float) -> LimitUse:
-        """How much of a limit on this key is used."""
+        """Return the use of a limit on this key."""
         used = min(limit, self.count(key, now_s))
         return LimitUse(limit, used, self.free_after_s(key, 1, now_s, record_now=False))
 
@@ -111,7 +111,7 @@ class SlidingLog:
             del self._older[key]
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
-        """Ages of the remembered events, and numbers of older ones by age."""
+        """Return the ages of the remembered events, and numbers of older ones by age."""
         last_s = self._forgotten_s
         return {
             "forgotten_age_s": None if last_s is None else now_s - last_s,

@@ -1,4 +1,4 @@
-"""What contract limits cost a call: its check, what it holds, and its settlement.
+"""Cost of contract limits for a call: the check, the reservation and the settlement.
 
 Calls fall under three holders (tenant, app, each user), half of them under a fourth (their user), each
 with every kind of limit, in periods of a day. Thousands of users are active, and about half of all calls
@@ -50,7 +50,7 @@ class ContractCalls:
             self._run(calls)
 
     def round(self) -> Reading:
-        """So many calls; the share of refusals is told beside."""
+        """So many calls; the fraction of rejections is a detail."""
         begin_ns = cpu_ns()
         refused = self._run(self._calls)
         spent_us = (cpu_ns() - begin_ns) / 1000

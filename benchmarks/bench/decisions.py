@@ -127,7 +127,7 @@ class Decisions:
         self.locality.placed(call, worker)
 
     def _keep(self, call: Call, worker: str) -> None:
-        """The call is under way; older ones start and end."""
+        """The call is in progress; older ones start and end."""
         call.token_ids = NO_TOKENS  # nobody reads them again
         self.router.started(call.call_id)
         self._outstanding.append((call, worker))

@@ -98,7 +98,7 @@ class DlpmSteps:
         for call in admitted:
             cache.store(call.call_id)
         stored_ns = cpu_ns()
-        cache.tell()
+        cache.publish()
         told_ns = cpu_ns()
 
         tokens = OUTPUT_TOKENS * TURNOVER // self._batch

@@ -1,9 +1,9 @@
-"""The prefix cache of one engine, with its news held back.
+"""The prefix cache of one engine, with its events delayed.
 
-Keys of a call are computed when it is registered, as an engine does it when a request comes in; the
-scheduler matches them again whenever it hears that one of the blocks at the end of its match changed.
-News of blocks are gathered until :meth:`EngineCache.tell`, so that what the scheduler makes of them can
-be timed apart from the cache's own work.
+Keys of a call are computed when it is registered, as an engine does it when a request arrives; the
+scheduler matches them again after a change of a block at the end of their match. Events of blocks are
+collected until :meth:`EngineCache.publish`, so that the scheduler's work on them can be timed apart
+from that of the cache.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class EngineCache(BlockPrefixCache):
         self.register(call.call_id, self._hasher.keys(call.token_ids, call.salt))
 
     def follow(self, listener: CacheListener) -> None:
-        """As the base does, but later."""
+        """Subscribe as the base does; events are delayed until :meth:`publish`."""
         super().follow(_Gatherer(listener, self._gathered))
 
-    def tell(self) -> None:
-        """Pass the news on."""
-        for tell, what in self._gathered:
-            tell(*what)
+    def publish(self) -> None:
+        """Pass the collected events on."""
+        for notify, arguments in self._gathered:
+            notify(*arguments)
         self._gathered.clear()
 
 

@@ -1,4 +1,4 @@
-"""What a benchmark measures, and what came out."""
+"""Figures that benchmarks measure, and their results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number with what it is held against."""
+    """One number with its target and the numbers of others."""
 
     name: str
     unit: str
@@ -19,17 +19,17 @@ class Figure:
     target: float
     aim: float | None = None
     peers: Mapping[str, float] = field(default_factory=dict)
-    """What others need for the same, by name, in the same unit."""
+    """Values of others for the same, by name, in the same unit."""
     higher_is_better: bool = False
 
     def reached(self, value: float, goal: float) -> bool:
-        """Whether a value is at least as good as the goal."""
+        """Return whether a value is at least as good as the goal."""
         return value >= goal if self.higher_is_better else value <= goal
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one round of a workload gave."""
+    """The figures of one round of a workload."""
 
     figures: Mapping[str, float]
     details: Mapping[str, float] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Result:
     details: Mapping[str, float]
     """Medians over the rounds."""
     overall: float | None = None
-    """What all rounds together say, where that is not the median of what each says."""
+    """The value over all rounds together, where it is not the median of the rounds."""
 
     @property
     def value(self) -> float:

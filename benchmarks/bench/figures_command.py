@@ -7,7 +7,6 @@ said of it, and whether its costs have curves of growth.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import sys
 import time
@@ -21,6 +20,7 @@ from fairserve.benchmarks.bench.report import details, table, to_plain
 from fairserve.benchmarks.evidence.origin import present_mark
 from fairserve.benchmarks.evidence.reports import command_line
 from fairserve.benchmarks.machine import machine
+from fairserve.benchmarks.plots import plot_folder
 
 PACKAGES = ("fairserve", "numpy")
 
@@ -97,7 +97,7 @@ class FiguresCommand:
         if self.growth:
             parser.add_argument(
                 "--plot",
-                type=_plot_folder,
+                type=plot_folder,
                 metavar="DIR",
                 help="also measure growth, and draw it here",
             )
@@ -126,7 +126,7 @@ class FiguresCommand:
 
 
 def say(text: str) -> None:
-    """How far a command is, beside what it prints."""
+    """Write the progress of a command to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -143,13 +143,4 @@ def output(text: str) -> Path:
     path = Path(text)
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
-    return path
-
-
-def _plot_folder(text: str) -> Path:
-    path = Path(text)
-    if path.exists() and not path.is_dir():
-        raise argparse.ArgumentTypeError(f"{path} is not a folder")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise argparse.ArgumentTypeError("plots need matplotlib: pip install 'fairserve[bench]'")
     return path

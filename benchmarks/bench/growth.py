@@ -1,4 +1,4 @@
-"""How costs grow: each figure's workload again, with one of its sizes varied.
+"""Growth of costs: each figure's workload again, with one of its sizes varied.
 
 A curve is measured by the same code as the figures, with fewer rounds at each point because there are
 many. Points are measured one after the other, each with a workload of its own, so that the memory of
@@ -29,10 +29,10 @@ _PROMPTS_PER_WORKER = 65
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What is measured at which sizes."""
+    """A measurement and the sizes at which it is made."""
 
     name: str
-    """Of the file, too."""
+    """Name of the curve and of its file."""
     title: str
     x: str
     y: str

@@ -40,7 +40,7 @@ GROUPS: Mapping[str, tuple[str, Callable[[Sequence[str]], int]]] = {
     "usage": ("reports from the rollups of a large ledger on PostgreSQL", _usage),
     "engine": ("the embedded engine beside transformers, and the simulator beside it", _engine),
 }
-"""What is measured, and the command that does it, which parses its own arguments."""
+"""Commands by what they measure; each parses its own arguments."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -21,9 +21,9 @@ VOCABULARY = 128_000
 SHORTEST_TOKENS = 1014
 LONGEST_TOKENS = 4096
 MEAN_SHARE = 0.669
-"""Where the mean length lies between the shortest and the longest: 3,076 in the default range."""
+"""Place of the mean length between the shortest and the longest: 3,076 in the default range."""
 SHARED = (0.54, 0.85)
-"""What share of a prompt is wanted to be shared; the nearest end of a level is taken."""
+"""Fractions of a prompt that should be shared; the nearest end of a level is used."""
 MOST_SHARED = 0.9
 """No prompt shares more of itself."""
 BRANCHES = 3
@@ -47,7 +47,7 @@ class Prompt:
 class _Path:
     token_ids: TokenIds
     ends: tuple[int, ...]
-    """Where each level ends."""
+    """End of each level, in tokens."""
 
 
 class PromptTrees:

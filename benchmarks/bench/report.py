@@ -19,12 +19,12 @@ def table(results: Sequence[Result]) -> str:
 
 
 def details(results: Sequence[Result]) -> str:
-    """What else the workloads tell, one line for each of them."""
-    lines, told = [], set()
+    """Return the details of the workloads, one line for each of them."""
+    lines, listed = [], set()
     for result in results:
-        if not result.details or id(result.details) in told:
+        if not result.details or id(result.details) in listed:
             continue
-        told.add(id(result.details))
+        listed.add(id(result.details))
         numbers = ", ".join(f"{name} {number(value)}" for name, value in result.details.items())
         lines.append(f"{result.figure.name}: {numbers}")
     return "\n".join(lines)

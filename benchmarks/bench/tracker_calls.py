@@ -1,4 +1,4 @@
-"""What the tracker costs a call, and what it keeps of one, with very many runs.
+"""Cost of the tracker for a call, and memory for it, with very many runs.
 
 In the steady state each run grows to a size of its own, 60 calls at most, and is closed; another begins
 in its place, so runs of every age are there, and long ones more often than short ones, since they stay
@@ -22,8 +22,8 @@ TIME = "tracker_us_per_call"
 BYTES = "tracker_bytes_per_call"
 
 FIRST, NAMED, CONTINUED, TIMED = KINDS = ("first", "named", "continued", "timed")
-"""Of calls: the first of its run, one that names its parents (perhaps none), one that continues a
-conversation, and one that says nothing, so that it follows what has ended."""
+"""Kinds of calls: the first of its run, one that names its parents (perhaps none), one that continues
+a conversation, and one without any of these, which follows the calls that have ended."""
 
 MOST_CALLS = 60
 SIZES = range(1, MOST_CALLS + 1)
@@ -40,11 +40,11 @@ class Traffic:
         sizes = self._random.choices(SIZES, weights=SIZES, k=runs)  # a run is there while it grows
         self._runs = [self._new_run(size) for size in sizes]
         self.kinds: Counter[str] = Counter()
-        """Of the calls that were made."""
+        """Number of calls made, by kind."""
 
     @property
     def calls(self) -> int:
-        """Of the runs that are live."""
+        """Number of calls of the live runs."""
         return sum(len(calls) for _, calls, _ in self._runs)
 
     def _new_run(self, size: int) -> tuple[str, list[str], int]:
@@ -90,7 +90,7 @@ class Traffic:
     def _live(self, call: Call, answers: tuple[int, ...]) -> None:
         attachment = self.tracker.attach(call, PROFILE, 0.0)
         self.tracker.accept(call, attachment, 0.0)
-        self.tracker.finish(call, "completed", 1, PROFILE, 0.0, answers=answers)
+        self.tracker.finish(call, "completed", 1, PROFILE, 0.0, continuation_keys=answers)
 
     def measured(self, calls: int) -> float:
         """Microseconds per call, of so many calls to random runs."""

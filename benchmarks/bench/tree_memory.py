@@ -1,4 +1,4 @@
-"""How much memory the tree of all workers takes, by the allocator's own count.
+"""Memory of the tree of all workers, by the allocator's own count.
 
 The tree is built by a router's decisions while every allocation is traced; then all but the tree is
 let go, and what remains allocated is the tree's. Each round builds another tree. Tokens are counted by

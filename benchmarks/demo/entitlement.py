@@ -1,4 +1,4 @@
-"""How far each system of the demo satisfied its users: what they got of what they are entitled to.
+"""Satisfaction of the users by each system of the demo: their service over their entitlement.
 
 Users begin their runs at fixed times, whatever becomes of the earlier ones. So a user's demand is known
 beforehand, all runs of the schedule: alone on these workers a well-behaved user would get them all. What

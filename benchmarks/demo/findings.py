@@ -52,7 +52,7 @@ def _refusals(default: Summary, others: Mapping[str, Summary]) -> str:
     for name, summary in others.items():
         if summary["refused_mid_run"]:
             text += (
-                f"; {name} cut {summary['refused_mid_run']} calls out of runs under way and so "
+                f"; {name} cut {summary['refused_mid_run']} calls out of runs in progress and so "
                 f"wasted {summary['wasted_tokens']['throttled']:,} tokens"
             )
     return text + "."
@@ -70,7 +70,7 @@ def _not_better(default: Summary, others: Mapping[str, Summary]) -> str:
 
 
 def _comparisons(default: Summary, other: Summary) -> list[str]:
-    """What the other system did better, each as ``what (own against theirs)``."""
+    """List the figures in which the other system is better, as ``what (own against theirs)``."""
     found = []
     for group, name in ((WELL_BEHAVED, "well-behaved"), (FLOODER, "flooder")):
         label = f"completed interactions of the {name}"

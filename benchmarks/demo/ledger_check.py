@@ -23,7 +23,7 @@ async def ledger_problems(
     apps: Mapping[str, RegisteredApp],
     outcomes: Counter[tuple[str, str]],
 ) -> list[str]:
-    """What does not fit, empty if all does. Waits up to ``PATIENCE_S`` for the ledger."""
+    """Return the differences; empty if there are none. Waits up to ``PATIENCE_S`` for the ledger."""
     problems: list[str] = []
     for _ in range(round(PATIENCE_S / INTERVAL_S)):
         rows = await management.usage_by_app()

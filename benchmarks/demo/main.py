@@ -36,7 +36,7 @@ DEFAULT_DRAIN_S = 12.0
 KV_TOKENS = 8192
 """KV cache of one worker: small, so that the flood overloads it."""
 KEEPALIVE_S = 120
-"""Longer than any wait here: the heads of all answers then tell how long the call was queued."""
+"""Longer than any wait here, so that the headers of all answers contain the queue delay."""
 SERVER_DRAIN_S = 3
 INTERRUPTED = 130
 
@@ -50,7 +50,7 @@ class Demo:
     seed: int
     seconds: float
     drain_s: float
-    """How long runs may still take after the time is over."""
+    """Seconds that runs may still take after the time is over."""
     keep_logs: bool
     progress: Progress
     servers: list[ServerProcess] = field(default_factory=list)
@@ -92,7 +92,7 @@ class Demo:
             server.kill()
 
     def parameters(self) -> dict[str, Any]:
-        """What the figures depend on, beside the machine."""
+        """Return the parameters on which the figures depend, besides the machine."""
         return {
             "seed": self.seed,
             "seconds": self.seconds,

@@ -1,4 +1,4 @@
-"""Where the demo is: one line that is written anew on a terminal, a line every few seconds elsewhere."""
+"""Progress of the demo: one line that is rewritten on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the clients saw of one system: samples for the metrics, counts for progress and the ledger."""
+"""Observations of the clients of one system: samples for metrics, counts for the ledger."""
 
 from __future__ import annotations
 

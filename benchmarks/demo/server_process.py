@@ -42,7 +42,7 @@ class ServerProcess:
         self.admin_key = secrets.token_urlsafe(32)
         self.url = ""
         self.problems: list[str] = []
-        """What was wrong when it ended; empty if nothing was."""
+        """Problems found when it ended; empty if there were none."""
         self._system = system
         self._arguments = list(arguments)
         self._keep_logs = keep_logs
@@ -181,7 +181,7 @@ class ServerProcess:
 
 
 async def _within(seconds: float, condition: Callable[[], bool]) -> bool:
-    """Whether the condition holds within the time."""
+    """Return whether the condition becomes true within the time."""
     for _ in range(round(seconds / POLL_S)):
         if condition():
             return True

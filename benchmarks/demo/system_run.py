@@ -24,7 +24,7 @@ REQUEST_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class SystemResult:
-    """What was measured of one system, and everything that went wrong."""
+    """Measurements of one system, and everything that went wrong."""
 
     system: str
     summary: dict[str, Any]

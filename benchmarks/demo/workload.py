@@ -1,4 +1,4 @@
-"""Who starts which run when: the same schedule, from one seed, for every system.
+"""Schedule of the runs of all users: the same for every system, from one seed.
 
 Arrivals are open: a run starts at its time whether or not the earlier ones have ended, so a slow
 system gets no less work. Each of the well-behaved users thinks for a while between runs; one user of
@@ -9,7 +9,7 @@ from ``FLOOD_BEGINS`` of the time on.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 WELL_BEHAVED = "well_behaved"
@@ -77,11 +77,6 @@ def schedule(seed: int, seconds: float) -> list[PlannedRun]:
         start_s += seconds * FLOOD_BEGINS
         runs.append(_planned(seed, FLOOD_APP, FLOOD_USER, FLOODER, start_s, number))
     return sorted(runs, key=lambda run: (run.start_s, run.run_id))
-
-
-def calls_per_user_and_minute(loads: tuple[AppLoad, ...] = LOADS) -> Mapping[str, float]:
-    """What a well-behaved user of each app makes on average."""
-    return {load.app: 60.0 / load.period_s * load.calls_per_run for load in loads}
 
 
 def _chance(seed: str) -> random.Random:

@@ -63,7 +63,7 @@ def _tokens(node: ast.AST) -> Iterator[str]:
 
 
 def _is_docstring(node: object) -> bool:
-    """Whether it is a statement of only a string, which also documents fields and constants."""
+    """Return whether a node is a statement of only a string, which also documents fields."""
     return (
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)

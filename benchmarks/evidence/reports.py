@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 UNKNOWN = "unknown"
 _RESULTS = "benchmarks/results"
@@ -45,12 +44,8 @@ class Evidence:
 
     @property
     def draws(self) -> bool:
-        """Whether pictures belong to it."""
+        """True if pictures belong to the report."""
         return any(each.endswith(".png") for each in self.files)
-
-    def owns(self, file: str) -> bool:
-        """Whether a file of the results folder belongs to this report."""
-        return file == self.document or any(fnmatchcase(file, each) for each in self.files)
 
 
 def command_line(command: str, settings: Mapping[str, object]) -> str:
@@ -208,6 +203,3 @@ _EVIDENCE = (
 
 EVIDENCE: Mapping[str, Evidence] = {each.name: each for each in _EVIDENCE}
 """All reports by name."""
-
-INDEX = "README.md"
-"""The one file of the results folder that belongs to no report: it links to them."""

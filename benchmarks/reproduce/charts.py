@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-
+from fairserve.benchmarks.plots import band, caption, color, legend_below, level, save, sheet
 from fairserve.benchmarks.reproduce.report import Row, Spread
-from fairserve.benchmarks.simulate.plots import COLORS, save, sheet
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +61,14 @@ def draw_charts(
     height: float = 4.1,
     across: int | None = None,
 ) -> str:
-    """Beside each other or ``across`` in a row, one legend below; returns the name of the file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Draw charts, ``across`` of them in a row, with one legend below; return the file's name."""
     figure, panels = sheet(len(charts), width=width, height=height, across=across)
-    names: dict[str, Artist] = {}
+    drawn: list[Axes] = []
     for axes, chart in zip(panels, charts, strict=True):
-        both = [axes]
+        drawn.append(axes)
         _draw_lines(axes, chart.lines)
-        for name, (value, color) in chart.levels.items():
-            axes.axhline(value, label=name, color=_color(color), linestyle="-.", linewidth=1.2)
+        for name, (value, number) in chart.levels.items():
+            level(axes, value, color=color(number), style="-.", label=name)
         if chart.log_x:
             axes.set_xscale("log")
             places = [x for x, _ in chart.lines[0].points]
@@ -83,22 +83,12 @@ def draw_charts(
         if chart.right:
             second = axes.twinx()
             _draw_lines(second, chart.right)
-            second.set_ylabel(chart.right_y)
+            caption(second, "", y=chart.right_y)
             if chart.right_range is not None:
                 second.set_ylim(*chart.right_range)
-            both.append(second)
-        axes.set_title(chart.title, fontsize=10)
-        axes.set_xlabel(chart.x)
-        axes.set_ylabel(chart.y)
-        for each in both:
-            each.tick_params(labelsize=8)
-            handles, labels = each.get_legend_handles_labels()
-            for handle, label in zip(handles, labels, strict=True):
-                names.setdefault(label, handle)
-    columns = min(len(names), 3 * (across or len(charts)))
-    figure.legend(
-        list(names.values()), list(names), fontsize=8, loc="outside lower center", ncols=columns
-    )
+            drawn.append(second)
+        caption(axes, chart.title, chart.x, chart.y)
+    legend_below(figure, drawn, 3 * (across or len(charts)))
     return save(figure, path).name
 
 
@@ -106,21 +96,17 @@ def _draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
     for each in lines:
         xs = [x for x, _ in each.points]
         values = [seen.value for _, seen in each.points]
-        color = _color(each.color)
+        shade = color(each.color)
         if not each.labels and not each.dashed:
             least = [seen.least for _, seen in each.points]
             greatest = [seen.greatest for _, seen in each.points]
-            axes.fill_between(xs, least, greatest, color=color, alpha=0.15, linewidth=0)
+            band(axes, xs, least, greatest, shade)
         style = "--" if each.dashed else "-"
         axes.plot(
-            xs, values, style, label=each.name, color=color, marker="o", markersize=4, linewidth=1.3
+            xs, values, style, label=each.name, color=shade, marker="o", markersize=4, linewidth=1.3
         )
         for x, value, text in zip(xs, values, each.labels, strict=False):
             place = (-16, -11) if each.dashed else (5, 4)
             axes.annotate(
-                text, (x, value), place, textcoords="offset points", fontsize=7, color=color
+                text, (x, value), place, textcoords="offset points", fontsize=7, color=shade
             )
-
-
-def _color(number: int) -> str:
-    return COLORS[number % len(COLORS)]

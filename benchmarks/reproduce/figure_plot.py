@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure as Sheet
 
+from fairserve.benchmarks.plots import (
+    BLACK,
+    COLORS,
+    GREY,
+    caption,
+    legend_below,
+    level,
+    save,
+    sheet,
+)
 from fairserve.benchmarks.reproduce.figure import Panel
 from fairserve.benchmarks.reproduce.service_history import Floats, ServiceHistory
-from fairserve.benchmarks.simulate.plots import COLORS, save
-from fairserve.benchmarks.simulate.plots import sheet as empty_sheet
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _IN_A_ROW = 3
-GREY = "#b0b0b0"
 _WHAT = {
     "service": "service received",
     "actual": "actual service",
@@ -33,53 +38,35 @@ def draw_figure(
     histories: Mapping[str, ServiceHistory],
     across: int | None = None,
 ) -> Path:
-    """All panels; those of a kind have one scale, so that systems can be compared.
+    """Draw all panels; those of a kind have one scale, so that systems can be compared.
 
-    With ``across`` they are a grid, which has one time axis, one legend, and a label a row.
+    With ``across`` they are a grid, which has one time axis, one legend, and a label for each row.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     in_a_row = across or (2 if len(panels) == 4 else min(_IN_A_ROW, len(panels)))
-    down = math.ceil(len(panels) / in_a_row)
     wide, high = (3.2, 2.7) if across else (4.4 if len(panels) > 1 else 5.6, 3.3)
-    sheet = Sheet(figsize=(wide * in_a_row, high * down), dpi=120, layout="constrained")
-    FigureCanvasAgg(sheet)
+    figure, places = sheet(len(panels), width=wide, height=high, across=in_a_row)
     by_kind: dict[str, list[Axes]] = {}
-    named: dict[str, Artist] = {}
-    for number, panel in enumerate(panels, start=1):
-        axes = sheet.add_subplot(down, in_a_row, number)
-        axes.grid(alpha=0.3)
-        axes.tick_params(labelsize=8)
+    for number, (axes, panel) in enumerate(zip(places, panels, strict=True)):
         if panel.kind == "throughput":
             _throughputs(axes, panel, histories)
         elif panel.kind == "difference":
             _differences(axes, panel, histories)
         else:
             _clients(axes, panel, histories[panel.rows[0]])
-        if panel.kind != "throughput":
-            axes.set_xlabel("time (s)", fontsize=8)
         if across:
             axes.set_xlim(0, 1.03 * max(history.times_s[-1] for history in histories.values()))
-            if number % across != 1:
+            if number % across:
                 axes.set_ylabel("")
-            legend = axes.get_legend()
-            assert legend is not None
-            legend.remove()
-            handles, labels = axes.get_legend_handles_labels()
-            named.update(zip(labels, handles, strict=True))
+        elif panel.kind != "throughput":
+            axes.legend(fontsize=7)
         by_kind.setdefault(panel.kind, []).append(axes)
     for kind, same in by_kind.items():
         top = max(axes.get_ylim()[1] for axes in same)
         for axes in same:
             axes.set_ylim(0, (1.3 if kind == "difference" else 1.1) * top)  # room for the legend
-    if named:
-        sheet.legend(
-            list(named.values()),
-            list(named),
-            fontsize=8,
-            loc="outside lower center",
-            ncols=len(named),
-        )
-    return save(sheet, path)
+    if across:
+        legend_below(figure, places)
+    return save(figure, path)
 
 
 def _differences(axes: Axes, panel: Panel, histories: Mapping[str, ServiceHistory]) -> None:
@@ -95,12 +82,8 @@ def _differences(axes: Axes, panel: Panel, histories: Mapping[str, ServiceHistor
             linestyle="--" if name == panel.rows[-1] and len(panel.rows) > 3 else "-",
         )
     if panel.bound is not None:
-        axes.axhline(
-            panel.bound / 1000, color="black", linestyle=":", linewidth=1.2, label="bound 2U"
-        )
-    axes.set_title("difference in accumulated service", fontsize=9)
-    axes.set_ylabel("thousand weighted tokens", fontsize=8)
-    axes.legend(fontsize=7)
+        level(axes, panel.bound / 1000, style=":", label="bound 2U")
+    caption(axes, "difference in accumulated service", "time (s)", "thousand weighted tokens")
 
 
 def _clients(axes: Axes, panel: Panel, history: ServiceHistory) -> None:
@@ -112,7 +95,7 @@ def _clients(axes: Axes, panel: Panel, history: ServiceHistory) -> None:
     service = panel.kind != "response"
     shown = panel.clients or tuple(curves)
     named = panel.named or shown
-    # A dot where a window stands between two in which nothing arrived: it makes no line.
+    # Dots show a window between two in which nothing arrived: it makes no line.
     style: dict[str, Any] = {} if service else {"marker": ".", "markersize": 2}
     others = [client for client in shown if client not in named]
     for number, client in enumerate(others):
@@ -125,25 +108,22 @@ def _clients(axes: Axes, panel: Panel, history: ServiceHistory) -> None:
         axes.plot(history.times_s, values, label=label, color=color, linewidth=1.2, **style)
     if service:
         total = sum(curves.values(), np.zeros_like(history.times_s))
-        axes.plot(history.times_s, total, label="total", color="black", linewidth=0.9)
-    axes.set_title(f"{panel.rows[0]}: {_WHAT[panel.kind]}", fontsize=9)
-    axes.set_ylabel("weighted tokens per second" if service else "seconds", fontsize=8)
-    axes.legend(fontsize=7)
+        axes.plot(history.times_s, total, label="total", color=BLACK, linewidth=0.9)
+    y = "weighted tokens per second" if service else "seconds"
+    caption(axes, f"{panel.rows[0]}: {_WHAT[panel.kind]}", "time (s)", y)
 
 
 def _throughputs(axes: Axes, panel: Panel, histories: Mapping[str, ServiceHistory]) -> None:
     values = [histories[name].tokens_per_s for name in panel.rows]
     bars = axes.bar(panel.rows, values, color=COLORS[0])
     axes.bar_label(bars, fmt="{:,.0f}", fontsize=7)
-    axes.set_title("throughput", fontsize=9)
-    axes.set_ylabel("tokens per second", fontsize=8)
+    caption(axes, "throughput", y="tokens per second")
     axes.grid(visible=False, axis="x")
 
 
 def draw_rates(path: Path, centres_s: Floats, rates: Mapping[str, Floats], total: Floats) -> Path:
-    """Requests a minute: every client's, the last three named, and those of all together."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    sheet, [left, right] = empty_sheet(2, width=4.4, height=3.3)
+    """Draw requests per minute: of each client, the last three named, and of all together."""
+    figure, [left, right] = sheet(2, width=4.4, height=3.3)
     *others, _, _, _ = rates
     for number, client in enumerate(others):
         label = None if number else f"{len(others)} others"
@@ -151,11 +131,8 @@ def draw_rates(path: Path, centres_s: Floats, rates: Mapping[str, Floats], total
     for client, color in zip(list(rates)[-3:], COLORS, strict=False):
         left.plot(centres_s, rates[client], label=f"client {client}", color=color, linewidth=1.2)
     left.legend(fontsize=7)
-    right.plot(centres_s, total, color="black", linewidth=1.2)
+    right.plot(centres_s, total, color=BLACK, linewidth=1.2)
     for axes, title in ((left, "requests of each client"), (right, "requests of all clients")):
-        axes.set_title(title, fontsize=9)
-        axes.set_xlabel("time (s)", fontsize=8)
-        axes.set_ylabel("requests per minute", fontsize=8)
-        axes.tick_params(labelsize=8)
+        caption(axes, title, "time (s)", "requests per minute")
         axes.set_ylim(bottom=0)
-    return save(sheet, path)
+    return save(figure, path)

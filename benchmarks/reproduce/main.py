@@ -20,6 +20,7 @@ from fairserve.benchmarks.evidence.fingerprint import Fingerprints
 from fairserve.benchmarks.evidence.marks import Mark
 from fairserve.benchmarks.evidence.origin import present_mark
 from fairserve.benchmarks.evidence.reports import EVIDENCE, reproduce_command
+from fairserve.benchmarks.plots import plot_folder
 from fairserve.benchmarks.reproduce.composition.ablation import ablation
 from fairserve.benchmarks.reproduce.composition.comparison import composition
 from fairserve.benchmarks.reproduce.composition.sensitivity import sensitivity
@@ -44,7 +45,7 @@ from fairserve.benchmarks.reproduce.report import Report
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.benchmarks.reproduce.vtc import tables as vtc_tables
 from fairserve.benchmarks.reproduce.vtc.figures import vtc_figures
-from fairserve.benchmarks.simulate.arguments import at_least, output, plot_folder
+from fairserve.benchmarks.simulate.arguments import at_least, output
 from fairserve.benchmarks.simulate.command import write_json
 from fairserve.engine.simulated.traces.model import TraceError
 from fairserve.platform.base.argument_parser import USAGE_ERROR, OneLineParser

@@ -1,4 +1,4 @@
-"""What a reproduction says: published figures beside measured ones, and statements that hold or do not.
+"""Reports of reproductions: published figures beside measured ones, and claims that hold or fail.
 
 A measured figure is the median over seeds, with the least and the greatest. A check is a claim of the
 paper, or of this project, as a sentence, with what was seen.
@@ -25,7 +25,7 @@ class Spread(NamedTuple):
 
 
 def spread(values: Iterable[float]) -> Spread:
-    """Of at least one value."""
+    """Return the spread of at least one value."""
     ordered = sorted(values)
     return Spread(median(ordered), ordered[0], ordered[-1])
 
@@ -124,7 +124,7 @@ class Report:
         return cells
 
     def _compared(self, column: Column) -> bool:
-        """Whether the paper gives a figure of this column for any row."""
+        """Return whether the paper gives a figure of this column for any row."""
         return any(column.name in row.published for row in self.rows)
 
     def to_plain(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What one run gave each client over time: the figures that the plots of the VTC and DLPM papers show.
+"""Service of each client over one run: the figures that the plots of the VTC and DLPM papers show.
 
 Times are centres of windows, an eighth of a window apart: those of the job, 60 s if it names none.
 Accumulated service is exact at them, and taken as a straight line between them.
@@ -26,7 +26,7 @@ class ServiceHistory:
 
     @classmethod
     def of(cls, outcome: Outcome, until_s: float) -> ServiceHistory:
-        """Of a job that was asked for curves."""
+        """Return the history of a job that was run with curves."""
         assert outcome.curves is not None, f"{outcome.name} has no curves"
         summary = outcome.summary
         calls = sum(client["calls"] for client in summary["per_client"].values())
@@ -48,11 +48,11 @@ class ServiceHistory:
         summary: Mapping[str, Any] | None = None,
     ) -> None:
         self.summary = summary or {}
-        """Of the whole run; under :data:`ACTUAL` curves by the extend cost, where the job has them."""
+        """Summary of the whole run; under :data:`ACTUAL` curves by the extend cost, if there are any."""
         self.tokens_per_s = tokens_per_s
         """Throughput of the whole run."""
         self.refused_share = refused_share
-        """Of all calls."""
+        """Rejected calls as a fraction of all calls."""
         times = np.asarray(curves.centres_s)
         inside = times <= until_s + 1e-6
         self.times_s: Floats = times[inside]
@@ -93,7 +93,7 @@ class ServiceHistory:
 
     @property
     def largest_difference(self) -> float:
-        """Of all times."""
+        """Return the largest difference over all times."""
         return float(self.difference.max())
 
     @property
@@ -145,7 +145,7 @@ class ServiceHistory:
         return float(values.mean()) if len(values) else float("nan")
 
     def greatest_response_s(self, *clients: str) -> float:
-        """Of all windows of these clients."""
+        """Return the greatest response time over all windows of these clients, in seconds."""
         return max((float(self._responses(each).max(initial=0.0)) for each in clients), default=0.0)
 
     def _responses(self, client: str, begin_s: float = 0.0, end_s: float = np.inf) -> Floats:

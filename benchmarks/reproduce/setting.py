@@ -1,4 +1,4 @@
-"""What all reproductions share: where recorded traces are, how many seeds, how jobs are run.
+"""Settings of all reproductions: where recorded traces are, how many seeds, how jobs are run.
 
 A recorded trace has no seed of its own. What is varied instead is the time of a decode step, by up to
 2 % either way, the exact model first: figures that a small delay turns over are seen to have a spread.
@@ -24,7 +24,7 @@ _GOLDEN = (5**0.5 - 1) / 2
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How to reproduce."""
+    """Options of a reproduction."""
 
     traces: Path | None = None
     """The folder of the recorded traces."""

@@ -128,7 +128,7 @@ def costs(server: LiveServer, visit, page: str) -> list[float]:
 
 
 def share(process: psutil.Process) -> float:
-    """Of a core, in per cent, of the next half minute."""
+    """Return the CPU use of a process over the next half minute, in per cent of a core."""
     before = process.cpu_times()
     time.sleep(WINDOW_S)
     after = process.cpu_times()

@@ -1,4 +1,4 @@
-"""What KV events are good for, and what they cost: ``python benchmarks/scripts/kv_events.py
+"""Use and cost of KV events: ``python benchmarks/scripts/kv_events.py
 [--rounds N]``.
 
 *Foreseen*: conversations through a real server with two real workers whose caches are too small for
@@ -33,13 +33,14 @@ from fairserve.engine.kv_events.view import KvView
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME
 from fairserve.engine.torch.engine import Engine, EngineOptions
 from fairserve.engine.torch.model_loader import load_model
-from fairserve.engine.torch.page_news import PageNames, PageNews
+from fairserve.engine.torch.page_changes import PageChanges, PageNames
 from fairserve.engine.torch.prefix_trie import PrefixTrie
 from fairserve.engine.torch.sampling_params import SamplingParams
 from fairserve.engine.torch.sequence import SequenceRequest
 from fairserve.engine.wire.base import KvEndpoints
+from fairserve.platform.server.database import prepare_database
+from fairserve.platform.server.lifecycle import Platform, build_app
 from fairserve.platform.server.settings import Settings
-from fairserve.platform.server.wiring import Platform, build_app, prepare_database
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.block_keys import BlockHasher
 from fairserve.scheduling.local.fcfs import Fcfs
@@ -70,7 +71,7 @@ async def foreseen(*, events: bool, kv_tokens: int, seed: int) -> dict[str, floa
             log_level="error",
         )
         platform = Platform(settings)
-        prepare_database(settings, platform.engine)
+        prepare_database(settings.db, platform.engine)
         config = uvicorn.Config(build_app(settings, platform), port=0, log_level="error")
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve())
@@ -83,7 +84,7 @@ async def foreseen(*, events: bool, kv_tokens: int, seed: int) -> dict[str, floa
         took_s = time.monotonic() - began_s
         server.should_exit = True
         await serving
-    off = [told - believed for believed, told, _ in seen]
+    off = [reported - believed for believed, reported, _ in seen]
     prompts = sum(prompt for _, _, prompt in seen)
     return {
         "calls": len(seen),
@@ -91,21 +92,21 @@ async def foreseen(*, events: bool, kv_tokens: int, seed: int) -> dict[str, floa
         "too much": sum(each < 0 for each in off) / len(off),
         "too little": sum(each > 0 for each in off) / len(off),
         "tokens off, mean": statistics.fmean(abs(each) for each in off),
-        "cached of prompt": sum(told for _, told, _ in seen) / prompts,
+        "cached of prompt": sum(reported for _, reported, _ in seen) / prompts,
         "seconds": took_s,
     }
 
 
 async def until_ready(server: uvicorn.Server, platform: Platform) -> None:
     """Wait for the server and both workers."""
-    while not (  # noqa: ASYNC110  nothing tells of it
+    while not (  # noqa: ASYNC110  no event reports it
         server.started and len(platform.pool) == 2 and platform.completions.models.ready()
     ):
         await asyncio.sleep(0.05)
 
 
 def watch(platform: Platform) -> list[tuple[int, int, int]]:
-    """Of every call that starts: cached tokens as foreseen (whole blocks), as told, prompt tokens."""
+    """Return for each started call its predicted and reported cached tokens, and prompt tokens."""
     dispatcher, seen = platform.control._dispatcher, []
     handle = dispatcher.handle
 
@@ -193,13 +194,13 @@ def costs() -> dict[str, float]:
     """Microseconds for a step that stores 32 pages (512 tokens) and evicts 32, and bytes a block."""
     capacity = 4096
     plain = min(steps(PrefixTrie(), capacity, lambda: None) for _ in range(5))
-    told = []
+    with_events = []
     heard: list[list] = []
     for _ in range(5):
         trie, heard = PrefixTrie(), []
-        news = PageNews(lambda changes, heard=heard: heard.append(list(changes)) or True)
+        news = PageChanges(lambda changes, heard=heard: heard.append(list(changes)) or True)
         news.follow(trie)
-        told.append(steps(trie, capacity, news.flush))
+        with_events.append(steps(trie, capacity, news.flush))
     names = PageNames()
     began_ns = time.perf_counter_ns()
     batches = [dialect.encode(KvBatch(time.time(), names.events(each))) for each in heard]
@@ -230,7 +231,7 @@ def costs() -> dict[str, float]:
         "a forward pass of 512 tokens, us": without,
         "the same while its events are published": with_events,
         "trie alone, us a step": plain,
-        "engine's thread, us more a step": min(told) - plain,
+        "engine's thread, us more a step": min(with_events) - plain,
         "publisher's thread, us a batch": publish,
         "bytes of a batch": statistics.fmean(map(len, batches[200:])),
         "reader, us a batch": read,
@@ -247,10 +248,10 @@ def engine_steps(rounds: int) -> tuple[float, float]:
     took: dict[bool, list[float]] = {False: [], True: []}
     for number in range(2 * rounds):
         events = number % 2 == 1
-        engine = Engine(loaded, Fcfs(), EngineOptions(kv_tokens=8192), lambda told: None)
+        engine = Engine(loaded, Fcfs(), EngineOptions(kv_tokens=8192), lambda event: None)
         publisher = KvPublisher(KvPublisherOptions("tcp://127.0.0.1:0"), PageNames().events)
         publisher.start()
-        news = PageNews(publisher.put)
+        news = PageChanges(publisher.put)
         if events:
             news.follow(engine.cache.trie)
         for call in range(40):
@@ -274,7 +275,7 @@ async def wire(batches: list[bytes]) -> float:
     endpoints = KvEndpoints(publisher.endpoint, publisher.replay_endpoint)
     subscriber = KvSubscriber(context, endpoints, view, lambda report: None)
     subscriber.start()
-    while subscriber.stats.complete is None:  # noqa: ASYNC110  nothing tells of it
+    while subscriber.stats.complete is None:  # noqa: ASYNC110  no event reports it
         await asyncio.sleep(0.01)
     used_ns = 0
     for number in range(len(batches)):

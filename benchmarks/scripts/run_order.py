@@ -1,4 +1,4 @@
-"""What ``feeder.run_order`` is good for: how long programs take by critical path and by arrival.
+"""Duration of programs with ``feeder.run_order`` by critical path and by arrival.
 
     python benchmarks/scripts/run_order.py [--rounds 10] [--traces FOLDER]
 
@@ -39,7 +39,7 @@ from fairserve.scheduling import events as ev
 from fairserve.scheduling.registry import SYSTEMS
 
 PROGRAMS = 6
-"""Of each user."""
+"""Programs of each user."""
 ORDERS = ("arrival", "critical_path")
 Graph = dict[str, tuple[list[str], int]]
 """By node: its parents, and its expected output tokens."""

@@ -94,7 +94,7 @@ def requests():
 
 
 class Service:
-    """What each client got, step by step, and what it still has to get."""
+    """Service of each client, step by step, and what is still due to it."""
 
     def __init__(self, scheduler):
         self.scheduler = scheduler

@@ -6,7 +6,6 @@ Every wrong value is an ``argparse`` error: one line, exit code 2, nothing writt
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import math
 import os
@@ -15,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from fairserve.benchmarks.plots import plot_folder
 from fairserve.benchmarks.simulate.declared import wrong_profiles
 from fairserve.engine.simulated.cost_model import COST_MODELS, CostModel, cost_model
 from fairserve.engine.simulated.replay_options import ReplayOptions
@@ -292,17 +292,4 @@ def output(text: str) -> Path:
         raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
     if not os.access(path.parent, os.W_OK):
         raise argparse.ArgumentTypeError(f"the folder {path.parent} cannot be written to")
-    return path
-
-
-def plot_folder(text: str) -> Path:
-    """A folder for plots, if they can be drawn at all."""
-    path = Path(text)
-    there = next((folder for folder in (path, *path.parents) if folder.exists()), path)
-    if not there.is_dir():
-        raise argparse.ArgumentTypeError(f"{there} is not a folder")
-    if not os.access(there, os.W_OK):
-        raise argparse.ArgumentTypeError(f"the folder {there} cannot be written to")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise argparse.ArgumentTypeError("plots need matplotlib: pip install 'fairserve[bench]'")
     return path

@@ -1,4 +1,4 @@
-"""Figures over time, for plots: what each client was served, and how long it waited for a first token.
+"""Figures over time, for plots: the service of each client and its time to first token.
 
 A point is a window of the same width as those of the service difference; windows overlap.
 """
@@ -28,11 +28,11 @@ class Curves:
     accumulated: dict[str, tuple[float, ...]]
     """Service from the beginning to the centre."""
     backlogged: dict[str, tuple[bool, ...]]
-    """Whether calls waited all the time since the centre before (at the first: just then)."""
+    """True if calls waited all the time since the previous centre (at the first: at that moment)."""
 
 
 def curves_of(calls: Sequence[CallSample], cost: Cost, windows: Windows) -> Curves:
-    """Of all clients. O(calls * points)."""
+    """Return the curves of all clients. O(calls * points)."""
     if not calls:
         return Curves((), {}, {}, {}, {})
     begin_s = min(call.arrival_s for call in calls)
@@ -67,7 +67,7 @@ def curves_of(calls: Sequence[CallSample], cost: Cost, windows: Windows) -> Curv
 
 
 def _backlogged(calls: Sequence[CallSample], times_s: Sequence[float]) -> tuple[bool, ...]:
-    """Of each time: did a call of these wait at every moment since the time before?"""
+    """Return for each time whether some call waited at every moment since the previous time."""
     waits: list[list[float]] = []
     """Periods in which some call waited: begin and end, in order."""
     for call in sorted(calls, key=lambda each: each.arrival_s):

@@ -28,7 +28,7 @@ def wrong_profiles(trace: Trace, declared: Sequence[str]) -> dict[str, AppProfil
 
 
 def larger(profile: AppProfile, factor: float) -> AppProfile:
-    """What is declared of tokens and calls, so many times as much; how runs differ is not declared."""
+    """Return the profile with all tokens and calls times ``factor``; its deviations are dropped."""
     return replace(
         profile,
         stages=tuple(scaled(stage, factor) for stage in profile.stages),

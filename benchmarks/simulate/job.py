@@ -38,7 +38,7 @@ class FiguringWatcher(ReplayWatcher, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is simulated. ``name`` tells it from the others."""
+    """One simulation; ``name`` is unique among the jobs of a command."""
 
     name: str
     trace: Trace
@@ -54,14 +54,14 @@ class Job:
     figures: Figures | None = None
     """More figures for the summary, under keys of their own; a function of a module."""
     watch: Callable[[], FiguringWatcher] | None = None
-    """Makes who watches, where more is to be known than calls and runs tell."""
+    """Factory of an observer, for figures that calls and runs do not contain."""
     replay: type[Replay] = Replay
     """A replay in which clients behave otherwise, for experiments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a job."""
+    """The result of a job."""
 
     name: str
     summary: dict[str, Any]
@@ -71,7 +71,7 @@ class Outcome:
 def run_job(
     job: Job, say: Say = lambda text: None, watcher: ReplayWatcher | None = None
 ) -> Outcome:
-    """Simulate; ``say`` is told of progress now and then."""
+    """Simulate; ``say`` receives the progress now and then."""
     own = None if job.watch is None else job.watch()
     assert own is None or watcher is None, "a replay has one watcher"
     replay = job.replay(job.trace, job.system, job.costs, job.options, own or watcher)

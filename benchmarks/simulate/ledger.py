@@ -16,10 +16,10 @@ from fairserve.benchmarks.simulate.job import Job, Outcome, Say, run_job
 from fairserve.engine.simulated.replay_watcher import ReplayWatcher
 from fairserve.interactions.call import Call
 from fairserve.interactions.run_end import RunEnd
+from fairserve.platform.control.call_state import refusal_fields
 from fairserve.platform.control.record import CallRecord, InteractionRecord
 from fairserve.platform.db import schema
 from fairserve.platform.db.engine import SessionFactory, connect, session_factory
-from fairserve.platform.monitoring.live import refusal_fields
 from fairserve.platform.reporting.usage.repository import upsert_calls, upsert_interactions
 from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.tenancy.prices.book import PriceBook

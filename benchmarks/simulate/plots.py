@@ -1,7 +1,7 @@
 """Plots of a simulation as PNG files, in the forms that the papers use.
 
-Per system: the service that each client receives over time, and its response time. Over all systems:
-bars, and the front of throughput against fairness.
+Each system has the service that each client receives over time, and its response time. All systems
+together have bars, and the front of throughput against fairness.
 """
 
 from __future__ import annotations
@@ -9,24 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
+from fairserve.benchmarks.plots import caption, color, save, sheet
 from fairserve.benchmarks.simulate.job import Outcome
 from fairserve.benchmarks.simulate.table import Summary
 
 MOST_CLIENTS = 10
-"""Curves in one plot: the clients with most service."""
-COLORS = (
-    "#1f5c99", "#c2492d", "#3f8f4f", "#8a5aa8", "#b8860b",
-    "#2aa0a4", "#d0699a", "#6b6b6b", "#7a9a1f", "#4c4cc0",
-)  # fmt: skip
+"""Curves in one plot at most: those of the clients with most service."""
 
 
 def draw(outcomes: Sequence[Outcome], folder: Path) -> list[Path]:
-    """All plots of these systems, in a folder that is made if it is missing; returns their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Draw all plots of these systems; return their paths."""
     paths = []
     for outcome in outcomes:
         if outcome.curves is None:
@@ -65,14 +57,12 @@ def over_time(
     centres_s: Sequence[float],
     by_client: Mapping[str, Sequence[float | None]],
 ) -> Path:
-    """A line a client."""
+    """Draw a line for each client."""
     figure, [axes] = sheet(1)
-    for (client, values), color in zip(by_client.items(), COLORS, strict=False):
+    for number, (client, values) in enumerate(by_client.items()):
         line = [float("nan") if value is None else value for value in values]
-        axes.plot(centres_s, line, label=client, color=color, linewidth=1.2)
-    axes.set_title(title, fontsize=10)
-    axes.set_xlabel("time (s)")
-    axes.set_ylabel(y)
+        axes.plot(centres_s, line, label=client, color=color(number), linewidth=1.2)
+    caption(axes, title, "time (s)", y)
     axes.set_ylim(bottom=0)
     axes.legend(fontsize=7, ncols=2)
     return save(figure, path)
@@ -103,50 +93,26 @@ _PANELS: tuple[tuple[str, Callable[[Summary], float]], ...] = (
 
 
 def bars(path: Path, summaries: Mapping[str, Summary]) -> Path:
-    """A bar a system: throughput, TTFT p99, mean service difference, Jain's index."""
+    """Draw a bar for each system: throughput, TTFT p99, mean service difference, Jain's index."""
     figure, panels = sheet(len(_PANELS), width=2.9)
     names = list(summaries)
-    colors = [COLORS[number % len(COLORS)] for number in range(len(names))]
+    colors = [color(number) for number in range(len(names))]
     for axes, (title, value) in zip(panels, _PANELS, strict=True):
         axes.barh(names, [value(summaries[name]) for name in names], color=colors)
         axes.invert_yaxis()
-        axes.set_title(title, fontsize=9)
-        axes.tick_params(labelsize=8)
+        caption(axes, title)
         if axes is not panels[0]:
             axes.set_yticklabels([])
     return save(figure, path)
 
 
 def front(path: Path, summaries: Mapping[str, Summary]) -> Path:
-    """Throughput against Jain's index: the best is at the upper right."""
+    """Draw throughput against Jain's index: the best system is at the upper right."""
     figure, [axes] = sheet(1)
     for number, (name, summary) in enumerate(summaries.items()):
         x, y = _throughput(summary), _jain(summary)
-        axes.plot(x, y, "o", color=COLORS[number % len(COLORS)])
+        axes.plot(x, y, "o", color=color(number))
         axes.annotate(name, (x, y), textcoords="offset points", xytext=(5, 4), fontsize=8)
-    axes.set_xlabel("throughput (tokens/s)")
-    axes.set_ylabel("Jain's index")
+    caption(axes, "", "throughput (tokens/s)", "Jain's index")
     axes.margins(0.15)
     return save(figure, path)
-
-
-def sheet(
-    panels: int, *, width: float = 5.6, height: float = 3.6, across: int | None = None
-) -> tuple[Figure, list[Axes]]:
-    """An empty figure with so many panels of ``width`` by ``height`` inches, beside each other or
-    ``across`` in a row.
-    """
-    in_a_row = across or panels
-    rows = -(-panels // in_a_row)
-    figure = Figure(figsize=(width * in_a_row, height * rows), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = [figure.add_subplot(rows, in_a_row, number + 1) for number in range(panels)]
-    for each in axes:
-        each.grid(alpha=0.3)
-    return figure, axes
-
-
-def save(figure: Figure, path: Path) -> Path:
-    """Write it; the same figure makes the same bytes."""
-    figure.savefig(path, metadata={"Software": None})
-    return path

@@ -57,8 +57,6 @@ class KvSequence:
         """Times that a batch was missing."""
         self.restarts = 0
         """Times that a restart of the worker was detected."""
-        self.given_up = 0
-        """Times that missing batches were no longer available."""
         self._last: bytes | None = None
         """Batch before ``next``, if it was taken in this generation of the worker."""
         self._last_live: int | None = None
@@ -209,7 +207,6 @@ class KvSequence:
 
     def _give_up(self, sequence: int | None) -> None:
         """Give up the batches before this one; None: before the next one that arrives."""
-        self.given_up += 1
         if sequence is not None:
             self.next = sequence
         self._last = None

@@ -1,9 +1,9 @@
-"""What a forward pass takes, in seconds, and how much an engine holds: linear models by name or file.
+"""Seconds of a forward pass and sizes of an engine: linear models by name or file.
 
 A pass that prefills takes ``base + tokens * per_token + pairs * per_pair``, where pairs are of a
 computed token and one that it attends to; a decode step takes ``base + sequences * per_sequence + held
-tokens * per_held_token``; a pass that does both takes what both add to one base, that of prefills.
-``a10g-llama2-7b`` is fitted to what the VTC paper's tables imply (ALGORITHMS section 9). The others are
+tokens * per_held_token``; a pass that does both adds both to one base, that of prefills.
+``a10g-llama2-7b`` is fitted to the VTC paper's tables (ALGORITHMS section 9). The others are
 rooflines: weights and KV cache are read at a share of the memory bandwidth, arithmetic runs at a share
 of the peak; the two are added, as if they never overlapped. Weakness: a roofline is right about ratios,
 and some ten percent off in absolute times; engine/simulated/pass_fit.py fits measured passes.
@@ -20,18 +20,18 @@ from typing import Any, Literal, get_args
 from fairserve.engine.simulated.pass_curve import PassCurve, checked, seconds_at
 
 _MOST_S = 1e9
-"""Of any coefficient: JSON has no infinity, but numbers that no float can hold."""
+"""Largest coefficient: JSON has no infinity, but numbers that no float can hold."""
 
 Loop = Literal["prefill-first", "mixed", "vtc-artifact"]
 
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """One model on one accelerator. Times are seconds, sizes tokens."""
+    """The costs of one model on one accelerator. Times are seconds, sizes tokens."""
 
     name: str
     kv_capacity_tokens: int
-    """Of one worker's pool."""
+    """Capacity of one worker's pool, in tokens."""
     prefill_base_s: float
     prefill_s_per_token: float
     prefill_s_per_pair: float
@@ -39,18 +39,18 @@ class CostModel:
     decode_s_per_sequence: float
     decode_s_per_held_token: float
     max_prefill_tokens: int = 8192
-    """Computed in one pass; longer prompts take several. With the loop ``mixed`` the tokens of running
-    decodes count, too."""
+    """Most prompt tokens of one pass; longer prompts take several. With the loop ``mixed`` the tokens of
+    running decodes count, too."""
     max_running: int = 256
-    """Sequences in the batch."""
+    """Most sequences in the batch."""
     loop: Loop = "prefill-first"
     """``prefill-first`` tries to admit before every pass and prefers prompts to decoding; ``mixed`` is
     the loop of the embedded engine, which decodes in every pass and prefills beside it;
     ``vtc-artifact`` is the loop of the VTC paper's code (ALGORITHMS section 9)."""
     pass_curve: PassCurve = ()
-    """What a pass takes beside all that, by its tokens: prompt tokens and decoding sequences alike."""
+    """Further seconds of a pass, by the number of prompt tokens and decoding sequences."""
     origin: str = ""
-    """Where the numbers come from."""
+    """Origin of the numbers."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -74,7 +74,7 @@ class CostModel:
             raise ValueError(f"loop is {self.loop!r}; allowed: {allowed}")
 
     def prefill_s(self, tokens: int, pairs: float) -> float:
-        """A pass over so many prompt tokens."""
+        """Return the seconds of a pass over so many prompt tokens."""
         return (
             self.prefill_base_s
             + tokens * self.prefill_s_per_token
@@ -83,7 +83,7 @@ class CostModel:
         )
 
     def decode_s(self, sequences: int, held_tokens: int, steps: int) -> float:
-        """So many decode steps in a row of a batch that holds ``held_tokens`` at the first one."""
+        """Return the seconds of decode steps, whose batch holds ``held_tokens`` at the first one."""
         each_s = (
             self.decode_base_s
             + sequences * self.decode_s_per_sequence
@@ -94,7 +94,7 @@ class CostModel:
         return steps * each_s + growth_s * (steps * (steps - 1) // 2)
 
     def mixed_s(self, tokens: int, pairs: float, sequences: int, held_tokens: int) -> float:
-        """A pass over prompt tokens and one decode step of a batch at once."""
+        """Return the seconds of a pass over prompt tokens that is also a decode step of a batch."""
         return (
             self.prefill_base_s
             + tokens * self.prefill_s_per_token
@@ -106,13 +106,13 @@ class CostModel:
 
 
 def pairs(cached_tokens: int, computed_tokens: int) -> float:
-    """Pairs of a computed token and those before it, itself included."""
+    """Return the pairs of a computed token and those before it, itself included."""
     return computed_tokens * cached_tokens + computed_tokens * (computed_tokens + 1) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """Data sheet: dense bf16 FLOP/s, bytes/s and bytes."""
+    """A data sheet: dense bf16 FLOP/s, bytes/s and bytes."""
 
     flops_per_s: float
     memory_bytes_per_s: float
@@ -121,7 +121,7 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """Sizes of a decoder."""
+    """The sizes of a decoder."""
 
     parameters: float
     layers: int
@@ -131,20 +131,20 @@ class ModelShape:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Keys and values of all layers, two bytes each number."""
+        """Return the bytes of a token's keys and values in all layers, two bytes each number."""
         return 2 * 2 * self.layers * self.kv_heads * self.head_dim
 
 
 BANDWIDTH_EFFICIENCY = 0.8
 COMPUTE_EFFICIENCY = 0.55
 MEMORY_SHARE = 0.88
-"""Of the accelerator's memory, for weights and KV cache; the rest is activations."""
+"""Share of the accelerator's memory for weights and KV cache; the rest is activations."""
 PASS_OVERHEAD_S = 0.003
-"""Scheduling, sampling and launches of one pass."""
+"""Seconds of scheduling, sampling and launches of one pass."""
 
 
 def roofline(name: str, accelerator: Accelerator, model: ModelShape) -> CostModel:
-    """A model's costs from data sheets and the efficiencies above."""
+    """Return a model's costs from data sheets and the efficiencies above."""
     compute = accelerator.flops_per_s * COMPUTE_EFFICIENCY
     bandwidth = accelerator.memory_bytes_per_s * BANDWIDTH_EFFICIENCY
     weights_bytes = 2 * model.parameters
@@ -195,9 +195,9 @@ COST_MODELS: Mapping[str, CostModel] = {
 
 
 def cost_model(name: str) -> CostModel:
-    """By name, or from a JSON file of the fields of :class:`CostModel`.
+    """Return a cost model by name, or from a JSON file of the fields of :class:`CostModel`.
 
-    Raises ValueError that names the file and the field, and what is allowed.
+    Raises ValueError that names the file, the field and the allowed values.
     """
     if name in COST_MODELS:
         return COST_MODELS[name]

@@ -1,4 +1,4 @@
-"""The KV pool of one engine: what single calls hold, and the prefix cache in what is left.
+"""The KV pool of one engine: tokens held by single calls, and the prefix cache in the rest.
 
 A full block of a prompt belongs to its call until a pass over it begins. From then on it is in the
 prefix cache, locked while a call on its path runs, and calls that enter later share it, in that very
@@ -18,30 +18,30 @@ from fairserve.scheduling.prefix_node import Node
 
 @dataclass(slots=True)
 class _Holding:
-    """A running call's part."""
+    """The part of one running call."""
 
     shared_tokens: int
-    """Of its prompt, what is in the cache."""
+    """Tokens of its prompt that are in the prefix cache."""
     locked: Node | None
 
 
 class KvPool:
-    """Calls register, enter when they fit, share what they compute, and leave."""
+    """The pool: calls register, enter when they fit, share computed blocks, and leave."""
 
     def __init__(self, capacity_tokens: int, block_tokens: int, room: Room | None = None) -> None:
-        """With a ``room`` of its own, nothing is cached."""
+        """Make an empty pool. With a ``room`` of its own, nothing is cached."""
         self._caching = room is None
         self._room: Room = ReservedRoom(capacity_tokens) if room is None else room
         self.cache = BlockPrefixCache(capacity_tokens, block_tokens)
-        """For the local scheduler, to be read only."""
+        """Prefix cache for the local scheduler, which only reads it."""
         self._held: dict[str, _Holding] = {}
 
     def register(self, call_id: str, keys: BlockKeys) -> None:
-        """A call waits here; ``keys`` are of its prompt's full blocks."""
+        """Add a waiting call; ``keys`` are those of its prompt's full blocks."""
         self.cache.register(call_id, keys if self._caching else ())
 
     def forget(self, call_id: str) -> None:
-        """It has left, waiting or running."""
+        """Remove a call, waiting or running."""
         self.cache.forget(call_id)
         holding = self._held.pop(call_id, None)
         if holding is not None:
@@ -51,7 +51,7 @@ class KvPool:
             self.cache.resize(self._room.for_cache())
 
     def enter(self, call: LocalCall, samples: int, output_tokens: int, step: int) -> int | None:
-        """Take a call into the batch: its cached prompt tokens, or None if it does not fit."""
+        """Add a call to the batch. Return its cached prompt tokens, or None if it does not fit."""
         cached, _, _ = self.cache.match(call)
         locked = self.cache.lock(call.call_id) if cached else None
         held = call.prompt_tokens - cached + samples  # the first tokens come with the prompt
@@ -66,7 +66,7 @@ class KvPool:
         return cached
 
     def computed(self, call_id: str, tokens: int) -> None:
-        """The pass that begins now completes so many tokens of the prompt: others may share them."""
+        """Record that the beginning pass completes so many prompt tokens: other calls may share them."""
         holding = self._held[call_id]
         blocks = min(tokens // self.cache.block_tokens, self.cache.full_blocks(call_id))
         shared_tokens = blocks * self.cache.block_tokens

@@ -13,4 +13,4 @@ WORKERS: Mapping[Loop, type[SimulatedWorker]] = {
     "mixed": MixedWorker,
     "vtc-artifact": SimulatedWorker,
 }
-"""``factory(costs, scheduler, block_tokens, listener)``."""
+"""Worker class of each loop: ``factory(costs, scheduler, block_tokens, listener)``."""

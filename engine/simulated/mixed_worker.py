@@ -1,9 +1,9 @@
 """The loop of the embedded engine in virtual time: every pass decodes, and prefills beside it.
 
-A pass has a budget of tokens (``max_prefill_tokens``). Running decodes take one each, then prefills
-under way and new calls take what is left, in chunks, so a long prompt delays running streams by passes
-of that size and no longer ones. A prompt is shared once all of it is computed: calls of one prefix that
-arrive together compute it each, as the engine has it.
+A pass has a budget of tokens (``max_prefill_tokens``). Running decodes take one each, then begun
+prefills and new calls take the rest, in chunks, so a long prompt delays running streams by passes of
+that size at most. A prompt is shared once all of it is computed: calls of one prefix that arrive
+together compute it each, as in the engine.
 
 Passes without a prefill are decode steps, fused where nothing can be admitted, as in the other loops.
 """
@@ -16,7 +16,7 @@ from fairserve.engine.simulated.worker import BatchedCall, SimulatedWorker
 
 
 class MixedWorker(SimulatedWorker):
-    """For cost models with the loop ``mixed``."""
+    """A worker for cost models with the loop ``mixed``."""
 
     def advance(self, now_s: float) -> None:
         """Complete the pass that ends now, its decodes before its prefills, and begin the next one."""
@@ -52,7 +52,7 @@ class MixedWorker(SimulatedWorker):
         )
 
     def _share(self, sequence: BatchedCall) -> None:
-        """Not yet: see :meth:`_enter_decoding`."""
+        """Share nothing yet: see :meth:`_enter_decoding`."""
 
     def _enter_decoding(self, sequence: BatchedCall, now_s: float) -> None:
         self._pool.computed(sequence.call.call_id, sequence.call.prompt_tokens)

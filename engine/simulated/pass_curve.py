@@ -1,9 +1,8 @@
 """Seconds of a pass by its number of tokens, as points with straight lines between them.
 
 Where a batch begins to fill a processor, time is not linear in tokens: on a CPU one token is quick,
-two may take nearly twice as long, and eight no longer than two. A curve says so with a point for each
-power of two or so. Before its first point it is level, beyond its last one it goes on as between the
-last two.
+two may take nearly twice as long, and eight no longer than two. A curve has a point for each power of
+two or so. Before its first point it is level, beyond its last one it continues as between the last two.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 PassCurve = tuple[tuple[int, float], ...]
-"""``(tokens, seconds)``, by tokens; empty: no time at all."""
+"""Points ``(tokens, seconds)``, by tokens; empty: no time at all."""
 
 
 def checked(points: object, most_s: float) -> PassCurve:
-    """Points as they come from JSON. Raises ValueError that says what is wrong with them."""
+    """Check points from JSON and return them as a curve. Raises ValueError that names the bad point."""
     allowed = "allowed: pairs of tokens, rising from 1 or more, and seconds; none, or at least two"
     if not isinstance(points, Sequence) or isinstance(points, str) or len(points) == 1:
         raise ValueError(f"pass_curve is {points!r}; {allowed}")
@@ -35,7 +34,7 @@ def checked(points: object, most_s: float) -> PassCurve:
 
 
 def seconds_at(curve: PassCurve, tokens: int) -> float:
-    """What the curve says of a pass of so many tokens; never below 0. O(log points)."""
+    """Return the curve's seconds for a pass of so many tokens; never below 0. O(log points)."""
     if not curve:
         return 0.0
     if tokens <= curve[0][0]:

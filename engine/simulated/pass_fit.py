@@ -1,10 +1,10 @@
-"""A cost model from measured passes: least squares of the relative errors, no coefficient below zero.
+"""Fits a cost model to measured passes: least squares of relative errors, no coefficient below zero.
 
 Every pass is one equation of the cost model (engine/simulated/cost_model.py), divided by its time, so
 that a decode step of some milliseconds counts as much as a prefill of a second. Either all is linear,
 and passes with a prefill share one base and others have theirs. Or, with ``knots``, the bases and the
 time per prompt token give way to a curve over the tokens of a pass, whose height at each knot is
-fitted. Weakness: what does not depend on these counts (how lengths of a batch differ) is not in it.
+fitted. Weakness: other influences than these counts, such as unequal lengths in a batch, are left out.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPass:
-    """One forward pass, its whole step included."""
+    """The measurement of one forward pass, its whole step included."""
 
     took_s: float
     prefill_tokens: int
     prefill_pairs: float
     sequences: int
-    """That decode."""
+    """Decoding sequences."""
     held_tokens: int
-    """By these sequences, their new tokens included."""
+    """Tokens that these sequences hold, their new ones included."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassFit:
-    """A fitted model, and what it says of the passes it was fitted to."""
+    """A fitted model and its errors on the passes."""
 
     costs: CostModel
     residuals: tuple[float, ...]
-    """Of each pass: its modelled time over its measured one, less 1."""
+    """Relative error of each pass: its modelled time over its measured one, less 1."""
 
     @property
     def median_residual(self) -> float:
-        """Half of the passes are closer."""
+        """Return the median of the absolute relative errors."""
         return median(abs(residual) for residual in self.residuals)
 
     @property
     def worst_residual(self) -> float:
-        """The pass that fits least."""
+        """Return the largest absolute relative error."""
         return max(abs(residual) for residual in self.residuals)
 
 
@@ -64,7 +64,7 @@ def fit(
     loop: Loop = "mixed",
     origin: str = "",
 ) -> PassFit:
-    """The cost model that comes nearest to these passes.
+    """Return the cost model that fits these passes best.
 
     ``knots``: tokens of a pass, rising, at least two. Raises ValueError unless there are passes that
     prefill and such that only decode. It needs scipy: ``pip install 'fairserve[bench]'``.
@@ -103,7 +103,7 @@ def fit(
 
 
 def knots_of(passes: Sequence[MeasuredPass]) -> list[int]:
-    """Sizes of measured passes, each at least twice the one before it, and the largest."""
+    """Return sizes of measured passes, each at least twice the one before it, and the largest."""
     sizes = sorted({each.prefill_tokens + each.sequences for each in passes})
     knots = [sizes[0]]
     for size in sizes:
@@ -120,7 +120,7 @@ def _linear(each: MeasuredPass) -> tuple[float, ...]:
 
 
 def _weights(each: MeasuredPass, knots: Sequence[int]) -> Array:
-    """How much of each knot's height a pass takes."""
+    """Return the weight of each knot's height in a pass."""
     tokens = each.prefill_tokens + each.sequences
     weights = np.zeros(len(knots))
     at = min(max(1, int(np.searchsorted(knots, tokens))), len(knots) - 1)

@@ -1,4 +1,4 @@
-"""Planned calls of a trace as calls of the core: who asks, how much, and with which block keys."""
+"""Makes calls of the core from the planned calls of a trace: client, sizes, and block keys."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCal
 from fairserve.interactions.call import Call, client_id
 
 Isolation = Literal["none", "tenant", "app", "user"]
-"""Who shares cached prefixes: all, a tenant's users, or a user with itself."""
+"""Scope of shared cached prefixes: all calls, or those of a tenant, an app or a user."""
 
 _MODEL = "model"
 _SCOPE_BITS = 40
-"""Block ids of a trace are below 2 to this power; what is above tells apart sessions and salts."""
+"""Block ids of a trace are below 2 to this power; higher bits separate sessions and salts."""
 
 
 class Plans:
-    """What the calls of one trace are. A call's ``max_tokens`` is the longest output of its app, since
-    traces do not tell it: the schedulers must not learn an output's length from its bound.
+    """Makes the calls of one trace. A call's ``max_tokens`` is the longest output of its app, since
+    traces lack it: the schedulers must not learn an output's length from its bound.
     """
 
     def __init__(self, trace: Trace, isolation: Isolation) -> None:
@@ -34,7 +34,7 @@ class Plans:
             self._longest_output[app] = max(self._longest_output.get(app, 1), longest)
 
     def call(self, interaction: Interaction, planned: TraceCall) -> Call:
-        """Without block keys, which are many: they are made when the call arrives."""
+        """Return a call without its many block keys, which are made when it arrives."""
         run_id = interaction.interaction_id
         return Call(
             call_id=f"{run_id}/{planned.call_id}",
@@ -53,7 +53,7 @@ class Plans:
         )
 
     def block_keys(self, interaction: Interaction, planned: TraceCall) -> array[int]:
-        """The trace's ids, set apart by session or salt. O(blocks)."""
+        """Return the trace's block ids, separated by session or salt. O(blocks)."""
         salt = self._salt(interaction)
         offset = 0
         if salt:
@@ -77,7 +77,7 @@ class Plans:
 
 
 def check_sizes(trace: Trace, costs: CostModel) -> None:
-    """Raises TraceError for a call that never fits into a worker's pool, or an id that is too large."""
+    """Raise TraceError for a call that never fits into a worker's pool, or an id that is too large."""
     capacity = costs.kv_capacity_tokens
     for interaction in trace.interactions:
         for call in interaction.calls:

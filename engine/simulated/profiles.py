@@ -1,7 +1,7 @@
 """The token profiles that the apps of a trace would have registered: the trace's own means.
 
 A stage's numbers are the means over all calls of the app at that depth of their graphs. Weakness: the
-whole trace is known beforehand; what a wrongly declared profile does is seen by giving one.
+whole trace is known in advance; declare other profiles to see the effect of wrong ones.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from fairserve.interactions.profile import AppProfile, StageProfile
 from fairserve.interactions.profile_statistics import run_lengths
 
 _MOST_STAGES = 32
-"""Later ones count as the last."""
+"""Most stages of a profile; later ones count as the last."""
 _LONGEST_IDLE_S = 7 * 86_400.0
 
 
 def stages_of(interaction: Interaction) -> dict[str, int]:
-    """The stage of each call: 1 + the longest path from a root."""
+    """Return the stage of each call: 1 + the longest path from a root."""
     stages: dict[str, int] = {}
     for call in interaction.calls:
         stages[call.call_id] = 1 + max((stages[dep] for dep in call.deps), default=0)
@@ -26,7 +26,7 @@ def stages_of(interaction: Interaction) -> dict[str, int]:
 
 
 def profiles_of(trace: Trace) -> dict[str, AppProfile]:
-    """By app. Idle time-outs are longer than the longest gap, so that no run expires in one."""
+    """Return a profile for each app. Idle time-outs exceed the longest gap, so no run expires in one."""
     tokens: dict[str, dict[int, list[tuple[int, int, int]]]] = defaultdict(
         lambda: defaultdict(list)
     )

@@ -1,7 +1,7 @@
-"""A trace through the dispatcher that serves and simulated workers, in virtual time.
+"""Replays a trace through the serving dispatcher and simulated workers, in virtual time.
 
 Closed loop: a call arrives ``gap_s`` after its dependencies have ended, so slow service delays the rest
-of its run. A refusal aborts the run, or is tried again after ``Retry-After``. Everything is
+of its run. A rejected call aborts its run, or is retried after ``Retry-After``. Everything is
 deterministic: events are taken in order of time, then arrivals before deliveries before passes before
 ticks, then in the order in which they were made.
 
@@ -36,14 +36,14 @@ _ARRIVAL, _DELIVERY, _PASS, _TICK = range(4)
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """An interaction under way."""
+    """An interaction in progress."""
 
     interaction: Interaction
     waits: dict[str, int]
-    """Dependencies of each call that have not ended."""
+    """Number of each call's dependencies that have not ended."""
     dependents: dict[str, list[TraceCall]]
     left: int
-    """Calls that have not ended."""
+    """Number of calls that have not ended."""
     tries: int = 0
     aborted: bool = False
 
@@ -63,12 +63,12 @@ class _Live:
 
 
 _Due = Interaction | _Live | ev.Admit | int | None
-"""What happens at a time: a run or a call arrives, a grant reaches its worker, a worker's pass ends (its
+"""Event in the queue: a run or a call arrives, a grant reaches its worker, a worker's pass ends (its
 number), or a tick."""
 
 
 class Replay:
-    """One trace, one system. :meth:`run` may be called once."""
+    """The replay of one trace with one system. :meth:`run` may be called once."""
 
     def __init__(
         self,
@@ -120,10 +120,10 @@ class Replay:
     # --- the loop ---------------------------------------------------------------------------------
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> ReplayResult:
-        """All of the trace, or until its time is over. ``progress`` is told ended and all calls."""
+        """Replay all of the trace, or until ``until_s``. ``progress`` gets the ended and all calls."""
         for interaction in self._trace.interactions:
             self._push(interaction.arrival_s, _ARRIVAL, interaction)
-        total, told = self._trace.calls, 0
+        total, reported = self._trace.calls, 0
         while self._queue:
             now_s, _, _, what = heapq.heappop(self._queue)
             if now_s > self._options.until_s:
@@ -131,9 +131,9 @@ class Replay:
                 break
             self._now_s = now_s
             self._take(what)
-            if progress is not None and len(self._calls) >= told + 500:
-                told = len(self._calls)
-                progress(told, total)
+            if progress is not None and len(self._calls) >= reported + 500:
+                reported = len(self._calls)
+                progress(reported, total)
         assert not self._live, f"{len(self._live)} calls never ended"
         begin_s = min((call.arrival_s for call in self._calls), default=0.0)
         span_s = max((call.end_s for call in self._calls), default=0.0) - begin_s
@@ -142,7 +142,7 @@ class Replay:
         return ReplayResult(self._calls, self._runs, busy_share, self._profiles.changes)
 
     def _stop(self) -> None:
-        """The time is over."""
+        """End all calls at ``until_s``."""
         self._now_s = self._options.until_s
         generated = dict(
             total for worker in self._workers for total in worker.progress(self._now_s)
@@ -203,7 +203,7 @@ class Replay:
                 self._plan(run, call)
 
     def _plan(self, run: _Run, planned: TraceCall) -> None:
-        """The call arrives after its gap."""
+        """Schedule the arrival of a call after its gap."""
         at_s = self._now_s + planned.gap_s
         live = _Live(self._plans.call(run.interaction, planned), planned, run, at_s)
         if planned.gap_s > 0:
@@ -212,7 +212,7 @@ class Replay:
             self._submit(live)
 
     def _submit(self, live: _Live) -> None:
-        """The call arrives now."""
+        """Submit an arriving call."""
         if live.run.aborted:
             return
         call = live.call
@@ -363,7 +363,7 @@ class Replay:
             )
         )
 
-    # --- what workers tell ------------------------------------------------------------------------
+    # --- events of the workers --------------------------------------------------------------------
 
     def started(self, call_id: str, cached_tokens: int, now_s: float) -> None:
         """See :class:`~fairserve.engine.simulated.worker.Listener`."""

@@ -1,4 +1,4 @@
-"""How a trace is replayed: on what, with whose limits, weights and profiles."""
+"""Options of a replay: workers, limits, weights, profiles and time-outs."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from fairserve.throttling.base import Limits
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """How a trace is replayed. Times are seconds."""
+    """The options of a replay. Times are seconds."""
 
     workers: int = 1
     seed: int = 0
-    """Of the dispatcher."""
+    """Seed of the dispatcher."""
     dispatch_delay_s: float = 0.0
-    """From control's grant to the worker's queue."""
+    """Delay from control's grant to the worker's queue."""
     tick_s: float = 0.25
-    """Between two reports of what was decoded."""
+    """Interval of the reports of decoded tokens."""
     until_s: float = math.inf
-    """The replay stops here; calls under way are cancelled, and their runs are not reported."""
+    """End of the replay; running calls are cancelled, and their runs are not reported."""
     retries: int = 0
-    """How often a refused call is tried again after its ``Retry-After``; its run is aborted then."""
+    """Retries of a rejected call after its ``Retry-After``; then its run is aborted."""
     isolation: Isolation = "none"
-    """Who shares cached prefixes with whom."""
+    """Scope of shared cached prefixes."""
     limits: Limits = NO_LIMITS
-    """Of every app and its users."""
+    """Limits of every app and its users."""
     weights: Mapping[str, float] = field(default_factory=dict)
-    """By user; others have 1."""
+    """Weights by user; others have 1."""
     profiles: Mapping[str, AppProfile] = field(default_factory=dict)
-    """By app, as declared; others have the trace's own means."""
+    """Declared profiles by app; others have the trace's own means."""
     settings: Sequence[Setting] = ()
-    """Of apps, tenants, users and contracts, told after all of the above and over it. Budgets do not
-    bind: nothing has a price."""
+    """Settings of apps, tenants, users and quotas, applied after all of the above. Budgets do not bind:
+    tokens have no price."""
     learning: LearningOptions | None = None
-    """Profiles are learned from what the calls use; None: they stay as declared."""
+    """Options of learned profiles; None: profiles stay as declared."""
     learning_interval_s: float = 30.0
 
     def __post_init__(self) -> None:
@@ -53,4 +53,7 @@ class ReplayOptions:
                 f"learning_interval_s is {self.learning_interval_s}; allowed: 0 or more"
             )
         if not self.tick_s > 0 or not self.dispatch_delay_s >= 0:
-            raise ValueError("tick_s must be over 0, dispatch_delay_s 0 or more")
+            raise ValueError(
+                f"tick_s is {self.tick_s}, dispatch_delay_s is {self.dispatch_delay_s};"
+                " allowed: over 0, and 0 or more"
+            )

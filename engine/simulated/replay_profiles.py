@@ -1,7 +1,7 @@
-"""The profiles of a replay's apps: as declared, or learned while it runs by the very code that serves.
+"""The profiles of a replay's apps: as declared, or learned while it runs by the serving code.
 
-The service learns from the ledger's rows; here the calls that have ended are those rows. Learning looks
-at them every so many virtual seconds, as the service does.
+The service learns from the ledger's rows; here the ended calls are those rows. Profiles are learned from
+them every ``learning_interval_s`` virtual seconds, as in the service.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from fairserve.scheduling.events import AppChanged
 
 @dataclass(frozen=True, slots=True)
 class ProfileChange:
-    """A profile began to hold."""
+    """A profile that comes into force."""
 
     app: str
     interactions: int
-    """Of the app whose calls were seen by then."""
+    """Interactions of the app whose calls were seen until then."""
     held: InForce
 
 
 class ReplayProfiles:
-    """What each app declared, and what holds."""
+    """The declared profile of each app, and the one in force."""
 
     def __init__(self, trace: Trace, options: ReplayOptions) -> None:
         self._options = options
@@ -42,20 +42,20 @@ class ReplayProfiles:
         self._runs: dict[str, dict[str, tuple[float, RunSeen]]] = defaultdict(dict)
         self._tenants: dict[str, str] = {}
         self._numbers: dict[str, int] = {}
-        """Of the apps of a tenant, as they come."""
+        """Number of each app among those of its tenant, in the order of the trace."""
         for run in trace.interactions:
             if run.app not in self._tenants:
                 self._tenants[run.app] = run.tenant
                 before = sum(tenant == run.tenant for tenant in self._tenants.values())
                 self._numbers[run.app] = before
         self._served: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
-        """By tenant: calls, and their input, system and output tokens."""
-        self._news: set[str] = set()
+        """Served calls of each tenant, and their input, system and output tokens."""
+        self._changed: set[str] = set()
         self._due_s = 0.0
         self.changes: list[ProfileChange] = []
 
     def declared(self) -> list[AppChanged]:
-        """All apps, at the beginning."""
+        """Return the profiles of all apps at the beginning."""
         if self._learning is None:
             return [self._event(app, profile) for app, profile in self._declared.items()]
         events = []
@@ -69,7 +69,7 @@ class ReplayProfiles:
         return AppChanged(app, profile, self._options.limits)
 
     def call_ended(self, call: Call, usage: TokenUsage, arrival_s: float) -> None:
-        """A call ended; one that was served counts."""
+        """Record the end of a call; only served calls count."""
         if self._learning is None or not (usage.prompt_tokens or usage.output_tokens):
             return
         seen = CallSeen(
@@ -94,23 +94,23 @@ class ReplayProfiles:
             arrival_s,
             RunSeen(made + 1, False, 0.0, tokens + seen.tokens),
         )
-        self._news.add(call.app)
+        self._changed.add(call.app)
 
     def run_ended(self, end: RunEnd, now_s: float) -> None:
-        """An interaction ended."""
+        """Record the end of an interaction."""
         found = self._runs[end.app].get(end.interaction_id)
         if found is not None:
             ended = end.state in ENDED_BY_ITSELF
             self._runs[end.app][end.interaction_id] = (now_s, found[1]._replace(ended=ended))
 
     def due(self, now_s: float) -> list[AppChanged]:
-        """The profiles that hold from now on; learns when its interval is over."""
+        """Return the profiles that come into force; learns when its interval is over."""
         if self._learning is None or now_s < self._due_s:
             return []
         self._due_s = now_s + self._options.learning_interval_s
         unused = {app for app, held in self._held.items() if held.source == "declared"}
-        news, self._news = sorted(self._news | unused), set()
-        return [event for app in news if (event := self._learn(app, now_s)) is not None]
+        changed, self._changed = sorted(self._changed | unused), set()
+        return [event for app in changed if (event := self._learn(app, now_s)) is not None]
 
     def _learn(self, app: str, now_s: float) -> AppChanged | None:
         options = self._learning
@@ -139,7 +139,7 @@ class ReplayProfiles:
         return self._event(app, held.profile)
 
     def _mean_of(self, tenant: str, min_samples: int) -> StageProfile | None:
-        """What the calls of all apps of a tenant have used; None where there are too few."""
+        """Return the mean use of the calls of a tenant's apps; None if there are too few."""
         calls, *tokens = self._served[tenant]
         if calls < min_samples or not sum(tokens):
             return None

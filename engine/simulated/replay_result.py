@@ -1,4 +1,4 @@
-"""What came of a replay."""
+"""The result of a replay."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fairserve.scheduling.metrics import CallSample, RunSample
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What happened, for :func:`fairserve.scheduling.metrics.summarise`."""
+    """Samples of a replay, for :func:`fairserve.scheduling.metrics.summarise`."""
 
     calls: list[CallSample]
     runs: list[RunSample]
     busy_share: float
-    """Of the workers' time from the first arrival to the last end, the part with a pass under way."""
+    """Share of the workers' time, from the first arrival to the last end, with a running pass."""
     profiles: list[ProfileChange] = field(default_factory=list)
-    """Where they are learned: those that held, in the order of time."""
+    """Profiles in force over time, if they are learned."""

@@ -1,4 +1,4 @@
-"""Who wants to know more of a replay than its figures: every call and run with its owner."""
+"""An observer of a replay: it gets every call and run with its owner."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fairserve.scheduling.metrics import CallSample
 
 
 class ReplayWatcher(Protocol):
-    """Told while the replay runs, in virtual time: seconds since the trace's zero."""
+    """An observer that is notified in virtual time: seconds since the trace's zero."""
 
     def call_ended(
         self, call: Call, sample: CallSample, worker: str | None, refusal: Refuse | None
     ) -> None:
-        """A call ended, or was refused; one that is tried again is told again."""
+        """Handle the end or the rejection of a call; a retried call is reported again."""
         ...
 
     def run_ended(self, end: RunEnd, opened_s: float, ended_s: float) -> None:
-        """An interaction that had been accepted ended."""
+        """Handle the end of an admitted interaction."""
         ...

@@ -1,12 +1,12 @@
-"""What fits: whether an engine may take one more call into its batch.
+"""Decides if an engine may add one more call to its batch.
 
-Both tests know how much a call will generate, as engines do whose clients give the true length as
-``max_tokens``; nothing is ever preempted. ``ReservedRoom`` reserves the whole output when a call enters.
+Both tests know the output length of a call, as engines do whose clients give the true length as
+``max_tokens``; no call is ever preempted. ``ReservedRoom`` reserves the whole output when a call enters.
 ``FutureRoom`` is the test of the VTC paper's code: it looks ahead, since sequences that end leave their
 place to those that still grow, and so admits more.
 
-Counted is what calls hold beyond the prefix cache; what of the cache cannot be evicted is given with
-each question. A *step* is a decode step of the whole batch, numbered from the first.
+Tokens of calls beyond the prefix cache are counted; the locked part of the cache is an argument of each
+test. A *step* is a decode step of the whole batch, numbered from the first.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ class Room(Protocol):
     """The part of an engine's pool that belongs to single calls."""
 
     def fits(self, held: int, left: int, samples: int, locked: int, step: int) -> bool:
-        """Whether one more call fits that holds so many tokens and has so many steps left.
+        """Return True if one more call fits that holds so many tokens and has so many steps left.
 
         ``locked``: tokens of the prefix cache that could not be evicted then.
         """
         ...
 
     def enter(self, call_id: str, held: int, left: int, samples: int, step: int) -> None:
-        """It enters at this step."""
+        """Add a call at this step."""
         ...
 
     def shrink(self, call_id: str, tokens: int) -> None:
-        """So many of the tokens that it holds are in the prefix cache now."""
+        """Move so many of a call's tokens to the prefix cache."""
         ...
 
     def leave(self, call_id: str) -> None:
-        """It ended."""
+        """Remove a call."""
         ...
 
     def for_cache(self) -> int:
-        """Tokens that the prefix cache may occupy now, locked ones included."""
+        """Return the tokens that the prefix cache may occupy now, locked ones included."""
         ...
 
 
 class ReservedRoom:
-    """O(1) per question."""
+    """A test that reserves whole outputs. O(1)."""
 
     def __init__(self, capacity_tokens: int) -> None:
         self._capacity = capacity_tokens
@@ -74,15 +74,15 @@ class ReservedRoom:
 
 
 class FutureRoom:
-    """``max over i of left_i * (i + 1) + sum of held_j for j <= i``, by the most left first, stays
-    below the capacity (ALGORITHMS section 9). There is no prefix cache. O(batch) per question.
+    """A test of the future peak: ``max over i of left_i * (i + 1) + sum of held_j for j <= i``, by the
+    most left first, is below the capacity (ALGORITHMS section 9). There is no prefix cache. O(batch).
     """
 
     def __init__(self, capacity_tokens: int) -> None:
         self._capacity = capacity_tokens
         self._batch: list[tuple[int, int, str]] = []
-        """A sequence each: the last step as a negative number, so that the order never changes; what it
-        would have held at step 0; the call."""
+        """Entry of each sequence: its last step as a negative number, so that the order is constant; the
+        tokens that it would have held at step 0; its call."""
 
     def fits(self, held: int, left: int, samples: int, locked: int, step: int) -> bool:
         """See the protocol."""
@@ -100,17 +100,17 @@ class FutureRoom:
             insort(self._batch, (-step - left, share - step, call_id))
 
     def shrink(self, call_id: str, tokens: int) -> None:
-        """Nothing: there is no prefix cache that could hold them."""
+        """Do nothing: there is no prefix cache that could hold them."""
 
     def leave(self, call_id: str) -> None:
         """See the protocol."""
         self._batch = [entry for entry in self._batch if entry[2] != call_id]
 
     def for_cache(self) -> int:
-        """Nothing."""
+        """Return 0: there is no prefix cache."""
         return 0
 
 
 def _shares(held: int, samples: int) -> list[int]:
-    """What each sample holds: the first one the shared prompt, too."""
+    """Return the tokens of each sample; the first one holds the shared prompt, too."""
     return [held - samples + 1] + [1] * (samples - 1)

@@ -1,14 +1,14 @@
 """An engine in virtual time: continuous batching, a KV pool with a prefix cache, a local scheduler.
 
-What serves is the real local scheduler; only the forward pass is replaced by the time that a cost model
-gives it. A worker does one thing at a time: it prefills what it admitted, or decodes one token for all
-running sequences. Prompts come first, as in engines without mixed passes, several in one pass and long
-ones in chunks. Decode steps between which nothing can be admitted are one event (*fused*): their time
+The local scheduler is the real one; only the forward pass is replaced by the time of a cost model. A
+worker does one thing at a time: it prefills admitted prompts, or decodes one token for all running
+sequences. Prompts come first, as in engines without mixed passes, several in one pass and long ones in
+chunks. Decode steps between which nothing can be admitted are one event (*fused*): their time
 has a closed form.
 
-Whoever drives it calls :meth:`SimulatedWorker.advance` at :attr:`next_s` and is told through a
-:class:`Listener`; a listener may add calls while it is told. A prompt is in the prefix cache when it was
-computed; outputs are not cached, since traces do not say what was generated.
+The driver calls :meth:`SimulatedWorker.advance` at :attr:`next_s` and is notified through a
+:class:`Listener`, which may add calls in its methods. A prompt is in the prefix cache once it is
+computed; outputs are not cached, since traces do not contain them.
 
 Cost: O(log batch) per call and fused run of steps, O(batch) per step with a queue.
 """
@@ -31,37 +31,37 @@ _ARTIFACT_STEPS = 10
 
 
 class Listener(Protocol):
-    """Is told what happens to a worker's calls, in order of time."""
+    """A listener to a worker's calls, notified in order of time."""
 
     def started(self, call_id: str, cached_tokens: int, now_s: float) -> None:
-        """It left the worker's queue."""
+        """Handle a call that leaves the worker's queue."""
         ...
 
     def first_token(self, call_id: str, now_s: float) -> None:
-        """Its prompt was computed."""
+        """Handle the end of a call's prefill."""
         ...
 
     def ended(self, call_id: str, output_tokens: int, now_s: float) -> None:
-        """It generated all, over all samples."""
+        """Handle the end of a call; ``output_tokens`` are over all samples."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class BatchedCall:
-    """A call in the batch; its samples are generated side by side."""
+    """A call in the batch, whose samples are generated side by side."""
 
     call: LocalCall
     samples: int
     output_tokens: int
-    """Of each sample."""
+    """Output tokens of each sample."""
     cached_tokens: int
     """Prompt tokens that were in the prefix cache when it entered."""
     computed: int
-    """Prompt tokens that need no more computing when the present pass is over."""
+    """Prompt tokens that are computed at the end of the present pass."""
     decoding: bool = False
-    """Its prompt is computed, and its first tokens are out."""
+    """True once its prompt is computed and its first tokens are out."""
     last_step: int = 0
-    """The decode step with which it ends."""
+    """Decode step with which it ends."""
     first_step: int = 0
     """Decode steps before its first."""
 
@@ -85,32 +85,32 @@ class SimulatedWorker:
         """Samples and output tokens of waiting calls."""
         self._running: dict[str, BatchedCall] = {}
         self._prefilling: list[BatchedCall] = []
-        """Entered, and not all of the prompt computed."""
+        """Calls in the batch with an incomplete prompt."""
         self._ends: list[tuple[int, int, BatchedCall]] = []
         self._entered = 0
         self._batch_samples = 0
-        """Of all running calls."""
+        """Samples of all running calls."""
         self._sequences = 0
-        """Those that decode."""
+        """Sequences that decode."""
         self._held_tokens = 0
-        """By the sequences that decode, shared prompts counted once for each call."""
+        """Tokens of the decoding sequences, shared prompts counted once for each call."""
         self._step = 0
         """Decode steps so far."""
         self._charged_step = 0
-        """Up to where the scheduler was told what was decoded."""
+        """Decode step up to which the scheduler was charged."""
         self._since_admission = 0
         """Decode steps since the last admission."""
         self._pass: list[BatchedCall] = []
-        """The sequences of the prefill pass under way."""
+        """Sequences of the running prefill pass."""
         self._budget = 0
-        """Tokens that the pass may compute besides."""
+        """Tokens that the pass may still compute."""
         self._pass_tokens = 0
         self._pass_pairs = 0.0
         self._began_s = 0.0
         self._steps = 0
-        """The fused decode steps under way."""
+        """Number of fused decode steps that are running."""
         self.next_s = math.inf
-        """When :meth:`advance` must be called; infinite while there is nothing to do."""
+        """Time at which :meth:`advance` must be called; infinite while the worker is idle."""
         self.busy_s = 0.0
         """Seconds of passes so far."""
 
@@ -118,28 +118,28 @@ class SimulatedWorker:
 
     @property
     def kv_capacity_tokens(self) -> int:
-        """Tokens that its pool holds."""
+        """Capacity of its pool in tokens."""
         return self._costs.kv_capacity_tokens
 
     @property
     def waiting(self) -> int:
-        """Calls in its queue."""
+        """Number of calls in its queue."""
         return len(self._scheduler)
 
     @property
     def running(self) -> int:
-        """Calls in its batch."""
+        """Number of calls in its batch."""
         return len(self._running)
 
     def add(
         self, call: LocalCall, keys: BlockKeys, *, samples: int, output_tokens: int, now_s: float
     ) -> None:
-        """A call arrives. ``keys``: of its prompt's full blocks; ``output_tokens``: of each sample."""
+        """Add a call. ``keys``: of its prompt's full blocks; ``output_tokens``: of each sample."""
         self._sizes[call.call_id] = (samples, output_tokens)
         self._pool.register(call.call_id, keys)
         if self._steps > 1 and len(self._scheduler):
-            # Where calls wait, its client is compared to what others have been served by now.
-            self._tell_decoded(self._steps_by(now_s))
+            # Where calls wait, its client is compared to the service of others so far.
+            self._charge_decoded(self._steps_by(now_s))
         self._scheduler.add(call)
         if not self._steps and not self._pass:
             self.next_s = min(self.next_s, now_s)
@@ -147,9 +147,9 @@ class SimulatedWorker:
             self._cut(now_s)
 
     def cancel(self, call_id: str, now_s: float) -> int:
-        """Drop a call, waiting or running; returns what it has generated.
+        """Drop a call, waiting or running. Return the tokens that it has generated.
 
-        A running one leaves at the end of the pass that is under way.
+        A running one leaves at the end of the present pass.
         """
         sequence = self._running.get(call_id)
         if sequence is None:
@@ -160,12 +160,12 @@ class SimulatedWorker:
         if self._steps > 1:
             self._cut(now_s)
         generated = self._generated(sequence, self._steps_by(now_s))
-        sequence.last_step = -1  # it is taken out of the heap when its turn comes
+        sequence.last_step = -1  # it is removed from the heap when its turn comes
         self._leave(sequence)
         return generated
 
     def progress(self, now_s: float) -> list[tuple[str, int]]:
-        """Output tokens so far, over all samples, of each call that has generated some."""
+        """Return the output tokens so far of each call that has some, over all its samples."""
         step = self._steps_by(now_s)
         return [
             (call_id, generated)
@@ -174,7 +174,7 @@ class SimulatedWorker:
         ]
 
     def _steps_by(self, now_s: float) -> int:
-        """Decode steps that are complete at a time within the present pass."""
+        """Return the decode steps that are complete at a time within the present pass."""
         return self._step + (self._complete(now_s) if self._steps else 0)
 
     def _generated(self, sequence: BatchedCall, step: int) -> int:
@@ -211,7 +211,7 @@ class SimulatedWorker:
     # --- decoding ---------------------------------------------------------------------------------
 
     def _fusable(self) -> int:
-        """Decode steps until something ends or may be admitted."""
+        """Return the decode steps until a call ends or may be admitted."""
         while self._ends[0][2].last_step < 0:
             heapq.heappop(self._ends)  # cancelled
         steps = self._ends[0][0] - self._step
@@ -224,7 +224,7 @@ class SimulatedWorker:
         return self._costs.decode_s(self._sequences, self._held_tokens, steps)
 
     def _complete(self, now_s: float) -> int:
-        """How many of the fused steps are complete at ``now_s``."""
+        """Return the number of fused steps that are complete at ``now_s``."""
         low, high, passed_s = 0, self._steps, now_s - self._began_s
         while low < high:
             middle = (low + high + 1) // 2
@@ -235,7 +235,7 @@ class SimulatedWorker:
         return low
 
     def _cut(self, now_s: float) -> None:
-        """Something has changed: the fused steps end with the one that is under way."""
+        """End the fused steps with the running one, because of a change."""
         begun = min(self._steps, self._complete(now_s) + 1)
         if self._artifact:
             begun = max(begun, min(self._steps, _ARTIFACT_STEPS - self._since_admission))
@@ -249,14 +249,14 @@ class SimulatedWorker:
         self._held_tokens += self._steps * self._sequences
         self._steps = 0
         if len(self._scheduler):
-            self._tell_decoded(self._step)
+            self._charge_decoded(self._step)
         while self._ends and self._ends[0][0] <= self._step:
             _, _, sequence = heapq.heappop(self._ends)
             if sequence.last_step >= 0:
                 self._end(sequence, now_s)
 
-    def _tell_decoded(self, step: int) -> None:
-        """The scheduler hears what was decoded up to this step since it was told last."""
+    def _charge_decoded(self, step: int) -> None:
+        """Charge the scheduler for the tokens decoded up to this step since the last charge."""
         steps = step - self._charged_step
         if steps:
             self._charged_step = step
@@ -266,13 +266,13 @@ class SimulatedWorker:
                     decoded(call_id, steps * sequence.samples)
 
     def _end(self, sequence: BatchedCall, now_s: float) -> None:
-        self._tell_decoded(self._step)
+        self._charge_decoded(self._step)
         self._leave(sequence)
         total = sequence.output_tokens * sequence.samples
         self._listener.ended(sequence.call.call_id, total, now_s)
 
     def _leave(self, sequence: BatchedCall) -> None:
-        """Take a sequence out of the batch and free what it holds."""
+        """Remove a sequence from the batch and free its tokens."""
         call = sequence.call
         del self._running[call.call_id]
         self._batch_samples -= sequence.samples
@@ -293,7 +293,7 @@ class SimulatedWorker:
         return True
 
     def _admit(self, now_s: float) -> None:
-        """Passes over the queue, as long as what has started makes others arrive."""
+        """Pass over the queue, as long as started calls make others arrive."""
         while True:
             started = self._admit_pass()
             if not started:
@@ -308,7 +308,7 @@ class SimulatedWorker:
     def _admit_pass(self) -> list[BatchedCall]:
         scheduler = self._scheduler
         started: list[BatchedCall] = []
-        self._tell_decoded(self._step)
+        self._charge_decoded(self._step)
         scheduler.start_pass(self._pool.cache)
         while self._budget > 0 and (call := scheduler.peek()) is not None:
             sequence = self._try(call)
@@ -322,7 +322,7 @@ class SimulatedWorker:
         return started
 
     def _try(self, call: LocalCall) -> BatchedCall | None:
-        """Take a call into the batch if it fits."""
+        """Add a call to the batch if it fits."""
         samples, output_tokens = self._sizes[call.call_id]
         if self._batch_samples and self._batch_samples + samples > self._costs.max_running:
             return None
@@ -340,7 +340,7 @@ class SimulatedWorker:
     # --- prefilling -------------------------------------------------------------------------------
 
     def _compute(self, sequence: BatchedCall) -> None:
-        """The pass computes what is missing of a prompt, or as much as one pass may."""
+        """Add the rest of a prompt to the pass, or as much as one pass may compute."""
         missing = sequence.call.prompt_tokens - sequence.computed
         tokens = missing if self._artifact else min(self._budget, missing)
         if tokens <= 0:
@@ -353,13 +353,13 @@ class SimulatedWorker:
         self._share(sequence)
 
     def _share(self, sequence: BatchedCall) -> None:
-        """From the pass that computes them on, the blocks of a prompt are for all."""
+        """Share the blocks of a prompt from the pass on that computes them."""
         self._pool.computed(sequence.call.call_id, sequence.computed)
 
     def _end_prefill(self, now_s: float) -> None:
         self.busy_s += now_s - self._began_s
         computed, self._pass = self._pass, []
-        self._tell_decoded(self._step)
+        self._charge_decoded(self._step)
         for sequence in computed:
             cancelled = self._running.get(sequence.call.call_id) is not sequence
             if not cancelled and sequence.computed >= sequence.call.prompt_tokens:
@@ -367,7 +367,7 @@ class SimulatedWorker:
                 self._enter_decoding(sequence, now_s)
 
     def _enter_decoding(self, sequence: BatchedCall, now_s: float) -> None:
-        """The prompt's pass has made the first token of each sample."""
+        """Start to decode: the prompt's pass has made the first token of each sample."""
         call, samples = sequence.call, sequence.samples
         sequence.first_step = self._step
         sequence.last_step = self._step + sequence.output_tokens - 1

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 ATTENTION_NAME = "fairserve_paged"
 
 _UNSUPPORTED = ("sliding_window", "softcap", "s_aux", "position_bias")
-"""Keyword arguments by which models ask for another kind of attention."""
+"""Keyword arguments of models that need another kind of attention."""
 
 
 def paged_attention(
@@ -35,7 +35,7 @@ def paged_attention(
     paged: PagedState | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """One layer's attention: query [1, H, T, D], key and value [1, KV heads, T, D] -> [1, T, H, D].
+    """Attend in one layer: query [1, H, T, D], key and value [1, KV heads, T, D] -> [1, T, H, D].
 
     Writes the keys and values into the pages. Raises ValueError if the model asks for attention
     that differs from plain causal attention.
@@ -53,12 +53,12 @@ def paged_attention(
 
 
 def register() -> None:
-    """Make ``ATTENTION_NAME`` known to transformers; may be called again."""
+    """Register ``ATTENTION_NAME`` with transformers; may be called again."""
     AttentionInterface.register(ATTENTION_NAME, paged_attention)
 
 
 def planner_for(device: torch.device) -> Planner:
-    """Kernels that read pages in place on a GPU with Triton, else plain torch, which is said."""
+    """Return kernels that read pages in place on a GPU with Triton; else log, and use plain torch."""
     if device.type != "cuda":
         return GatherPlan
     if importlib.util.find_spec("triton") is None:

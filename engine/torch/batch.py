@@ -1,7 +1,7 @@
 """One forward step as tensors: decodes and chunks of prefills, packed into one row of tokens.
 
 The decodes come first, shortest context first, so that decodes of similar length are neighbours; the
-prefill chunks follow. How they attend to their pages is a plan of its own, made once a step.
+prefill chunks follow. The plan of their attention to pages is made once a step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fairserve.engine.torch.transfer import to_device
 
 
 class AttentionPlan(Protocol):
-    """How the rows of a step attend."""
+    """The attention of the rows of a step."""
 
     def attend(
         self,
@@ -32,21 +32,21 @@ class AttentionPlan(Protocol):
         value: torch.Tensor,
         scaling: float | None,
     ) -> torch.Tensor:
-        """Query [1, H, T, D], key and value [1, KV heads, T, D] -> [T, H, D]."""
+        """Compute attention: query [1, H, T, D], key and value [1, KV heads, T, D] -> [T, H, D]."""
         ...
 
 
 Planner = Callable[[Sequence[Chunk], Sequence[Chunk], KvTensors], AttentionPlan]
-"""From the decodes and the prefills of a step, in the order of their rows."""
+"""Makes a plan of the decodes and the prefills of a step, in the order of their rows."""
 
 
 @dataclass(slots=True, eq=False)
 class PagedState:
-    """What the attention function needs in a step; the same for every layer."""
+    """The input of the attention function in a step; the same for every layer."""
 
     kv: KvTensors
     write_slots: torch.Tensor
-    """[T], where the keys and values of each row go; rows without one are padding"""
+    """[T], slot of each row's keys and values; rows without one are padding"""
     plan: AttentionPlan
 
 
@@ -60,7 +60,7 @@ class Batch:
     positions: torch.Tensor
     """[1, T]"""
     logit_rows: torch.Tensor
-    """[S], the last row of each chunk that gives a token, in the order of the chunks"""
+    """[S], last row of each chunk that gives a token, in the order of the chunks"""
     state: PagedState
 
 
@@ -75,7 +75,7 @@ def assemble(
     """Pack chunks into a batch. The sequences must have pages for these tokens already.
 
     ``pending`` has the tokens that decodes still lack. With ``pad_rows`` further rows follow, whose
-    outcome is nothing and goes nowhere.
+    results are discarded.
     """
     decodes = sorted(
         (chunk for chunk in chunks if chunk.is_decode),

@@ -1,12 +1,12 @@
-"""Who is in the batch, and what the next step computes of whom.
+"""Queue and batch of an engine, and the chunks of its next step.
 
-The local scheduler decides who is next, the engine what fits (scheduling/base.py). Running decodes come
-first in a step's token budget, then prefills under way, then new admissions; a long prompt is computed
+The local scheduler decides the order, the engine checks capacity (scheduling/base.py). Running decodes
+come first in a step's token budget, then begun prefills, then new admissions; a long prompt is computed
 over several steps (chunked prefill).
 
-Admission reserves what is to be prefilled. Where a decode then finds no page, sequences are preempted:
-the pages of the victim go to the prefix cache, it waits again at its old place, and what was evicted
-meanwhile is computed again, without a charge (recompute). The victim is a sequence of the client that
+Admission reserves the pages of the prefill. If a decode then finds no page, sequences are preempted: the
+pages of the victim go to the prefix cache, it waits again at its old place, and tokens that are evicted
+meanwhile are computed again, without a charge (recompute). The victim is a sequence of the client that
 is furthest over its share (``fair``), or the one admitted last, as elsewhere (``latest``). With
 ``never`` admission reserves the maximal output, too, as the papers' bounds assume.
 
@@ -38,23 +38,23 @@ class Batcher:
         self.cache = PagedCache(options.kv_tokens // PAGE_TOKENS)
         self.waiting: dict[str, Sequence] = {}
         self.running: dict[str, Sequence] = {}
-        """In the order of admission."""
+        """Running sequences in the order of admission."""
         self.queried_tokens = 0
         """Prompt tokens of admitted sequences."""
         self.hit_tokens = 0
-        """Those of them that were cached."""
+        """Prompt tokens of admitted sequences that were cached."""
         self.preemptions = 0
         self._scheduler = scheduler
         self._options = options
         self._spare_pages = math.ceil(options.spare_share * self.cache.pool.usable_pages)
 
-    # --- what the scheduler sees of the cache -----------------------------------------------------
+    # --- the cache as the scheduler sees it -------------------------------------------------------
 
     def match(self, call: LocalCall) -> tuple[int, Hashable, Hashable]:
-        """Cached tokens of a waiting call, and the names of the pages at the match's end.
+        """Return cached tokens of a waiting call, and the names of the pages at the match's end.
 
-        A page that is cached is named by its node, one that is not by its parent's node and its tokens:
-        exact, like every match here. See :class:`~fairserve.scheduling.base.PrefixCache`.
+        A cached page is named by its node, another one by its parent's node and its tokens: exact, like
+        every match here. See :class:`~fairserve.scheduling.base.PrefixCache`.
         """
         sequence = self.waiting[call.call_id]
         node = self.cache.match(sequence)
@@ -63,7 +63,7 @@ class Batcher:
         return node.depth * PAGE_TOKENS, node, following
 
     def follow(self, listener: CacheListener) -> None:
-        """Tell of every page that is stored or evicted from now on, besides who is told already."""
+        """Notify ``listener``, beside other listeners, of every page that is stored or evicted."""
         trie = self.cache.trie
         on_store, on_evict = trie.on_store, trie.on_evict
 
@@ -80,21 +80,21 @@ class Batcher:
     # --- arrivals and ends ------------------------------------------------------------------------
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence. Raises ValueError for an id that is already here."""
+        """Queue a sequence. Raises ValueError for an id that is in use."""
         self._scheduler.add(sequence.call)
         self.waiting[sequence.sequence_id] = sequence
 
     def decoded(self, sequence: Sequence, tokens: int) -> None:
-        """A running sequence generated so many tokens."""
+        """Charge a running sequence for so many generated tokens."""
         self._scheduler.decoded(sequence.sequence_id, tokens)
 
     def drop(self, sequence_id: str) -> None:
-        """A waiting sequence leaves. Raises KeyError if it does not wait."""
+        """Remove a waiting sequence. Raises KeyError if it does not wait."""
         del self.waiting[sequence_id]
         self._scheduler.finish(sequence_id)
 
     def end(self, sequence: Sequence) -> None:
-        """A running sequence leaves; pages that it did not commit are free."""
+        """Remove a running sequence and free the pages that it did not commit."""
         self.cache.release(sequence)
         del self.running[sequence.sequence_id]
         self._scheduler.finish(sequence.sequence_id)
@@ -102,7 +102,7 @@ class Batcher:
     # --- the next step ----------------------------------------------------------------------------
 
     def next_step(self) -> tuple[list[Chunk], list[Admitted]]:
-        """Its chunks, whose sequences have the pages they need, and who is admitted with it."""
+        """Return the chunks of the next step, whose pages are taken, and the admissions with it."""
         before = self.preemptions
         for sequence in self._decoding():
             if sequence.sequence_id in self.running:
@@ -112,13 +112,13 @@ class Batcher:
         for sequence in self.running.values():
             if sequence.is_prefilling:
                 budget -= self._take_chunk(sequence, budget, chunks)
-        # Who has just made room for others would take it back.
+        # A sequence that has just released pages for others would reserve them again.
         if not self.waiting or self.preemptions > before:
             return chunks, []
         return chunks, self._admit(self._uncached_groups(), budget, chunks)
 
     def needs_preemption(self) -> bool:
-        """Whether the next step cannot find a page for each of its decodes: O(running)."""
+        """Return True if the next step lacks a page for one of its decodes: O(running)."""
         short = sum(
             each.pages < pages_for(len(each.tokens)) and not each.promised_pages
             for each in self._decoding()
@@ -126,13 +126,13 @@ class Batcher:
         return short > self.cache.spare_pages
 
     def _decoding(self) -> list[Sequence]:
-        """Who decodes a token in the next step, in the order of admission."""
+        """Return the sequences that decode in the next step, in the order of admission."""
         return [
             each for each in self.running.values() if not each.is_prefilling and not each.awaits_end
         ]
 
     def _uncached_groups(self) -> set[str]:
-        """Groups whose prompt is being computed and is not in the prefix cache yet."""
+        """Return the groups whose prompt is being computed and is not in the prefix cache yet."""
         return {
             each.group_id
             for each in self.running.values()
@@ -140,7 +140,7 @@ class Batcher:
         }
 
     def _admit(self, groups: set[str], budget: int, chunks: list[Chunk]) -> list[Admitted]:
-        """Take waiting sequences into the batch. Samples of ``groups`` wait for their first one."""
+        """Add waiting sequences to the batch. Samples of ``groups`` wait for their first one."""
         admitted: list[Admitted] = []
         self._scheduler.start_pass(self)
         while budget > 0 and len(self.running) < self._options.max_batch:
@@ -162,14 +162,14 @@ class Batcher:
         return admitted
 
     def _try_admit(self, sequence: Sequence) -> int | None:
-        """Reserve pages for a waiting sequence; its cached tokens, or None if it does not fit now."""
+        """Reserve pages for a waiting sequence. Return its cached tokens, or None if it does not fit."""
         if self._options.preemption == "never":
             return self.cache.try_admit(sequence, sequence.total_pages)
         spare = self._spare_pages if self.running else 0
         return self.cache.try_admit(sequence, pages_for(sequence.prefill_tokens), spare)
 
     def _take_chunk(self, sequence: Sequence, budget: int, chunks: list[Chunk]) -> int:
-        """Compute some tokens of a prefill, whose pages are reserved."""
+        """Add a chunk of a prefill, whose pages are reserved, to the step."""
         tokens = min(sequence.uncomputed_tokens, budget)
         if tokens > 0:
             self.cache.grow(sequence, sequence.computed_tokens + tokens)
@@ -186,7 +186,7 @@ class Batcher:
     # --- preemption -------------------------------------------------------------------------------
 
     def _make_room(self, sequence: Sequence) -> None:
-        """Find a page for a decode; others are preempted for it, or it is itself."""
+        """Take a page for a decode; preempts other sequences for it, or the sequence itself."""
         while not self.cache.grow(sequence, len(sequence.tokens)):
             victim = self._victim()
             self.preempt(victim)
@@ -194,7 +194,7 @@ class Batcher:
                 return
 
     def _victim(self) -> Sequence:
-        """Whom to preempt: O(running)."""
+        """Return the sequence to preempt: O(running)."""
         running = list(self.running.values())
         if self._options.preemption == "latest":
             return running[-1]
@@ -203,7 +203,7 @@ class Batcher:
         return running[last]
 
     def preempt(self, sequence: Sequence) -> None:
-        """Take a sequence out of the batch and back into the queue."""
+        """Requeue a running sequence."""
         self.cache.commit(sequence)
         self.cache.release(sequence)
         sequence.preempted()

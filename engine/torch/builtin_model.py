@@ -1,9 +1,9 @@
-"""The model that is there without a download: ``fairserve-tiny-random``.
+"""The model that needs no download: ``fairserve-tiny-random``.
 
 A Llama of one million seeded random weights over bytes. Its text is noise; everything around it
-(tokens, pages, prefix reuse, scheduling, streaming) is real, which is what demos and tests need.
-It is written to a cache folder at first use, by numpy and tokenizers alone: a gateway that wants
-the tokenizer does not import torch.
+(tokens, pages, prefix reuse, scheduling, streaming) is real, as demos and tests need it. It is
+written to a cache folder at first use, by numpy and tokenizers alone: a gateway that uses the
+tokenizer does not import torch.
 
 Random logits would end an answer after some 260 tokens and print control bytes. So dimension 0 of
 the residual stream is a constant that no layer changes (its rows in ``o_proj`` and ``down_proj``
@@ -27,10 +27,10 @@ import numpy.typing as npt
 from fairserve.engine.torch.detokenizer import byte_characters
 
 BUILTIN_MODEL_NAME = "fairserve-tiny-random"
-"""Served under this name, and accepted wherever a model folder is."""
+"""Name of the model, accepted wherever a model folder is."""
 
 _REVISION = 1
-"""Part of the folder's name: raise it whenever what is written changes."""
+"""Part of the folder's name: raise it whenever the written files change."""
 _SEED = 20250
 _SPECIAL_TOKENS = [
     "<|end|>",
@@ -72,7 +72,7 @@ Array = npt.NDArray[np.float32]
 
 
 def ensure_builtin_model() -> Path:
-    """The folder of the built-in model, written if it is not there.
+    """Return the folder of the built-in model, and write it if it does not exist.
 
     The folder lies in ``$XDG_CACHE_HOME/fairserve/models`` (``~/.cache`` where that is unset) and
     appears by one rename, so any number of processes may call this at once. Raises OSError if the
@@ -89,7 +89,7 @@ def ensure_builtin_model() -> Path:
         _write(draft)
         draft.chmod(0o755)
         if folder.exists() and not _complete(folder):
-            # Somebody deleted a part of it. Move the rest away; a rename cannot replace it.
+            # A part of it was deleted. Move the rest away; a rename cannot replace it.
             folder.rename(draft.with_name(draft.name + "-broken"))
         try:
             draft.rename(folder)
@@ -171,7 +171,7 @@ def _write_tokenizer(folder: Path) -> None:
 
 
 def _token_bias() -> Array:
-    """What is added to the logit of each token, shape [vocabulary]."""
+    """Return the bias of each token's logit, shape [vocabulary]."""
     bias = np.full(_VOCABULARY, -24.0, dtype=np.float32)
     bias[0x20:0x7F] = 0.0
     bias[ord("a") : ord("z") + 1] = 2.0

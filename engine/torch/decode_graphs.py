@@ -1,8 +1,8 @@
 """Steps of decodes alone as CUDA graphs: one launch instead of thousands.
 
-A graph is recorded for each of a few batch sizes; a step uses the next larger one and pads it. What
-changes from step to step lies in static buffers, filled on the host in one piece and copied to the
-device in one piece; nothing waits for the device.
+A graph is recorded for each of a few batch sizes; a step uses the next larger one and pads it. The
+inputs of a step are in static buffers, filled on the host in one piece and copied to the device in one
+piece; the host does not wait for the device.
 
 A padding row decodes token 0 at position 0 into the pad page, which no kernel reads.
 
@@ -26,14 +26,14 @@ from fairserve.engine.torch.launched_step import KNOWN, PendingTokens, sources_o
 from fairserve.engine.torch.page_pool import PAD_PAGE, PAGE_TOKENS
 
 Forward = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, PagedState], torch.Tensor]
-"""``(input_ids, positions, logit_rows, state) -> logits`` [rows, vocabulary]."""
+"""Forward pass: ``(input_ids, positions, logit_rows, state) -> logits`` [rows, vocabulary]."""
 
 _WARM_UPS = 3
 _IDS, _POSITIONS, _SLOTS, _LENGTHS, _SOURCES = range(5)
 
 
 def graph_sizes(max_batch: int) -> list[int]:
-    """1, 2, 4, then every 8 up to 64, then steps of an eighth, up to ``max_batch`` itself."""
+    """Return 1, 2, 4, then every 8 up to 64, then steps of an eighth, up to ``max_batch`` itself."""
     sizes = [1, 2, 4]
     while sizes[-1] < max_batch:
         sizes.append((sizes[-1] // 8 + max(1, sizes[-1] // 64)) * 8)
@@ -41,7 +41,7 @@ def graph_sizes(max_batch: int) -> list[int]:
 
 
 class DecodeGraphs:
-    """All sizes. ``max_pages`` is the most that a sequence can have.
+    """The graphs of all sizes. ``max_pages`` is the most that a sequence can have.
 
     Without CUDA nothing is recorded and every step is a plain forward pass: for tests.
     """
@@ -56,7 +56,7 @@ class DecodeGraphs:
     def logits(
         self, decodes: Sequence[Chunk], pending: PendingTokens | None = None
     ) -> torch.Tensor:
-        """[decodes, vocabulary], in static memory that the next step of that size overwrites.
+        """Return [decodes, vocabulary], in static memory that the next step of that size overwrites.
 
         ``pending`` has the tokens that they still lack. The step before the last one must have ended.
         """
@@ -108,7 +108,7 @@ class _Step:
             self._logits = self._pass()
 
     def run(self, decodes: Sequence[Chunk], pending: PendingTokens | None) -> torch.Tensor:
-        """Fill the buffers and run."""
+        """Fill the buffers and run the graph."""
         count = len(decodes)
         self._hosts.reverse()
         host_rows, host_table = self._hosts[0]

@@ -1,4 +1,4 @@
-"""Token ids to text, piece by piece, with characters whole even where tokens cut them.
+"""Turns token ids into text, piece by piece, without half characters where tokens cut them.
 
 Byte-level vocabularies (GPT-2's scheme: Llama 3, Qwen, the built-in model) are decoded from their
 bytes, exactly and in constant time per token. For all others (SentencePiece with byte fallback) a
@@ -19,37 +19,37 @@ _MAX_PENDING = 8
 
 
 class Detokenizer(Protocol):
-    """Turns the output tokens of one sequence into text."""
+    """A detokenizer of one sequence."""
 
     def push(self, token_id: int) -> str:
-        """The text that is certain after one more token."""
+        """Return the text that is certain after one more token."""
         ...
 
     def flush(self) -> str:
-        """The rest, when no token follows; half a character becomes U+FFFD."""
+        """Return the rest after the last token; half a character becomes U+FFFD."""
         ...
 
 
 class ByteLevelDetokenizer:
-    """For byte-level vocabularies. ``token_bytes`` is shared by all sequences."""
+    """A detokenizer for byte-level vocabularies. ``token_bytes`` is shared by all sequences."""
 
     def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
         self._token_bytes = token_bytes
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token_id: int) -> str:
-        """The characters that this token completes."""
+        """Return the characters that this token completes."""
         return self._decoder.decode(self._token_bytes(token_id))
 
     def flush(self) -> str:
-        """U+FFFD if a character was cut short."""
+        """Return U+FFFD if a character was cut short."""
         return self._decoder.decode(b"", final=True)
 
 
 class WindowDetokenizer:
     """For any other tokenizer: ``decode`` turns a list of ids into text.
 
-    The window begins with tokens whose text was given out before, because many decoders treat the
+    The window begins with tokens whose text was returned before, because many decoders treat the
     first token of a text differently (a leading space is dropped). Weakness: after ``_MAX_PENDING``
     tokens that end in U+FFFD it stops waiting, so a character after so much garbage may be cut.
     """
@@ -60,7 +60,7 @@ class WindowDetokenizer:
         self._pending: list[int] = []
 
     def push(self, token_id: int) -> str:
-        """The text that is certain after this token."""
+        """Return the text that is certain after this token."""
         self._pending.append(token_id)
         new = self._pending_text()
         if not new or (new.endswith(_REPLACEMENT) and len(self._pending) < _MAX_PENDING):
@@ -69,7 +69,7 @@ class WindowDetokenizer:
         return new
 
     def flush(self) -> str:
-        """Everything that was held back."""
+        """Return everything that was held back."""
         return self._pending_text()
 
     def _pending_text(self) -> str:
@@ -78,7 +78,7 @@ class WindowDetokenizer:
 
 
 def detokenizer_factory(tokenizer: Any) -> Callable[[], Detokenizer]:
-    """How to make the detokenizer of one sequence for a transformers tokenizer.
+    """Return a factory of detokenizers of single sequences for a transformers tokenizer.
 
     Special tokens give no text.
     """
@@ -100,7 +100,7 @@ def detokenizer_factory(tokenizer: Any) -> Callable[[], Detokenizer]:
 
 
 def byte_level(tokenizer: Any) -> Callable[[int], bytes] | None:
-    """The bytes of each token, special ones too; None if the vocabulary is not byte-level."""
+    """Return a function to the bytes of each token; None if the vocabulary is not byte-level."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     decoder = json.loads(backend.to_str())["decoder"] if backend is not None else None
     if decoder is None or decoder.get("type") != "ByteLevel":
@@ -121,7 +121,7 @@ def byte_level(tokenizer: Any) -> Callable[[int], bytes] | None:
 
 
 def byte_characters() -> list[str]:
-    """The character that stands for each byte in a byte-level vocabulary (GPT-2's table)."""
+    """Return the character of each byte in a byte-level vocabulary (GPT-2's table)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = iter(range(256, 512))
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]

@@ -1,11 +1,11 @@
-"""The engine: ``step`` schedules, launches one forward pass, and hands out what a pass gave.
+"""The engine: ``step`` schedules, launches one forward pass, and publishes the tokens of a pass.
 
-On a GPU that is the pass before, so that the device has work while the host adds tokens to their
-sequences, tells them, and schedules (``EngineOptions.overlap``). The inputs of the next pass that the
-host does not know yet stay on the device. Elsewhere a pass is over when it was launched.
+On a GPU these are of the pass before, so that the device has work while the host adds tokens to their
+sequences, publishes them, and schedules (``EngineOptions.overlap``). The inputs of the next pass that
+the host does not know yet stay on the device. Elsewhere a pass is over when it was launched.
 
 An error of one sequence (logits that are not finite, an impossible prompt) fails that sequence. An
-error of a whole forward pass fails the sequences in it. The engine goes on in both cases.
+error of a whole forward pass fails the sequences in it. The engine continues in both cases.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """Gauges of now and counters since the start."""
+    """Present gauges, and counters since the start."""
 
     running: int = 0
     waiting: int = 0
@@ -58,7 +58,7 @@ class EngineStats:
     failed: int = 0
     cancelled: int = 0
     preempted: int = 0
-    """How often a sequence was put back into the queue."""
+    """Number of requeued sequences."""
 
 
 class Engine:
@@ -92,31 +92,31 @@ class Engine:
 
     @property
     def cache(self) -> PagedCache:
-        """Who holds which pages."""
+        """Return the page bookkeeping."""
         return self.batcher.cache
 
     @property
     def capacity_tokens(self) -> int:
-        """Tokens that the KV cache holds."""
+        """Return the capacity of the KV cache in tokens."""
         return self.cache.pool.usable_pages * PAGE_TOKENS
 
     @property
     def max_model_len(self) -> int:
-        """The most that prompt and output of one sequence may have together."""
+        """Return the most tokens of prompt and output of one sequence together."""
         return min(self.loaded.max_positions, self.capacity_tokens)
 
     @property
     def has_work(self) -> bool:
-        """Whether a step could do anything."""
+        """Return True if a step has work."""
         return bool(self.batcher.waiting or self.batcher.running) or (self._launched is not None)
 
     @property
     def running(self) -> list[Sequence]:
-        """The sequences in the batch, in the order of admission."""
+        """Return the sequences in the batch, in the order of admission."""
         return list(self.batcher.running.values())
 
     def stats(self) -> EngineStats:
-        """A snapshot of the gauges and counters."""
+        """Return a snapshot of the gauges and counters."""
         batcher = self.batcher
         return EngineStats(
             running=len(batcher.running),
@@ -133,9 +133,9 @@ class Engine:
         )
 
     def add(self, request: SequenceRequest) -> None:
-        """Queue a sequence. One that can never run tells ``Failed`` instead.
+        """Queue a sequence. One that can never run emits ``Failed`` instead.
 
-        Raises ValueError for a sequence id that is already here.
+        Raises ValueError for a sequence id that is in use.
         """
         problem = self._problem(request)
         if problem is not None:
@@ -149,7 +149,7 @@ class Engine:
         self.batcher.add(sequence)
 
     def cancel(self, sequence_id: str) -> None:
-        """End a sequence without another word; one that is not here is no error."""
+        """End a sequence without an event; an unknown id is no error."""
         running = self.batcher.running.get(sequence_id)
         if running is not None:
             self._end(running, keep=True)
@@ -168,7 +168,7 @@ class Engine:
             self._emit([Failed(sequence_id, message)])
 
     def step(self) -> bool:
-        """Schedule, run one forward pass, hand out the results. False if there was nothing to do.
+        """Schedule, run one forward pass, publish the results. Return False if the engine is idle.
 
         An error of the forward pass fails the sequences in it and is raised.
         """
@@ -188,7 +188,7 @@ class Engine:
         return True
 
     def _problem(self, request: SequenceRequest) -> str | None:
-        """Why a request can never run here."""
+        """Return why a request can never run here; empty if it can."""
         ids = request.token_ids
         if len(ids) == 0:
             return "the prompt is empty"
@@ -206,7 +206,7 @@ class Engine:
         return None
 
     def _make_graphs(self) -> DecodeGraphs | None:
-        """Graphs of all batch sizes; None where there is no GPU, or it cannot record them."""
+        """Return graphs of all batch sizes; None without a GPU, or if it cannot record them."""
         if self._planner is GatherPlan or self.loaded.device.type != "cuda":
             return None
         from fairserve.engine.torch.decode_graphs import DecodeGraphs
@@ -224,9 +224,9 @@ class Engine:
     # --- a step -----------------------------------------------------------------------------------
 
     def _may_overlap(self) -> bool:
-        """Whether the next step can be made without the tokens of the launched one.
+        """Return True if the next step can be made without the tokens of the launched one.
 
-        Penalties and grammars follow the output, and what is preempted must be known. O(running).
+        Penalties and grammars need the output, and so does a preemption. O(running).
         """
         return not self.batcher.needs_preemption() and not any(
             each.pending_tokens and (each.adjustments is not None or each.constraint is not None)
@@ -234,7 +234,7 @@ class Engine:
         )
 
     def _launch(self, chunks: list[Chunk]) -> LaunchedStep:
-        """Begin a forward pass, and count it as done."""
+        """Launch a forward pass, and count its tokens as computed."""
         sequences = [chunk.sequence for chunk in chunks]
         try:
             sampled, choice = self._run(chunks)
@@ -249,7 +249,7 @@ class Engine:
 
     @torch.inference_mode()
     def _run(self, chunks: list[Chunk]) -> tuple[list[Sequence], Choice]:
-        """One forward pass; who gets a token, and which."""
+        """Run one forward pass. Return the sequences that get a token, and the tokens."""
         pending = self._launched.pending() if self._launched is not None else None
         if self._graphs is not None and all(chunk.is_decode for chunk in chunks):
             logits = self._graphs.logits(chunks, pending)
@@ -269,7 +269,7 @@ class Engine:
             self._settle(step)
 
     def _settle(self, step: LaunchedStep) -> None:
-        """Wait for a step, and hand out its tokens."""
+        """Wait for a step, and publish its tokens."""
         try:
             tokens = self._read(step)
         except Exception as error:
@@ -291,7 +291,7 @@ class Engine:
             sequence.settled(token.token_id, computed)
             if uncached:
                 self.cache.commit(sequence)
-            events.append(self._tell(sequence, token))
+            events.append(self._add_token(sequence, token))
         if events:
             self._emit(events)
         for sequence in broken:
@@ -299,11 +299,11 @@ class Engine:
             self._fail([sequence], sampler.why_invalid(sequence), rejected=at_fault)
 
     def _read(self, step: LaunchedStep) -> list[Sampled]:
-        """The tokens of a step, by row of its choice; the host waits here, and nowhere else."""
+        """Return the tokens of a step, by row of its choice; the host waits only here."""
         return step.choice.read()
 
-    def _tell(self, sequence: Sequence, sampled: Sampled) -> Generated:
-        """What to say of a sequence's new token, which ends it if it is the last one."""
+    def _add_token(self, sequence: Sequence, sampled: Sampled) -> Generated:
+        """Add a sequence's new token, which may end it, and return its event."""
         params = sequence.params
         token = sampled.token_id
         self._generated_tokens += 1
@@ -329,7 +329,7 @@ class Engine:
         return Generated(sequence.sequence_id, text, 1, finish, sampled.logprobs)
 
     def _end(self, sequence: Sequence, keep: bool) -> None:
-        """Take a sequence out of the batch. ``keep``: its vouched pages go to the prefix cache."""
+        """Remove a sequence from the batch. ``keep``: its verified pages go to the prefix cache."""
         if keep:
             self.cache.commit(sequence)
         else:

@@ -1,4 +1,4 @@
-"""What an engine is told at its start. Free of torch, so that wrong flags are found before it loads."""
+"""Options of an engine. Free of torch, so that wrong flags are found before torch is loaded."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ Preemption = Literal["fair", "latest", "never"]
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """Sizes of one engine."""
+    """The sizes of one engine."""
 
     kv_tokens: int
     """Size of the KV cache, rounded down to pages."""
     max_batch: int = 32
-    """Sequences that run at once."""
+    """Most sequences that run at once."""
     token_budget: int = 512
-    """Tokens of one forward pass: decodes and prefill chunks."""
+    """Most tokens of one forward pass: decodes and prefill chunks."""
     preemption: Preemption = "fair"
-    """Whose sequence is preempted when a decode finds no page."""
+    """Policy of the victim when a decode finds no page."""
     cuda_graphs: bool = True
-    """On a GPU, record steps of decodes alone as graphs."""
+    """Record steps of decodes alone as graphs, on a GPU."""
     overlap: bool | None = None
-    """Launch a step before the tokens of the one before it are known on the host; None: on a GPU. A
-    sequence that ends by its text or an end token is computed for one step too many then."""
+    """Launch a step before the host knows the tokens of the one before; None: on a GPU. A sequence that
+    ends by its text or an end token is then computed for one step too many."""
     spare_share: float = 0.01
-    """Of the KV cache: must stay available at an admission while others run, so that they can grow
-    for a while. Not where nothing is preempted."""
+    """Share of the KV cache that must stay available at an admission while others run, so that they can
+    grow for a while. Unused with ``never``."""
 
     def __post_init__(self) -> None:
         if self.kv_tokens < PAGE_TOKENS:

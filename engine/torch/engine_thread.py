@@ -1,9 +1,8 @@
 """Runs an engine in a thread of its own and lets other threads talk to it.
 
-Requests and cancellations go into an inbox that the thread empties between two steps; events come
-out through ``on_events``, which is called in the engine's thread. The queue has a bound. A forward
-pass that fails costs the sequences in it; after three failures in a row the thread gives up, and
-``failure`` says why.
+Requests and cancellations go into an inbox that the thread empties between two steps; ``on_events`` is
+called with events in the engine's thread. The queue has a bound. A forward pass that fails costs the
+sequences in it; after three failures in a row the thread ends, and ``failure`` has the reason.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from fairserve.engine.torch.engine_options import EngineOptions
 from fairserve.engine.torch.events import EngineEvent, Failed
 from fairserve.engine.torch.host_threads import apart
 from fairserve.engine.torch.model_loader import LoadedModel
-from fairserve.engine.torch.page_news import PageNews
+from fairserve.engine.torch.page_changes import PageChanges
 from fairserve.engine.torch.sequence import SequenceRequest
 from fairserve.scheduling.base import LocalScheduler
 
 _log = logging.getLogger(__name__)
 _FAILURES_IN_A_ROW = 3
 _BLOCKED_WAIT_S = 0.01
-"""Pause when calls wait but none runs: only a scheduler that holds calls back leads there."""
+"""Pause while calls wait and none runs, which only a scheduler that holds calls back causes."""
 
 
 class QueueFullError(Exception):
-    """The queue has reached its bound; try again later."""
+    """The queue has reached its bound; retry later."""
 
 
 class EngineStoppedError(Exception):
@@ -39,8 +38,8 @@ class EngineStoppedError(Exception):
 class EngineThread:
     """Owner of an engine and its thread. ``submit``, ``cancel`` and ``stats`` are thread-safe.
 
-    ``max_queue`` bounds the sequences that wait for admission. ``page_news`` hears after each step
-    what became of the prefix cache.
+    ``max_queue`` bounds the sequences that wait for admission. ``page_changes`` is flushed after each
+    step: it collects the changes of the prefix cache.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class EngineThread:
         options: EngineOptions,
         max_queue: int,
         on_events: Callable[[list[EngineEvent]], None],
-        page_news: PageNews | None = None,
+        page_changes: PageChanges | None = None,
     ) -> None:
         if max_queue < 1:
             raise ValueError(f"max_queue is {max_queue}; it must be at least 1")
@@ -60,11 +59,11 @@ class EngineThread:
         self.capacity_tokens = self._engine.capacity_tokens
         self.max_model_len = self._engine.max_model_len
         self._on_events = on_events
-        self._page_news = page_news
-        if page_news is not None:
-            page_news.follow(self._engine.cache.trie)
+        self._page_changes = page_changes
+        if page_changes is not None:
+            page_changes.follow(self._engine.cache.trie)
         self._wakeup = threading.Condition()
-        # All below is guarded by the condition's lock.
+        # The attributes below are guarded by the condition's lock.
         self._added: list[SequenceRequest] = []
         self._cancelled: list[str] = []
         self._stopping = False
@@ -84,13 +83,13 @@ class EngineThread:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the engine still works."""
+        """Return True while the engine works."""
         return self.failure is None and self._thread.is_alive()
 
     def submit(self, requests: list[SequenceRequest]) -> None:
         """Queue the sequences of one call, all or none.
 
-        Raises QueueFullError, and EngineStoppedError if no one would ever run them.
+        Raises QueueFullError, and EngineStoppedError if the thread has ended.
         """
         with self._wakeup:
             if self._stopping or not self.is_alive:
@@ -102,13 +101,13 @@ class EngineThread:
             self._wakeup.notify()
 
     def cancel(self, sequence_ids: Iterable[str]) -> None:
-        """End sequences before the next step; they tell nothing more once that has happened."""
+        """End sequences before the next step; they emit no event after that."""
         with self._wakeup:
             self._cancelled += sequence_ids
             self._wakeup.notify()
 
     def stats(self) -> EngineStats:
-        """Gauges and counters as of the last step; what is in the inbox counts as waiting."""
+        """Return gauges and counters of the last step; sequences in the inbox count as waiting."""
         with self._wakeup:
             return replace(self._stats, waiting=self._stats.waiting + len(self._added))
 
@@ -124,8 +123,8 @@ class EngineThread:
         failures = 0
         progress = True
         while True:
-            if self._page_news is not None:
-                self._page_news.flush()
+            if self._page_changes is not None:
+                self._page_changes.flush()
             with self._wakeup:
                 self._stats = engine.stats()
                 while not (self._added or self._cancelled or self._stopping or engine.has_work):

@@ -1,7 +1,7 @@
-"""What the engine tells about its sequences, in the order in which it happens to each:
-``Admitted`` once, then ``Generated`` per step, the last one with a finish reason; or ``Failed``.
+"""Events of the engine's sequences, in order for each one: ``Admitted`` once, then ``Generated`` per
+step, the last one with a finish reason; or ``Failed``.
 
-A cancelled sequence tells nothing more.
+A cancelled sequence emits no further event.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Generated:
     tokens: int
     finish_reason: FinishReason | None
     logprobs: TokenLogprobs | None = None
-    """Of the token, where they were asked for; also of a stop token, and of one that is cut off."""
+    """Log probabilities of the token, if requested; also of a stop token, and of one that is cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class Failed:
     sequence_id: str
     message: str
     handed_back: bool = False
-    """It never ran, and another worker may take it."""
+    """True if it never ran, so that another worker may take it."""
     rejected: bool = False
-    """The request asks for what cannot be done: every worker would fail with it."""
+    """True if the request cannot be served: every worker would fail with it."""
 
 
 EngineEvent = Admitted | Generated | Failed

@@ -22,17 +22,17 @@ from fairserve.engine.torch.transfer import to_device
 
 _PADDING_FACTOR = 1.5
 _PADDING_PAGES = 8
-"""A decode group pads to at most this factor of its shortest member, plus this many pages."""
+"""Bounds of padding in a decode group: factor of its shortest member, plus this many pages."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrefillSpan:
-    """Rows ``start`` to ``stop`` are one chunk. Without ``pages`` nothing precedes the chunk."""
+    """A chunk in rows ``start`` to ``stop``. Without ``pages`` nothing precedes the chunk."""
 
     start: int
     stop: int
     context_tokens: int
-    """Tokens that it attends to, the chunk's own included."""
+    """Tokens that the chunk attends to, its own included."""
     pages: torch.Tensor | None
     """[1, P]"""
     mask: torch.Tensor | None
@@ -41,7 +41,7 @@ class PrefillSpan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodeGroup:
-    """Rows ``start`` to ``stop`` are decodes of similar context lengths."""
+    """Decodes of similar context lengths in rows ``start`` to ``stop``."""
 
     start: int
     stop: int
@@ -52,7 +52,7 @@ class DecodeGroup:
 
 
 class GatherPlan:
-    """How the rows of one step attend; the same for every layer."""
+    """The attention of the rows of one step; the same for every layer."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class GatherPlan:
         prefills: Sequence[Chunk],
         kv: KvTensors,
     ) -> None:
-        """``decodes`` come first and are ordered by context length."""
+        """Make a plan; ``decodes`` come first and are ordered by context length."""
         self._kv = kv
         self._decodes: list[DecodeGroup] = []
         self._prefills: list[PrefillSpan] = []
@@ -72,7 +72,7 @@ class GatherPlan:
             self._prefills.append(_prefill_span(chunk, row, kv.dtype, kv.device))
             row += chunk.tokens
         self._rows = row
-        """What follows is padding."""
+        """End of the chunks' rows; later rows are padding."""
 
     def attend(
         self,
@@ -82,7 +82,7 @@ class GatherPlan:
         value: torch.Tensor,
         scaling: float | None,
     ) -> torch.Tensor:
-        """Query [1, H, T, D], key and value [1, KV heads, T, D] -> [T, H, D]."""
+        """Compute attention: query [1, H, T, D], key and value [1, KV heads, T, D] -> [T, H, D]."""
         output = torch.empty_like(query[0].transpose(0, 1), memory_format=torch.contiguous_format)
         output[self._rows :] = 0
         for group in self._decodes:

@@ -1,4 +1,4 @@
-"""What the C library's allocator does with memory that a forward pass frees."""
+"""Settings of the C library's allocator for memory that a forward pass frees."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import ctypes
 import sys
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""Names of parameters of glibc's ``mallopt``."""
+"""Numbers of parameters of glibc's ``mallopt``."""
 _LARGEST_REUSED_BYTES = 32 * 2**20
-"""The most that every glibc takes for the second one: larger blocks always go back to the system."""
+"""Largest value of the second one in every glibc: larger blocks are always returned to the system."""
 _KEPT_BYTES = 512 * 2**20
-"""That may lie free at the end of the heap."""
+"""Bytes that may be free at the end of the heap."""
 
 
 def keep_freed_memory() -> bool:
-    """Have the allocator keep what is freed, for the whole process; False without glibc.
+    """Make the allocator keep freed memory, for the whole process. Return False without glibc.
 
-    A forward pass on a CPU frees and asks for the same tensors again and again, some of several
-    megabytes. By default they go back to the system each time, and each page of them costs a fault
-    when it is touched again: a third of a prefill's time for 100M parameters. To be called after a
-    model is loaded: what is freed before goes back.
+    A forward pass on a CPU frees and allocates the same tensors again and again, some of several
+    megabytes. By default they are returned to the system each time, and each page of them costs a fault
+    at its next use: a third of a prefill's time for 100M parameters. Call it after a model is loaded:
+    memory that is freed before is returned to the system.
     """
     if not sys.platform.startswith("linux"):
         return False

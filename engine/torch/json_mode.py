@@ -1,13 +1,13 @@
-"""JSON mode: holds an output to a JSON schema, token by token. Needs llguidance (extra ``json``).
+"""JSON mode: constrains an output to a JSON schema, token by token. Needs llguidance (extra ``json``).
 
-llguidance compiles a schema to a grammar over the model's tokens and lists after each token which
-ones may follow; the end token is allowed only where the JSON is complete, and nothing else then. So
-an output that ends by itself is valid, and one that ``max_tokens`` or a stop string cuts is the
-beginning of a valid one. What the library does not know of JSON schema is an error, never ignored,
-and it fetches nothing. Between two parts of the JSON at most a space may stand, or a line break and
-an indent: a model that likes spaces would go on for ever.
+llguidance compiles a schema to a grammar over the model's tokens and lists the allowed tokens after each
+one; the end token is allowed only when the JSON is complete, and nothing else then. So an output that
+ends by itself is valid, and one that ``max_tokens`` or a stop string cuts is the beginning of a valid
+one. A feature of JSON schema that the library lacks is an error, never ignored, and it fetches nothing.
+Between two parts of the JSON at most a space is allowed, or a line break and an indent: a model that
+prefers spaces would never end.
 
-Imported only where somebody asks for it. The mask of each such sequence is computed in the engine's
+Imported at first use. The mask of each such sequence is computed in the engine's
 thread, some 50 microseconds a token for ordinary schemas. A schema that compiles quickly can still
 have costly masks, so each sequence has a budget of processor time and fails when it is spent.
 
@@ -27,9 +27,9 @@ import numpy as np
 import numpy.typing as npt
 
 _WHITE_SPACE = r"\x20|\x0D?\x0A[\x20\x09]{0,40}"
-"""A space, or a line break with an indent."""
+"""Pattern of whitespace: a space, or a line break with an indent."""
 _LEXER_STATES = 20_000
-"""Bounds the memory of one grammar at some 40 MB, for schemas made to be large."""
+"""Bound of one grammar, some 40 MB of memory, for schemas made to be large."""
 _WORD_BITS = 32
 MASK_BUDGET_S = 0.1
 """Processor time that the masks of one sequence may take before the mean cost of a mask counts."""
@@ -40,16 +40,16 @@ _MAX_REASON_CHARS = 300
 
 @dataclass(frozen=True, slots=True)
 class TokenTable:
-    """A model's tokens, as llguidance and another process can read them."""
+    """The tokens of a model, as llguidance and another process can read them."""
 
     tokenizer: str
-    """The fast tokenizer as JSON."""
+    """Fast tokenizer as JSON."""
     vocabulary: int
     end_ids: tuple[int, ...]
 
 
 def token_table(tokenizer: Any, vocabulary: int, end_ids: Collection[int]) -> TokenTable:
-    """The table of a transformers tokenizer.
+    """Return the table of a transformers tokenizer.
 
     Raises ValueError for a tokenizer that has no token table, or no end token.
     """
@@ -60,7 +60,7 @@ def token_table(tokenizer: Any, vocabulary: int, end_ids: Collection[int]) -> To
 
 
 class JsonMode:
-    """Compiles schemas for one tokenizer. Making it takes up to seconds; it is thread-safe."""
+    """A compiler of schemas for one tokenizer. Making it takes up to seconds; it is thread-safe."""
 
     def __init__(self, table: TokenTable) -> None:
         self._tokenizer = llguidance.LLTokenizer(
@@ -71,7 +71,7 @@ class JsonMode:
         )
 
     def compile(self, schema: str) -> JsonGrammar:
-        """A JSON schema as text to a grammar. Raises ValueError with the reason.
+        """Compile a JSON schema. Raises ValueError with the reason.
 
         The library releases the interpreter's lock while it compiles.
         """
@@ -95,19 +95,19 @@ class JsonMode:
 
 
 class JsonGrammar:
-    """One compiled schema; see ``Grammar``."""
+    """A compiled schema; see ``Grammar``."""
 
     def __init__(self, matcher: llguidance.LLMatcher, vocabulary: int) -> None:
         self._matcher = matcher
         self._words = -(-vocabulary // _WORD_BITS)
 
     def start(self, cpu_clock: Callable[[], float] = time.thread_time) -> JsonConstraint:
-        """A constraint for one new sequence. ``cpu_clock`` is the processor time of its thread."""
+        """Return a constraint for one new sequence. ``cpu_clock``: processor time of its thread."""
         return JsonConstraint(self._matcher.deep_copy(), self._words, cpu_clock)
 
 
 class JsonConstraint:
-    """One sequence's place in the grammar; see ``TokenConstraint``."""
+    """The state of one sequence in the grammar; see ``TokenConstraint``."""
 
     def __init__(
         self, matcher: llguidance.LLMatcher, words: int, cpu_clock: Callable[[], float]
@@ -118,10 +118,10 @@ class JsonConstraint:
         self._cpu_clock = cpu_clock
         self._spent_s = 0.0
         self._followed = 0
-        """Output tokens that the matcher has seen."""
+        """Output tokens that the matcher has consumed."""
 
     def allowed(self, output: list[int]) -> npt.NDArray[np.int32]:
-        """The tokens that may follow; the array is overwritten by the next call."""
+        """Return the tokens that may follow; the next call overwrites the array."""
         if not self.problem:
             began_s = self._cpu_clock()
             self._matcher.consume_tokens(output[self._followed :])
@@ -135,7 +135,7 @@ class JsonConstraint:
 
     @property
     def has_no_output(self) -> bool:
-        """Whether the grammar allows nothing at all from here."""
+        """Return True if the grammar allows no token from here."""
         return "NoExtension" in self._matcher.get_error()
 
     def _problem(self) -> str:
@@ -151,6 +151,6 @@ class JsonConstraint:
 
 
 def _shortened(reason: str) -> str:
-    """The library's message without its marker, as one line; a pattern in it may be very long."""
+    """Return the library's message on one line, without its marker and shortened."""
     text = " ".join(reason.replace("<non-verbose/>", "").split())
     return text if len(text) <= _MAX_REASON_CHARS else f"{text[:_MAX_REASON_CHARS]} ..."

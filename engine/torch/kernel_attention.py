@@ -1,6 +1,6 @@
 """Attention by kernels that read pages in place: for GPUs.
 
-The plan of a step is a handful of small integer tensors, copied to the device in one piece.
+The plan of a step is a few small integer tensors, copied to the device in one piece.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from fairserve.engine.torch.transfer import to_device
 
 _Ints = npt.NDArray[np.int32]
 _PROGRAMS_PER_PROCESSOR = 4
-"""Of the decode kernel: enough that a slow one does not keep the others waiting."""
+"""Splits of the decode kernel per processor: enough that a slow one does not delay the others."""
 _MOST_SPLITS = 16
 
 
 @dataclass(slots=True, eq=False)
 class Prefills:
-    """The chunks of a step, as :func:`prefill_attention` takes them."""
+    """The chunks of a step, as arguments of :func:`prefill_attention`."""
 
     table: torch.Tensor
     tiles: torch.Tensor
@@ -40,7 +40,7 @@ class Prefills:
 
 @dataclass(slots=True, eq=False)
 class KernelPlan:
-    """How the rows of one step attend; the same for every layer. The decodes come first."""
+    """The attention of the rows of one step, decodes first; the same for every layer."""
 
     kv: KvTensors
     table: torch.Tensor
@@ -49,11 +49,11 @@ class KernelPlan:
     """[decodes]"""
     prefills: Prefills | None = None
     scratch: DecodeScratch | None = None
-    """Made at the first layer, which knows the number of heads."""
+    """Scratch memory, made at the first layer, which knows the number of heads."""
 
     @classmethod
     def of(cls, decodes: Sequence[Chunk], prefills: Sequence[Chunk], kv: KvTensors) -> KernelPlan:
-        """A plan whose tensors are on the device of the pages."""
+        """Return a plan whose tensors are on the device of the pages."""
         lengths = np.array([c.sequence.computed_tokens + 1 for c in decodes], dtype=np.int32)
         spans, tiles = _spans(prefills, len(decodes))
         parts = [page_tables(decodes), lengths, page_tables(prefills), tiles, spans]
@@ -73,7 +73,7 @@ class KernelPlan:
         value: torch.Tensor,
         scaling: float | None,
     ) -> torch.Tensor:
-        """Query [1, H, T, D] -> [T, H, D]; keys and values are read from the pages."""
+        """Attend: query [1, H, T, D] -> [T, H, D]; keys and values are read from the pages."""
         rows = query[0].transpose(0, 1)
         output = torch.empty_like(rows, memory_format=torch.contiguous_format)
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -101,7 +101,7 @@ class KernelPlan:
 
 
 def _scratch(rows: int, heads: int, kv: KvTensors) -> DecodeScratch:
-    """Splits so that all processors have work, also with few sequences."""
+    """Return scratch with splits such that all processors have work, also with few sequences."""
     _, _, kv_heads, head_size = kv.keys[0].shape
     processors = 1
     if kv.device.type == "cuda":
@@ -111,7 +111,7 @@ def _scratch(rows: int, heads: int, kv: KvTensors) -> DecodeScratch:
 
 
 def page_tables(chunks: Sequence[Chunk]) -> _Ints:
-    """The pages of each chunk's context, [chunks, most pages of one], padded."""
+    """Return the pages of each chunk's context, [chunks, most pages of one], padded."""
     used = [pages_for(chunk.sequence.computed_tokens + chunk.tokens) for chunk in chunks]
     table = np.full((len(chunks), max(used, default=0)), PAD_PAGE, dtype=np.int32)
     for row, (chunk, pages) in enumerate(zip(chunks, used, strict=True)):
@@ -120,7 +120,7 @@ def page_tables(chunks: Sequence[Chunk]) -> _Ints:
 
 
 def _spans(prefills: Sequence[Chunk], first_row: int) -> tuple[_Ints, _Ints]:
-    """As :func:`prefill_attention` takes them."""
+    """Return tiles and spans, as arguments of :func:`prefill_attention`."""
     spans = np.zeros((3, len(prefills)), dtype=np.int32)
     tiles: list[tuple[int, int]] = []
     row = first_row

@@ -27,13 +27,13 @@ class KvTensors:
         shape = (usable_pages + 1, PAGE_TOKENS, kv_heads, head_size)
         self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers)]
         self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers)]
-        # What ``read`` gathers into, one for keys and one for values, as large as was ever needed.
-        # Fresh memory for every layer costs more in page faults than the copy itself.
+        # Targets of ``read``, one for keys and one for values, as large as was ever needed. Fresh
+        # memory for every layer costs more in page faults than the copy itself.
         self._scratch = [torch.empty((0, *shape[1:]), dtype=dtype, device=device) for _ in "kv"]
 
     @staticmethod
     def bytes_per_token(layers: int, kv_heads: int, head_size: int, dtype: torch.dtype) -> int:
-        """Memory of one token."""
+        """Return the bytes of one token."""
         return 2 * layers * kv_heads * head_size * dtype.itemsize
 
     def write(
@@ -44,7 +44,7 @@ class KvTensors:
         self.values[layer].flatten(0, 1).index_copy_(0, slots, values)
 
     def read(self, layer: int, pages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of a [B, P] table of pages, each as [B, KV heads, P * 16, head size].
+        """Return keys and values of a [B, P] table of pages, each as [B, KV heads, P * 16, head size].
 
         Both lie in memory that the next ``read`` overwrites.
         """
@@ -69,7 +69,7 @@ class KvTensors:
 
 
 def slots_of(sequence: Sequence, start: int, stop: int) -> list[int]:
-    """Slots of the tokens ``start`` to ``stop`` of a running sequence."""
+    """Return the slots of the tokens ``start`` to ``stop`` of a running sequence."""
     pages = sequence.page_table
     return [
         int(pages[position // PAGE_TOKENS]) * PAGE_TOKENS + position % PAGE_TOKENS

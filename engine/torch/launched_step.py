@@ -16,29 +16,29 @@ from fairserve.engine.torch.sequence import PENDING
 from fairserve.engine.torch.sequence import Sequence as TokenSequence
 
 KNOWN = -1
-"""In place of a row of :class:`PendingTokens`: the input is on the host."""
+"""Mark in place of a row of :class:`PendingTokens`: the input is on the host."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingTokens:
-    """What the step before chose. It never leaves the device on this way."""
+    """The tokens that the step before chose. They stay on the device."""
 
     tokens: torch.Tensor
     """[S]"""
     rows: dict[str, int]
-    """By sequence id."""
+    """Row of each sequence id."""
 
     def resolve(self, input_ids: torch.Tensor, sources: torch.Tensor) -> torch.Tensor:
-        """``input_ids`` [T] with the chosen tokens where ``sources`` [T] is not ``KNOWN``.
+        """Return ``input_ids`` [T] with the chosen tokens where ``sources`` [T] is not ``KNOWN``.
 
-        What is no token (``INVALID``) becomes 0: its sequence will end, and is computed till then.
+        ``INVALID`` becomes 0: its sequence will end, and is computed until then.
         """
         chosen = self.tokens[sources.clamp(min=0)].clamp(min=0)
         return torch.where(sources >= 0, chosen, input_ids)
 
 
 def sources_of(decodes: Sequence[Chunk], pending: PendingTokens | None) -> npt.NDArray[Any] | None:
-    """The row in ``pending`` of each decode's input, or ``KNOWN``; None if all are known."""
+    """Return the row in ``pending`` of each decode's input, or ``KNOWN``; None if all are known."""
     if pending is None:
         return None
     rows = [
@@ -50,17 +50,17 @@ def sources_of(decodes: Sequence[Chunk], pending: PendingTokens | None) -> npt.N
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LaunchedStep:
-    """What a pass will have done."""
+    """The effects of a launched pass."""
 
     sequences: list[TokenSequence]
-    """All that it computes something of."""
+    """Sequences with tokens in the pass."""
     sampled: list[TokenSequence]
-    """Those that get a token, in the order of the rows of ``choice``."""
+    """Sequences that get a token, in the order of the rows of ``choice``."""
     computed_tokens: list[int]
-    """Of each of ``sampled``, with this step."""
+    """Computed tokens of each of ``sampled``, this step included."""
     choice: Choice
 
     def pending(self) -> PendingTokens:
-        """Its tokens as the input of the next step."""
+        """Return its tokens as the input of the next step."""
         rows = {sequence.sequence_id: row for row, sequence in enumerate(self.sampled)}
         return PendingTokens(self.choice.tokens, rows)

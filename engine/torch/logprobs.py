@@ -1,8 +1,8 @@
-"""Log probabilities of the tokens that were chosen, and of the likeliest ones beside them.
+"""Log probabilities of the chosen tokens, and of the likeliest ones beside them.
 
-They are those of the model's own distribution, as vLLM tells them by default: before temperature,
-penalties, bias, cuts and grammar. So a token that a cut would never let through has one, and the
-numbers of two calls can be compared whatever their options.
+They are those of the model's own distribution, as vLLM returns them by default: before temperature,
+penalties, bias, cuts and grammar. So a token that a cut always removes has one, and the numbers of two
+calls can be compared whatever their options.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from fairserve.engine.torch.transfer import to_device
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """One output token."""
+    """The log probabilities of one output token."""
 
     token_id: int
     logprob: float
     top: tuple[tuple[int, float], ...]
-    """The likeliest tokens at its place and theirs, best first, as many as were asked for."""
+    """Likeliest tokens at its place with theirs, best first, as many as requested."""
     text_offset: int
-    """Characters of output that were complete before it, before stop strings were cut off."""
+    """Characters of output that were complete before it, stop strings included."""
 
 
 class LogprobReport:
-    """The rows of one step whose sequences want log probabilities.
+    """The rows of one step whose sequences requested log probabilities.
 
-    Made from logits [S, V] before anything is done to them; it keeps a copy of its rows.
+    Made from unchanged logits [S, V]; it keeps a copy of its rows.
     """
 
     def __init__(self, logits: torch.Tensor, sequences: list[Sequence], rows: list[int]) -> None:
@@ -48,7 +48,7 @@ class LogprobReport:
         self._top = self._logprobs.topk(self._width)
 
     def packed(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Everything that is told, as float64 [L, 1 + 2 * width]; ``tokens`` [S] as they were chosen."""
+        """Return the whole report as float64 [L, 1 + 2 * width]; ``tokens`` [S] are the chosen ones."""
         chosen = tokens if self._index is None else tokens[self._index]
         own = self._logprobs.gather(-1, chosen.clamp(min=0)[:, None])
         return torch.cat(
@@ -56,18 +56,18 @@ class LogprobReport:
         )
 
     def unpacked(self, numbers: list[float], tokens: list[int]) -> dict[int, TokenLogprobs]:
-        """By row, from ``packed`` as one flat list and the chosen tokens of all rows."""
-        told = {}
+        """Return the report by row, from ``packed`` as a flat list and the chosen tokens of all rows."""
+        report = {}
         step = 1 + 2 * self._width
         for place, row in enumerate(self._rows):
             start = place * step + 1
             count = min(self._counts[place], self._width)
             ids = numbers[start + self._width : start + self._width + count]
             values = numbers[start : start + count]
-            told[row] = TokenLogprobs(
+            report[row] = TokenLogprobs(
                 token_id=tokens[row],
                 logprob=numbers[start - 1],
                 top=tuple(zip(map(int, ids), values, strict=True)),
                 text_offset=self._sequences[place].output.characters,
             )
-        return told
+        return report

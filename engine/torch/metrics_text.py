@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from fairserve.engine.kv_events.publisher import KvPublisher
 from fairserve.engine.torch.engine import EngineStats
-from fairserve.engine.torch.page_news import PageChange
+from fairserve.engine.torch.page_changes import PageChange
 from fairserve.engine.torch.page_pool import PAGE_TOKENS
 
 

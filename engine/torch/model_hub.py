@@ -1,8 +1,8 @@
-"""One question to the model hub before anything is fetched from it.
+"""Asks the model hub once before anything is fetched from it.
 
-The hub's own library tries every file again and again, for a minute, where there is no network. So what
-is wanted is asked for once first, with a short time limit, and not at all where the hub is switched off
-(``HF_HUB_OFFLINE`` or ``TRANSFORMERS_OFFLINE``).
+The hub's own library retries every file for a minute if there is no network. So one request with a short
+time limit comes first, and none if the hub is switched off (``HF_HUB_OFFLINE`` or
+``TRANSFORMERS_OFFLINE``).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _NOT_HERE = "it is neither a folder nor in the hub's cache on this host"
 
 
 class NotAtHubError(OSError):
-    """The hub has no such model, or cannot be asked. The message is the reason."""
+    """The hub has no such model, or does not answer. The message is the reason."""
 
 
 def check_model(source: str) -> None:
-    """Return if a model of this name is here, or at the hub.
+    """Check that a model of this name is here, or at the hub.
 
-    Fast, so that a wrong name need not wait for torch. Raises NotAtHubError.
+    Fast, so that a wrong name is found before torch is loaded. Raises NotAtHubError.
     """
     if source == BUILTIN_MODEL_NAME or is_here(source, _CONFIG):
         return
@@ -36,7 +36,7 @@ def check_model(source: str) -> None:
 
 
 def is_here(source: str, *files: str) -> bool:
-    """Whether it is a folder, or the hub's cache has one of these files of it."""
+    """Return True if it is a folder, or the hub's cache has one of these files of it."""
     from huggingface_hub import try_to_load_from_cache
 
     if os.path.isdir(source):
@@ -47,7 +47,7 @@ def is_here(source: str, *files: str) -> bool:
 
 
 def ask_hub(name: str, file: str, timeout_s: float = 3.0) -> None:
-    """Return if the hub has this file of the model. Blocks; raises NotAtHubError."""
+    """Check that the hub has this file of the model. Blocks. Raises NotAtHubError."""
     from huggingface_hub import constants, get_session, hf_hub_url
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 

@@ -1,9 +1,9 @@
-"""Loads a causal language model for the paged engine, or says why it cannot serve it.
+"""Loads a causal language model for the paged engine, or raises why it cannot be served.
 
-What is asked of a model: decoder only, full causal attention in every layer, rotary positions that
-do not depend on the longest sequence in the batch, and attention through transformers' attention
-interface. Because a config cannot be trusted to tell all of it, the loaded model is also run once
-both ways, and must give the same logits through the pages as without them.
+Requirements: decoder only, full causal attention in every layer, rotary positions that do not depend on
+the longest sequence in the batch, and attention through transformers' attention interface. Because a
+config may not show all of it, the loaded model is also run once both ways, and must give the same logits
+through the pages as without them.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class UnsupportedModelError(ValueError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
-    """A model that the engine can run, with what it needs to know about it."""
+    """A model that the engine can run, with its sizes and its tokenizer."""
 
     name: str
     model: Any
-    """A transformers model in eval mode, set to paged attention."""
+    """Model of transformers in eval mode, set to paged attention."""
     tokenizer: Any
     dtype: torch.dtype
     device: torch.device
@@ -56,14 +56,14 @@ class LoadedModel:
     kv_heads: int
     head_size: int
     vocabulary: int
-    """Token ids must be below it."""
+    """Bound of token ids."""
     max_positions: int
     eos_ids: frozenset[int]
     pads_rows: bool = False
-    """Whether passes are to be padded: see ``packed_linear``."""
+    """True if passes must be padded: see ``packed_linear``."""
 
     def kv_tensors(self, usable_pages: int) -> KvTensors:
-        """A zeroed KV cache for this model. Raises ValueError if there is no memory for it."""
+        """Return a zeroed KV cache for this model. Raises ValueError if there is no memory for it."""
         tokens = usable_pages * PAGE_TOKENS
         needed, there = tokens * self.kv_bytes_per_token, self._memory_bytes()
         if needed > there:
@@ -76,7 +76,7 @@ class LoadedModel:
         )
 
     def _memory_bytes(self) -> int:
-        """Of a GPU what is free, else of the machine what there is."""
+        """Return the free memory of a GPU, else all memory of the machine."""
         if self.device.type == "cuda":
             return self.free_device_bytes()
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -88,7 +88,7 @@ class LoadedModel:
         logit_rows: torch.Tensor,
         state: PagedState,
     ) -> torch.Tensor:
-        """One forward pass over rows [1, T]: logits of the rows that are asked for, [S, vocabulary].
+        """Run a forward pass over rows [1, T]. Return the logits of ``logit_rows``, [S, vocabulary].
 
         Writes the keys and values of all rows to their pages.
         """
@@ -103,11 +103,11 @@ class LoadedModel:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """KV memory of one token."""
+        """Return the KV memory of one token in bytes."""
         return KvTensors.bytes_per_token(self.layers, self.kv_heads, self.head_size, self.dtype)
 
     def free_device_bytes(self) -> int:
-        """Memory that is free on the model's GPU now."""
+        """Return the bytes that are free on the model's GPU now."""
         return torch.cuda.mem_get_info(self.device)[0]
 
 
@@ -116,8 +116,8 @@ def load_model(source: str, dtype: str = "auto", device: str = "auto") -> Loaded
 
     ``device`` auto: cuda if there is one, else cpu. ``dtype`` auto: bfloat16 on cuda, float32 on
     cpu. On a CPU models below 50M parameters are set to one thread (more of them only wait for each
-    other), and the allocator keeps freed memory; both hold for the whole process. What is in the hub's
-    cache is taken as it is, without asking for a newer version. Raises UnsupportedModelError, and
+    other), and the allocator keeps freed memory; both hold for the whole process. Files in the hub's
+    cache are used as they are, without a check for a newer version. Raises UnsupportedModelError, and
     OSError for a checkpoint that is not there.
     """
     check_model(source)
@@ -135,7 +135,7 @@ def load_model(source: str, dtype: str = "auto", device: str = "auto") -> Loaded
 
 
 def _read_checkpoint(source: str, path: str, kind: torch.dtype, *, local: bool) -> tuple[Any, Any]:
-    """Model and tokenizer. ``local``: from a folder or the hub's cache, without asking the hub."""
+    """Return model and tokenizer. ``local``: from a folder or the hub's cache, without the hub."""
     check_config(AutoConfig.from_pretrained(path, local_files_only=local))
     disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
@@ -144,7 +144,7 @@ def _read_checkpoint(source: str, path: str, kind: torch.dtype, *, local: bool) 
             dtype=kind,
             attn_implementation="sdpa",
             output_loading_info=True,
-            # Not ignored, but told with their names below.
+            # Not ignored, but reported with their names below.
             ignore_mismatched_sizes=True,
             local_files_only=local,
         )
@@ -159,7 +159,7 @@ def adopt_model(name: str, model: Any, tokenizer: Any, *, pack: bool = False) ->
     """Prepare a transformers model that is in memory, on its device, for paged attention.
 
     The model itself is changed: evaluation mode, no gradients, our attention, and with ``pack`` on a
-    CPU linear layers that take the place of its own. The number of threads and the allocator are set
+    CPU packed linear layers in place of its own. The number of threads and the allocator are set
     as by :func:`load_model`. Raises UnsupportedModelError.
     """
     check_config(model.config)
@@ -212,7 +212,7 @@ def check_config(config: Any) -> None:
             f"{name} attends to a sliding window; only full attention is served"
         )
     if not getattr(text, "max_position_embeddings", None):
-        raise UnsupportedModelError(f"{name} does not say how many positions it has")
+        raise UnsupportedModelError(f"{name} has no number of positions in its config")
     rope = getattr(text, "rope_parameters", None) or {}
     if rope.get("rope_type") in _BATCH_DEPENDENT_ROPE:
         raise UnsupportedModelError(
@@ -255,7 +255,7 @@ def check_paged_attention(loaded: LoadedModel) -> None:
         sequence.computed_tokens += chunk
     tolerance = 1e-3 if loaded.dtype is torch.float32 else 0.1
     scale = max(1.0, float(expected.abs().max()))
-    # Empty means that the model ignored which logits were wanted.
+    # Empty: the model ignored the requested rows of logits.
     if logits.numel() == 0 or float((logits[0] - expected).abs().max()) > tolerance * scale:
         raise UnsupportedModelError(
             f"{loaded.name} gives other logits with paged attention than without"
@@ -286,17 +286,17 @@ class _NoText:
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of this name; auto: cuda if there is one, else cpu. Raises ValueError."""
+    """Return the device of this name; auto: cuda if there is one, else cpu. Raises ValueError."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device cuda was asked for, but torch sees no GPU; allowed: cpu, auto")
+        raise ValueError("device is cuda, but torch finds no GPU; allowed: cpu, auto")
     return device
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
-    """The number type of this name; auto: bfloat16 (or float16) on cuda, float32 on cpu."""
+    """Return the number type of this name; auto: bfloat16 (or float16) on cuda, float32 on cpu."""
     if name == "auto":
         if device.type == "cuda":
             return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
@@ -307,7 +307,7 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 def _served_name(source: str) -> str:
-    """A hub id stays as it is; of a local folder only the last part is announced."""
+    """Return the name to serve: a hub id as it is, of a local folder only the last part."""
     return Path(source).resolve().name if os.path.isdir(source) else source
 
 

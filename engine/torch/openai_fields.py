@@ -1,9 +1,16 @@
-"""Takes the fields of a request's body one by one, and says what is wrong with one by its name."""
+"""Pydantic models of request bodies, and the error that names the wrong field.
+
+Every field is honoured, neutral, or rejected by name: none is dropped silently. Null counts as absent.
+"""
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from itertools import islice
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
@@ -21,14 +28,22 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tools": ([],),
     "top_logprobs": (0,),
 }
-"""Fields that this engine cannot honour, with the values that ask for nothing (so does null)."""
+"""Fields that this engine cannot honour, with their neutral values (null is neutral, too)."""
 
-_DESCRIPTIVE = ("user", "metadata", "safety_identifier", "prompt_cache_key")
+_DESCRIPTIVE = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key"})
+"""Fields that describe the caller and change no output."""
+_NESTED = ("messages", "response_format", "stream_options", "vllm_xargs")
+"""Fields of which an error names the inner field, too."""
+UNSUPPORTED = "unsupported"
+"""Type of a pydantic error about a value that this engine cannot honour."""
+_MOST_KEYS = 1000
+"""Keys of an object that are checked: pydantic collects an error for each unknown one."""
 _SHOWN_CHARACTERS = 60
+_KINDS = {int: "a whole number", float: "a number", bool: "true, false", str: "a string"}
 
 
 class RequestError(Exception):
-    """The request is not valid, or asks for what this engine does not have."""
+    """The request is not valid, or needs a feature that this engine lacks."""
 
     def __init__(self, message: str, param: str | None, code: str = "invalid_value") -> None:
         super().__init__(message)
@@ -37,90 +52,107 @@ class RequestError(Exception):
         self.code = code
 
 
-class Fields:
-    """The fields of a body, taken one by one; null counts as absent. Raises RequestError."""
+class Part(BaseModel):
+    """An object within a body. A field's description is the allowed value in its error."""
 
-    def __init__(self, body: dict[str, Any]) -> None:
-        self._left = dict(body)
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
 
-    def take(self, name: str) -> Any:
-        """The value as it is; None if absent."""
-        return self._left.pop(name, None)
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        items = ((key, v) for key, v in value.items() if v is not None or key not in known)
+        return dict(islice(items, _MOST_KEYS))
 
-    def text(self, name: str, default: str | None) -> str:
-        """A string."""
-        value = self.take(name)
-        if value is None:
-            return default or ""
-        if not isinstance(value, str):
-            raise RequestError(f"{name} must be a string", name)
-        return value
 
-    def flag(self, name: str, *, default: bool = False) -> bool:
-        """True or false; ``default`` if absent."""
-        value = self.take(name)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise RequestError(f"{name} is {shown(value)}; allowed: true, false", name)
-        return value
+class Body(Part):
+    """A whole body; :meth:`read` checks one."""
 
-    def integer(self, name: str, low: int, high: int | None) -> int | None:
-        """A whole number from ``low`` to ``high``."""
-        value = self.take(name)
-        if value is None:
-            return None
-        if not is_integer(value) or value < low or (high is not None and value > high):
-            allowed = f"at least {low}" if high is None else f"from {low} to {high}"
-            raise RequestError(
-                f"{name} is {shown(value)}; allowed: a whole number, {allowed}", name
+    @classmethod
+    def read(cls, body: Any) -> Self:
+        """Check a decoded JSON body. Raises RequestError naming the field."""
+        if not isinstance(body, dict):
+            raise RequestError("the body must be a JSON object", None)
+        known = cls.model_fields
+        try:
+            return cls.model_validate(
+                {name: v for name, v in body.items() if name in known or not _is_unused(name, v)}
             )
-        return int(value)
+        except ValidationError as error:
+            raise _request_error(known, error.errors(include_url=False)[0]) from error
 
-    def number(self, name: str, low: float, high: float) -> float | None:
-        """A finite number from ``low`` to ``high``."""
-        value = self.take(name)
-        if value is None:
-            return None
-        if not is_number(value) or not low <= value <= high:
-            raise RequestError(
-                f"{name} is {shown(value)}; allowed: a number from {low:g} to {high:g}", name
-            )
-        return float(value)
 
-    def refuse_the_rest(self) -> None:
-        """Every field that was not taken must be neutral, or describe the caller only."""
-        for name in _DESCRIPTIVE:
-            self.take(name)
-        for name, value in self._left.items():
-            if name not in _NEUTRAL:
-                raise RequestError(f"unknown field {name!r}", name, "unknown_parameter")
-            neutral = [each for each in _NEUTRAL[name] if _same(each, value)]
-            if value is not None and not neutral:
-                allowed = ", ".join(repr(each) for each in _NEUTRAL[name])
-                raise RequestError(
-                    f"this worker cannot honour {name}; allowed: absent, null, {allowed}",
-                    name,
-                    "unsupported_parameter",
-                )
+def _is_unused(name: str, value: Any) -> bool:
+    """Return True for a neutral or descriptive field. Raises RequestError if it cannot be honoured."""
+    if name in _DESCRIPTIVE:
+        return True
+    if name not in _NEUTRAL:
+        return False
+    if value is None or any(_same(each, value) for each in _NEUTRAL[name]):
+        return True
+    allowed = ", ".join(repr(each) for each in _NEUTRAL[name])
+    raise RequestError(
+        f"this worker cannot honour {name}; allowed: absent, null, {allowed}",
+        name,
+        "unsupported_parameter",
+    )
+
+
+def _request_error(fields: dict[str, FieldInfo], error: ErrorDetails) -> RequestError:
+    name, *inner = error["loc"]
+    param = str(name)
+    if name in _NESTED:
+        param += "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in inner)
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        if name == "messages" and inner:
+            text = f"this worker cannot honour {param}; allowed: role, content, name"
+            return RequestError(text, param, "unsupported_parameter")
+        return RequestError(f"unknown field {param!r}", param, "unknown_parameter")
+    if name == "model" and kind in ("missing", "string_too_short"):
+        return RequestError("model must be given", "model", "missing_required_parameter")
+    if kind == "model_type":
+        return RequestError(f"{param} is {shown(error['input'])}; allowed: an object", param)
+    allowed = None if inner and name in _NESTED else _allowed(fields[str(name)])
+    if kind == "missing":
+        return RequestError(f"{param} must be given" + (f": {allowed}" if allowed else ""), param)
+    if allowed is None:
+        reason = error["msg"][:1].lower() + error["msg"][1:]
+        code = "unsupported_parameter" if kind == UNSUPPORTED else "invalid_value"
+        return RequestError(f"{param} is {shown(error['input'])}: {reason}", param, code)
+    verb = "has" if inner else "is"
+    return RequestError(f"{param} {verb} {shown(error['input'])}; allowed: {allowed}", param)
+
+
+def _allowed(field: FieldInfo) -> str:
+    """Return the allowed values of a field: its description, or its type and bounds."""
+    if field.description:
+        return field.description
+    kind = next(
+        (text for each, text in _KINDS.items() if field.annotation in (each, each | None)), ""
+    )
+    low, over, high = (
+        next((getattr(each, name) for each in field.metadata if hasattr(each, name)), None)
+        for name in ("ge", "gt", "le")
+    )
+    if low is None and over is None:
+        return kind
+    if high is None:
+        return f"{kind}, over {over:g}" if low is None else f"{kind}, {low:g} or more"
+    most = f"{high:g}" if isinstance(high, float) else f"{high}"
+    return (
+        f"{kind} over {over:g}, up to {most}" if low is None else f"{kind} from {low:g} to {most}"
+    )
 
 
 def shown(value: Any) -> str:
-    """A value as an error message shows it."""
+    """Return a value for an error message."""
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
 
 
-def is_integer(value: Any) -> bool:
-    """A whole number; true and false are none."""
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def is_number(value: Any) -> bool:
-    """A finite number; true and false are none."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def _same(left: Any, right: Any) -> bool:
-    """Equality that keeps true apart from 1."""
+    """Compare so that true is not 1."""
     return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)

@@ -1,12 +1,12 @@
 """Log probabilities in OpenAI's two shapes, for chat and for completions.
 
-As vLLM has it, every token that was generated is told: also the stop token at the end, and the
-tokens whose text is held back or was cut off by a stop string. Their number is the usage's. Of the
-text itself ``text_offset`` tells where each begins, counted in characters from the output's start:
-a token at or past the end of the text shows nothing of itself.
+As in vLLM, every generated token is listed: also the stop token at the end, and tokens whose text is
+held back or was cut off by a stop string. Their number is the usage's. ``text_offset`` is the place in
+the text where each begins, in characters from the output's start: a token at or past the end of the text
+is not part of it.
 
-Beside the likeliest tokens that were asked for, completions list the chosen one, as OpenAI does.
-There, tokens with the same text share an entry, the likeliest one's.
+Beside the requested likeliest tokens, completions list the chosen one, as OpenAI does. There, tokens
+with the same text share an entry, the likeliest one's.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from fairserve.engine.torch.logprobs import TokenLogprobs
 from fairserve.engine.torch.token_texts import TokenTexts
 
 _LOWEST = -9999.0
-"""In place of minus infinity, which JSON does not have; OpenAI's and vLLM's number."""
+"""Number in place of minus infinity, which JSON lacks; that of OpenAI and vLLM."""
 
 
 def chat_logprobs(tokens: list[TokenLogprobs], texts: TokenTexts) -> dict[str, Any]:
-    """``logprobs`` of a chat choice or of a chunk of it."""
+    """Return ``logprobs`` of a chat choice or of a chunk of it."""
 
     def entry(token_id: int, logprob: float) -> dict[str, Any]:
         return {
@@ -38,7 +38,7 @@ def chat_logprobs(tokens: list[TokenLogprobs], texts: TokenTexts) -> dict[str, A
 
 
 def completion_logprobs(tokens: list[TokenLogprobs], texts: TokenTexts) -> dict[str, Any]:
-    """``logprobs`` of a completion choice or of a chunk of it."""
+    """Return ``logprobs`` of a completion choice or of a chunk of it."""
     likeliest = []
     for token in tokens:
         entries: dict[str, float] = {}

@@ -1,70 +1,48 @@
-"""Reads ``messages`` of a chat and ``prompt`` of a completion."""
+"""The messages of a chat."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from fairserve.engine.torch.openai_fields import RequestError, is_integer
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
-_MESSAGE_KEYS = {"role", "content", "name"}
-
-
-def read_messages(value: Any) -> list[dict[str, str]]:
-    """``messages`` with their contents as text. Raises RequestError."""
-    if not isinstance(value, list) or not value:
-        raise RequestError("messages must be a list of at least one message", "messages")
-    return [_message(message, f"messages[{index}]") for index, message in enumerate(value)]
+from fairserve.engine.torch.openai_fields import UNSUPPORTED, Part
 
 
-def _message(message: Any, where: str) -> dict[str, str]:
-    if not isinstance(message, dict):
-        raise RequestError(f"{where} must be an object", where)
-    if not isinstance(message.get("role"), str):
-        raise RequestError(f"{where}.role must be a string", f"{where}.role")
-    for key, value in message.items():
-        if key not in _MESSAGE_KEYS and value is not None:
-            raise RequestError(
-                f"this worker cannot honour {where}.{key}; allowed: role, content, name",
-                f"{where}.{key}",
-                "unsupported_parameter",
-            )
-    result = {"role": message["role"], "content": _content(message.get("content"), where)}
-    name = message.get("name")
-    if name is not None:
-        if not isinstance(name, str):
-            raise RequestError(f"{where}.name must be a string", f"{where}.name")
-        result["name"] = name
-    return result
-
-
-def _content(content: Any, where: str) -> str:
-    if isinstance(content, str):
-        return content
-    field = f"{where}.content"
+def _joined(content: Any) -> Any:
+    """Join a list of text parts to a text; leave other contents as they are."""
     if not isinstance(content, list):
-        raise RequestError(f"{field} must be a string or a list of text parts", field)
-    for part in content:
-        if not (
-            isinstance(part, dict)
-            and part.get("type") == "text"
-            and isinstance(part.get("text"), str)
-        ):
-            raise RequestError(
-                f"{field} has a part that is not text; this worker reads text only",
-                field,
-                "unsupported_parameter",
-            )
-    return "\n".join(part["text"] for part in content)
+        return content
+    texts = [part.get("text") if isinstance(part, dict) else None for part in content]
+    if not all(
+        isinstance(text, str) and part.get("type") == "text"
+        for text, part in zip(texts, content, strict=True)
+    ):
+        raise PydanticCustomError(UNSUPPORTED, "a part is not text; this worker reads text only")
+    return "\n".join(map(str, texts))
 
 
-def read_prompt(value: Any) -> str | list[int]:
-    """``prompt``, a text or token ids. Raises RequestError."""
-    if isinstance(value, str) and value:
-        return value
-    if isinstance(value, list) and value and all(is_integer(item) for item in value):
-        return value
-    raise RequestError(
-        "prompt must be a string or a list of token ids, and not empty; "
-        "several prompts are several calls",
-        "prompt",
-    )
+class Message(Part):
+    """A message. A field of another name is allowed if it is null."""
+
+    role: str
+    content: Annotated[str, BeforeValidator(_joined)]
+    name: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_null_extras(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {key: each for key, each in value.items() if each is not None}
+
+
+Messages = Annotated[
+    list[Message], Field(min_length=1, fail_fast=True, description="a list of at least one message")
+]
+
+
+def plain(messages: list[Message]) -> list[dict[str, str]]:
+    """Return messages as a chat template takes them."""
+    return [message.model_dump(exclude_none=True) for message in messages]

@@ -1,22 +1,18 @@
 """Reads the bodies of /v1/chat/completions and /v1/completions.
 
-Every field is honoured, neutral, or refused by name: nothing is dropped silently. ``user`` and
-``metadata`` describe the caller and change no output, so they are accepted.
+The models give types and limits (:mod:`fairserve.engine.torch.openai_fields` turns their errors into
+ours); checks of several fields together raise RequestError themselves.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from fairserve.engine.torch.openai_fields import (
-    Fields,
-    RequestError,
-    is_integer,
-    is_number,
-    shown,
-)
-from fairserve.engine.torch.openai_prompt import read_messages, read_prompt
+from pydantic import BeforeValidator, Field, model_validator
+
+from fairserve.engine.torch.openai_fields import Body, Part, RequestError
+from fairserve.engine.torch.openai_prompt import Messages, plain
 from fairserve.engine.torch.sampling_params import (
     MAX_LOGIT_BIAS,
     MAX_LOGPROBS,
@@ -58,9 +54,9 @@ class GenerationRequest:
     ignore_eos: bool
     min_tokens: int
     logprobs: int | None
-    """How many of the likeliest tokens to tell beside each chosen one; None tells nothing."""
+    """Likeliest tokens to report beside each chosen one; None: no log probabilities."""
     schema: dict[str, Any] | None
-    """The JSON schema of the output; None if it is free."""
+    """JSON schema of the output; None if it is free."""
     stream: bool
     include_usage: bool
     continuous_usage: bool
@@ -71,7 +67,7 @@ class GenerationRequest:
     expected_output_tokens: int
 
     def params(self, max_tokens: int, sample: int, grammar: Grammar | None) -> SamplingParams:
-        """The options of one of the samples."""
+        """Return the options of one of the samples."""
         return SamplingParams(
             max_tokens=max_tokens,
             temperature=self.temperature,
@@ -91,220 +87,207 @@ class GenerationRequest:
         )
 
 
+class _JsonSchema(Part):
+    # The first two are notes for the model, the third is done in any case.
+    name: Any = None
+    description: Any = None
+    strict: Any = None
+    definition: dict[str, Any] = Field(alias="schema")
+
+
+class _ResponseFormat(Part):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: _JsonSchema | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_an_object(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            return value
+        name = "response_format.type"
+        raise RequestError(f"{name} must be given; allowed: text, json_object, json_schema", name)
+
+    @model_validator(mode="after")
+    def _schema_fits_the_type(self) -> _ResponseFormat:
+        name = "response_format.json_schema"
+        if self.type != "json_schema" and self.json_schema is not None:
+            raise RequestError(f"unknown field {name!r}", name, "unknown_parameter")
+        if self.type == "json_schema" and self.json_schema is None:
+            raise RequestError(f"{name} must be an object", name)
+        return self
+
+    @property
+    def definition(self) -> dict[str, Any] | None:
+        """Return the schema of the output; None for text."""
+        if self.json_schema is not None:
+            return self.json_schema.definition
+        return {"type": "object"} if self.type == "json_object" else None
+
+
+class _StreamOptions(Part):
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class _Xargs(Part):
+    client_id: str = ""
+    call_id: str = ""
+    weight: float = Field(1.0, gt=0)
+    expected_output_tokens: int = Field(0, ge=0)
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _of_allowed_size(value: Any) -> Any:
+    """Check the size before the entries: pydantic collects an error for each of them."""
+    if isinstance(value, dict) and len(value) > MAX_BIASED_TOKENS:
+        raise ValueError("too many tokens")
+    return value
+
+
+_TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
+_Bias = Annotated[float, Field(ge=-MAX_LOGIT_BIAS, le=MAX_LOGIT_BIAS)]
+_Stop = Annotated[
+    list[Annotated[str, Field(min_length=1)]], Field(fail_fast=True), BeforeValidator(_as_list)
+]
+
+
+class _GenerationBody(Body):
+    """The fields of both endpoints."""
+
+    model: str = Field(min_length=1)
+    n: int = Field(1, ge=1, le=MAX_SAMPLES)
+    max_tokens: int | None = Field(None, ge=1)
+    temperature: float = Field(1.0, ge=0, le=2)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=-1, le=MAX_TOP_K)
+    min_p: float = Field(0.0, ge=0, le=1)
+    presence_penalty: float = Field(0.0, ge=-MAX_PENALTY, le=MAX_PENALTY)
+    frequency_penalty: float = Field(0.0, ge=-MAX_PENALTY, le=MAX_PENALTY)
+    logit_bias: Annotated[dict[_TokenId, _Bias], BeforeValidator(_of_allowed_size)] = Field(
+        {},
+        description=f"an object of up to {MAX_BIASED_TOKENS} token ids and their bias, "
+        f"{-MAX_LOGIT_BIAS:g} to {MAX_LOGIT_BIAS:g}",
+    )
+    seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)
+    stop: _Stop = Field(
+        [],
+        max_length=MAX_STOP_STRINGS,
+        description=f"a string or a list of up to {MAX_STOP_STRINGS} strings, none empty",
+    )
+    stop_token_ids: Annotated[list[int], Field(fail_fast=True)] = Field(
+        [],
+        max_length=MAX_STOP_TOKENS,
+        description=f"a list of up to {MAX_STOP_TOKENS} token ids",
+    )
+    ignore_eos: bool = False
+    min_tokens: int = Field(0, ge=0)
+    response_format: _ResponseFormat = _ResponseFormat(type="text")
+    stream: bool = False
+    stream_options: _StreamOptions | None = Field(None)
+    cache_salt: str = ""
+    user: Any = None
+    vllm_xargs: _Xargs = Field(_Xargs())
+
+    @model_validator(mode="after")
+    def _fields_fit_together(self) -> _GenerationBody:
+        if self.stream_options is not None and not self.stream:
+            raise RequestError("stream_options needs stream to be true", "stream_options")
+        limit = self.limit_tokens()
+        if limit is not None and self.min_tokens > limit:
+            raise RequestError(
+                f"min_tokens is {self.min_tokens}; allowed: a whole number from 0 to {limit}",
+                "min_tokens",
+            )
+        if self.response_format.definition is None:
+            return self
+        for name in ("ignore_eos", "min_tokens"):
+            if getattr(self, name):
+                raise RequestError(
+                    f"{name} cannot be combined with a response_format of JSON: the output ends "
+                    "where the JSON does",
+                    name,
+                    "unsupported_parameter",
+                )
+        return self
+
+    def limit_tokens(self) -> int | None:
+        """Return the requested limit of output tokens; None if there is none."""
+        return self.max_tokens
+
+
+class _ChatBody(_GenerationBody):
+    messages: Messages
+    max_completion_tokens: int | None = Field(None, ge=1)
+    logprobs: bool = False
+    top_logprobs: int = Field(0, ge=0, le=MAX_LOGPROBS)
+
+    @model_validator(mode="after")
+    def _logprobs_fit_together(self) -> _ChatBody:
+        if self.top_logprobs and not self.logprobs:
+            raise RequestError(
+                f"top_logprobs is {self.top_logprobs}; allowed: 0 unless logprobs is true",
+                "top_logprobs",
+            )
+        return self
+
+    def limit_tokens(self) -> int | None:
+        """Return the newer of both fields, or the older one."""
+        newer = self.max_completion_tokens
+        return self.max_tokens if newer is None else newer
+
+
+class _CompletionBody(_GenerationBody):
+    prompt: str | Annotated[list[int], Field(fail_fast=True)] = Field(
+        min_length=1,
+        description="a string or a list of token ids, not empty; several prompts are several calls",
+    )
+    logprobs: int | None = Field(None, ge=0, le=MAX_COMPLETION_LOGPROBS)
+
+
 def parse(kind: Kind, body: Any) -> GenerationRequest:
     """Check a decoded JSON body. Raises RequestError naming the field."""
-    if not isinstance(body, dict):
-        raise RequestError("the body must be a JSON object", None)
-    fields = Fields(body)
-    model = fields.text("model", None)
-    if not model:
-        raise RequestError("model must be given", "model", "missing_required_parameter")
     messages: list[dict[str, str]] = []
     prompt: str | list[int] = ""
+    read: _ChatBody | _CompletionBody
     if kind == "chat":
-        messages = read_messages(fields.take("messages"))
-        max_tokens = fields.integer("max_completion_tokens", 1, None)
-        older = fields.integer("max_tokens", 1, None)
-        max_tokens = older if max_tokens is None else max_tokens
+        read = chat = _ChatBody.read(body)
+        messages = plain(chat.messages)
+        logprobs = chat.top_logprobs if chat.logprobs else None
     else:
-        prompt = read_prompt(fields.take("prompt"))
-        max_tokens = fields.integer("max_tokens", 1, None)
-    temperature = fields.number("temperature", 0, 2)
-    top_p = fields.number("top_p", 0, 1)
-    if top_p == 0:
-        raise RequestError("top_p is 0; allowed: over 0, up to 1", "top_p")
-    stream = fields.flag("stream")
-    include, continuous = _stream_options(fields.take("stream_options"), stream)
-    client_id, call_id, weight, expected = _xargs(fields.take("vllm_xargs"))
-    user = body.get("user")
-    request = GenerationRequest(
+        read = completion = _CompletionBody.read(body)
+        prompt, logprobs = completion.prompt, completion.logprobs
+    options, xargs = read.stream_options or _StreamOptions(), read.vllm_xargs
+    user = read.user if isinstance(read.user, str) else ""
+    return GenerationRequest(
         kind=kind,
-        model=model,
+        model=read.model,
         messages=messages,
         prompt=prompt,
-        samples=fields.integer("n", 1, MAX_SAMPLES) or 1,
-        max_tokens=max_tokens,
-        temperature=1.0 if temperature is None else temperature,
-        top_p=top_p or 1.0,
-        top_k=fields.integer("top_k", -1, MAX_TOP_K) or 0,
-        min_p=fields.number("min_p", 0, 1) or 0.0,
-        presence_penalty=fields.number("presence_penalty", -MAX_PENALTY, MAX_PENALTY) or 0.0,
-        frequency_penalty=fields.number("frequency_penalty", -MAX_PENALTY, MAX_PENALTY) or 0.0,
-        logit_bias=_logit_bias(fields.take("logit_bias")),
-        seed=fields.integer("seed", -(2**63), 2**63 - 1),
-        stop=_stop(fields.take("stop")),
-        stop_token_ids=_token_ids(fields.take("stop_token_ids")),
-        ignore_eos=fields.flag("ignore_eos"),
-        min_tokens=fields.integer("min_tokens", 0, max_tokens) or 0,
-        logprobs=_logprobs(kind, fields),
-        schema=_schema(fields.take("response_format")),
-        stream=stream,
-        include_usage=include,
-        continuous_usage=continuous,
-        cache_salt=fields.text("cache_salt", ""),
-        client_id=client_id or (user if isinstance(user, str) and user else "default"),
-        call_id=call_id,
-        weight=weight,
-        expected_output_tokens=expected,
+        samples=read.n,
+        max_tokens=read.limit_tokens(),
+        temperature=read.temperature,
+        top_p=read.top_p,
+        top_k=read.top_k,
+        min_p=read.min_p,
+        presence_penalty=read.presence_penalty,
+        frequency_penalty=read.frequency_penalty,
+        logit_bias={int(token): bias for token, bias in read.logit_bias.items()},
+        seed=read.seed,
+        stop=tuple(read.stop),
+        stop_token_ids=frozenset(read.stop_token_ids),
+        ignore_eos=read.ignore_eos,
+        min_tokens=read.min_tokens,
+        logprobs=logprobs,
+        schema=read.response_format.definition,
+        stream=read.stream,
+        include_usage=options.include_usage,
+        continuous_usage=options.continuous_usage_stats,
+        cache_salt=read.cache_salt,
+        client_id=xargs.client_id or user or "default",
+        call_id=xargs.call_id,
+        weight=xargs.weight,
+        expected_output_tokens=xargs.expected_output_tokens,
     )
-    fields.refuse_the_rest()
-    _check_together(request)
-    return request
-
-
-def _check_together(request: GenerationRequest) -> None:
-    """A grammar that is complete allows the end and nothing else."""
-    if request.schema is None:
-        return
-    for name, given in (("ignore_eos", request.ignore_eos), ("min_tokens", request.min_tokens)):
-        if given:
-            raise RequestError(
-                f"{name} cannot be combined with a response_format of JSON: the output ends where "
-                "the JSON does",
-                name,
-                "unsupported_parameter",
-            )
-
-
-def _logprobs(kind: Kind, fields: Fields) -> int | None:
-    """Chat has a switch and a number, completions a number."""
-    if kind == "completion":
-        return fields.integer("logprobs", 0, MAX_COMPLETION_LOGPROBS)
-    switch = fields.flag("logprobs")
-    count = fields.integer("top_logprobs", 0, MAX_LOGPROBS)
-    if count and not switch:
-        raise RequestError(
-            f"top_logprobs is {count}; allowed: 0 unless logprobs is true", "top_logprobs"
-        )
-    return (count or 0) if switch else None
-
-
-def _schema(value: Any) -> dict[str, Any] | None:
-    """The JSON schema that a ``response_format`` asks for."""
-    if value is None:
-        return None
-    name = "response_format"
-    kind = value.get("type") if isinstance(value, dict) else None
-    if kind not in ("text", "json_object", "json_schema"):
-        raise RequestError(
-            f"{name}.type must be given; allowed: text, json_object, json_schema", f"{name}.type"
-        )
-    for key in value:
-        if key != "type" and (kind, key) != ("json_schema", "json_schema"):
-            raise RequestError(f"unknown field {name}.{key}", f"{name}.{key}", "unknown_parameter")
-    if kind == "text":
-        return None
-    if kind == "json_object":
-        return {"type": "object"}
-    where = f"{name}.json_schema"
-    inner = value.get("json_schema")
-    if not isinstance(inner, dict):
-        raise RequestError(f"{where} must be an object", where)
-    for key in inner:
-        # The first two are notes for the model, the third asks for what is done in any case.
-        if key not in ("name", "description", "strict", "schema"):
-            raise RequestError(
-                f"unknown field {where}.{key}", f"{where}.{key}", "unknown_parameter"
-            )
-    schema = inner.get("schema")
-    if not isinstance(schema, dict):
-        raise RequestError(f"{where}.schema must be an object, a JSON schema", f"{where}.schema")
-    return schema
-
-
-def _logit_bias(value: Any) -> dict[int, float]:
-    if value is None:
-        return {}
-    name = "logit_bias"
-    if not isinstance(value, dict) or len(value) > MAX_BIASED_TOKENS:
-        raise RequestError(
-            f"{name} must be an object of up to {MAX_BIASED_TOKENS} token ids and their bias", name
-        )
-    biases = {}
-    for key, bias in value.items():
-        if not (key.isascii() and key.isdecimal() and len(key) < 11):
-            raise RequestError(f"{name} has the key {shown(key)}; allowed: token ids", name)
-        if not is_number(bias) or abs(bias) > MAX_LOGIT_BIAS:
-            raise RequestError(
-                f"{name} of token {key} is {shown(bias)}; allowed: a number from "
-                f"{-MAX_LOGIT_BIAS:g} to {MAX_LOGIT_BIAS:g}",
-                name,
-            )
-        biases[int(key)] = float(bias)
-    return biases
-
-
-def _stop(value: Any) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    stop = [value] if isinstance(value, str) else value
-    if (
-        not isinstance(stop, list)
-        or len(stop) > MAX_STOP_STRINGS
-        or not all(isinstance(text, str) and text for text in stop)
-    ):
-        raise RequestError(
-            f"stop must be a string or a list of up to {MAX_STOP_STRINGS} strings, none empty",
-            "stop",
-        )
-    return tuple(stop)
-
-
-def _token_ids(value: Any) -> frozenset[int]:
-    if value is None:
-        return frozenset()
-    if (
-        not isinstance(value, list)
-        or len(value) > MAX_STOP_TOKENS
-        or not all(is_integer(item) for item in value)
-    ):
-        raise RequestError(
-            f"stop_token_ids must be a list of up to {MAX_STOP_TOKENS} token ids", "stop_token_ids"
-        )
-    return frozenset(value)
-
-
-def _stream_options(value: Any, stream: bool) -> tuple[bool, bool]:
-    """include_usage and continuous_usage_stats (which implies nothing about the first)."""
-    if value is None:
-        return False, False
-    if not stream:
-        raise RequestError("stream_options needs stream to be true", "stream_options")
-    known = ("include_usage", "continuous_usage_stats")
-    if not isinstance(value, dict):
-        raise RequestError("stream_options must be an object", "stream_options")
-    for key, flag in value.items():
-        where = f"stream_options.{key}"
-        if key not in known:
-            raise RequestError(f"unknown field {where}", where, "unknown_parameter")
-        if flag is not None and not isinstance(flag, bool):
-            raise RequestError(f"{where} must be true or false", where)
-    return bool(value.get(known[0])), bool(value.get(known[1]))
-
-
-def _xargs(value: Any) -> tuple[str, str, float, int]:
-    """client_id, call_id ('' where absent), weight, and expected_output_tokens (0 where absent)."""
-    if value is None:
-        return "", "", 1.0, 0
-    if not isinstance(value, dict):
-        raise RequestError("vllm_xargs must be an object", "vllm_xargs")
-    for key in value:
-        if key not in ("client_id", "call_id", "weight", "expected_output_tokens"):
-            where = f"vllm_xargs.{key}"
-            raise RequestError(f"unknown field {where}", where, "unknown_parameter")
-    ids = []
-    for key in ("client_id", "call_id"):
-        text = value.get(key)
-        if text is not None and not isinstance(text, str):
-            raise RequestError(f"vllm_xargs.{key} must be a string", f"vllm_xargs.{key}")
-        ids.append(text or "")
-    weight = value.get("weight")
-    if weight is None:
-        weight = 1.0
-    if not is_number(weight) or weight <= 0:
-        raise RequestError("vllm_xargs.weight must be a number over 0", "vllm_xargs.weight")
-    expected = value.get("expected_output_tokens", 0)
-    if not isinstance(expected, int) or isinstance(expected, bool) or expected < 0:
-        where = "vllm_xargs.expected_output_tokens"
-        raise RequestError(f"{where} must be a whole number, 0 or more", where)
-    return ids[0], ids[1], float(weight), expected

@@ -1,4 +1,4 @@
-"""Writes answers in OpenAI's shapes, streamed and whole, for chat and for completions."""
+"""Writes answers in OpenAI's formats, streamed and whole, for chat and for completions."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fairserve.engine.torch.token_texts import TokenTexts
 
 @dataclass(slots=True)
 class SampleOutput:
-    """What one sample has given so far."""
+    """The output of one sample so far."""
 
     parts: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
-    """Of every token, where they were asked for."""
+    """Log probabilities of every token, if requested."""
     tokens: int = 0
     cached_tokens: int = 0
     finish_reason: FinishReason | None = None
@@ -28,8 +28,8 @@ class SampleOutput:
 class AnswerWriter:
     """Builds the JSON values of one call's answer.
 
-    ``cached_tokens`` of the usage is that of the first sample: its prompt is the one that is
-    counted, although every sample has computed or reused it.
+    ``cached_tokens`` of the usage is that of the first sample: only its prompt is counted, although
+    every sample has computed or reused it.
     """
 
     kind: Kind
@@ -40,10 +40,10 @@ class AnswerWriter:
     prompt_tokens: int
     outputs: list[SampleOutput]
     texts: TokenTexts | None = None
-    """Set where log probabilities were asked for."""
+    """Texts of tokens; None unless log probabilities were requested."""
 
     def usage(self) -> dict[str, Any]:
-        """Tokens so far, over all samples."""
+        """Return the usage so far, over all samples."""
         generated = sum(output.tokens for output in self.outputs)
         return {
             "prompt_tokens": self.prompt_tokens,
@@ -53,7 +53,7 @@ class AnswerWriter:
         }
 
     def admitted(self, index: int, usage: bool) -> dict[str, Any]:
-        """The chunk that says that a sample left the queue: chat's role, or an empty text."""
+        """Return the chunk of a sample that left the queue: chat's role, or an empty text."""
         if self.kind == "chat":
             choice = self._delta(index, {"role": "assistant", "content": ""}, None, None)
         else:
@@ -61,7 +61,7 @@ class AnswerWriter:
         return self._chunk([choice], usage)
 
     def delta(self, index: int, event: Generated, usage: bool) -> dict[str, Any]:
-        """A chunk with more of a sample."""
+        """Return a chunk with more of a sample."""
         logprobs = self._logprobs([] if event.logprobs is None else [event.logprobs])
         if self.kind == "chat":
             choice = self._delta(index, {"content": event.text}, logprobs, event.finish_reason)
@@ -70,11 +70,11 @@ class AnswerWriter:
         return self._chunk([choice], usage)
 
     def final_usage(self) -> dict[str, Any]:
-        """The last chunk where ``include_usage`` was asked for: no choices."""
+        """Return the last chunk for ``include_usage``, which has no choices."""
         return self._chunk([], True)
 
     def whole(self) -> dict[str, Any]:
-        """The answer to a call that was not streamed."""
+        """Return the answer to a call that is not streamed."""
         choices = []
         for index, output in enumerate(self.outputs):
             text = "".join(output.parts)

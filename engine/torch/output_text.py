@@ -1,4 +1,4 @@
-"""The text of one output as it grows: detokenised, and cut at the first stop string."""
+"""The growing text of one output: detokenised, and cut at the first stop string."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from fairserve.engine.torch.stop_strings import StopStrings
 
 
 class OutputText:
-    """Feed output tokens with ``push``, and call ``flush`` once at the end."""
+    """The text of one output. Call ``push`` with each token, and ``flush`` once at the end."""
 
     def __init__(self, detokenizer: Detokenizer, stop: tuple[str, ...]) -> None:
         self._detokenizer = detokenizer
         self._stop = StopStrings(stop)
         self.characters = 0
-        """Length of the text so far, with what is held back or was cut off by a stop string."""
+        """Characters of the text so far, with those held back or cut off by a stop string."""
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop string was found."""
+        """Return True if a stop string was found."""
         return self._stop.stopped
 
     def push(self, token_id: int, may_stop: bool = True) -> str:
-        """The text that may be shown after one more token.
+        """Add a token. Return the text that may be shown after it.
 
         Without ``may_stop`` no stop string ends in the token; one may begin in it.
         """
@@ -30,7 +30,7 @@ class OutputText:
         return self._stop.push(text, may_stop)
 
     def flush(self) -> str:
-        """The rest of the text; may still find a stop string in it."""
+        """Return the rest of the text; a stop string in it still counts."""
         if self.stopped:
             return ""
         text = self._stop.push(self._detokenizer.flush())

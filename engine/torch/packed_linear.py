@@ -1,4 +1,4 @@
-"""Linear layers of a CPU model, their weights in the layout that oneDNN multiplies fastest.
+"""Linear layers of a CPU model, with weights in the layout that oneDNN multiplies fastest.
 
 Measured on two cores of an AMD Zen 5 in float32: 2 to 4 times as fast as the plain layer, most at 4 to
 32 rows, since the plain product reads weights in an order that fits no cache
@@ -18,20 +18,20 @@ import torch
 _log = logging.getLogger(__name__)
 
 _LEAST_ELEMENTS = 1 << 17
-"""Of a weight: with less, the operator's own 10 us outweigh what it saves."""
+"""Fewest elements of a weight: with less, the operator's own 10 us outweigh its gain."""
 _TYPICAL_ROWS = 32
-"""For which the layout is chosen; it is near the best for others, too."""
+"""Rows for which the layout is chosen; it is near the best for others, too."""
 
 
 def packed_types() -> tuple[torch.dtype, ...]:
-    """Types of weights that oneDNN packs here; bfloat16 needs a processor with AVX-512 or better."""
+    """Return the types that oneDNN packs here; bfloat16 needs a processor with AVX-512 or better."""
     if torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return (torch.float32, torch.bfloat16)
     return (torch.float32,)
 
 
 def padded_rows(rows: int) -> int:
-    """To how many rows a pass is padded: those of a decode stay, others become a multiple of 8.
+    """Return the padded rows of a pass: those of a decode stay, others become a multiple of 8.
 
     Measured on a model of 100M parameters: 1 ms for the padding, 7 ms for a number that is new.
     """
@@ -39,19 +39,19 @@ def padded_rows(rows: int) -> int:
 
 
 class PackedLinear(torch.nn.Module):
-    """Stands for a linear layer, which is not kept: [..., in] -> [..., out]. Inference only."""
+    """A replacement of a linear layer, without a reference to it: [..., in] -> [..., out]."""
 
     def __init__(self, linear: torch.nn.Linear) -> None:
         super().__init__()
         weight = linear.weight.detach()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight = torch.empty_like(weight, device="meta")
-        """Without values, for those who ask for its shape or type."""
+        """Weight without values, which has its shape and type."""
         self.bias = linear.bias
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, _TYPICAL_ROWS)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """See the linear layer."""
+        """Compute the linear layer."""
         result: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
             rows, self._packed, self.bias, "none", [], ""
         )
@@ -59,9 +59,9 @@ class PackedLinear(torch.nn.Module):
 
 
 def pack_linears(model: torch.nn.Module) -> int:
-    """Replace the large linear layers of a model in CPU memory; how many there were.
+    """Replace the large linear layers of a model in CPU memory. Return their number.
 
-    Their own weights are freed unless somebody else holds them, as tied embeddings do. Returns 0 where
+    Their own weights are freed unless they are used elsewhere, as tied embeddings are. Returns 0 if
     torch has no oneDNN.
     """
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]

@@ -1,8 +1,8 @@
-"""Who holds which pages: free ones, cached ones, and private ones of running sequences.
+"""Owners of pages: free ones, cached ones, and private ones of running sequences.
 
-Admission reserves pages, less what a sequence shares: all that it can ever need, or only some, and then
-it may find no page later. Pages are taken one by one as they are filled; until then the prefix cache
-may use them.
+Admission reserves pages, less those that a sequence shares: all that it can ever need, or only some, and
+then it may find no page later. Pages are taken one by one as they are filled; until then the prefix
+cache may use them.
 
 Invariants: free + cached + private = usable; reserved <= free + evictable.
 """
@@ -17,22 +17,22 @@ from fairserve.engine.torch.sequence import Sequence
 
 
 class PagedCache:
-    """Page bookkeeping of one engine; it touches no tensor. Not thread-safe."""
+    """The page bookkeeping of one engine; it touches no tensor. Not thread-safe."""
 
     def __init__(self, usable_pages: int, trie: PrefixTrie | None = None) -> None:
         self.pool = PagePool(usable_pages)
         self.trie = trie or PrefixTrie()
         self.reserved_pages = 0
-        """Promised to running sequences and not taken yet."""
+        """Pages that are reserved for running sequences and not taken yet."""
 
     @property
     def used_share(self) -> float:
-        """Share of the pages that running sequences hold; idle cached pages count as free."""
+        """Return the share of pages that running sequences hold; idle cached pages count as free."""
         return 1 - self._idle_pages / self.pool.usable_pages
 
     @property
     def spare_pages(self) -> int:
-        """Pages that are neither in use nor reserved."""
+        """Return the number of pages that are neither in use nor reserved."""
         return self._idle_pages - self.reserved_pages
 
     @property
@@ -40,7 +40,7 @@ class PagedCache:
         return self.pool.free_pages + self.trie.evictable_pages
 
     def match(self, sequence: Sequence) -> TrieNode:
-        """Where the cached prefix of a waiting sequence ends; no side effects on the cache."""
+        """Return the node where the cached prefix of a waiting sequence ends, without side effects."""
         keys = sequence.reusable_keys()
         sequence.matched = self.trie.match(sequence.salt, keys, sequence.matched)
         return sequence.matched
@@ -88,7 +88,7 @@ class PagedCache:
         return True
 
     def commit(self, sequence: Sequence) -> None:
-        """Put the full vouched pages of a running sequence into the prefix cache.
+        """Put the full verified pages of a running sequence into the prefix cache.
 
         Where another sequence was faster, its page is used from now on and the own one freed.
         """
@@ -109,13 +109,13 @@ class PagedCache:
         sequence.node = node
 
     def private_pages(self, sequence: Sequence) -> list[int]:
-        """Pages that only this running sequence holds."""
+        """Return the pages that only this running sequence holds."""
         assert sequence.node is not None
         own: list[int] = sequence.page_table[sequence.node.depth : sequence.pages].tolist()
         return own
 
     def release(self, sequence: Sequence) -> None:
-        """End a running sequence: its private pages are free, its cached ones evictable."""
+        """End a running sequence: free its private pages, and unlock its cached ones."""
         node = sequence.node
         assert node is not None
         for page in self.private_pages(sequence):

@@ -21,7 +21,7 @@ import triton.language as tl
 from fairserve.engine.torch.page_pool import PAGE_TOKENS
 
 _BLOCK_TOKENS = 64
-"""Context tokens of one round of a kernel: four pages."""
+"""Context tokens of a round of a kernel: four pages."""
 _LOG2_E = 1.4426950408889634
 
 
@@ -33,7 +33,7 @@ def _decode_split(
     PAGE: tl.constexpr, GROUP: tl.constexpr, GROUP_ROWS: tl.constexpr,
     HEAD: tl.constexpr, HEAD_COLUMNS: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """One row, one KV head, one split of the context: unnormalised output, sum and maximum."""
+    """Compute unnormalised output, sum and maximum of one row, KV head and split of the context."""
     row, kv, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length = tl.load(lengths + row)
     # Shares of the row's own length, not of the table: most rows are shorter than it is wide.
@@ -79,7 +79,7 @@ def _join_splits(
     partial, sums, maxima, output, heads, output_row, output_head,
     HEAD: tl.constexpr, HEAD_COLUMNS: tl.constexpr, SPLITS: tl.constexpr, SPLIT_ROWS: tl.constexpr,
 ):  # fmt: skip
-    """One row and head: the splits' outputs, each by its share of the softmax."""
+    """Add up the splits' outputs of one row and head, each by its share of the softmax."""
     row, head = tl.program_id(0), tl.program_id(1)
     split, column = tl.arange(0, SPLIT_ROWS), tl.arange(0, HEAD_COLUMNS)
     place = (row * heads + head) * SPLITS + split
@@ -108,7 +108,7 @@ def _prefill(
     PAGE: tl.constexpr, GROUP: tl.constexpr, HEAD: tl.constexpr, HEAD_COLUMNS: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One tile of query rows of one chunk, one query head."""
+    """Compute one tile of query rows of one chunk, for one query head."""
     tile, head = tl.program_id(0), tl.program_id(1)
     span = tl.load(tile_span + tile)
     first = tl.load(tile_first + tile)
@@ -156,7 +156,7 @@ def _prefill(
 
 @dataclass(slots=True, eq=False)
 class DecodeScratch:
-    """Partial results of ``splits`` splits for up to ``rows`` rows; reused by all layers."""
+    """The partial results of ``splits`` splits for up to ``rows`` rows; reused by all layers."""
 
     partial: torch.Tensor
     """[rows, heads, splits, head size], float32"""
@@ -168,7 +168,7 @@ class DecodeScratch:
     def make(
         cls, rows: int, heads: int, head_size: int, splits: int, device: torch.device
     ) -> DecodeScratch:
-        """Uninitialised memory."""
+        """Allocate uninitialised memory."""
         shape = (rows, heads, splits)
         return cls(
             torch.empty((*shape, head_size), dtype=torch.float32, device=device),
@@ -227,7 +227,7 @@ def prefill_attention(
     output: torch.Tensor,
     scaling: float,
 ) -> None:
-    """Attend from the rows of each chunk to what precedes them in its sequence, themselves included.
+    """Attend from the rows of each chunk to those before them in its sequence, themselves included.
 
     ``query`` and ``output`` [T, H, D]; ``keys``, ``values`` as for decodes; ``table`` [S, P] int32;
     ``spans`` [3, S] int32: first row in ``query``, number of rows, tokens of context with them;

@@ -5,7 +5,7 @@ values by a hash collision, and every salt has a root of its own, so prompts of 
 share nothing. Nodes on the path of a running sequence are locked; of the others the least recently
 used leaf is evicted first. Reading (``match``) has no side effects.
 
-Weakness: recency is per path and blind to cost; a long prefix that was used once goes leaf by leaf
+Weakness: recency is per path and ignores cost; a long prefix that was used once is evicted leaf by leaf
 before a short one that was used a moment earlier.
 """
 
@@ -19,7 +19,7 @@ PageTokens = tuple[int, ...]
 
 
 class TrieNode:
-    """One cached page. ``depth`` counts the pages from the root, which has depth 0 and no page."""
+    """A cached page. ``depth`` counts the pages from the root, which has depth 0 and no page."""
 
     __slots__ = (
         "__weakref__",
@@ -39,7 +39,7 @@ class TrieNode:
         self, node_id: int, salt: str, parent: TrieNode | None, tokens: PageTokens, page: int
     ) -> None:
         self.node_id = node_id
-        """Unique over the life of the trie: an evicted and stored again page gets a new one."""
+        """Unique id in the trie: an evicted page that is stored again gets a new one."""
         self.salt = salt
         self.parent = parent
         self.tokens = tokens
@@ -47,12 +47,12 @@ class TrieNode:
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.children: dict[PageTokens, TrieNode] = {}
         self.locks = 0
-        """Running sequences whose path holds this node; never more than its parent's."""
+        """Number of running sequences whose path holds this node; never more than its parent's."""
         self.last_used = 0
         self.attached = True
 
     def path(self) -> Iterator[TrieNode]:
-        """This node and its ancestors up to, and without, the root."""
+        """Yield this node and its ancestors up to, and without, the root."""
         node = self
         while node.parent is not None:
             yield node
@@ -64,7 +64,7 @@ def _ignore(node: TrieNode) -> None:
 
 
 class PrefixTrie:
-    """See the module. The trie owns the pages of its nodes until it evicts them.
+    """The trie of one engine. It owns the pages of its nodes until it evicts them.
 
     ``on_store(node)`` is called after a node was added, ``on_evict(node)`` after it was removed,
     both in an order in which parents exist before and until after their children.
@@ -78,11 +78,11 @@ class PrefixTrie:
         self.on_store = on_store
         self.on_evict = on_evict
         self.version = 0
-        """Changes with every insertion and eviction, and only then."""
+        """Version, which changes with every insertion and eviction, and only then."""
         self.cached_pages = 0
         self.locked_pages = 0
         # A root lives while it has children (they refer to it) or a sequence holds it. So salts
-        # that stored nothing leave nothing behind.
+        # without a stored page need no memory.
         self._roots: WeakValueDictionary[str, TrieNode] = WeakValueDictionary()
         self._ids = 0
         self._clock = 0
@@ -91,16 +91,16 @@ class PrefixTrie:
 
     @property
     def evictable_pages(self) -> int:
-        """Pages that evictions could free now: below an unlocked node nothing is locked."""
+        """Return the pages that evictions could free now: below an unlocked node nothing is locked."""
         return self.cached_pages - self.locked_pages
 
     def match(
         self, salt: str, pages: Sequence[PageTokens], start: TrieNode | None = None
     ) -> TrieNode:
-        """The deepest node whose path is a prefix of ``pages``; the salt's root if there is none.
+        """Return the deepest node whose path is a prefix of ``pages``; else the salt's root.
 
-        ``start`` may be the result of an earlier match of the same pages: only what changed since
-        then is walked. Changes nothing that a reader can see.
+        ``start`` may be the result of an earlier match of the same pages: only changes since then are
+        walked. No visible side effects.
         """
         node = start
         while node is not None and not node.attached:
@@ -115,7 +115,7 @@ class PrefixTrie:
         return node
 
     def insert(self, parent: TrieNode, tokens: PageTokens, page: int) -> TrieNode:
-        """Add a page below ``parent``, which has no child of these tokens. Takes the page over."""
+        """Add a page, which the trie then owns, below ``parent``, which has no child of these tokens."""
         assert parent.attached
         assert tokens not in parent.children
         node = self._new_node(parent.salt, parent, tokens, page)
@@ -134,7 +134,7 @@ class PrefixTrie:
         node.locks += 1
 
     def lock(self, node: TrieNode) -> None:
-        """Keep the whole path to this node from eviction until it is unlocked as often."""
+        """Lock the whole path to this node against eviction until it is unlocked as often."""
         for each in node.path():
             self.lock_one(each)
 
@@ -148,7 +148,7 @@ class PrefixTrie:
                 self._offer(each)
 
     def unlocked_on_path(self, node: TrieNode) -> int:
-        """Pages on the path that evictions could free; a lock would take them away from them."""
+        """Return the pages on the path that evictions could free without a lock."""
         count = 0
         for each in node.path():
             if each.locks > 0:
@@ -157,14 +157,14 @@ class PrefixTrie:
         return count
 
     def touch(self, node: TrieNode) -> None:
-        """The path to this node was used now."""
+        """Mark the path to this node as used now."""
         self._clock += 1
         for each in node.path():
             each.last_used = self._clock
             self._offer(each)
 
     def evict_one(self) -> int:
-        """Drop the least recently used leaf that nobody locked; returns its page.
+        """Drop the least recently used unlocked leaf. Return its page.
 
         Raises IndexError if every page is locked.
         """
@@ -184,7 +184,7 @@ class PrefixTrie:
         return node.page
 
     def nodes(self) -> Iterator[TrieNode]:
-        """Every cached page, parents first."""
+        """Yield every cached page, parents first."""
         stack = list(self._roots.values())
         while stack:
             node = stack.pop()
@@ -209,7 +209,7 @@ class PrefixTrie:
         return node.attached and node.locks == 0 and not node.children and node.parent is not None
 
     def _offer(self, node: TrieNode) -> None:
-        """Note that a node may now be the next to go."""
+        """Add a node to the candidates of eviction."""
         if not self._is_evictable(node):
             return
         heapq.heappush(self._leaves, (node.last_used, node.node_id, node))

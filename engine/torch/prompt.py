@@ -1,4 +1,4 @@
-"""From a request to the token ids of its prompt."""
+"""Turns a request into the token ids of its prompt."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from fairserve.engine.torch.tokenize_request import TokenizeRequest
 from fairserve.interactions.call import TokenIds
 
 _INLINE_CHARACTERS = 16_384
-"""Longer prompts are tokenised in a thread, so that the event loop stays free."""
+"""Characters from which a prompt is tokenised in a thread, so that the event loop stays free."""
 
 
 class PromptEncoder:
-    """Applies the chat template and tokenises. ``vocabulary`` bounds the ids that it lets pass."""
+    """An encoder that applies the chat template and tokenises. ``vocabulary`` bounds token ids."""
 
     def __init__(self, tokenizer: Any, vocabulary: int) -> None:
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary
 
     async def encode(self, request: GenerationRequest) -> TokenIds:
-        """The prompt's token ids. Raises RequestError if there is no such prompt.
+        """Return the prompt's token ids. Raises RequestError for an impossible prompt.
 
         Also if another field names a token that the model does not have.
         """
@@ -40,7 +40,7 @@ class PromptEncoder:
         return await asyncio.to_thread(self._encode_text, request)
 
     async def tokenize(self, request: TokenizeRequest) -> list[int]:
-        """The token ids of what is not to be generated from. Raises RequestError."""
+        """Return the token ids of a request of ``/tokenize``. Raises RequestError."""
         size = len(request.prompt) + sum(len(each["content"]) for each in request.messages)
         if size <= _INLINE_CHARACTERS:
             return self._tokenize(request)

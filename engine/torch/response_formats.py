@@ -1,4 +1,4 @@
-"""From a request's JSON schema to a grammar, without holding up the event loop or other clients."""
+"""Turns a request's JSON schema into a grammar, without delaying the event loop or other clients."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ if TYPE_CHECKING:
 _FIELD = "response_format"
 MAX_SCHEMA_BYTES = 64 * 1024
 KEPT_SCHEMAS = 32
-"""Compiled schemas that are kept, and reasons of rejected ones; callers repeat the same schema."""
+"""Most compiled schemas and reasons of rejected ones to keep; callers repeat the same schema."""
 
 
 class KeptSchemas:
     """The last schemas by digest: the grammar of each, or the reason why it cannot be used.
 
-    Beyond ``bound``, entries of the client that brought most of them are dropped first.
+    Beyond ``bound``, entries of the client that has most of them are dropped first.
     """
 
     def __init__(self, bound: int = KEPT_SCHEMAS) -> None:
         self._bound = bound
         self._kept: OrderedDict[bytes, tuple[str, Grammar | str]] = OrderedDict()
-        """Client and result, the least recently used first."""
+        """Client and result of each schema, the least recently used first."""
 
     def get(self, key: bytes) -> Grammar | str | None:
-        """Outcome of a schema, the same for every client."""
+        """Return the result of a schema, the same for every client; None if it is not kept."""
         if key not in self._kept:
             return None
         self._kept.move_to_end(key)
         return self._kept[key][1]
 
     def put(self, key: bytes, client_id: str, result: Grammar | str) -> None:
-        """Keep what became of a client's schema."""
+        """Keep the result of a client's schema."""
         self._kept[key] = client_id, result
         if len(self._kept) > self._bound:
             counts = Counter(client for client, _ in self._kept.values())
@@ -52,7 +52,7 @@ class KeptSchemas:
 
 
 class ResponseFormats:
-    """Compiles schemas for one model. JSON mode is loaded when somebody first asks for it.
+    """A compiler of schemas for one model. JSON mode is loaded at its first use.
 
     Belongs to one event loop.
     """
@@ -64,9 +64,9 @@ class ResponseFormats:
         self._kept = KeptSchemas()
 
     async def grammar(self, schema: dict[str, Any] | None, client_id: str) -> Grammar | None:
-        """The grammar of a schema; None for none.
+        """Return the grammar of a schema; None for none.
 
-        Raises RequestError naming the field, and ChecksFullError where too many schemas wait.
+        Raises RequestError naming the field, and ChecksFullError if too many schemas wait.
         """
         if schema is None:
             return None
@@ -93,7 +93,7 @@ class ResponseFormats:
             await self._loaded[1].close()
 
     async def _compile(self, client_id: str, schema: str) -> Grammar | str:
-        """The grammar, or the reason why there is none."""
+        """Return the grammar, or the reason why there is none."""
         mode, checks = await self._load()
         try:
             await checks.check(client_id, schema)

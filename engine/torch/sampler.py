@@ -1,13 +1,13 @@
-"""The next token of each sequence from its logits.
+"""Chooses the next token of each sequence from its logits.
 
-All of it happens on the logits' device, and the host waits once, when it reads one packed tensor; a
-GPU may have been given the next step by then. Sampling
-inverts the cumulative distribution at one random number, which comes from the sequence's own
-generator: a seed fixes the output whatever runs beside it. (Floating-point sums differ a little
-between batch shapes; a token changes only where that moves it over the drawn number.)
+All work is done on the logits' device, and the host waits once, when it reads one packed tensor; a GPU
+may have the next step by then. Sampling inverts the cumulative distribution at one random number, which
+comes from the sequence's own generator: a seed fixes the output whatever else is in the batch.
+(Floating-point sums differ a little between batch shapes; a token changes only if that moves it over the
+drawn number.)
 
-The order is vLLM's: bias, penalties and grammar, temperature, min_p, top_k, top_p. A batch that is
-only greedy takes one maximum and nothing else.
+The order is vLLM's: bias, penalties and grammar, temperature, min_p, top_k, top_p. A greedy batch takes
+one maximum and nothing else.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from fairserve.engine.torch.token_draw import cut_min_p, cut_top_k, cut_top_p, d
 from fairserve.engine.torch.transfer import Arrival, to_device
 
 INVALID = -1
-"""In place of a token where the logits are not all finite, or none is allowed."""
+"""Mark in place of a token where the logits are not all finite, or none is allowed."""
 
 
 class Sampled(NamedTuple):
-    """The next token of one sequence, or ``INVALID``."""
+    """The next token of a sequence, or ``INVALID``."""
 
     token_id: int
     logprobs: TokenLogprobs | None = None
-    """Set where the sequence asked for it."""
+    """Log probabilities, if the sequence requested them."""
 
 
 class Choice:
-    """The tokens that a step chose, on their device and on their way to the host."""
+    """The tokens that a step chose, on their device and in transfer to the host."""
 
     def __init__(self, tokens: torch.Tensor, report: LogprobReport | None) -> None:
         self.tokens = tokens
-        """[S], a row per sequence; ``INVALID`` where there is none."""
+        """Tokens [S], a row per sequence; ``INVALID`` where there is none."""
         self._report = report
         packed = tokens
         if report is not None:
@@ -48,32 +48,32 @@ class Choice:
         self._arrival = Arrival(packed)
 
     def read(self) -> list[Sampled]:
-        """Wait for the tokens; to be called before they are added to their sequences."""
+        """Wait for the tokens and return them. Call it before they are added to their sequences."""
         numbers = self._arrival.wait()
         if self._report is None:
             return [Sampled(token) for token in numbers]
         count = len(self.tokens)
         chosen = [int(number) for number in numbers[:count]]
-        told = self._report.unpacked(numbers[count:], chosen)
-        return [Sampled(token, told.get(row)) for row, token in enumerate(chosen)]
+        report = self._report.unpacked(numbers[count:], chosen)
+        return [Sampled(token, report.get(row)) for row, token in enumerate(chosen)]
 
 
 def sample(
     logits: torch.Tensor, sequences: list[Sequence], end_ids: Collection[int] = ()
 ) -> Choice:
-    """One token per row of ``logits`` [S, vocabulary]; ``end_ids`` are the model's end tokens.
+    """Choose a token per row of ``logits`` [S, vocabulary]; ``end_ids`` are the model's end tokens.
 
     May change ``logits`` in place. Draws one number from the generator of every sequence that is
     not greedy.
     """
-    # One number that is not finite makes the sum so, and no sum of finite logits overflows.
+    # A number that is not finite makes the sum so, and no sum of finite logits overflows.
     valid = torch.isfinite(logits.sum(dim=-1, dtype=torch.float32))
     asked = [row for row, each in enumerate(sequences) if each.params.logprobs is not None]
     report = LogprobReport(logits, sequences, asked) if asked else None
     adjusted = _adjusted(logits, sequences, end_ids)
     if adjusted is not None:
         logits = adjusted
-        # Nothing may be left to choose from.
+        # There may be no token left.
         valid &= logits.amax(dim=-1) > -torch.inf
     random = [row for row, each in enumerate(sequences) if not each.params.is_greedy]
     if len(random) < len(sequences):
@@ -87,7 +87,7 @@ def sample(
 
 
 def why_invalid(sequence: Sequence) -> str:
-    """What to say of a sequence that got ``INVALID``."""
+    """Return the error message of a sequence that got ``INVALID``."""
     if sequence.constraint is not None and sequence.constraint.problem:
         return sequence.constraint.problem
     return "the model gave logits that are not finite, or all of its tokens are ruled out"
@@ -96,12 +96,12 @@ def why_invalid(sequence: Sequence) -> str:
 def _drawn(
     logits: torch.Tensor, sequences: list[Sequence], rows: list[int]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The rows [R] in some order, and their tokens [R]."""
+    """Return the rows [R] in some order, and their tokens [R]."""
     params = {row: sequences[row].params for row in rows}
     with_k = [row for row in rows if params[row].top_k > 0]
     only_p = [row for row in rows if params[row].top_k <= 0 and params[row].top_p < 1]
     if with_k or only_p:
-        # Each cut concerns a slice.
+        # Each cut applies to a slice.
         cut = {*with_k, *only_p}
         rows = with_k + only_p + [row for row in rows if row not in cut]
     numbers = np.array(
@@ -135,7 +135,7 @@ def _drawn(
 def _adjusted(
     logits: torch.Tensor, sequences: list[Sequence], end_ids: Collection[int]
 ) -> torch.Tensor | None:
-    """The logits with bias, penalties and grammars applied, in float32; None if none has any."""
+    """Return the logits with bias, penalties and grammars, in float32; None if none has any."""
     changes = [
         (row, each, each.adjustments)
         for row, each in enumerate(sequences)

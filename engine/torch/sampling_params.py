@@ -1,4 +1,4 @@
-"""How the tokens of one sequence are chosen and when it ends. Names and ranges are vLLM's."""
+"""Options of choosing a sequence's tokens and of its end. Names and ranges are vLLM's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fairserve.engine.torch.token_constraint import Grammar
 
 GREEDY_TEMPERATURE = 1e-5
-"""Below it the likeliest token is taken: dividing logits by less would overflow."""
+"""Temperature below which the likeliest token is taken: a division by less would overflow."""
 MAX_LOGPROBS = 20
 MAX_LOGIT_BIAS = 100.0
 MAX_PENALTY = 2.0
@@ -17,11 +17,11 @@ MAX_PENALTY = 2.0
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """Options of one sequence, checked at construction (ValueError names what is allowed)."""
+    """The options of one sequence, checked at construction (ValueError names the allowed range)."""
 
     max_tokens: int
     temperature: float = 1.0
-    """0 is greedy."""
+    """Temperature; 0 is greedy."""
     top_p: float = 1.0
     """Keep the fewest likeliest tokens whose probabilities reach this sum."""
     top_k: int = 0
@@ -29,24 +29,24 @@ class SamplingParams:
     min_p: float = 0.0
     """Keep the tokens with at least this share of the likeliest one's probability."""
     presence_penalty: float = 0.0
-    """Taken off the logit of every token that the output has."""
+    """Subtracted once from the logit of every token that the output has."""
     frequency_penalty: float = 0.0
-    """Taken off the logit of a token once for each time that the output has it."""
+    """Subtracted from the logit of a token for each time that the output has it."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     """Added to the logits of these tokens."""
     seed: int | None = None
-    """None draws one; equal seeds give equal outputs, whatever else is in the batch."""
+    """Seed; None draws one. Equal seeds give equal outputs, whatever else is in the batch."""
     stop: tuple[str, ...] = ()
-    """The output ends before the first of these; they are not part of it."""
+    """Strings before the first of which the output ends."""
     stop_token_ids: frozenset[int] = frozenset()
     """Further tokens that end the output as the end token does."""
     ignore_eos: bool = False
     min_tokens: int = 0
-    """Before so many tokens no end token, stop token or stop string ends the output."""
+    """Tokens before which no end token, stop token or stop string ends the output."""
     logprobs: int | None = None
-    """Tell the log probability of each token, and of so many of the likeliest; None tells none."""
+    """Likeliest tokens to report with the log probability of each token; None: no report."""
     grammar: Grammar | None = None
-    """What the output must follow, such as a JSON schema."""
+    """Grammar of the output, such as a JSON schema."""
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -73,12 +73,12 @@ class SamplingParams:
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the likeliest token is always taken, so that no random number is drawn."""
+        """Return True if the likeliest token is always taken, so that no random number is drawn."""
         return self.temperature < GREEDY_TEMPERATURE or self.top_k == 1
 
     @property
     def adjusts_logits(self) -> bool:
-        """Whether something is added to some logits."""
+        """Return True if some logits are adjusted."""
         return bool(
             self.presence_penalty or self.frequency_penalty or self.logit_bias or self.min_tokens
         )

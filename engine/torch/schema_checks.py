@@ -1,10 +1,10 @@
 """Checks the schemas of clients before they are compiled in the worker itself.
 
-A small schema can take minutes to compile, or much memory, in native code that nobody can interrupt.
-So each new one is compiled in a child process first (:mod:`fairserve.engine.torch.schema_process`),
-one at a time and with limits. What passes there passes here, at about the same cost. Clients take
-turns: one that sends many costly schemas waits for itself, and the others for one of its schemas at
-most. The child starts with the first schema, and is replaced when a schema ended it.
+A small schema can take minutes to compile, or much memory, in native code that cannot be interrupted.
+So each new one is compiled in a child process first (:mod:`fairserve.engine.torch.schema_process`), one
+at a time and with limits. A schema that passes there passes here, at about the same cost. Clients
+alternate: one that sends many costly schemas waits for its own, and the others for one of its schemas at
+most. The child starts with the first schema, and is replaced after a schema ended it.
 
 Weakness: a schema is compiled twice, and the child holds the token table a second time (some 100 MB
 for 128,000 tokens). Costly schemas take a core's time at low priority while they last.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fairserve.engine.torch.json_mode import TokenTable
 
 CPU_S = 1.0
-"""Processor time that compiling one schema may take."""
+"""Processor time in seconds that compiling one schema may take."""
 MAX_WAITING = 128
 MAX_WAITING_PER_CLIENT = 8
 END_S = 5.0
@@ -40,14 +40,14 @@ class UnusableSchemaError(Exception):
 
 
 class ChecksFullError(Exception):
-    """Too many schemas wait for their check; try again later."""
+    """Too many schemas wait for their check; retry later."""
 
 
 @dataclass(slots=True)
 class _Check:
     schema: str
     done: asyncio.Future[str]
-    """Gets the reason why the schema cannot be used; empty if it can."""
+    """Reason why the schema cannot be used; empty if it can."""
 
 
 class SchemaChecks:
@@ -57,7 +57,7 @@ class SchemaChecks:
         self._table = table
         self._cpu_s = cpu_s
         self._waiting: dict[str, deque[_Check]] = {}
-        """By client; the first client has the next turn."""
+        """Waiting checks by client; the first client has the next turn."""
         self._process: Process | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -97,7 +97,7 @@ class SchemaChecks:
         while self._waiting:
             check = self._next()
             if check.done.done():
-                continue  # nobody waits for it any more
+                continue  # its waiter has gone
             try:
                 problem = await self._compile(check.schema)
             except BaseException as error:
@@ -115,7 +115,7 @@ class SchemaChecks:
         queue = self._waiting.pop(client_id)
         check = queue.popleft()
         if queue:
-            self._waiting[client_id] = queue  # behind all others
+            self._waiting[client_id] = queue  # after all other clients
         return check
 
     async def _compile(self, schema: str) -> str:
@@ -134,7 +134,7 @@ class SchemaChecks:
         status = await self._end_process()
         if status == -signal.SIGPROF:
             return f"compiling it takes over {self._cpu_s:g} s of processor time; simplify it"
-        if status >= 0:  # it did not get so far
+        if status >= 0:  # the process failed before
             raise RuntimeError(f"the compiler's process ended with status {status}")
         return "compiling it takes too much memory, or it is nested too deeply; simplify it"
 
@@ -154,7 +154,7 @@ class SchemaChecks:
         return self._process
 
     async def _end_process(self) -> int:
-        """Kill the child, if it still runs; its exit status."""
+        """Kill the child, if it still runs. Return its exit status."""
         process, self._process = self._process, None
         if process is None:
             return 0

@@ -2,8 +2,8 @@
 
 It reads lines of JSON from its standard input: a token table first, then schemas as strings. It
 answers each schema with one line: the reason why it cannot be used, or an empty string. A schema that
-takes more processor time or memory than allowed ends the process; the kernel sees to that, because
-the library's native code cannot be interrupted. It also ends when its input does.
+takes more processor time or memory than allowed ends the process by a limit of the kernel, because the
+library's native code cannot be interrupted. It also ends when its input does.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import orjson
 from fairserve.engine.torch.json_mode import JsonMode, TokenTable
 
 MEMORY_BYTES = 512 * 2**20
-"""Memory that one schema may take beyond the token table."""
+"""Bytes that one schema may take beyond the token table."""
 _NICENESS = 5
-"""Calls that run go before schemas that are compiled."""
+"""Niceness of the process: running calls have priority over schemas."""
 
 
 def main(cpu_s: float) -> None:

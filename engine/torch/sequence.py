@@ -1,6 +1,6 @@
 """A sequence: one sample of one call, from its arrival at the engine to its end.
 
-It knows its tokens and how many of them are computed; which pages hold them is bookkeeping of
+It has its tokens and the number of computed ones; their pages are bookkeeping of
 :class:`~fairserve.engine.torch.paged_cache.PagedCache`.
 """
 
@@ -20,12 +20,12 @@ from fairserve.interactions.call import TokenIds
 from fairserve.scheduling.base import LocalCall
 
 PENDING = -1
-"""In the place of a token that a launched step will give."""
+"""Mark in the place of a token that a launched step will give."""
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceRequest:
-    """What the engine is asked for. ``group_id`` names the call that the sample belongs to."""
+    """A request to the engine. ``group_id`` names the call that the sample belongs to."""
 
     sequence_id: str
     client_id: str
@@ -38,7 +38,7 @@ class SequenceRequest:
 
 
 class Sequence:
-    """State of one sequence. ``call`` is how the local scheduler sees it."""
+    """The state of one sequence. ``call`` is its form for the local scheduler."""
 
     def __init__(self, request: SequenceRequest, output: OutputText, seed: int) -> None:
         self.sequence_id = request.sequence_id
@@ -47,22 +47,20 @@ class Sequence:
         self.params = request.params
         self.output = output
         self.tokens: list[int] = request.token_ids.tolist()
-        """Prompt and output; at the end ``pending_tokens`` times ``PENDING``."""
+        """Tokens of prompt and output; at the end ``pending_tokens`` times ``PENDING``."""
         self.prompt_tokens = len(self.tokens)
         self.prefill_tokens = self.prompt_tokens
-        """Tokens to be computed before the next one can be chosen: the prompt, and after a preemption
-        what was generated, too."""
+        """Tokens to compute before the next one can be chosen: the prompt, or all after a preemption."""
         self.computed_tokens = 0
-        """Leading tokens whose keys and values are in the cache, or will be after the steps that are
-        launched."""
+        """Leading tokens whose keys and values are in the cache, or will be after the launched steps."""
         self.vouched_tokens = 0
-        """Those of them that gave logits without NaN: what others may reuse."""
+        """Computed tokens that gave logits without NaN, so that others may reuse them."""
         self.pending_tokens = 0
         """Output tokens that launched steps will give."""
         self.preemptions = 0
-        """How often it was put back into the queue."""
+        """Times that it was requeued."""
         self.random = np.random.Generator(np.random.PCG64(seed))
-        """Gives one number per sampled token, so a batch-mate cannot shift it."""
+        """Generator of one number per sampled token, independent of the rest of the batch."""
         self.adjustments = (
             LogitAdjustments(request.params) if request.params.adjusts_logits else None
         )
@@ -78,58 +76,58 @@ class Sequence:
             expected_output_tokens=request.expected_output_tokens,
         )
         self.total_pages = pages_for(self.prompt_tokens + request.params.max_tokens)
-        """The most that it can ever hold, shared ones included."""
+        """Most pages that it can ever hold, shared ones included."""
         self.matched: TrieNode | None = None
-        """While waiting: where the last prefix match ended."""
+        """Node where the last prefix match ended, while it waits."""
         self.node: TrieNode | None = None
-        """While running: the deepest trie node that holds its tokens; locked."""
+        """Deepest trie node that holds its tokens, locked, while it runs."""
         self.page_table: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        """While running: the page of each 16 tokens; the first ``pages`` entries are valid."""
+        """Page of each 16 tokens while it runs; the first ``pages`` entries are valid."""
         self.pages = 0
         self.promised_pages = 0
-        """While running: pages that are reserved for it and not taken yet."""
+        """Number of pages that are reserved for it and not taken yet, while it runs."""
         self._page_keys: list[PageTokens] = []
 
     @property
     def output_tokens(self) -> list[int]:
-        """The output that is known."""
+        """Return the known output."""
         return self.tokens[self.prompt_tokens : self.prompt_tokens + self.generated_tokens]
 
     @property
     def generated_tokens(self) -> int:
-        """Output tokens that are known."""
+        """Return the number of known output tokens."""
         return len(self.tokens) - self.prompt_tokens - self.pending_tokens
 
     @property
     def uncomputed_tokens(self) -> int:
-        """Tokens that the model still has to see before it can give the next one."""
+        """Return the number of tokens to compute before the next one can be chosen."""
         return len(self.tokens) - self.computed_tokens
 
     @property
     def is_prefilling(self) -> bool:
-        """Whether tokens remain to be computed that are not new."""
+        """Return True while tokens other than a new one must be computed."""
         return self.computed_tokens < self.prefill_tokens
 
     @property
     def awaits_end(self) -> bool:
-        """Whether a launched step gives the last token that it may have."""
+        """Return True if a launched step gives the last token that it may have."""
         return len(self.tokens) - self.prompt_tokens >= self.params.max_tokens
 
     def launched(self, tokens: int, gives_token: bool) -> None:
-        """A step computes so many more of its tokens, and perhaps gives the next one."""
+        """Record a launched step, which computes so many more tokens and may give the next one."""
         self.computed_tokens += tokens
         if gives_token:
             self.tokens.append(PENDING)
             self.pending_tokens += 1
 
     def settled(self, token: int, computed_tokens: int) -> None:
-        """The oldest step that gives it a token has ended; so much was computed by then."""
+        """Record the end of the oldest step that gives it a token, with the tokens computed by then."""
         self.tokens[-self.pending_tokens] = token
         self.pending_tokens -= 1
         self.vouched_tokens = computed_tokens
 
     def preempted(self) -> None:
-        """It waits again, and all of its tokens have to be computed, or found in the cache.
+        """Return to waiting: all of its tokens must be computed again, or found in the cache.
 
         Raises ValueError while a token is pending.
         """
@@ -140,7 +138,7 @@ class Sequence:
         self.preemptions += 1
 
     def page_keys(self, count: int) -> list[PageTokens]:
-        """The tokens of the first ``count`` full pages (at least), as keys of the trie."""
+        """Return the tokens of the first ``count`` full pages (at least), as keys of the trie."""
         keys = self._page_keys
         for page in range(len(keys), count):
             start = page * PAGE_TOKENS
@@ -148,5 +146,5 @@ class Sequence:
         return keys
 
     def reusable_keys(self) -> list[PageTokens]:
-        """Keys of the pages that a prefill may find in the cache: its last token is always computed."""
+        """Return keys of the pages that a prefill may reuse: its last token is always computed."""
         return self.page_keys((self.prefill_tokens - 1) // PAGE_TOKENS)

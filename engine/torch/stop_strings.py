@@ -1,10 +1,10 @@
-"""Stop strings in a stream: text is passed on only when it can no longer be part of one."""
+"""Finds stop strings in a stream: text is shown only once it cannot be part of one."""
 
 from __future__ import annotations
 
 
 class StopStrings:
-    """Feed pieces of text with ``push``; when ``stopped`` is true the rest is of no interest."""
+    """A filter of one text. Call ``push`` with its pieces until ``stopped`` is true."""
 
     def __init__(self, stop: tuple[str, ...]) -> None:
         self._stop = stop
@@ -12,7 +12,7 @@ class StopStrings:
         self.stopped = False
 
     def push(self, text: str, may_stop: bool = True) -> str:
-        """Take more text; returns what may be shown, up to and without the first stop string.
+        """Add text. Return the part that may be shown, up to and without the first stop string.
 
         Without ``may_stop`` no stop string ends in this text; one may begin in it.
         """
@@ -22,7 +22,7 @@ class StopStrings:
             return ""
         held = self._held + text
         if may_stop:
-            # What was held back before holds no whole stop string, or one that did not count.
+            # The held text has no whole stop string, or one that did not count.
             old = len(self._held)
             ends = [held.find(stop, max(0, old - len(stop) + 1)) for stop in self._stop]
             found = [at for at in ends if at >= 0]
@@ -35,12 +35,12 @@ class StopStrings:
         return held[: len(held) - keep]
 
     def flush(self) -> str:
-        """The output ended: what was held back is ordinary text."""
+        """End the output and return the held text, which is ordinary."""
         held, self._held = self._held, ""
         return held
 
     def _possible_start(self, text: str) -> int:
-        """Length of the longest end of ``text`` with which a stop string begins."""
+        """Return the length of the longest end of ``text`` with which a stop string begins."""
         longest = max(len(stop) for stop in self._stop) - 1
         for length in range(min(longest, len(text)), 0, -1):
             end = text[len(text) - length :]

@@ -1,4 +1,4 @@
-"""What the engine needs of a grammar: which tokens may come next. See ``json_mode`` for one."""
+"""The engine's interface to a grammar: the tokens that may follow. ``json_mode`` has one."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ import numpy.typing as npt
 
 
 class TokenConstraint(Protocol):
-    """Follows the output of one sequence."""
+    """A constraint that follows the output of one sequence."""
 
     problem: str
-    """Why no token is allowed any more; empty while all is well."""
+    """Reason why no token is allowed any more; empty if there is none."""
 
     def allowed(self, output: list[int]) -> npt.NDArray[np.int32]:
-        """The tokens that may follow ``output``, one bit each, the lowest of the first word first.
+        """Return the tokens that may follow ``output``, a bit each, the lowest of the first word first.
 
-        ``output`` is all of it, and only grows between two calls. With a ``problem`` no bit is set.
+        ``output`` is the whole output, and only grows between two calls. With a ``problem`` no bit is
+        set.
         """
         ...
 
 
 class Grammar(Protocol):
-    """What any number of sequences may be held to."""
+    """A grammar for any number of sequences."""
 
     def start(self) -> TokenConstraint:
-        """A constraint for one new sequence."""
+        """Return a constraint for one new sequence."""
         ...

@@ -1,13 +1,13 @@
 """Draws one token per row of weights, after cutting off the unlikely ones. All on their device.
 
-A cut is a threshold: whatever weighs less is out, so tokens that weigh as much as the last one that
-is kept stay in, too (as vLLM's top_k has it). That makes it independent of how ties are ordered.
+A cut is a threshold: lighter tokens are removed, so tokens that weigh as much as the last kept one are
+kept, too (as in vLLM's top_k). That makes it independent of the order of ties.
 
 The vocabulary is never sorted. The threshold of ``top_p`` is found bit by bit, ten at a time:
 weights are floats of at most 1, whose bit patterns are ordered as they are, so a histogram of the
-masses by the upper bits says in which of 1,024 ranges the threshold lies, and two more say where in
-it. That takes as long for a flat distribution as for a steep one, so no call can slow down its
-batch-mates by its temperature.
+masses by the upper bits shows in which of 1,024 ranges the threshold lies, and two more locate it in
+that range. That takes as long for a flat distribution as for a steep one, so no call can slow down the
+rest of its batch by its temperature.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import torch
 from torch.nn.functional import pad
 
 _SORTED_K = 1024
-"""Up to here the k largest weights are found by sorting them."""
+"""Largest k for which the k largest weights are found by sorting."""
 _BLOCK = 256
 _BELOW_ONE = 1 - 2**-53
 _ROUNDING = 1e-6
-"""Sums of weights are only as exact as this: a sum that falls short of top_p by less reaches it."""
+"""Precision of sums of weights: a sum that is less than this below top_p reaches it."""
 _LEVEL_BITS = 10
 _CPU_ROWS = 8
 
@@ -86,13 +86,13 @@ def _cut(weights: torch.Tensor, threshold: torch.Tensor) -> None:
 
 
 def _wanted(weights: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """The mass that ``top_p`` asks for [S, 1]; infinite where it asks for all."""
+    """Return the mass of ``top_p`` [S, 1]; infinite where it keeps all."""
     total = weights.sum(dim=-1, keepdim=True, dtype=torch.float64)
     return torch.where(top_p < 1, top_p * total * (1 - _ROUNDING), torch.inf)
 
 
 def _threshold(weights: torch.Tensor, masses: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """The largest weight such that all that weigh at least as much have the mass ``wanted`` [S, 1].
+    """Return the largest weight such that all not lighter ones have the mass ``wanted`` [S, 1].
 
     0 where all masses together do not reach it. Weights and masses are [S, V], the result [S, 1].
     """
@@ -113,7 +113,7 @@ def _threshold(weights: torch.Tensor, masses: torch.Tensor, wanted: torch.Tensor
 
 
 def _invert(masses: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where the running sum of ``masses`` [S, N] passes ``target`` [S, 1], and what is left of it.
+    """Return where the running sum of ``masses`` [S, N] passes ``target`` [S, 1], and the rest.
 
     A target within rounding of the ends is moved inside them, where no mass is zero: the running
     sum passes a target of 0 at the first mass, and one below its end at the last one.

@@ -18,17 +18,17 @@ _BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
 
 
 class TokenTexts:
-    """For one transformers tokenizer. Each token is looked up once."""
+    """The texts of one transformers tokenizer. Each token is looked up once."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._special = frozenset(tokenizer.all_special_ids)
         token_bytes = byte_level(tokenizer)
         self.bytes_of = cache(self._decoded if token_bytes is None else token_bytes)
-        """The bytes of a token id; none for an id that the tokenizer does not have."""
+        """Function to the bytes of a token id; none for an unknown id."""
 
     def text_of(self, token_id: int) -> str:
-        """The text of a token id."""
+        """Return the text of a token id."""
         return self.bytes_of(token_id).decode(errors="replace")
 
     def _decoded(self, token_id: int) -> bytes:

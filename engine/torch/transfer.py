@@ -1,4 +1,4 @@
-"""Small arrays on their way between host and device: nothing waits that need not.
+"""Transfers of small arrays between host and device, without needless waits.
 
 On a GPU they go through pinned memory, since a copy from or to other memory may wait for everything
 that was launched before it.
@@ -14,7 +14,7 @@ import torch
 
 
 def to_device(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
-    """The array on a device; on the CPU it shares the array's memory."""
+    """Copy the array to a device; on the CPU the tensor shares its memory."""
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     if device.type != "cuda":
         return tensor.to(device)
@@ -34,7 +34,7 @@ class Arrival:
             self._event.record()
 
     def wait(self) -> list[Any]:
-        """The numbers, once they are there."""
+        """Wait for the copy and return the numbers."""
         if self._event is not None:
             self._event.synchronize()
         numbers: list[Any] = self._host.tolist()

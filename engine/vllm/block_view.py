@@ -1,14 +1,14 @@
-"""vLLM's prefix cache as a local scheduler sees it: matches, and news of blocks stored and evicted.
+"""vLLM's prefix cache as a local scheduler sees it: matches, and events of blocks stored and evicted.
 
 A block is named by its hash, which is chained over the whole prefix: an equal name is an equal prefix.
-The pool is followed where it stores and drops hashes, on the instance, so a waiting request is matched
-again only when a block at the end of its match comes or goes.
+The pool's methods that store and drop hashes are wrapped on the instance, so a waiting request is
+matched again only after a block at the end of its match is stored or evicted.
 
 Exact for one group of full attention, vLLM's usual case: there a block is never evicted before the
-blocks behind it, since a request returns its blocks last one first. Weakness: with several groups
-(sliding windows, Mamba) the match ends where all groups agree, and an eviction elsewhere on the path is
-not heard; a waiting request may stand at its old place until there is news of its own blocks. What it is
-charged is exact all the same, since that is taken from vLLM when it is admitted.
+blocks behind it, since a request frees its blocks last one first. Weakness: with several groups (sliding
+windows, Mamba) the match ends where all groups agree, and an eviction elsewhere on the path is not
+noticed; a waiting request may keep its old place until an event of its own blocks. Its charge is exact
+all the same, since it is taken from vLLM at its admission.
 
 Cost: a look-up per matched block for a match; a few look-ups per block stored or evicted.
 """
@@ -35,20 +35,20 @@ class BlockView:
         self._pool = manager.block_pool
         self._coordinator = manager.coordinator
         self._requests = requests
-        """Those that wait, by id."""
+        """Waiting requests by id."""
         managers = self._coordinator.single_type_managers
         self.is_chain = _is_chain(self._coordinator)
-        """One group of full attention."""
+        """True for one group of full attention."""
         self.block_tokens: int = managers[0].block_size if managers else 1
         self._dropped = 1 if self.is_chain and managers[0].use_eagle else 0
         """Blocks at the end of a hit that are computed again (speculative decoding)."""
         self._found: dict[str, tuple[int, Hashable]] = {}
-        """Of a chain: blocks that were cached at the last match, and the name of the next."""
+        """Cached blocks of a chain at the last match, and the name of the next."""
         self.followed = False
-        """Whether a scheduler matches, and so hears of what is stored."""
+        """True if a scheduler follows stored blocks."""
         self._watched: set[Hashable] = set()
         self.came = False
-        """Whether a block that is watched for was stored."""
+        """True after a watched block was stored."""
 
     def match(self, call: LocalCall) -> tuple[int, Hashable, Hashable]:
         """See :class:`~fairserve.scheduling.base.PrefixCache`."""
@@ -67,7 +67,7 @@ class BlockView:
         return tokens, last, hashes[blocks] if blocks < most else None
 
     def most_reused_blocks(self, request: Request) -> int | None:
-        """Blocks that an admission can take from the cache at most; None if that takes a match."""
+        """Return the most blocks that an admission can reuse; None if that needs a match."""
         found = self._found.get(request.request_id)
         if found is None:
             return None
@@ -77,22 +77,22 @@ class BlockView:
         return None
 
     def forget(self, request_id: str) -> None:
-        """The request waits no longer."""
+        """Forget a request that has left the queue."""
         self._found.pop(request_id, None)
 
     def watch(self) -> None:
-        """From now on ``came`` tells whether a match of those that wait may have become longer."""
+        """Reset ``came``, which is set when a match of a waiting request may have become longer."""
         self._watched = {following for _, following in self._found.values()}
         self.came = False
 
     def look(self, request: Request) -> None:
-        """Match one that came since, and watch for it, too."""
+        """Match a request that arrived since, and watch its next block, too."""
         if self.is_chain:
             self._match_chain(request)
             self._watched.add(self._found[request.request_id][1])
 
     def _match_chain(self, request: Request) -> tuple[int, Hashable]:
-        """Leading blocks that are cached now, and the name of the next; kept for later."""
+        """Return and keep the number of leading cached blocks, and the name of the next."""
         if not self._manager.prefix_cache_lookup_enabled(request):
             self._found[request.request_id] = (0, None)
             return 0, None
@@ -112,7 +112,7 @@ class BlockView:
         return self._pool.cached_block_hash_to_block.get_one_block(name + _FIRST_GROUP) is not None
 
     def follow(self, listener: CacheListener) -> None:
-        """Tell of every block that is stored or evicted from now on."""
+        """Notify ``listener`` of every block that is stored or evicted from now on."""
         self.followed = True
         pool = self._pool
         insert, remove, reset = (

@@ -1,7 +1,7 @@
-"""Whose request it is, and what is expected of it, from ``vllm_xargs``.
+"""Reads client, weight and expected output of a request from ``vllm_xargs``.
 
-vLLM hands ``vllm_xargs`` of the HTTP body to the scheduler as ``sampling_params.extra_args``. Who sends
-none, or something that is not allowed, is the client ``default`` with weight 1: what one caller writes
+vLLM passes ``vllm_xargs`` of the HTTP body to the scheduler as ``sampling_params.extra_args``. A request
+with none, or with invalid values, belongs to the client ``default`` with weight 1: one caller's values
 must not end the engine for all. Each kind of error is logged once.
 
 ``call_id`` is the platform's own name for the call; here vLLM's request id is used, since the samples of
@@ -19,28 +19,28 @@ DEFAULT_CLIENT = "default"
 _MOST_CHARACTERS = 1024
 _MOST_LEVELS = 8
 _LEAST_WEIGHT, _MOST_WEIGHT = 1e-6, 1e6
-"""Charges are divided by it: they must stay numbers that can be added."""
+"""Least weight: charges are divided by it, and their sums must stay finite."""
 
 logger = logging.getLogger("vllm.fairserve")
 
 
 class Caller(NamedTuple):
-    """Client id with its levels separated by slashes, and what its charges are divided by."""
+    """A client id, its levels separated by slashes, and the divisor of its charges."""
 
     client_id: str
     weight: float
     expected_output_tokens: int = 0
-    """0: nobody says anything."""
+    """Forecast of output tokens; 0: none."""
 
 
 class Callers:
-    """Reads who called."""
+    """A reader of callers."""
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def of(self, request: Request) -> Caller:
-        """Never raises, whatever the request carries."""
+        """Return the caller of a request. Never raises, whatever the request contains."""
         arguments: Any = getattr(request.sampling_params, "extra_args", None)
         if not isinstance(arguments, dict):
             return Caller(DEFAULT_CLIENT, 1.0)
@@ -54,11 +54,11 @@ class Callers:
         if value is None or value == "":
             return DEFAULT_CLIENT
         if not isinstance(value, str):
-            self._tell("client_id", f"is of type {type(value).__name__}; allowed: a string")
+            self._warn("client_id", f"is of type {type(value).__name__}; allowed: a string")
         elif len(value) > _MOST_CHARACTERS:
-            self._tell("client_id", f"is longer than allowed: {_MOST_CHARACTERS} characters")
+            self._warn("client_id", f"is longer than allowed: {_MOST_CHARACTERS} characters")
         elif value.count("/") >= _MOST_LEVELS:
-            self._tell("client_id", f"has more levels than allowed: {_MOST_LEVELS}")
+            self._warn("client_id", f"has more levels than allowed: {_MOST_LEVELS}")
         else:
             return value
         return DEFAULT_CLIENT
@@ -69,9 +69,9 @@ class Callers:
         if isinstance(value, int | float) and not isinstance(value, bool):
             if _LEAST_WEIGHT <= value <= _MOST_WEIGHT:
                 return float(value)
-            self._tell("weight", f"is out of range; allowed: {_LEAST_WEIGHT} to {_MOST_WEIGHT:.0f}")
+            self._warn("weight", f"is out of range; allowed: {_LEAST_WEIGHT} to {_MOST_WEIGHT:.0f}")
         else:
-            self._tell("weight", f"is of type {type(value).__name__}; allowed: a number over 0")
+            self._warn("weight", f"is of type {type(value).__name__}; allowed: a number over 0")
         return 1.0
 
     def _expected(self, value: object) -> int:
@@ -79,10 +79,10 @@ class Callers:
             return 0
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return value
-        self._tell("expected_output_tokens", "is no whole number of 0 or more")
+        self._warn("expected_output_tokens", "is no whole number of 0 or more")
         return 0
 
-    def _tell(self, name: str, what: str) -> None:
-        if what not in self._told:
-            self._told.add(what)
+    def _warn(self, name: str, what: str) -> None:
+        if what not in self._logged:
+            self._logged.add(what)
             logger.warning("vllm_xargs.%s %s. Taken as not given; this is logged once.", name, what)

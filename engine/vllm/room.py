@@ -1,14 +1,14 @@
-"""Whether a waiting request fits: the blocks it needs against those that are free.
+"""Compares the blocks that a waiting request needs with the free ones.
 
 vLLM's admission loop ends at the first allocation that fails, where DLPM passes over the call. So the
-queue offers what fits by the loop's own rule (``KVCacheManager.allocate_slots``): the whole prompt and
-what was generated before a preemption, less what is cached; cached blocks that nobody uses count as
-taken from the free ones; the watermark stays free while anything runs. Where vLLM is told to reserve no
-more than the next chunk (``scheduler_reserve_full_isl`` off), the largest chunk a step may have counts.
+queue offers only requests that fit by the loop's own rule (``KVCacheManager.allocate_slots``): the whole
+prompt and the output before a preemption, less cached tokens; unused cached blocks count as taken from
+the free ones; the watermark stays free while any request runs. If vLLM reserves no more than the next
+chunk (``scheduler_reserve_full_isl`` off), the largest chunk of a step counts.
 
-Cost: O(1) where the bounds decide, else a match. Weakness: it knows of no blocks that an external
-cache (a KV connector) holds back, nor of limits that are not blocks; vLLM passes over such a request
-itself, or ends its pass there.
+Cost: O(1) where the bounds decide, else a match. Weakness: it ignores blocks that an external cache (a
+KV connector) holds back, and limits other than blocks; vLLM passes over such a request itself, or ends
+its pass there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fairserve.engine.vllm.surface import Request
 
 
 class Room:
-    """What fits into one scheduler's blocks now. Changes nothing."""
+    """The capacity of one scheduler's blocks. Changes nothing."""
 
     def __init__(self, scheduler: Any, view: BlockView) -> None:
         self._scheduler = scheduler
@@ -34,14 +34,14 @@ class Room:
             self._largest_chunk = min(chunk, limit) if limit > 0 else chunk
 
     def free_blocks(self) -> int:
-        """Blocks that an admission may take now."""
+        """Return the number of blocks that an admission may take now."""
         free: int = self._manager.block_pool.get_num_free_blocks()
         if self._scheduler.running:
             free -= self._manager.watermark_blocks
         return free
 
     def fits(self, request: Request) -> bool:
-        """Whether an allocation for it would succeed now."""
+        """Return True if an allocation for the request would succeed now."""
         free = self.free_blocks()
         if self._view.is_chain and self._largest_chunk is None:
             tokens = self._tokens(request, 0)
@@ -52,7 +52,7 @@ class Room:
         return self._needed_blocks(request) <= free
 
     def least_blocks(self, request: Request) -> int:
-        """It fits with no less, until a block that its match lacks is stored; at least 1."""
+        """Return the least free blocks to fit, until a block that its match lacks is stored."""
         reused = None
         if self._view.is_chain and self._largest_chunk is None:
             reused = self._view.most_reused_blocks(request)
@@ -62,7 +62,7 @@ class Room:
         return max(1, -(-tokens // self._view.block_tokens) - reused)
 
     def _tokens(self, request: Request, hit_tokens: int) -> int:
-        """Slots that are taken at its admission."""
+        """Return the number of slots that are taken at its admission."""
         scheduler = self._scheduler
         tokens = request.num_tokens
         if self._largest_chunk is not None:
@@ -71,7 +71,7 @@ class Room:
         return slots
 
     def _needed_blocks(self, request: Request) -> int:
-        """By vLLM's own count."""
+        """Return the number of needed blocks, by vLLM's own count."""
         manager, scheduler = self._manager, self._scheduler
         blocks, hit_tokens = manager.empty_kv_cache_blocks.blocks, 0
         if manager.prefix_cache_lookup_enabled(request):

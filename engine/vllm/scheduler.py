@@ -2,26 +2,26 @@
 
     vllm serve MODEL --scheduler-cls fairserve.engine.vllm.scheduler.DLPMAsyncScheduler
 
-``DLPMAsyncScheduler`` for servers that schedule ahead of the device, vLLM's default on GPUs;
-``DLPMScheduler`` for the others. Which scheduler, its options,
-and who is preempted come from the environment (:mod:`fairserve.engine.vllm.settings`); whose a request
-is comes from ``vllm_xargs`` (:mod:`fairserve.engine.vllm.callers`).
+``DLPMAsyncScheduler`` is for servers that schedule ahead of the device, vLLM's default on GPUs;
+``DLPMScheduler`` for the others. The local scheduler, its options and the victims of preemption are set
+in the environment (:mod:`fairserve.engine.vllm.settings`); the client of a request comes from
+``vllm_xargs`` (:mod:`fairserve.engine.vllm.callers`).
 
 DLPM paper, Algorithm 1, the same object that the embedded engine runs
 (:mod:`fairserve.scheduling.local.dlpm`). Its lines here: the walk (14-25) is one ``schedule()`` of
-vLLM, through its queue (:mod:`fairserve.engine.vllm.waiting_queue`), and what can be added is told by
-:mod:`fairserve.engine.vllm.room`; the extend tokens of 26-29 are the prompt less what vLLM found cached
-when it admitted the request; 30-33 charge each token that a request really generated, when its output
-comes back. So drafts that were refused, placeholders of steps under way and what is computed again
-after a preemption are never charged.
+vLLM, through its queue (:mod:`fairserve.engine.vllm.waiting_queue`), and
+:mod:`fairserve.engine.vllm.room` checks which calls can be added; the extend tokens of 26-29 are the
+prompt less the tokens that vLLM found cached when it admitted the request; 30-33 charge each token that
+a request really generated, when its output arrives. So rejected drafts, placeholders of running steps
+and tokens that are computed again after a preemption are never charged.
 
 vLLM reserves no outputs; it preempts ``running[-1]`` where blocks run short. With ``victim=fair`` the
-running requests are put in the order of their clients' surplus in such a step, who is furthest over its
-share last. The deficits are then bounded by ``we * Linput`` plus ``wq * running requests * max_tokens``
+running requests are sorted by their clients' surplus in such a step, the one furthest over its share
+last. The deficits are then bounded by ``we * Linput`` plus ``wq * running requests * max_tokens``
 in place of ``wq * M``.
 
 Cost per step: that of the queue; O(1) per running request for its tokens; O(running) while
-blocks are short, O(running * log running) when they may not do. Weaknesses: those of the queue, of the
+blocks are short, O(running * log running) when they may run out. Weaknesses: those of the queue, of the
 room and of the view; later inputs of a streaming-input request are not charged, their outputs are;
 ``--scheduling-policy priority`` is refused, since vLLM would then preempt by priority.
 """
@@ -47,7 +47,7 @@ logger = logging.getLogger("vllm.fairserve")
 
 
 class _LocalSchedulerMixin:
-    """Stands before one of vLLM's schedulers."""
+    """A mixin for one of vLLM's schedulers."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         settings = read_settings(os.environ)
@@ -71,7 +71,7 @@ class _LocalSchedulerMixin:
         )
 
     def _check_mode(self) -> None:
-        """Whether the class is that of the server's mode: vLLM takes any."""
+        """Raise ValueError unless the class fits the server's mode, which vLLM does not check."""
         vllm: Any = self
         ahead = bool(vllm.scheduler_config.async_scheduling)
         if ahead and not isinstance(self, AsyncScheduler):
@@ -86,7 +86,7 @@ class _LocalSchedulerMixin:
             )
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
-        """One step of vLLM, which is one pass of the local scheduler."""
+        """Run one step of vLLM, which is one pass of the local scheduler."""
         vllm: Any = self
         if self._fair_victim and len(vllm.running) > 1 and may_run_short(vllm):
             vllm.running.sort(key=self.waiting.surplus)
@@ -97,14 +97,14 @@ class _LocalSchedulerMixin:
             self.waiting.end_step()
 
     def _update_after_schedule(self, *args: Any, **kwargs: Any) -> None:
-        """See what was cached of the last one admitted, before vLLM counts the step as computed."""
+        """Read the cached tokens of the last admission, before vLLM counts the step as computed."""
         self.waiting.settle()
         super()._update_after_schedule(*args, **kwargs)  # type: ignore[misc]
 
     def _update_request_with_output(
         self, request: Request, new_token_ids: list[int], *args: Any, **kwargs: Any
     ) -> tuple[list[int], bool]:
-        """Charge the tokens that were kept: those after a stop are cut off here."""
+        """Charge the kept tokens: those after a stop are cut off here."""
         kept: list[int]
         kept, stopped = super()._update_request_with_output(  # type: ignore[misc]
             request, new_token_ids, *args, **kwargs
@@ -114,7 +114,7 @@ class _LocalSchedulerMixin:
         return kept, stopped
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
-        """A request ended, or was aborted."""
+        """Remove a request that ended or was aborted."""
         self.waiting.finish(request)
         return super()._free_request(request, *args, **kwargs)  # type: ignore[misc]
 

@@ -1,14 +1,14 @@
-"""What the plug-in reads at start: which local scheduler, its options, and who is preempted.
+"""Settings of the plug-in: the local scheduler, its options, and the victims of preemption.
 
-vLLM makes its scheduler itself, so there are no flags of ours: the environment of the server says it,
-or a JSON or TOML file that ``FAIRSERVE_SCHEDULER_CONFIG`` names, for example
+vLLM makes its scheduler itself, so there are no flags of ours: they are in the environment of the
+server, or in a JSON or TOML file that ``FAIRSERVE_SCHEDULER_CONFIG`` names, for example
 
     local_scheduler = "dlpm"
     victim = "fair"
     [options]
     quantum = 5000
 
-where the environment wins, option by option. What is not allowed raises ValueError with what is.
+where the environment wins, option by option. An invalid value raises ValueError with the allowed ones.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ CONFIG = "FAIRSERVE_SCHEDULER_CONFIG"
 
 @dataclass(frozen=True, slots=True)
 class PluginSettings:
-    """``victim``: who is preempted when blocks run short, a call of the client that is furthest over
-    its share (``fair``), or the one admitted last (``latest``, vLLM's own choice).
+    """The settings. ``victim``: the call to preempt when blocks run short, one of the client that is
+    furthest over its share (``fair``), or the one admitted last (``latest``, vLLM's own choice).
     """
 
     local_scheduler: str = "dlpm"
@@ -42,7 +42,7 @@ class PluginSettings:
 
 
 def read_settings(environment: Mapping[str, str]) -> PluginSettings:
-    """The settings of a server with this environment. Raises ValueError, OSError for the file."""
+    """Return the settings of this environment. Raises ValueError, and OSError for the file."""
     values = _read_file(environment.get(CONFIG, ""))
     name = environment.get(SCHEDULER) or values.get("local_scheduler", "dlpm")
     if not isinstance(name, str):

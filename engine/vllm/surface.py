@@ -1,7 +1,7 @@
-"""What the plug-in touches of vLLM: the whole of it, so that a new release can be held against it.
+"""All names of vLLM that the plug-in uses, so that a new release can be checked against them.
 
 vLLM calls its scheduler's interface "not public". These names are the same in 0.32 and 0.33;
-:func:`check_surface` says at start which of them a release lacks, instead of an error amid traffic.
+:func:`check_surface` reports at start which of them a release lacks, instead of an error amid traffic.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ TESTED = "0.32, 0.33"
 
 
 class Request(Protocol):
-    """One sequence (``vllm.v1.request.Request``)."""
+    """A sequence (``vllm.v1.request.Request``)."""
 
     request_id: str
     status: Any
     sampling_params: Any
     structured_output_request: Any
     block_hashes: Sequence[bytes]
-    """One for each full block of prompt and output, chained: an equal hash is an equal prefix."""
+    """Hash of each full block of prompt and output, chained: an equal hash is an equal prefix."""
     max_tokens: int
     num_prompt_tokens: int
     num_computed_tokens: int
@@ -29,7 +29,7 @@ class Request(Protocol):
 
     @property
     def num_tokens(self) -> int:
-        """Prompt and output tokens so far."""
+        """Return the prompt and output tokens so far."""
         ...
 
 
@@ -75,7 +75,7 @@ _SCHEDULER = (
 
 
 def check_surface(scheduler: Any) -> None:
-    """Raise RuntimeError naming what this vLLM lacks of what is needed here."""
+    """Raise RuntimeError with the needed names that this vLLM lacks."""
     manager = getattr(scheduler, "kv_cache_manager", None)
     parts = (
         ("the scheduler", scheduler, _SCHEDULER),

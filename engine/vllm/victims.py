@@ -1,6 +1,6 @@
-"""Whether running requests may be preempted in the next step, cheaply.
+"""A cheap test for preemptions in the next step.
 
-An upper bound: it may say so where blocks suffice in the end, never the other way round.
+An upper bound: it may be True where blocks suffice in the end, and is never False where they do not.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def may_run_short(scheduler: Any) -> bool:
-    """Whether the blocks that running requests may need in the next step are more than are free.
+    """Return True if running requests may need more blocks in the next step than are free.
 
     O(1) while there are plenty, else O(running).
     """

@@ -1,20 +1,20 @@
 """vLLM's queue of waiting requests, in the order of a local scheduler.
 
-One ``schedule()`` of vLLM is one pass of the scheduler (scheduling/base.py). vLLM asks whether the
-queue is empty, peeks, allocates, and pops; a request stays the one on offer until it is popped, since
-allocation stores blocks that could change an order made anew. What a pop meant shows only afterwards:
-the request runs now, or holds blocks while its cache is fetched (accepted, with the cached tokens that
-vLLM found), or vLLM passes over it and puts it back at the end of the step (skipped). A request that
-was peeked and not popped did not fit after all, and ends the pass.
+One ``schedule()`` of vLLM is one pass of the scheduler (scheduling/base.py). vLLM checks that the queue
+is not empty, peeks, allocates, and pops; a request stays on offer until it is popped, since allocation
+stores blocks that could change a new order. The result of a pop is known only afterwards: the request
+runs now, or holds blocks while its cache is fetched (accepted, with the cached tokens that vLLM found),
+or vLLM passes over it and prepends it at the end of the step (skipped). A request that was peeked and
+not popped did not fit after all, and ends the pass.
 
-Requests that could not be admitted whatever their turn stand apart and are no calls of the scheduler
-until they are ready: those that wait for a grammar or for input, and preempted ones with outputs under
-way, which vLLM delivers before it resumes them.
+Requests that cannot be admitted yet are kept apart and are no calls of the scheduler until they are
+ready: those that wait for a grammar or for input, and preempted ones with pending outputs, which vLLM
+delivers before it resumes them.
 
-Cost per step: what the scheduler's own pass costs; O(1) more per offer. A pass over W calls of which
-none fits costs O(W) once, and is not repeated before a call comes that fits, a block that one lacks
-is stored, or as many blocks are free as the smallest of them needs. Weakness: where small calls fit
-among many large ones, that is so at each step until ``max_bypass`` is reached.
+Cost per step: that of the scheduler's own pass; O(1) more per offer. A pass over W calls of which none
+fits costs O(W) once, and is not repeated before a call arrives that fits, a block that one lacks is
+stored, or as many blocks are free as the smallest of them needs. Weakness: where small calls fit among
+many large ones, each step costs O(W) until ``max_bypass`` is reached.
 """
 
 from __future__ import annotations
@@ -33,49 +33,49 @@ from fairserve.scheduling.base import LocalCall, LocalScheduler
 
 
 class WaitingQueue(RequestQueue):
-    """``scheduler`` is vLLM's, ``local`` ours. Not thread-safe, like vLLM's queues."""
+    """The queue of one scheduler of vLLM; ``local`` is ours. Not thread-safe, like vLLM's queues."""
 
     def __init__(self, scheduler: Any, local: LocalScheduler) -> None:
         self.local = local
         self._scheduler = scheduler
         self._members: dict[str, Request] = {}
-        """What vLLM sees in this queue."""
+        """Requests that vLLM sees in this queue."""
         self._apart: dict[str, Request] = {}
         """Members that are not ready."""
         self._runs: dict[str, bool] = {}
-        """Calls of the local scheduler, and whether they were accepted."""
+        """Calls of the local scheduler; True if accepted."""
         self._callers = Callers()
         self._view = BlockView(scheduler.kv_cache_manager, self._members)
         self._room = Room(scheduler, self._view)
         self._is_blocked: Callable[[Any], bool] = scheduler._is_blocked_waiting_status
         self._in_step = False
         self._begun = False
-        """Whether the pass of this step has begun."""
+        """True once the pass of this step has begun."""
         self._over = False
-        """Whether it has come to its end."""
+        """True once the pass has ended."""
         self._offered: Request | None = None
         self._peeked = False
         self._popped: Request | None = None
         self._accepted = 0
         self._refused = 0
-        """Calls of this pass that do not fit."""
+        """Calls of this pass that did not fit."""
         self._least_blocks = 0
-        """With fewer free blocks none of them fits."""
+        """Free blocks below which none of them fits."""
         self._hopeless = False
-        """The last pass found that nothing fits, and nothing has changed that."""
+        """True if no call fitted in the last pass, and no change since then may help."""
         self._came: list[Request] = []
-        """Who came since then."""
+        """Calls that arrived since then."""
 
     # --- one step of vLLM -------------------------------------------------------------------------
 
     def begin_step(self) -> None:
-        """A step of vLLM begins; the pass begins when it comes to what waits."""
+        """Begin a step of vLLM; the pass begins when vLLM reads the queue."""
         self._in_step = True
         self._begun = self._over = False
         self._accepted = self._refused = 0
 
     def settle(self) -> None:
-        """Tell the scheduler what became of the request that was popped last."""
+        """Report the outcome of the last popped request to the scheduler."""
         request, self._popped = self._popped, None
         if request is None:
             return
@@ -88,7 +88,7 @@ class WaitingQueue(RequestQueue):
             self.local.skip()
 
     def end_step(self) -> None:
-        """Its step is over."""
+        """End the step."""
         self.settle()
         if self._offered is not None and self._peeked:
             self.local.skip()
@@ -100,12 +100,12 @@ class WaitingQueue(RequestQueue):
             self._view.watch()
 
     def decoded(self, request: Request, tokens: int) -> None:
-        """A running request generated so many tokens."""
+        """Charge a running request for so many generated tokens."""
         if self._runs.get(request.request_id):
             self.local.decoded(request.request_id, tokens)
 
     def finish(self, request: Request) -> None:
-        """A request ended or was aborted, wherever it was."""
+        """Remove a request that ended or was aborted, in any state."""
         request_id = request.request_id
         self._leave(request_id)
         self._view.forget(request_id)
@@ -115,15 +115,15 @@ class WaitingQueue(RequestQueue):
             self._offered = None
 
     def surplus(self, request: Request) -> tuple[float, ...]:
-        """How far the client of a running request is ahead of the others."""
+        """Return the lead of a running request's client over the others."""
         if self._runs.get(request.request_id):
             return self.local.surplus(request.request_id)
         return ()
 
-    # --- what vLLM puts in and takes out ----------------------------------------------------------
+    # --- vLLM's interface of a queue --------------------------------------------------------------
 
     def add_request(self, request: Request) -> None:
-        """A request arrives, or comes back."""
+        """Add a request, a new or a returning one."""
         self._members[request.request_id] = request
         if self._is_ready(request):
             self._enter(request)
@@ -131,17 +131,17 @@ class WaitingQueue(RequestQueue):
             self._apart[request.request_id] = request
 
     def prepend_request(self, request: Request) -> None:
-        """A request was preempted; its place is the scheduler's affair."""
+        """Add a preempted request; the scheduler decides its place."""
         self.add_request(request)
 
     def prepend_requests(self, requests: Iterable[Request]) -> None:
-        """Requests come back that vLLM passed over."""
+        """Add requests again that vLLM passed over."""
         self.settle()
         for request in requests:
             self.add_request(request)
 
     def peek_request(self) -> Request:
-        """The request on offer. Raises IndexError if there is none."""
+        """Return the request on offer. Raises IndexError if there is none."""
         request = self._offer() if self._in_step else next(iter(self._members.values()), None)
         if request is None:
             raise IndexError("peek from an empty queue")
@@ -149,7 +149,7 @@ class WaitingQueue(RequestQueue):
         return request
 
     def pop_request(self) -> Request:
-        """Take out the request on offer. Raises IndexError if there is none."""
+        """Remove and return the request on offer. Raises IndexError if there is none."""
         request = self.peek_request()
         if self._in_step:
             self._popped, self._offered = request, None
@@ -157,16 +157,16 @@ class WaitingQueue(RequestQueue):
         return request
 
     def remove_request(self, request: Request) -> None:
-        """Take a request out, if it is here."""
+        """Remove a request, if it is in the queue."""
         self._leave(request.request_id)
 
     def remove_requests(self, requests: Iterable[Request]) -> None:
-        """Take requests out, those that are here."""
+        """Remove requests that are in the queue."""
         for request in requests:
             self._leave(request.request_id)
 
     def __bool__(self) -> bool:
-        """Whether anything waits; within a step, whether anything more is offered."""
+        """Return True if a request waits, or, within a step, is on offer."""
         return self._offer() is not None if self._in_step else bool(self._members)
 
     def __len__(self) -> int:
@@ -178,7 +178,7 @@ class WaitingQueue(RequestQueue):
     # --- the pass ---------------------------------------------------------------------------------
 
     def _offer(self) -> Request | None:
-        """The request that is on offer until it is popped; None when the pass is over."""
+        """Return the request that is on offer until it is popped; None when the pass is over."""
         self.settle()
         if self._offered is not None:
             return self._offered
@@ -211,7 +211,7 @@ class WaitingQueue(RequestQueue):
         self.local.start_pass(self._view)
 
     def _stays_hopeless(self) -> bool:
-        """Whether nobody fits, neither those who did not before nor who came since."""
+        """Return True if no call fits, of the last pass or since."""
         room, view = self._room, self._view
         if view.came or room.free_blocks() >= self._least_blocks:
             return False
@@ -238,7 +238,7 @@ class WaitingQueue(RequestQueue):
     # --- members ----------------------------------------------------------------------------------
 
     def _is_ready(self, request: Request) -> bool:
-        """Whether it could be admitted if it had its turn."""
+        """Return True if it could be admitted at its turn."""
         if request.num_stale_output_tokens and not request.drop_stale_output:
             return False
         if not self._is_blocked(request.status):
@@ -251,7 +251,7 @@ class WaitingQueue(RequestQueue):
         )
 
     def _enter(self, request: Request) -> None:
-        """A ready request waits: a new call, one that was preempted, or one vLLM passed over."""
+        """Queue a ready request: a new call, a preempted one, or one that vLLM passed over."""
         request_id = request.request_id
         runs = self._runs.get(request_id)
         if runs:

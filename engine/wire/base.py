@@ -86,8 +86,6 @@ class WorkerChunk:
     """A server-sent event of a worker's answer."""
 
     data: dict[str, Any]
-    raw: bytes
-    """JSON text as received, without ``data:`` and line ends."""
 
 
 @dataclass(frozen=True, slots=True)

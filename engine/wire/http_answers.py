@@ -11,9 +11,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from fairserve.engine.torch.events import Admitted, Generated
-from fairserve.engine.torch.live_call import LiveCall
 from fairserve.engine.torch.openai_request import GenerationRequest
 from fairserve.engine.torch.openai_response import AnswerWriter
+from fairserve.engine.torch.running_call import RunningCall
 
 DRAINING = "the worker is draining"
 INVALID_REQUEST = "invalid_request_error"
@@ -33,7 +33,7 @@ class JsonResponse(Response):
 class EventStream(Response):
     """A streamed answer as server-sent events."""
 
-    def __init__(self, call: LiveCall, writer: AnswerWriter, wanted: GenerationRequest) -> None:
+    def __init__(self, call: RunningCall, writer: AnswerWriter, wanted: GenerationRequest) -> None:
         super().__init__(media_type="text/event-stream", headers={"cache-control": "no-cache"})
         del self.headers["content-length"]
         self._call = call
@@ -81,7 +81,7 @@ class EventStream(Response):
         return chunks
 
 
-async def whole_answer(call: LiveCall, writer: AnswerWriter, receive: Receive) -> Response:
+async def whole_answer(call: RunningCall, writer: AnswerWriter, receive: Receive) -> Response:
     """Return the answer of a call that is not streamed; a client that disconnects cancels the call."""
 
     async def collect() -> None:
@@ -135,7 +135,7 @@ def error_answer(status: int, message: str, kind: str, param: str | None, code: 
     return JsonResponse(_error_body(message, kind, param, code), status_code=status)
 
 
-def _call_error(call: LiveCall) -> dict[str, Any]:
+def _call_error(call: RunningCall) -> dict[str, Any]:
     """Return the error of a call that ended without an answer."""
     message = call.error or ""
     if call.handed_back:

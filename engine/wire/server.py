@@ -31,14 +31,14 @@ from fairserve.engine.torch import metrics_text
 from fairserve.engine.torch.engine_options import EngineOptions
 from fairserve.engine.torch.engine_thread import EngineStoppedError, EngineThread, QueueFullError
 from fairserve.engine.torch.events import EngineEvent, Failed
-from fairserve.engine.torch.live_call import LiveCall
 from fairserve.engine.torch.model_loader import LoadedModel
 from fairserve.engine.torch.openai_fields import RequestError
 from fairserve.engine.torch.openai_request import GenerationRequest, Kind, parse
 from fairserve.engine.torch.openai_response import AnswerWriter
-from fairserve.engine.torch.page_news import PageChange, PageNews
+from fairserve.engine.torch.page_changes import PageChange, PageChanges
 from fairserve.engine.torch.prompt import PromptEncoder
 from fairserve.engine.torch.response_formats import ResponseFormats
+from fairserve.engine.torch.running_call import RunningCall
 from fairserve.engine.torch.schema_checks import ChecksFullError
 from fairserve.engine.torch.sequence import SequenceRequest
 from fairserve.engine.torch.token_constraint import Grammar
@@ -83,15 +83,15 @@ class WorkerServer:
         self._formats = ResponseFormats(loaded.tokenizer, loaded.vocabulary, loaded.eos_ids)
         self._texts = TokenTexts(loaded.tokenizer)
         self._numbers = itertools.count(1)
-        self._calls: dict[str, LiveCall] = {}
+        self._calls: dict[str, RunningCall] = {}
         """Live calls by the id of each of their sequences."""
         self._draining = False
         self._idle = asyncio.Event()
         self._idle.set()
         self._kv_events = kv_events
-        page_news = PageNews(kv_events.put) if kv_events is not None else None
+        page_changes = PageChanges(kv_events.put) if kv_events is not None else None
         self.engine = EngineThread(
-            loaded, scheduler, options, max_queue, self._on_events, page_news
+            loaded, scheduler, options, max_queue, self._on_events, page_changes
         )
         self.app = Starlette(
             routes=[
@@ -229,7 +229,7 @@ class WorkerServer:
         token_ids: TokenIds,
         max_tokens: int,
         grammar: Grammar | None,
-    ) -> tuple[LiveCall, AnswerWriter]:
+    ) -> tuple[RunningCall, AnswerWriter]:
         prefix = "chatcmpl" if wanted.kind == "chat" else "cmpl"
         answer_id = f"{prefix}-{wanted.call_id or uuid.uuid4().hex}"
         # A caller may use a call id again; the number keeps sequence ids apart.
@@ -247,7 +247,7 @@ class WorkerServer:
             )
             for index in range(wanted.samples)
         ]
-        call = LiveCall([each.sequence_id for each in requests], self._release)
+        call = RunningCall([each.sequence_id for each in requests], self._release)
         self.engine.submit(requests)
         # Events come through the loop, so none can arrive before this function ends.
         self._calls.update(dict.fromkeys(call.sequence_ids, call))
@@ -263,7 +263,7 @@ class WorkerServer:
         )
         return call, writer
 
-    def _release(self, call: LiveCall, running: list[str]) -> None:
+    def _release(self, call: RunningCall, running: list[str]) -> None:
         for sequence_id in call.sequence_ids:
             self._calls.pop(sequence_id, None)
         if not self._calls:

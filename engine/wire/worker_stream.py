@@ -84,7 +84,7 @@ class HttpWorkerStream:
             self._choices.add(index)
             if choice.get("finish_reason") is not None:
                 self._finished.add(index)
-        return WorkerChunk(data, raw)
+        return WorkerChunk(data)
 
     def close(self) -> None:
         """Close the connection, which cancels the call if it still runs."""

@@ -1,4 +1,4 @@
-"""Nothing is kept for ever: what is older than its retention goes, in short transactions."""
+"""Deletion of everything that is older than its retention, in short transactions."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from datetime import timedelta
 
 from fairserve.platform.background.settings import JobSettings
 from fairserve.platform.background.webhooks.retention import delete_old as delete_webhooks_before
-from fairserve.platform.console.sessions import delete_over
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.reporting.usage.repository import delete_before
 from fairserve.platform.reporting.usage.retention import delete_rollups_before, raw_rows_from
 from fairserve.platform.serving.programs.repository import delete_before as delete_programs_before
+from fairserve.platform.tenancy.keys.sessions import delete_expired as delete_expired_sessions
 from fairserve.platform.tenancy.tenants.purge import purge
 
 
 def delete_old(sessions: SessionFactory, settings: JobSettings) -> int:
-    """Delete some of what is older than its retention; returns how much, 0 at the end."""
+    """Delete some rows that are older than their retention; return their number, 0 at the end."""
     now = utc_now()
     ledger_before = now - timedelta(days=settings.tenancy.ledger_retention_days)
     with sessions.begin() as session:
@@ -33,7 +33,7 @@ def delete_old(sessions: SessionFactory, settings: JobSettings) -> int:
         webhooks_before = now - timedelta(days=settings.background.webhook_retention_days)
         rows += delete_webhooks_before(session, webhooks_before)
     with sessions.begin() as session:
-        rows += delete_over(session, settings.tenancy, now)
+        rows += delete_expired_sessions(session, settings.tenancy, now)
     with sessions.begin() as session:
         programs_before = now - timedelta(days=settings.serving.program_retention_days)
         return rows + delete_programs_before(session, programs_before)

@@ -16,7 +16,7 @@ from fairserve.platform.serving.settings import ServingSettings
 
 
 class BackgroundSettings(RoomSettings):
-    """Where background jobs run, and how webhooks are delivered."""
+    """Processes of background jobs, and delivery of webhooks."""
 
     redis_url: str = Field(
         "",
@@ -26,42 +26,44 @@ class BackgroundSettings(RoomSettings):
     )
     background_jobs: Literal["auto", "here", "celery"] = Field(
         "auto",
-        description="Who does what is done in the background: the server itself (here), or the "
-        "processes of `fairserve jobs worker` and `fairserve jobs beat` (celery). auto: celery where "
-        "there is a redis_url.",
+        description="Process that runs background jobs: the server itself (here), or the processes "
+        "of `fairserve jobs worker` and `fairserve jobs beat` (celery). auto: celery "
+        "if there is a redis_url.",
     )
     webhook_interval_s: float = Field(
         1.0,
         gt=0,
         le=3600,
-        description="How often the server looks for webhook deliveries that are due.",
+        description="Interval at which the server checks for webhook deliveries that are due.",
     )
     webhook_timeout_s: float = Field(
         10.0,
         gt=0,
         le=60,
-        description="How long a webhook's receiver may take to answer, name look-up included.",
+        description="Seconds that a webhook's receiver may take to answer, name look-up included.",
     )
     webhook_max_attempts: int = Field(
         10,
         ge=1,
         le=100,
-        description="Attempts after which a webhook delivery is dead; the first nine follow each other "
-        "within a day, later ones every 12 hours.",
+        description="Attempts after which a webhook delivery is dead; the first nine follow within "
+        "a day, later ones every 12 hours.",
     )
     webhook_retention_days: int = Field(
         7,
         ge=1,
         le=365,
-        description="Days that delivered and dead webhook deliveries, and their events, are kept.",
+        description="Days for which delivered and dead webhook deliveries, and their events, are "
+        "kept.",
     )
     webhook_allow_http: bool = Field(
         False,
-        description="Let webhooks go to http URLs, too, which anybody on the way reads and changes.",
+        description="Allow webhooks to http URLs, which anybody on the network path can read and "
+        "change.",
     )
     webhook_allowed_networks: Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode] = Field(
         (),
-        description="Networks that webhooks may go to although they are not public, such as "
+        description="Networks that webhooks may reach although they are not public, such as "
         "10.1.2.0/24, separated by commas. Every tenant can then send requests there.",
         json_schema_extra={"default_text": "none"},
     )

@@ -53,12 +53,6 @@ class InvalidRequestError(FairServeError):
     status, type, code = 400, "invalid_request_error", "invalid_value"
 
 
-class UnsupportedFieldError(InvalidRequestError):
-    """The field is valid, but the worker that would serve the call cannot honour it."""
-
-    code = "unsupported_parameter"
-
-
 class ContextLengthError(InvalidRequestError):
     """Prompt and output do not fit the model's context."""
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import unicodedata
 
-from fairserve.platform.db.base import NAME_CHARS
-
+USER_ID_CHARS = 200
+"""Longest id of an end user, in characters."""
 _UNSEEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Control characters, format characters (zero-width and bidirectional ones), halves of surrogate pairs,
 line and paragraph separators."""
@@ -47,8 +47,8 @@ def normal_user_id(text: str) -> str:
     text = text.strip()
     if not text:
         raise ValueError("is blank; name a user")
-    if len(text) > NAME_CHARS:
-        raise ValueError(f"has {len(text)} characters; must have at most {NAME_CHARS}")
+    if len(text) > USER_ID_CHARS:
+        raise ValueError(f"has {len(text)} characters; must have at most {USER_ID_CHARS}")
     return text
 
 

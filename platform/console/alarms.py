@@ -1,4 +1,4 @@
-"""What an operator should look at now, the worst first. Found in what the server knows; none is kept."""
+"""Alarms of the console, the worst first, computed from the present state; none is stored."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Tone = Literal["bad", "warn"]
 LONG_OVERLOAD_S = 60.0
 REFUSED_SHARE = 0.2
 LEAST_CALLS = 20
-"""Calls of a minute before their refusals say anything."""
+"""Calls in a minute below which a share of rejections means little."""
 LONG_WAIT_S = 30.0
 MOST_FLOODERS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A sentence, and the page that tells more."""
+    """A sentence, and the page with details."""
 
     tone: Tone
     text: str
@@ -33,7 +33,7 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What alarms are found in."""
+    """The state from which alarms are computed."""
 
     live: LiveSnapshot
     members: Sequence[Member] = ()
@@ -46,7 +46,7 @@ class Health:
 
 
 def alarms(health: Health) -> list[Alarm]:
-    """All of them, those that are worst first."""
+    """Return all alarms, the worst first."""
     found = [*_serving(health), *_load(health.live), *_floods(health), *_behind(health)]
     return sorted(found, key=lambda alarm: alarm.tone != "bad")
 
@@ -54,10 +54,10 @@ def alarms(health: Health) -> list[Alarm]:
 def _serving(health: Health) -> Iterator[Alarm]:
     place = "/console/cluster"
     if health.draining:
-        yield Alarm("bad", "The server is stopping: it takes no new calls.")
+        yield Alarm("bad", "The server is stopping and admits no new calls.")
     for model in health.models_without_worker:
         yield Alarm(
-            "bad", f"No worker serves {model}: its calls wait, and are refused then.", place
+            "bad", f"No worker serves {model}: its calls wait, and are then rejected.", place
         )
     for member in health.members:
         reason = member.view(0.0)["reason"]
@@ -68,7 +68,7 @@ def _serving(health: Health) -> Iterator[Alarm]:
         elif member.state == "joining" and reason:
             yield Alarm("warn", f"Worker {member.worker_id} cannot join: {reason}.", place)
     if health.fleet_problem:
-        yield Alarm("warn", f"The fleet file is not used as it is: {health.fleet_problem}", place)
+        yield Alarm("warn", f"The fleet file is only partly in use: {health.fleet_problem}", place)
 
 
 def _load(live: LiveSnapshot) -> Iterator[Alarm]:
@@ -87,7 +87,7 @@ def _load(live: LiveSnapshot) -> Iterator[Alarm]:
     refused = sum(_sum(each, minute) for each in live.activity.refused.values())
     calls = refused + _sum(live.activity.accepted, minute)
     if calls >= LEAST_CALLS and refused >= REFUSED_SHARE * calls:
-        text = f"{refused:.0f} of {calls:.0f} calls were refused in the last minute."
+        text = f"{refused:.0f} of {calls:.0f} calls were rejected in the last minute."
         yield Alarm("warn", text, "/console/refusals")
     waits = [wait for wait in live.activity.queue_p99_s[-minute:] if wait is not None]
     if waits and max(waits) >= LONG_WAIT_S:
@@ -113,7 +113,7 @@ def _behind(health: Health) -> Iterator[Alarm]:
     if health.ledger_waits_s is not None:
         yield Alarm(
             "bad",
-            f"The database has not taken the ledger's rows for {health.ledger_waits_s:.0f} s.",
+            f"The database has accepted no ledger rows for {health.ledger_waits_s:.0f} s.",
         )
     for job in health.jobs:
         if job.health in ("dead", "failing", "late"):

@@ -1,4 +1,4 @@
-"""Styles, scripts and libraries of the pages: in memory, under names that change with them."""
+"""Styles, scripts and libraries of the pages: in memory, under names that change with their contents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TYPES = {
 
 
 class Asset(NamedTuple):
-    """A file that is served."""
+    """A file to serve."""
 
     content: bytes
     media_type: str
@@ -27,7 +27,7 @@ class Asset(NamedTuple):
 
 @cache
 def assets() -> dict[str, Asset]:
-    """All files by their path below the folder."""
+    """Return all files by their path below the folder."""
     found = {}
     for path in sorted(FOLDER.rglob("*")):
         if path.is_file() and path.suffix in _TYPES:
@@ -39,5 +39,5 @@ def assets() -> dict[str, Asset]:
 
 
 def asset_url(name: str) -> str:
-    """Where a page loads a file from. Raises KeyError for one that is not there."""
+    """Return the URL from which a page loads a file. Raises KeyError for an unknown file."""
     return f"{PLACE}/{assets()[name].version}/{name}"

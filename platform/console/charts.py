@@ -1,4 +1,4 @@
-"""What charts are drawn from: the shapes that the pages' script knows."""
+"""Data of charts, in the shapes that the pages' script expects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Series(TypedDict):
 
 
 class Limit(TypedDict):
-    """A level that is drawn across."""
+    """A horizontal line at one level."""
 
     label: str
     value: float
@@ -30,14 +30,14 @@ class Chart(TypedDict):
     bars: NotRequired[bool]
     limits: NotRequired[list[Limit]]
     top: NotRequired[float]
-    """Where the axis ends; else a little above the highest value."""
+    """End of the axis; by default a little above the highest value."""
 
 
 def series(label: str, values: Sequence[float | None]) -> Series:
-    """One of a chart."""
+    """Return one series of a chart."""
     return {"label": label, "values": values}
 
 
 def at(day: date) -> float:
-    """Where a day stands on the axis of time: its noon."""
+    """Return the position of a day on the time axis: its noon."""
     return datetime(day.year, day.month, day.day, 12, tzinfo=UTC).timestamp()

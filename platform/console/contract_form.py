@@ -1,5 +1,5 @@
-"""The form of a contract: it shows all limits of a tenant, an app, each of its users, or one user, and
-sets all of them at once.
+"""The form of a quota: it shows all limits of a tenant, an app, each of its users, or one user, and sets
+all of them at once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from fairserve.platform.tenancy.quotas.schemas import ContractBody
 
 
 def contract_of(form: Mapping[str, str], name: str) -> ContractBody | forms.Wrong:
-    """The limits in the form of the contract ``name``; a field that is blank is no limit."""
+    """Return the limits in the form of the quota ``name``; a blank field is no limit."""
     limits: dict[str, Any] = {
         limit: forms.given(form.get(f"{name}.{limit}")) for limit in ContractBody.model_fields
     }
@@ -22,7 +22,7 @@ def contract_of(form: Mapping[str, str], name: str) -> ContractBody | forms.Wron
     body = forms.read(ContractBody, limits)
     if isinstance(body, ContractBody):
         return body
-    # What is wrong with one model is named by its place in the list.
+    # A wrong model is named by its position in the list.
     return {
         f"{name}.{limit if limit in limits else 'allowed_models'}": text
         for limit, text in body.items()

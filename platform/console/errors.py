@@ -1,4 +1,4 @@
-"""Errors under ``/console`` are pages, and who is not signed in is led to where one signs in."""
+"""Errors under ``/console`` as pages; a missing sign-in redirects to the sign-in page."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ PLACE = "/console"
 
 
 def is_console(request: Request) -> bool:
-    """Whether a person looks at the answer."""
+    """Return whether the answer is for a person."""
     path = request.url.path
     return path == PLACE or path.startswith(PLACE + "/")
 
 
 def error_page(request: Request, error: FairServeError) -> Response:
-    """The answer to a request that failed."""
+    """Return the page for a request that failed."""
     by_script = "hx-request" in request.headers
     if isinstance(error, SignInNeededError):
         return _to_sign_in(request, by_script)
@@ -48,13 +48,13 @@ def _to_sign_in(request: Request, by_script: bool) -> Response:
 
 
 _TITLES = {
-    400: "This cannot be done",
+    400: "Invalid request",
     403: "Not allowed",
     404: "Not found",
-    409: "This cannot be done now",
+    409: "Conflict with the present state",
     413: "Too large",
-    422: "This cannot be done",
+    422: "Invalid request",
     429: "Too many requests",
-    500: "Something failed",
+    500: "The request failed",
     503: "Not available",
 }

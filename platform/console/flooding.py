@@ -1,4 +1,4 @@
-"""Who takes more than is due: what the list of clients says of a client in words."""
+"""Detection of clients that flood, and the badges that the list of clients shows for them."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from fairserve.platform.console.formats import number, percent
 from fairserve.platform.monitoring.client_views import ClientView
 
 ABOVE, FAR_ABOVE = 1.5, 3.0
-"""Service over what a client is entitled to; below the first there is nothing to say."""
+"""Thresholds of service over entitled service; below the first there is no badge."""
 PART, LARGE_PART = 0.05, 0.3
-"""The same as a difference, of all service: what is less than the first part harms nobody."""
+"""Thresholds of the same as a difference, in shares of all service; below the first it harms nobody."""
 LEAST_CALLS = 10
-"""Fewer calls queued, or refused, are no flood."""
+"""Queued, or rejected, calls below which there is no badge."""
 
 
 class Totals(NamedTuple):
-    """Of all clients that are looked at."""
+    """Totals over all clients in view."""
 
     queued: int
     refused: int
 
 
 class Sign(NamedTuple):
-    """Words of a badge, and its tone."""
+    """Text of a badge, and its tone."""
 
     words: str
     tone: str
 
 
 def totals(most_queued: Iterable[ClientView], most_refused: Iterable[ClientView]) -> Totals:
-    """From those with most calls queued, and those refused most: what the others add is small."""
+    """Return the totals over the clients with most queued and most rejected calls; the rest is small."""
     return Totals(
         sum(each.queued_calls for each in most_queued),
         sum(each.refused_calls for each in most_refused),
@@ -39,7 +39,7 @@ def totals(most_queued: Iterable[ClientView], most_refused: Iterable[ClientView]
 
 
 def signs(client: ClientView, of_all: Totals) -> list[Sign]:
-    """Why a client may be one that floods, the worst first; empty for most."""
+    """Return the badges of a client, the worst first; empty for most clients."""
     found = [
         sign
         for sign in (share_sign(client), _of_queue(client, of_all), _of_refusals(client, of_all))
@@ -49,12 +49,12 @@ def signs(client: ClientView, of_all: Totals) -> list[Sign]:
 
 
 def floods(client: ClientView, of_all: Totals) -> bool:
-    """Whether an operator should look at it first."""
+    """Return whether an operator should check this client first."""
     return any(sign.tone == "bad" for sign in signs(client, of_all))
 
 
 def worst(clients: Iterable[ClientView], of_all: Totals, most: int) -> list[ClientView]:
-    """Those that flood, each once, those with the largest share first."""
+    """Return the clients that flood, each once, those with the largest share first."""
     found = {(each.tenant, each.app, each.user): each for each in clients if floods(each, of_all)}
     ranked = sorted(
         found.values(), key=lambda each: (-(each.service_share or 0.0), -each.queued_calls)
@@ -63,7 +63,7 @@ def worst(clients: Iterable[ClientView], of_all: Totals, most: int) -> list[Clie
 
 
 def share_sign(client: ClientView) -> Sign | None:
-    """What there is to say of its share of the service."""
+    """Return the badge for its share of the service."""
     got, due = client.service_share, client.entitled_share
     if got is None or not due:
         return None
@@ -85,4 +85,4 @@ def _of_refusals(client: ClientView, of_all: Totals) -> Sign | None:
     refused = client.refused_calls
     if refused < LEAST_CALLS or 2 * refused < of_all.refused:
         return None
-    return Sign(f"{number(refused)} calls refused", "warn")
+    return Sign(f"{number(refused)} calls rejected", "warn")

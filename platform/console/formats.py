@@ -1,4 +1,4 @@
-"""How numbers and times are written on the pages."""
+"""Formats of numbers and times on the pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOTHING = "–"  # noqa: RUF001
 
 
 def number(value: float | None) -> str:
-    """``12,345``; small fractions keep three digits."""
+    """Format as ``12,345``; small fractions keep three digits."""
     if value is None:
         return NOTHING
     if isinstance(value, int) or float(value).is_integer() or abs(value) >= 1000:
@@ -23,7 +23,7 @@ def number(value: float | None) -> str:
 
 
 def short(value: float | None) -> str:
-    """``12.3k``, ``4.5M``."""
+    """Format as ``12.3k``, ``4.5M``."""
     if value is None:
         return NOTHING
     for least, unit, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
@@ -33,7 +33,7 @@ def short(value: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """``12.3 %``."""
+    """Format as ``12.3 %``."""
     if share is None:
         return NOTHING
     digits = 0 if abs(share) >= 0.995 else 1
@@ -41,7 +41,7 @@ def percent(share: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """``340 ms``, ``2.5 s``, ``3 min 20 s``, ``2 h 5 min``, ``3 d 4 h``."""
+    """Format as ``340 ms``, ``2.5 s``, ``3 min 20 s``, ``2 h 5 min``, ``3 d 4 h``."""
     if value is None:
         return NOTHING
     if value < 1:
@@ -59,7 +59,7 @@ def seconds(value: float | None) -> str:
 
 
 def moment(value: datetime | float | None) -> str:
-    """``2026-01-31 14:05:09`` in UTC."""
+    """Format as ``2026-01-31 14:05:09`` in UTC."""
     if value is None:
         return NOTHING
     if not isinstance(value, datetime):
@@ -68,21 +68,21 @@ def moment(value: datetime | float | None) -> str:
 
 
 def ago(value: datetime | None) -> str:
-    """``20 s ago``, of a time that is past."""
+    """Format a past time as ``20 s ago``."""
     if value is None:
         return NOTHING
     return f"{seconds(max(0.0, round((utc_now() - value).total_seconds())))} ago"
 
 
 def money(amount: Decimal | float | None) -> str:
-    """With two digits, or four of what is under 1."""
+    """Format with two decimals, amounts under 1 with four."""
     if amount is None:
         return NOTHING
     return f"{amount:,.2f}" if amount == 0 or abs(float(amount)) >= 1 else f"{amount:,.4f}"
 
 
-def said(value: Any) -> str:
-    """A setting's value: ``yes``, ``none``, a number or a text."""
+def value_text(value: Any) -> str:
+    """Format the value of a setting: ``yes``, ``none``, a number or a text."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -93,7 +93,7 @@ def said(value: Any) -> str:
 
 
 def part(text: str) -> str:
-    """A text as one part of a path."""
+    """Escape a text for use as one part of a path."""
     return quote(text, safe="")
 
 
@@ -105,6 +105,6 @@ FILTERS: Mapping[str, Callable[..., str]] = {
     "moment": moment,
     "ago": ago,
     "money": money,
-    "said": said,
+    "value_text": value_text,
     "part": part,
 }

@@ -1,4 +1,4 @@
-"""Forms that change something: read into the API's own bodies, and stored as its requests are."""
+"""Forms that change something: parsed into the API's own bodies, and stored as its requests are."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fairserve.platform.db.session import write_session
 
 Body = TypeVar("Body", bound=BaseModel)
 CONTRACTS = ("contract", "user_contract")
-"""Forms of contracts, by the API's names for them, which stand before those of their fields."""
+"""Forms of quotas, by the API's names for them, which prefix the names of their fields."""
 
 Wrong = dict[str, str]
-"""What is wrong, by the field's name; what is wrong as a whole under the empty name."""
+"""Errors by field name; errors of the whole form under the empty name."""
 
 
 def read(body: type[Body], given: Mapping[str, Any]) -> Body | Wrong:
-    """The body, or what is wrong with it; a field within another is named by itself."""
+    """Return the body, or its errors; a field within another is named by itself."""
     try:
         return body.model_validate(given)
     except ValidationError as error:
@@ -33,14 +33,14 @@ def read(body: type[Body], given: Mapping[str, Any]) -> Body | Wrong:
 
 
 def given(text: str | None) -> str | None:
-    """A field's text; what was left blank is not given."""
+    """Return a field's text; None if it is blank."""
     return (text or "").strip() or None
 
 
 def store(request: Request, change: Callable[[Session], object]) -> Wrong:
-    """Change something as one request of the API would; blocks. Returns why it was refused, if it was.
+    """Apply a change as one request of the API does; blocks. Return the errors of a rejected change.
 
-    Raises what is not the form's fault.
+    Raises errors that the form did not cause.
     """
     try:
         with contextmanager(write_session)(request) as session:
@@ -51,8 +51,9 @@ def store(request: Request, change: Callable[[Session], object]) -> Wrong:
 
 
 def refused(error: FairServeError) -> Wrong:
-    """Of a whole change: the fields of bodies have been read by then, but names can be taken, and the
-    limits of a contract may not go together.
+    """Return the errors of a change that was rejected as a whole.
+
+    The fields are valid by then, but a name can be taken, or limits of a quota can contradict.
     """
     param = error.param or ""
     shown = param == "name" or param.partition(".")[0] in CONTRACTS

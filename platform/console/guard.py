@@ -1,4 +1,4 @@
-"""Who may open a page, and which forms are taken: dependencies of the console's endpoints."""
+"""Access to pages and checks of forms: dependencies of the console's endpoints."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ CSRF_HEADER = "x-csrf-token"
 MAX_FIELDS = 300
 
 Form = Mapping[str, str]
-"""A form's fields; of one that is given several times, the last."""
+"""Fields of a form; of a repeated one the last value."""
 
 
 class SignInNeededError(AuthenticationError):
-    """Nobody is signed in, or not any more: the answer leads to the sign-in."""
+    """There is no sign-in, or it has ended: the answer redirects to the sign-in page."""
 
 
 def _viewer(request: Request) -> Viewer:
@@ -55,16 +55,16 @@ def _admin(viewer: AnyViewer, request: Request) -> Viewer:
 
 
 AdminViewer = Annotated[Viewer, Depends(_admin)]
-"""An operator; to tenants such pages do not exist."""
+"""An operator; for tenants such pages do not exist."""
 
 
 def not_there(request: Request) -> NotFoundError:
-    """What is answered where something does not exist, or is not the viewer's: the same."""
+    """Return the same error for what does not exist and for what is not the viewer's."""
     return NotFoundError(f"there is no {request.url.path}")
 
 
 async def _form(request: Request) -> Form:
-    """The fields of a form that one of our own pages sent."""
+    """Return the fields of a form that one of our own pages sent."""
     check_site(request)
     token = request.cookies.get(COOKIE, "")
     state = request.app.state
@@ -77,7 +77,7 @@ async def _form(request: Request) -> Form:
     given = request.headers.get(CSRF_HEADER) or form.get(CSRF_FIELD, "")
     if not compare_digest(given.encode(), viewer.csrf.encode()):
         raise PermissionDeniedError(
-            "the form is not from this sign-in; go back, load the page anew and try again",
+            "the form is from another sign-in; reload the page and try again",
             code="csrf",
         )
     return form
@@ -87,13 +87,13 @@ OwnForm = Annotated[Form, Depends(_form)]
 
 
 def check_site(request: Request) -> None:
-    """Raises PermissionDeniedError for what another site's page sends."""
+    """Raise PermissionDeniedError for a request from another site's page."""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise PermissionDeniedError("this form is on another site", code="csrf")
 
 
 async def read_form(request: Request) -> Form:
-    """The fields of an urlencoded body. Raises InvalidRequestError."""
+    """Return the fields of an urlencoded body. Raises InvalidRequestError."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise InvalidRequestError("the body is not a form; allowed: x-www-form-urlencoded")
@@ -102,15 +102,15 @@ async def read_form(request: Request) -> Form:
         fields = parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS)
     except ValueError as error:
         raise InvalidRequestError(
-            f"the form cannot be read; it has {MAX_FIELDS} fields at most"
+            f"the form cannot be parsed; it may have {MAX_FIELDS} fields at most"
         ) from error
     return dict(fields)
 
 
 def scoped(viewer: Viewer, tenant: str | None, request: Request) -> str | None:
-    """The tenant that a page is about: a tenant's own, or the one that an operator names, if any.
+    """Return the tenant of a page: a tenant's own, or the one that an operator names, if any.
 
-    Raises NotFoundError where a tenant names another.
+    Raises NotFoundError if a tenant names another one.
     """
     if viewer.is_admin:
         return tenant or None
@@ -120,5 +120,5 @@ def scoped(viewer: Viewer, tenant: str | None, request: Request) -> str | None:
 
 
 def acting_for(viewer: Viewer) -> Principal:
-    """In whose name changes are stored and audited."""
+    """Return the principal under which changes are stored and audited."""
     return viewer.principal

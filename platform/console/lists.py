@@ -1,4 +1,4 @@
-"""Lists on pages: what is asked for in the address, and where in the list one is."""
+"""Lists on pages: their queries, and the position within the list."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Part(NamedTuple):
     limit: int
     shown: int
     total: int | None
-    """None where counting would cost too much."""
+    """None if counting would cost too much."""
     has_more: bool
 
 
 def asked(request: Request, query: type[Query], **forced: Any) -> Query:
-    """What the address asks for; a field that was left blank is not asked for.
+    """Return the query in the address; blank fields are left out.
 
     Raises InvalidRequestError naming the field.
     """
@@ -46,7 +46,7 @@ def asked(request: Request, query: type[Query], **forced: Any) -> Query:
 
 
 def filters(request: Request) -> dict[str, str]:
-    """The fields of the address that are not blank."""
+    """Return the fields of the address that are not blank."""
     return {
         name: value
         for name, value in request.query_params.items()
@@ -55,12 +55,12 @@ def filters(request: Request) -> dict[str, str]:
 
 
 def part_of(page: Page[Any]) -> Part:
-    """Where a page of a list stands in it."""
+    """Return the position of a page within its list."""
     end = page.offset + len(page.items)
     return Part(page.offset, page.limit, len(page.items), page.total, end < page.total)
 
 
 def place(request: Request) -> str:
-    """The page's address with its filters, to be followed by ``&offset=``."""
+    """Return the page's address with its filters, to be followed by ``&offset=``."""
     kept = {name: value for name, value in filters(request).items() if name != "offset"}
     return f"{request.url.path}?{urlencode(kept)}"

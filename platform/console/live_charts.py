@@ -1,4 +1,4 @@
-"""Charts of the last minutes, made of what control remembers, and their events as it goes on."""
+"""Charts of the last minutes of the live history, and their event stream."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fairserve.platform.console.streams import KEEP_ALIVE, event, latest
 from fairserve.platform.monitoring.history import History
 from fairserve.platform.monitoring.live_snapshot import LiveSnapshot, ModelSeries
 
-LOOK_S = 2.0
+POLL_INTERVAL_S = 2.0
 
 
 def load_chart(snapshot: LiveSnapshot) -> Chart:
-    """Demand over KV capacity, of each model, and where an overload begins and ends.
+    """Return demand over KV capacity of each model, with the watermarks of overload.
 
     A tenant's snapshot has no load: the chart is without lines.
     """
@@ -32,14 +32,14 @@ def load_chart(snapshot: LiveSnapshot) -> Chart:
 
 
 def refusals_chart(snapshot: LiveSnapshot) -> Chart:
-    """Refused calls of each bucket, by reason; most first."""
+    """Return the rejected calls of each bucket by reason; the most frequent first."""
     refused = snapshot.activity.refused
     sums = {reason: sum(count or 0 for count in counts) for reason, counts in refused.items()}
     reasons = sorted((reason for reason, total in sums.items() if total), key=lambda r: -sums[r])
     layers = [series(reason.replace("_", " "), refused[reason]) for reason in reasons]
     return {
         "time": snapshot.at,
-        "series": layers or [series("refused", [0.0] * len(snapshot.at))],
+        "series": layers or [series("rejected", [0.0] * len(snapshot.at))],
         "stacked": True,
         "bars": True,
     }
@@ -48,11 +48,11 @@ def refusals_chart(snapshot: LiveSnapshot) -> Chart:
 async def chart_events(
     history: History, draw: Callable[[], Mapping[str, Chart]]
 ) -> AsyncIterator[bytes]:
-    """The event ``charts`` with each new sample: a source for :func:`streams.stream`."""
-    with latest(history.watch) as news:
+    """Yield the event ``charts`` with each new sample, as a source for :func:`streams.stream`."""
+    with latest(history.subscribe) as updates:
         while True:
             yield event("charts", orjson.dumps(draw()))
-            while await news.next(LOOK_S) is None:
+            while await updates.next(POLL_INTERVAL_S) is None:
                 yield KEEP_ALIVE
 
 

@@ -1,21 +1,21 @@
-"""What a page says after a change: by a name in its address, so that nobody can put words there."""
+"""Notes of pages after a change: selected by name in the address, so that nobody can inject text."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 NOTES: Mapping[str, str] = {
-    "throttling": "The setting holds from now on.",
-    "reverted": "The earlier setting holds again, as a new version.",
-    "user": "The user's settings hold from the next call on.",
-    "tenant": "The tenant's settings hold from the next call on.",
-    "app": "The app's settings hold from the next call on.",
+    "throttling": "The settings are in force.",
+    "reverted": "The earlier settings are in force again, as a new version.",
+    "user": "The user's settings apply from the next call on.",
+    "tenant": "The tenant's settings apply from the next call on.",
+    "app": "The app's settings apply from the next call on.",
     "cancelled": "The run is cancelled.",
-    "draining": "The worker finishes its calls and takes no more.",
-    "undrained": "The worker takes calls again.",
+    "draining": "The worker finishes its calls and gets no new ones.",
+    "undrained": "The worker gets new calls again.",
     "job": "The job runs soon.",
     "key_renamed": "The key is renamed.",
     "key_revoked": "The key is revoked.",
     "profile": "The profile is changed.",
-    "export": "The report is being made.",
+    "export": "The report is in progress.",
 }

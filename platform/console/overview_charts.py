@@ -1,4 +1,4 @@
-"""The overview's charts, from a snapshot of the last minutes."""
+"""Charts of the overview, from a snapshot of the last minutes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAME_CHARS = 28
 
 
 def service(live: LiveSnapshot, names: Mapping[str, str]) -> Chart:
-    """Service of those clients that were served most, and of all others, per second."""
+    """Return the service of the clients that were served most, and of all others, per second."""
     lines = [
         series(
             _client(each.user, names.get(each.app, each.app)), _rate(each.service, live.bucket_s)
@@ -24,7 +24,7 @@ def service(live: LiveSnapshot, names: Mapping[str, str]) -> Chart:
 
 
 def calls(live: LiveSnapshot) -> Chart:
-    """Calls that run and that wait."""
+    """Return running and waiting calls."""
     return {
         "time": live.at,
         "series": [
@@ -35,7 +35,7 @@ def calls(live: LiveSnapshot) -> Chart:
 
 
 def waits(live: LiveSnapshot) -> Chart:
-    """Median and 99th percentile of what calls waited."""
+    """Return the median and 99th percentile of queue delays."""
     return {
         "time": live.at,
         "series": [
@@ -46,15 +46,15 @@ def waits(live: LiveSnapshot) -> Chart:
 
 
 def jain(live: LiveSnapshot) -> Chart:
-    """Jain's index of each five seconds."""
+    """Return Jain's index of each five seconds."""
     values = live.activity.jain_index
     return {"time": live.at, "series": [series("Jain's index", values)], "top": 1.02}
 
 
 def runs(live: LiveSnapshot) -> Chart:
-    """Interactions under way, or begun and ended where those are not told."""
+    """Return the interactions in progress; without that figure, those begun and ended."""
     if live.cluster is not None:
-        return {"time": live.at, "series": [series("under way", live.cluster.live_interactions)]}
+        return {"time": live.at, "series": [series("in progress", live.cluster.live_interactions)]}
     return {
         "time": live.at,
         "series": [
@@ -65,7 +65,7 @@ def runs(live: LiveSnapshot) -> Chart:
 
 
 def ended(live: LiveSnapshot) -> Chart:
-    """Calls by what became of them, per bucket."""
+    """Return ended calls by outcome, per bucket."""
     named = live.activity.ended.items()
     return {
         "time": live.at,
@@ -75,7 +75,7 @@ def ended(live: LiveSnapshot) -> Chart:
 
 
 def kv(live: LiveSnapshot) -> Chart:
-    """Share of each worker's KV cache that is used."""
+    """Return the used share of each worker's KV cache."""
     workers = live.cluster.workers if live.cluster else {}
     return {
         "time": live.at,
@@ -85,7 +85,7 @@ def kv(live: LiveSnapshot) -> Chart:
 
 
 def hits(live: LiveSnapshot) -> Chart:
-    """Cached share of the prompts that ended at each worker, smoothed over a minute."""
+    """Return the cached share of the prompts that ended at each worker, smoothed over a minute."""
     workers = live.cluster.workers if live.cluster else {}
     last = max(1, round(60 / live.bucket_s))
     return {
@@ -99,7 +99,7 @@ def hits(live: LiveSnapshot) -> Chart:
 
 
 def share_over(parts: Series, wholes: Series, last: int) -> Series:
-    """Of sums over the last so many entries; None where the whole is nothing."""
+    """Return a ratio of sums over the last entries; None where the whole is 0."""
     found: Series = []
     part = whole = 0.0
     for at, (one, other) in enumerate(zip(parts, wholes, strict=True)):

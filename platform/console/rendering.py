@@ -1,4 +1,4 @@
-"""Pages from templates. Everything that a template puts into a page is escaped."""
+"""Pages from templates. Every value that a template inserts is escaped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOLDER = Path(__file__).parent / "templates"
 ADMIN_PAGES = (
     ("overview", "Overview", "/console/overview"),
     ("throttling", "Throttling", "/console/throttling"),
-    ("refusals", "Refusals", "/console/refusals"),
+    ("refusals", "Rejections", "/console/refusals"),
     ("clients", "Clients", "/console/clients"),
     ("interactions", "Interactions", "/console/interactions"),
     ("usage", "Usage", "/console/usage"),
@@ -37,7 +37,7 @@ ONLY_ADMIN = frozenset({"throttling", "cluster", "keys"})
 def page(
     request: Request, viewer: Viewer | None, template: str, *, status: int = 200, **values: Any
 ) -> HTMLResponse:
-    """A whole page, or the part of it that a template stands for."""
+    """Return a whole page, or the part of it that a template stands for."""
     pages = [
         each
         for each in ADMIN_PAGES
@@ -55,7 +55,7 @@ def page(
 
 
 def render(template: str, **values: Any) -> str:
-    """A template's text."""
+    """Return the text of a template."""
     return _environment().get_template(f"{template}.html.jinja").render(**values)
 
 
@@ -75,7 +75,7 @@ def _environment() -> Environment:
 
 
 def _json_block(value: Any) -> Markup:
-    """JSON for a ``<script type="application/json">``: nothing in it can end the element."""
+    """Return JSON for a ``<script type="application/json">``: no text in it can end the element."""
     text = orjson.dumps(value).decode()
     for letter in "<>&\u2028\u2029":
         text = text.replace(letter, f"\\u{ord(letter):04x}")

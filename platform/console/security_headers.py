@@ -1,4 +1,4 @@
-"""What browsers are told of every answer under ``/console``: run our scripts only, frame nothing."""
+"""Security headers of every answer under ``/console``: only our scripts run, frames are forbidden."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HEADERS = {
 
 
 class ConsoleHeaders:
-    """Adds them. Plain ASGI, for live pages are streams."""
+    """Adds the headers. Plain ASGI, because live pages are streams."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

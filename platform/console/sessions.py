@@ -1,8 +1,8 @@
 """Sign-ins to the console, in the database, so that every server knows them.
 
-The cookie holds 256 random bits; its hash is the row's id. A session stands for the key that it was
-made with: it ends with the key, its tenant, its idle time or its whole time, whichever is first. The
-token against forged requests is derived from the cookie's value, which no other site can read.
+The cookie holds 256 random bits; its hash is the row's id. A session represents the key that opened it:
+it ends with the key, its tenant, its idle time or its total time, whichever is first. The token against
+forged requests is derived from the cookie's value, which no other site can read.
 """
 
 from __future__ import annotations
@@ -12,48 +12,49 @@ import secrets
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, delete, or_, select, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from fairserve.platform.db.console import ConsoleSession
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.identity import ApiKey, Tenant
 from fairserve.platform.tenancy.auth import Principal
+from fairserve.platform.tenancy.keys.sessions import is_expired
 from fairserve.platform.tenancy.settings import TenancySettings
 
 MOST_PER_KEY = 100
-"""Sessions of one key; a further sign-in ends the oldest."""
+"""Sessions of one key; a further sign-in ends the oldest one."""
 SEEN_STEP = timedelta(minutes=1)
 MAX_TOKEN_CHARS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Who looks at the console, through which session."""
+    """The person at the console, and the session."""
 
     principal: Principal
     tenant_name: str | None
     """None for an operator."""
     session_id: str
     csrf: str = field(repr=False)
-    """What a form must carry."""
+    """Token that every form must contain."""
 
     @property
     def is_admin(self) -> bool:
-        """Whether all tenants' pages are open."""
+        """Return whether pages of all tenants are open."""
         return self.principal.scope == "admin"
 
     @property
     def tenant_id(self) -> str | None:
-        """Whose data the pages show; None: everybody's."""
+        """Return the tenant whose data the pages show; None: all tenants."""
         return self.principal.tenant_id
 
 
 def begin(session: Session, principal: Principal, settings: TenancySettings, now: datetime) -> str:
-    """Store a session for a key's principal; returns the cookie's value. The caller commits."""
+    """Store a session for a key's principal; return the cookie's value. The caller commits."""
     token = secrets.token_urlsafe(32)
     session.execute(
-        delete(ConsoleSession).where(or_(*_over(settings, now))),
+        delete(ConsoleSession).where(is_expired(settings, now)),
         execution_options={"synchronize_session": False},
     )
     newest = (
@@ -84,7 +85,7 @@ def begin(session: Session, principal: Principal, settings: TenancySettings, now
 def find(
     sessions: SessionFactory, token: str, settings: TenancySettings, now: datetime
 ) -> Viewer | None:
-    """Whom a cookie stands for now; None if its session is over. Notes that it was seen."""
+    """Return the viewer of a cookie; None if its session has ended. Records the time of use."""
     if not token or len(token) > MAX_TOKEN_CHARS:
         return None
     session_id = _id_of(token)
@@ -103,7 +104,7 @@ def find(
 def still_holds(
     sessions: SessionFactory, viewer: Viewer, settings: TenancySettings, now: datetime
 ) -> bool:
-    """Whether the session of a page that stays open has not ended; the page counts as a look at it."""
+    """Return whether the session of an open page has not ended; this counts as use."""
     return _open_session(sessions, viewer.session_id, settings, now) is not None
 
 
@@ -112,16 +113,10 @@ def end(session: Session, session_id: str) -> None:
     session.execute(delete(ConsoleSession).where(ConsoleSession.id == session_id))
 
 
-def delete_over(session: Session, settings: TenancySettings, now: datetime) -> int:
-    """Delete sessions that are over; returns how many. The caller commits."""
-    result = session.execute(delete(ConsoleSession).where(or_(*_over(settings, now))))
-    return int(getattr(result, "rowcount", 0))
-
-
 def _open_session(
     sessions: SessionFactory, session_id: str, settings: TenancySettings, now: datetime
 ) -> tuple[ConsoleSession, ApiKey, Tenant | None] | None:
-    """A session that has not ended, with its key and tenant. The look at it is stored, to the minute."""
+    """Return a session that has not ended, with its key and tenant. Its use is stored to the minute."""
     with sessions() as session:
         row = (
             read_only(session)
@@ -144,11 +139,6 @@ def _open_session(
                 .execution_options(synchronize_session=False)
             )
     return row[0], row[1], row[2]
-
-
-def _over(settings: TenancySettings, now: datetime) -> tuple[ColumnElement[bool], ...]:
-    idle = timedelta(minutes=settings.console_idle_minutes)
-    return (ConsoleSession.expires_at <= now, ConsoleSession.seen_at <= now - idle)
 
 
 def _holds(

@@ -14,30 +14,32 @@ class ConsoleSettings(RoomSettings):
     console: bool = Field(True, description="Serve the console's pages under /console.")
     trusted_proxies: TextList = Field(
         (),
-        description="Addresses and CIDR networks of the proxies in front of the server, separated by "
-        "commas. Only their X-Forwarded-For and X-Forwarded-Proto are believed; their connections have "
-        "no limit per address, and each of their requests counts for its client.",
+        description="Addresses and CIDR networks of the proxies in front of the server, separated "
+        "by commas. Only their X-Forwarded-For and X-Forwarded-Proto are trusted; "
+        "their connections have no limit per address, and each of their requests "
+        "counts for its client.",
         json_schema_extra={"default_text": "none"},
     )
     console_sign_ins: int = Field(
         10,
         ge=1,
         le=1000,
-        description="Wrong keys that one address may try to sign in with in five minutes; more are "
-        "refused.",
+        description="Wrong keys that one address may try at the console's sign-in within five "
+        "minutes; more are rejected.",
     )
     console_sign_ins_in_all: int = Field(
         100,
         ge=1,
         le=1_000_000,
-        description="Wrong keys from all addresses in five minutes from which on each sign-in is "
-        "delayed by three seconds. None is refused for it.",
+        description="Wrong keys from all addresses within five minutes; beyond it each sign-in is "
+        "delayed by three seconds, and none is rejected for it.",
     )
     console_streams: int = Field(
         200,
         ge=1,
         le=10_000,
-        description="Live pages of the console that may be open at a time; more are not live.",
+        description="Live pages of the console that may be open at a time; further pages are not "
+        "live.",
     )
 
     @field_validator("trusted_proxies")

@@ -1,4 +1,4 @@
-"""Signing in with a key, and out again."""
+"""Sign-in with a key, and sign-out."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ SIGN_IN = "/console/sign-in"
 @router.get("")
 @router.get("/")
 def home() -> Response:
-    """To the first page."""
+    """Redirect to the first page."""
     return RedirectResponse(HOME, status_code=303)
 
 
 @router.get("/sign-in")
 def show_sign_in(request: Request, next: str = "") -> Response:
-    """The form."""
+    """Show the form."""
     return _form(request, next)
 
 
 @router.post("/sign-in")
 async def sign_in(request: Request) -> Response:
-    """Take an admin or tenant key; the cookie that it is exchanged for ends with the browser."""
+    """Exchange an admin or tenant key for a cookie, which ends with the browser."""
     check_site(request)
     form = await read_form(request)
     onward = form.get("next", "")
@@ -106,7 +106,7 @@ async def _principal(request: Request, key: str) -> Principal:
 
 
 def _warn_of_proxy(request: Request, console: ConsoleState, settings: ConsoleSettings) -> None:
-    """Log, once, that there seems to be a proxy whose headers are ignored."""
+    """Log once that a proxy seems to send headers which are ignored."""
     ignored = not settings.trusted_proxies and "x-forwarded-for" in request.headers
     if ignored and not console.warned_of_proxy:
         console.warned_of_proxy = True
@@ -119,7 +119,7 @@ def _warn_of_proxy(request: Request, console: ConsoleState, settings: ConsoleSet
 async def _audit_failure(
     console: ConsoleState, factory: SessionFactory, address: str, error: FairServeError
 ) -> None:
-    """Log a failed attempt, unless its address or all together have enough entries already."""
+    """Log a failed attempt, unless its address, or all together, have enough entries already."""
     attempts = console.sign_in_failures.count(address)
     if attempts is None:
         return
@@ -155,6 +155,6 @@ def _form(request: Request, onward: str, error: FairServeError | None = None) ->
 
 
 def _local(onward: str) -> str:
-    """Where to after the sign-in: pages of the console only."""
+    """Return the page after the sign-in: pages of the console only."""
     plain = onward.startswith("/console/") and not any(c in onward for c in "\\\r\n\t")
     return onward if plain and onward.isascii() and onward.isprintable() else HOME

@@ -1,11 +1,11 @@
-"""Bounds on wrong keys at the sign-in: one for each address, and one over all addresses.
+"""Limits on wrong keys at the sign-in: one for each address, and one over all addresses.
 
-An address with too many wrong keys is rejected for a while. When all addresses together have too many,
-nobody is rejected, but every attempt waits before its key is looked at: who guesses from many addresses
-is slowed down, and who has a right key gets in after the wait. An IPv6 client counts by its /64 network.
+An address with too many wrong keys is rejected for a while. If all addresses together have too many,
+nobody is rejected, but every attempt waits before its key is checked: an attacker with many addresses is
+slowed down, and a right key still works. An IPv6 client counts by its /64 network.
 
-Weakness: attempts beyond ``MAX_WAITING`` at a time do not wait. What protects keys then is their 256
-random bits.
+Weakness: attempts beyond ``MAX_WAITING`` at a time do not wait. Then only the 256 random bits protect
+the keys.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WINDOW_S = 300.0
 DELAY_S = 3.0
 """Wait of an attempt while all addresses together have too many wrong keys."""
 MAX_ADDRESSES = 10_000
-"""Addresses that are counted at a time; the wrong keys of others count in all only."""
+"""Addresses counted at a time; wrong keys of further ones count in the total only."""
 MAX_WAITING = 1_000
 """Attempts that wait at a time."""
 MAX_ENTRIES = 20
@@ -33,7 +33,7 @@ _ALL = ""
 
 
 class SignInLimit:
-    """Wrong keys of the last five minutes. To be used on the event loop. Bounded."""
+    """Wrong keys of the last five minutes. For use on the event loop. Bounded."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class SignInLimit:
         self._clock = clock
         self._sleep = sleep
         self._wrong = SlidingLog(WINDOW_S)
-        """By address."""
+        """Wrong keys by address."""
         self._wrong_in_all = SlidingLog(WINDOW_S)
         self._attempts: Counter[str] = Counter()
         """Attempts in progress by address."""
@@ -56,10 +56,10 @@ class SignInLimit:
 
     @asynccontextmanager
     async def attempt(self, address: str) -> AsyncIterator[None]:
-        """Wait if need be, then let the block check a key; its AuthenticationError counts.
+        """Wait if necessary, then let the block check a key; its AuthenticationError counts.
 
-        Raises RateLimitedError while the address has too many wrong keys. Attempts in progress count,
-        so that many at once are no way around the limit.
+        Raises RateLimitedError while the address has too many wrong keys. Attempts in progress count, so
+        that parallel attempts do not circumvent the limit.
         """
         block = address_block(address)
         self._check(block)
@@ -80,7 +80,7 @@ class SignInLimit:
         wrong = self._wrong.count(block, now_s)
         if wrong + self._attempts[block] < self._limit:
             return
-        # Attempts in progress end soon; a limit that is used up frees after its oldest wrong key.
+        # Attempts in progress end soon; an exhausted limit frees after its oldest wrong key.
         wait_s = self._wrong.free_after_s(block, self._limit, now_s, record_now=False)
         after_s = max(1, round(wait_s + 0.5))
         raise RateLimitedError(
@@ -108,19 +108,19 @@ class SignInLimit:
 class SignInFailures:
     """Chooses the failed attempts that get an entry in the audit log, and counts the others.
 
-    Within five minutes an address gets one entry, and all addresses ``MAX_ENTRIES``. Attempts without an
-    entry of their own are counted in the next entry.
+    Within five minutes an address gets one entry, and all addresses ``MAX_ENTRIES``. The next entry
+    counts the attempts without an entry of their own.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._entries = SlidingLog(WINDOW_S)
-        """By address, and in all."""
+        """Entries by address, and in total."""
         self._attempts = 0
-        """Since the last entry."""
+        """Attempts since the last entry."""
 
     def count(self, address: str) -> int | None:
-        """Count a failed attempt; returns the number to log, or None if there is no entry for it."""
+        """Count a failed attempt; return the number to log, or None if it gets no entry."""
         now_s = self._clock()
         self._attempts += 1
         block = address_block(address) or "unknown"

@@ -1,4 +1,4 @@
-"""State of the console in memory: wrong sign-ins, the number of open live pages, and what they show."""
+"""State of the console in memory: wrong sign-ins, open live pages, and shared parts of pages."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ MAX_SHARED = 100
 
 
 class Streams:
-    """How many live pages are open, and how many may be."""
+    """Number of open live pages, and their limit."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.open = 0
 
     def check(self) -> None:
-        """Raises UnavailableError if there are too many."""
+        """Raise UnavailableError at the limit."""
         if self.open >= self._limit:
             raise UnavailableError(
-                f"{self._limit} live pages are the most allowed",
+                f"{self._limit} live pages are open, as many as allowed",
                 code="too_many_streams",
                 headers={"Retry-After": "30"},
             )
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """While a page is live."""
+        """Count a live page within the block."""
         self.open += 1
         try:
             yield
@@ -39,14 +39,14 @@ class Streams:
 
 
 class Shared:
-    """What all live pages of one kind show of a moment, made once. Only the last moment is kept."""
+    """Parts of live pages of one kind at one moment, made once. Only the last moment is kept."""
 
     def __init__(self) -> None:
         self._moment = -1
         self._made: dict[Hashable, bytes] = {}
 
     async def get(self, moment: int, key: Hashable, make: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Of this moment, made if it is not there."""
+        """Return the part of this moment; make it if it is missing."""
         if moment > self._moment:
             self._moment, self._made = moment, {}
         if moment < self._moment:
@@ -60,12 +60,12 @@ class Shared:
 
 
 class ConsoleState:
-    """All of it, of one server."""
+    """State of the console of one server."""
 
     def __init__(self, settings: ConsoleSettings) -> None:
         self.overviews = Shared()
         self.sign_ins = SignInLimit(settings.console_sign_ins, settings.console_sign_ins_in_all)
         self.sign_in_failures = SignInFailures()
         self.warned_of_proxy = False
-        """Whether the log has that headers of a proxy are ignored."""
+        """True once the log has the warning about ignored headers of a proxy."""
         self.streams = Streams(settings.console_streams)

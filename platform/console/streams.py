@@ -1,4 +1,4 @@
-"""Live pages: server-sent events for as long as the page is open and its session holds."""
+"""Live pages: server-sent events while the page is open and its session holds."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ KEEP_ALIVE = b": still here\n\n"
 MEDIA_TYPE = "text/event-stream"
 
 Source = Callable[[], AsyncIterator[bytes]]
-News = TypeVar("News")
+Update = TypeVar("Update")
 
 
 def event(name: str, data: str | bytes) -> bytes:
-    """An event; ``data`` may have several lines."""
+    """Return an event; ``data`` may have several lines."""
     text = data if isinstance(data, str) else data.decode()
     lines = "".join(f"data: {line}\n" for line in text.splitlines() or [""])
     return f"event: {name}\n{lines}\n".encode()
 
 
 def stream(request: Request, viewer: Viewer, source: Source) -> StreamingResponse:
-    """An answer that continues with what ``source`` yields. It yields something, :data:`KEEP_ALIVE` at
-    least, every two seconds, to find out whether the browser is still there and the server runs on. The
-    session is checked every ``stream_check_s``.
+    """Return an answer that continues with the pieces of ``source``.
+
+    The source yields a piece at least every two seconds, :data:`KEEP_ALIVE` if there is nothing else, to
+    find out whether the browser is still connected. The session is checked every ``stream_check_s``.
 
     Raises UnavailableError if too many pages are live.
     """
@@ -63,7 +64,7 @@ def stream(request: Request, viewer: Viewer, source: Source) -> StreamingRespons
                         return
 
     def ending(error: FairServeError) -> bytes:
-        # Without the event the browser connects again, as after any end.
+        # Without the event the browser reconnects, as after any end.
         return event("over", error.message) if isinstance(error, SignInNeededError) else KEEP_ALIVE
 
     answer = while_allowed(
@@ -76,37 +77,37 @@ def stream(request: Request, viewer: Viewer, source: Source) -> StreamingRespons
     return StreamingResponse(answer, media_type=MEDIA_TYPE, headers=headers)
 
 
-class Latest(Generic[News]):
-    """The newest of what was told: a page draws the present, and skips what it was too slow for."""
+class Latest(Generic[Update]):
+    """The newest update: a slow page skips older ones and draws the present."""
 
     def __init__(self) -> None:
-        self._told: News | None = None
+        self._newest: Update | None = None
         self._fresh = asyncio.Event()
 
-    def tell(self, news: News) -> None:
-        """Called on the event loop."""
-        self._told = news
+    def publish(self, update: Update) -> None:
+        """Replace the newest update. Called on the event loop."""
+        self._newest = update
         self._fresh.set()
 
-    async def next(self, wait_s: float) -> News | None:
-        """What was told last, once it is new; None if nothing was for ``wait_s``."""
+    async def next(self, wait_s: float) -> Update | None:
+        """Return the newest update once it is new; None after ``wait_s`` without one."""
         try:
             async with asyncio.timeout(wait_s):
                 await self._fresh.wait()
         except TimeoutError:
             return None
         self._fresh.clear()
-        return self._told
+        return self._newest
 
 
 @contextmanager
 def latest(
-    watch: Callable[[Callable[[News], None]], Callable[[], None]],
-) -> Iterator[Latest[News]]:
-    """Follow it while the block lasts. ``watch`` takes who is to be told, and returns what ends that."""
-    news: Latest[News] = Latest()
-    stop = watch(news.tell)
+    watch: Callable[[Callable[[Update], None]], Callable[[], None]],
+) -> Iterator[Latest[Update]]:
+    """Follow updates within the block. ``watch`` adds a listener and returns its removal."""
+    updates: Latest[Update] = Latest()
+    stop = watch(updates.publish)
     try:
-        yield news
+        yield updates
     finally:
         stop()

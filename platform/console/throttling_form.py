@@ -1,7 +1,8 @@
-"""Parameters of throttling as fields of a form: what may be entered, and what it stands for.
+"""Throttling parameters as fields of a form: allowed inputs, their parsing, and the values to store.
 
-The default of a parameter is what holds if it is left out: the server's settings over the system's own
-values. Stored is what differs from it, and what an operator stored before and did not change since.
+The default of a parameter is its value if it is omitted: the server's settings over the system's own
+values. Stored are values that differ from it, and those that an operator stored before and did not
+change.
 """
 
 from __future__ import annotations
@@ -21,30 +22,30 @@ from fairserve.platform.tuning.settings import TuningSettings
 from fairserve.scheduling.system import SystemConfig
 
 FIELD = "p."
-"""What a field's name begins with, before its parameter's name."""
+"""Prefix of a field's name, before its parameter's name."""
 PARTS = ("own", "throttle", "feeder", "router", "local")
 DEFAULT = "default"
 
 _TEXTS: Mapping[str, Sequence[str]] = {"levels": LEVELS}
 """Choices of parameters whose type does not name them."""
 _SIMULATED = {"local.predict": ("oracle", "noisy")}
-"""Choices that need what only a simulator knows."""
+"""Choices that need information which only a simulator has."""
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)
 _MAX_CHARS = 100
 
 
 class Kind(NamedTuple):
-    """What a field takes."""
+    """Kind of a field's input."""
 
     type: Literal["yes or no", "choice", "whole", "number", "text"]
     choices: tuple[str, ...] = ()
-    """All that may be selected, ``none`` included; empty: it is typed."""
+    """All options of a selection, including ``none``; empty: free input."""
     nullable: bool = False
 
     @property
     def allowed(self) -> str:
-        """In words."""
+        """Return the allowed input in words."""
         if self.choices:
             return ", ".join(self.choices)
         what = {"whole": "a whole number", "number": "a number such as 0.5, or inf"}
@@ -61,53 +62,53 @@ class Field:
     kind: Kind
     default: Any
     own_default: Any
-    """Of the system itself, without the server's settings."""
+    """Default of the system itself, without the server's settings."""
     value: Any
-    """That holds, or would at a change to the system."""
+    """Value in force, or the value after a change to the system."""
     text: str
-    """In the input."""
+    """Text in the input."""
     problem: str | None = None
 
     @property
     def differs(self) -> bool:
-        """Whether the value is not the default."""
+        """Return whether the value is not the default."""
         return bool(self.value != self.default)
 
     @property
     def texts(self) -> dict[str, str]:
-        """The values in words."""
+        """Return the values as texts."""
         names = ("value", "default", "own_default")
         return {name: text_of(getattr(self, name)) for name in names}
 
     @property
     def part(self) -> str:
-        """To which part of the system it belongs."""
+        """Return the part of the system that the parameter belongs to."""
         part, dot, _ = self.name.partition(".")
         return part if dot else "own"
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterForm:
-    """All parameters of a system, with what somebody entered."""
+    """All parameters of a system, with the texts that were entered."""
 
     system: str
     config: SystemConfig
     fields: Sequence[Field]
     parameters: Mapping[str, Any]
-    """What is to be stored; empty if something is wrong."""
+    """Values to store; empty if there is an error."""
 
     @property
     def problems(self) -> list[Field]:
-        """The fields that are wrong."""
+        """Return the fields with errors."""
         return [field for field in self.fields if field.problem]
 
     def of(self, part: str) -> list[Field]:
-        """The fields of one part."""
+        """Return the fields of one part."""
         return [field for field in self.fields if field.part == part]
 
 
 class Change(NamedTuple):
-    """A setting that is not what it was, in texts."""
+    """A changed setting, with both values as texts."""
 
     name: str
     old: str
@@ -115,7 +116,7 @@ class Change(NamedTuple):
 
 
 def kind_of(name: str, hint: Any) -> Kind:
-    """What a parameter of this type takes."""
+    """Return the kind of a parameter's field."""
     types = [each for each in get_args(hint) if each is not NoneType]
     nullable = NoneType in get_args(hint)
     if nullable and len(types) == 1:
@@ -134,7 +135,7 @@ def kind_of(name: str, hint: Any) -> Kind:
 
 
 def parse(kind: Kind, text: str) -> Any:
-    """What a text stands for. Raises ValueError saying what is allowed."""
+    """Return the value of a text. Raises ValueError naming the allowed input."""
     text = text.strip()
     if kind.nullable and text == "none":
         return None
@@ -154,7 +155,7 @@ def parse(kind: Kind, text: str) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """A value as one enters it; :func:`parse` makes the same of it."""
+    """Return the text of a value, which :func:`parse` parses to the same value."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -167,10 +168,10 @@ def text_of(value: Any) -> str:
 def parameter_form(
     settings: TuningSettings, current: Current, system: str, form: Mapping[str, str] | None = None
 ) -> ParameterForm:
-    """The parameters of a system, as they hold, or as a form has them.
+    """Return the parameters of a system with the values in force, or with those of a form.
 
-    A form's field that is missing means the default. Raises ValueError for an unknown system, and for
-    a field of a parameter that the system does not have.
+    A missing field of the form means the default. Raises ValueError for an unknown system, and for a
+    field of a parameter that the system does not have.
     """
     if len(system) > ID_CHARS:
         raise ValueError(f"the system's name is too long; allowed: {ID_CHARS} characters")
@@ -216,7 +217,7 @@ def parameter_form(
 def to_store(
     values: Mapping[str, Any], base: Mapping[str, Any], stored: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What of these values a new version stores; infinity as the text ``inf``, which JSON has."""
+    """Return the values that a new version stores; infinity as the text ``inf``, for JSON."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         if name in stored and plain(stored[name]) == value:
@@ -227,14 +228,14 @@ def to_store(
 
 
 def plain(value: Any) -> Any:
-    """A stored value as it holds."""
+    """Return a stored value as it is in force."""
     return math.inf if value == "inf" else value
 
 
 def errors_by_field(
     settings: TuningSettings, system: str, chosen: Mapping[str, Any]
 ) -> dict[str, str]:
-    """The parameters because of which these cannot hold, with what is wrong; empty: they can."""
+    """Return the errors by parameter that make the chosen values invalid; empty: they are valid."""
     message = _wrong(settings, system, chosen)
     if message is None:
         return {}
@@ -260,8 +261,9 @@ def _wrong(settings: TuningSettings, system: str, chosen: Mapping[str, Any]) -> 
 def differences(
     old: tuple[str, Mapping[str, Any]], new: tuple[str, Mapping[str, Any]]
 ) -> list[Change]:
-    """What differs between two versions: the system, and parameters. Those of another system are other
-    parameters: of a new system all that are not the default are listed.
+    """Return the differences between two versions: the system, and parameters.
+
+    Another system has other parameters: then all that differ from its defaults are listed.
     """
     found: list[Change] = []
     before, after = old[1], new[1]

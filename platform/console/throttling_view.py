@@ -1,4 +1,4 @@
-"""What the throttling page shows, gathered for its templates."""
+"""Data of the throttling page for its templates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from fairserve.platform.tuning.settings import TuningSettings
 PER_PAGE = 20
 MINUTES = (5, 10, 30)
 RPM = "rpm"
-"""Selects ``rpm-<N>``, of any number."""
+"""Selects ``rpm-<N>`` for any number."""
 DEFAULT_RPM = "20"
 NO_PREVIEW: Mapping[str, Any] = {
     "preview": None,
@@ -41,13 +41,13 @@ NO_PREVIEW: Mapping[str, Any] = {
 
 
 class ThrottlingPageQuery(Paging):
-    """Which system's parameters are shown, and which part of the history."""
+    """The selected system, and the page of the history."""
 
     system: str = ""
     rpm: str = ""
 
     def chosen(self) -> str:
-        """The system's name; empty: the one in force."""
+        """Return the system's name; empty: the one in force."""
         if self.system == RPM:
             return f"{RPM}-{self.rpm.strip() or DEFAULT_RPM}"
         return self.system.strip()
@@ -72,12 +72,12 @@ class Row(NamedTuple):
 
     @property
     def differs(self) -> bool:
-        """Whether a change would make a difference."""
+        """Return whether the change makes a difference."""
         return self.before != self.after
 
 
 def version_of(form: Mapping[str, str], name: str = "version") -> int:
-    """A version's number in a form. Raises InvalidRequestError."""
+    """Return a version's number from a form. Raises InvalidRequestError."""
     text = form.get(name, "")
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
         raise InvalidRequestError(f"{name}: allowed: a version's number", param=name)
@@ -85,7 +85,7 @@ def version_of(form: Mapping[str, str], name: str = "version") -> int:
 
 
 def minutes_of(form: Mapping[str, str]) -> int:
-    """How many minutes are to be replayed. Raises InvalidRequestError."""
+    """Return the number of minutes to replay. Raises InvalidRequestError."""
     text = form.get("minutes", str(DEFAULT_MINUTES))
     if text not in map(str, MINUTES):
         raise InvalidRequestError(
@@ -95,7 +95,7 @@ def minutes_of(form: Mapping[str, str]) -> int:
 
 
 def version(session: Session, settings: TuningSettings, number: int) -> tuple[str, dict[str, Any]]:
-    """System and parameters of a version. Raises InvalidRequestError if there was none."""
+    """Return system and parameters of a version. Raises InvalidRequestError for an unknown one."""
     if number == 0:
         return settings.system, {}
     row = session.get(ThrottlingSetting, number)
@@ -105,7 +105,7 @@ def version(session: Session, settings: TuningSettings, number: int) -> tuple[st
 
 
 def history(session: Session, settings: TuningSettings, offset: int) -> tuple[list[Version], Part]:
-    """Versions, newest first, each with what it changed; at the end the server's settings."""
+    """Return the versions, newest first, each with its changes; at the end the server's settings."""
     rows, total = repository.history(session, limit=PER_PAGE + 1, offset=offset)
     shown, has_more = rows[:PER_PAGE], len(rows) > PER_PAGE
     found = []
@@ -132,7 +132,7 @@ def values(
     same: bool = False,
     **more: Any,
 ) -> dict[str, Any]:
-    """All that the templates need."""
+    """Return all values for the templates."""
     current = service.load_current(session, settings)
     shown = shown or parameter_form(settings, current, current.system)
     versions, part = history(session, settings, offset)
@@ -170,7 +170,7 @@ def _is_rpm(system: str) -> bool:
 def _expected(
     current: Current, problem: FairServeError | None, form: Mapping[str, str] | None
 ) -> int:
-    """The version that the form changes: who was told of a newer one may overwrite it."""
+    """Return the version that the form changes: after a conflict was shown, the newer one."""
     if form is None or "to" in form or isinstance(problem, ConflictError):
         return current.version
     try:
@@ -180,13 +180,13 @@ def _expected(
 
 
 def _kept(session: Session, settings: TuningSettings, current: Current) -> list[str]:
-    """What the newest version changed that running workers do not take up."""
+    """Return the changes of the newest version that running workers do not apply."""
     if current.version == 0:
         return []
     try:
         before = system_config(settings, *version(session, settings, current.version - 1))
     except (ValueError, InvalidRequestError):
-        return []  # it is not known any more, or by this release
+        return []  # unknown, or unknown to this release
     return service.kept_by_workers(
         before, system_config(settings, current.system, current.parameters)
     )
@@ -199,7 +199,7 @@ def _meanwhile(
     problem: FairServeError | None,
     form: Mapping[str, str] | None,
 ) -> list[Change] | None:
-    """What others changed since the form was loaded; None where that is not the problem."""
+    """Return the changes by others since the form was loaded; None without a conflict."""
     if not isinstance(problem, ConflictError) or form is None:
         return None
     try:
@@ -210,7 +210,7 @@ def _meanwhile(
 
 
 def figures(preview: PreviewOut) -> list[Row]:
-    """The replay's figures, under the present settings and under those proposed."""
+    """Return the replay's figures, under the present and the proposed settings."""
     pair = (preview.current, preview.proposed)
     reasons = dict.fromkeys(reason for each in pair for reason in each.refused_by_reason)
 
@@ -227,17 +227,17 @@ def figures(preview: PreviewOut) -> list[Row]:
         return row(name, write, lambda f: getattr(f, field))
 
     return [
-        plain("Refused calls", "refused_calls"),
+        plain("Rejected calls", "refused_calls"),
         *(_reason(reason, *pair) for reason in reasons),
-        plain("Refused on the way of a run", "refused_mid_run"),
-        *delays("Waiting in the queue", "queue_delay_s"),
-        *delays("Until the first token", "ttft_s"),
-        *delays("Length of a run", "interaction_latency_s"),
-        plain("Jain's index of fairness", "jain_index"),
+        plain("Calls rejected in the middle of a run", "refused_mid_run"),
+        *delays("Queue delay", "queue_delay_s"),
+        *delays("Time to first token", "ttft_s"),
+        *delays("Duration of a run", "interaction_latency_s"),
+        plain("Jain's fairness index", "jain_index"),
         plain("Runs completed", "completed_interactions"),
         plain("Runs aborted", "aborted_interactions"),
         plain("Wasted tokens", "wasted_tokens"),
-        plain("Prompt tokens found cached", "prefix_hit_rate", formats.percent),
+        plain("Cached prompt tokens", "prefix_hit_rate", formats.percent),
         plain("Tokens per second", "throughput_tokens_per_s"),
         plain("Workers busy", "busy_share", formats.percent),
     ]
@@ -249,14 +249,14 @@ def _reason(reason: str, before: FiguresOut, after: FiguresOut) -> Row:
 
 
 def fidelity(preview: PreviewOut) -> list[Row]:
-    """What happened, and what the replay of the present settings says: how far to trust it."""
+    """Return the measured figures and those of the replay of the present settings."""
     found = preview.fidelity
     return [
         Row(name, write(pair.measured), write(pair.simulated))
         for name, pair, write in (
-            ("Refused calls", found.refused_calls, formats.number),
-            ("Waiting, median", found.queue_delay_p50_s, formats.seconds),
-            ("Waiting, 99th percentile", found.queue_delay_p99_s, formats.seconds),
-            ("Until the first token, 99th percentile", found.ttft_p99_s, formats.seconds),
+            ("Rejected calls", found.refused_calls, formats.number),
+            ("Queue delay, median", found.queue_delay_p50_s, formats.seconds),
+            ("Queue delay, 99th percentile", found.queue_delay_p99_s, formats.seconds),
+            ("Time to first token, 99th percentile", found.ttft_p99_s, formats.seconds),
         )
     ]

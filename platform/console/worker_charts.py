@@ -1,4 +1,4 @@
-"""The workers of the last half hour as charts."""
+"""Charts of the workers over the last half hour."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from fairserve.platform.console.charts import Chart, series
 from fairserve.platform.monitoring.live_snapshot import WorkerSeries
 
 RATE_BUCKETS = 12
-"""A point of the chart says what was cached in the minute up to it."""
+"""Samples of a moving sum: a point shows the cached share of the minute up to it."""
 RECENT_BUCKETS = 60
 
 
 def hit_rates(workers: Mapping[str, WorkerSeries]) -> dict[str, float | None]:
-    """The share of prompts that was cached in the last five minutes; None: there were none."""
+    """Return the cached share of prompts in the last five minutes; None without prompts."""
     return {
         name: _share(each.prompt_tokens[-RECENT_BUCKETS:], each.cached_tokens[-RECENT_BUCKETS:])
         for name, each in workers.items()
@@ -23,7 +23,7 @@ def hit_rates(workers: Mapping[str, WorkerSeries]) -> dict[str, float | None]:
 def charts_of(
     time: Sequence[float], workers: Mapping[str, WorkerSeries], names: Iterable[str]
 ) -> dict[str, Chart]:
-    """Cache in use, calls and hit rate of the workers of these names."""
+    """Return the used cache, calls and hit rate of the named workers."""
     shown = {name: workers[name] for name in sorted(names) if name in workers}
     return {
         "kv": {
@@ -46,7 +46,7 @@ def _rounded(values: Sequence[float | None]) -> list[float | None]:
 
 
 def _rolling(worker: WorkerSeries) -> list[float | None]:
-    """Sums over a moving window, O(1) a point."""
+    """Return sums over a moving window, O(1) a point."""
     prompts = cached = 0.0
     found: list[float | None] = []
     for at in range(len(worker.prompt_tokens)):

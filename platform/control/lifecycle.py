@@ -10,30 +10,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from fairserve.interactions.call import Call
 from fairserve.platform.base.errors import UnavailableError
+from fairserve.platform.base.subscribers import Subscribers
+from fairserve.platform.control.call_state import CallState
+from fairserve.platform.control.capacity import QueueBounds, capacity_error, check_capacity
 from fairserve.platform.control.journal.journal import Journal, JournalUnavailableError
+from fairserve.platform.control.listener import CallListener
 from fairserve.platform.control.live_calls import LiveCalls
 from fairserve.platform.control.messages import (
+    CallEvent,
     Cancel,
     Grant,
+    OnCancel,
     Progress,
     RefuseCall,
     Release,
+    RunEnded,
+    RunEvent,
+    ServerStopping,
     Submit,
 )
-from fairserve.platform.control.port import OnCancel
 from fairserve.platform.control.record import CallRecord, plain_of
-from fairserve.platform.control.recorder import CallRecorder, OnEnded
-from fairserve.platform.control.room import QueueBounds, no_room, turned_away
+from fairserve.platform.control.recorder import CallRecorder
 from fairserve.platform.control.runs import LiveRuns
 from fairserve.platform.control.translate import interaction_errors
-from fairserve.platform.control.watch import CallNews, RunEnded, RunNews, ServerStops, Watchers
-from fairserve.platform.monitoring.activity import Activity
-from fairserve.platform.monitoring.live import LiveCall
 from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.admission import AdmissionOptions
@@ -80,38 +84,37 @@ class CallLifecycle:
         journal: Journal,
         options: ControlOptions,
         runs: LiveRuns,
-        activity: Activity,
+        listeners: Sequence[CallListener],
         *,
         prices: PriceBook,
-        on_ended: OnEnded | None,
         require_lease: Callable[[], None],
         clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
-        self.calls = LiveCalls(options.max_queue_wait_s, options.lease_s, activity)
+        self.calls = LiveCalls(options.max_queue_wait_s, options.lease_s, listeners)
         """To be read only."""
-        self.watchers: Watchers[str, RunNews] = Watchers()
-        """Followers of runs, by the core's ids."""
+        self.followers: Subscribers[str, RunEvent] = Subscribers()
+        """Followers of runs by the run's core id."""
         self.draining = False
         self._dispatcher, self._journal = dispatcher, journal
         self._options = options
         self._runs = runs
-        self._activity = activity
+        self._listeners = listeners
         self._prices = prices
         self._require_lease = require_lease
         self._clock, self._wall = clock, wall
-        self._recorder = CallRecorder(journal, clock, wall, activity, on_ended)
+        self._recorder = CallRecorder(journal, clock, wall, listeners)
 
     def use_prices(self, prices: PriceBook) -> None:
         """Calls that are submitted from now on cost what this says."""
         self._prices = prices
 
-    # --- what the API side asks for, see the port -------------------------------------------------
+    # --- requests of the API side, see the port ---------------------------------------------------
 
     async def submit(self, message: Submit, on_cancel: OnCancel) -> Grant | RefuseCall:
         """See :class:`~fairserve.platform.control.port.ControlPort`."""
         call = message.call
-        live = LiveCall(
+        live = CallState(
             call=call,
             record_id=message.record_id,
             fingerprint=message.fingerprint,
@@ -125,7 +128,7 @@ class CallLifecycle:
         if message.user_agent_retry:
             self._refund(self._recorder.repeated(message.fingerprint))
             self._rename_repeated(call)
-        self._refuse_without_room(live)
+        self._require_capacity(live)
         with interaction_errors(call):
             arrival = ev.CallArrived(call, live.accepted_at, live.price)
             commands = self._dispatcher.handle(arrival, live.submitted_s)
@@ -140,7 +143,7 @@ class CallLifecycle:
         live.run_opened_at = self._runs.call_accepted(call, live.accepted_at)
         self.save_run(call.interaction_id)
         live.block_keys = self._dispatcher.block_keys(call)
-        self._tell(live, "queued")
+        self._publish(live, "queued")
         self.apply(commands)
         try:
             await self._journal.durable(sequence)
@@ -152,7 +155,7 @@ class CallLifecycle:
             raise
         return await self._turn(live)
 
-    async def _turn(self, live: LiveCall) -> Grant | RefuseCall:
+    async def _turn(self, live: CallState) -> Grant | RefuseCall:
         """Wait for the grant; a task that is cancelled meanwhile withdraws the call."""
         try:
             return await live.turn
@@ -171,7 +174,8 @@ class CallLifecycle:
         if message.started and not live.started:
             live.started = True
             live.queue_s = now_s - live.submitted_s  # the wait in the worker's queue counts, too
-            self._activity.started(live, now_s)
+            for listener in self._listeners:
+                listener.call_started(live, now_s)
             cached = message.usage.cached_tokens if message.cached_tokens_reported else None
             self.take(ev.CallStarted(message.call_id, cached))
         grew = message.usage.output_tokens > before.output_tokens
@@ -200,14 +204,14 @@ class CallLifecycle:
                 ttft_s=message.ttft_s,
                 error=message.error,
                 delivered=message.delivered,
-                answers=message.answers,
-                asks=message.asks,
+                continuation_keys=message.continuation_keys,
+                requested_tools=message.requested_tools,
             )
             return None
         logger.warning("worker %s failed a call: %s", live.worker_id, message.error)
         now_s = self._clock()
         self.calls.wait_again(live, now_s)
-        self._tell(live, "queued")
+        self._publish(live, "queued")
         self.apply(self._dispatcher.handle(ev.CallReturned(message.call_id), now_s))
         granted = await self._turn(live)
         assert isinstance(granted, Grant), "a call that was admitted once is never refused"
@@ -223,12 +227,12 @@ class CallLifecycle:
         else:
             self._withdraw(live)
 
-    def _withdraw(self, live: LiveCall) -> None:
+    def _withdraw(self, live: CallState) -> None:
         """Nobody waits for the grant any more: end the call, if it has not ended."""
         if self.calls.get(live.call.call_id) is live:
             self._end(live, "cancelled", error="client disconnected")
 
-    # --- what control asks for --------------------------------------------------------------------
+    # --- requests of control ----------------------------------------------------------------------
 
     def require_storage(self, what: str = "call") -> None:
         """Raise UnavailableError if another server may hold the database, or the journal is full."""
@@ -263,7 +267,7 @@ class CallLifecycle:
                 case ev.InteractionEnded():
                     record = self._runs.ended(command, self._wall())
                     self._journal.append("interaction", command.interaction_id, plain_of(record))
-                    self.watchers.tell(command.interaction_id, RunEnded())
+                    self.followers.publish(command.interaction_id, RunEnded())
                 case ev.Refuse():
                     raise AssertionError("only an arriving call is refused")
 
@@ -278,14 +282,14 @@ class CallLifecycle:
         # The queued first: the end of a running call would give them a grant.
         for live in sorted(self.calls, key=lambda live: live.worker_id is not None):
             self._stop(live, "failed", "server stopped", "the server is stopping")
-        self.watchers.tell_all(ServerStops())
+        self.followers.publish_all(ServerStopping())
 
     def end_overdue(self, now_s: float) -> None:
         """Expire waits and leases."""
         message = f"no worker was free for the call within {self._options.max_queue_wait_s:g} s"
-        for live in self.calls.waited_too_long(now_s):
+        for live in self.calls.wait_expired(now_s):
             self._stop(live, "expired", "queue wait over", message)
-        for live in self.calls.silent(now_s):
+        for live in self.calls.lease_expired(now_s):
             self._stop(live, "failed", "lease ended without progress", "")
 
     # --- steps ------------------------------------------------------------------------------------
@@ -306,9 +310,9 @@ class CallLifecycle:
             owner = (earlier.tenant, earlier.app, earlier.user)
             self.take(ev.BudgetSpent(owner, -earlier.cost, earlier.accepted_at))
 
-    def _refuse_without_room(self, live: LiveCall) -> None:
+    def _require_capacity(self, live: CallState) -> None:
         """Before the dispatcher sees the call; such a refusal is recorded, too."""
-        refusal = no_room(
+        refusal = check_capacity(
             self._dispatcher,
             live.call,
             live.submitted_s,
@@ -317,16 +321,16 @@ class CallLifecycle:
         )
         if refusal is not None:
             self._recorder.refused(live, refusal)
-            raise turned_away(refusal)
+            raise capacity_error(refusal)
 
-    def _refuse(self, live: LiveCall, refusal: ev.Refuse) -> RefuseCall:
+    def _refuse(self, live: CallState, refusal: ev.Refuse) -> RefuseCall:
         self._recorder.refused(live, refusal)
         call, decision = live.call, refusal.decision
         return RefuseCall(call.call_id, call.interaction_id, call.stage, decision, refusal.mid_run)
 
     def _grant(self, command: ev.Admit) -> None:
         live = self.calls.grant(command.call_id, command.worker_id, self._clock())
-        self._tell(live, "running")
+        self._publish(live, "running")
         grant = Grant(
             call_id=command.call_id,
             interaction_id=live.call.interaction_id,
@@ -349,14 +353,14 @@ class CallLifecycle:
         if command.worker_id is None:
             self._forget(live)
             self._recorder.ended(live, command.outcome, error="interaction cancelled")
-            self._tell(live, command.outcome, error="interaction cancelled")
+            self._publish(live, command.outcome, error="interaction cancelled")
             _fail_turn(live, "its interaction was cancelled", "interaction_cancelled")
         else:
             live.on_cancel(
                 Cancel(command.call_id, command.outcome, "its interaction was cancelled")
             )
 
-    def _stop(self, live: LiveCall, outcome: ev.CallOutcome, error: str, message: str) -> None:
+    def _stop(self, live: CallState, outcome: ev.CallOutcome, error: str, message: str) -> None:
         """End a call from here, and tell whoever waits for it or streams it."""
         granted = live.worker_id is not None
         self._end(live, outcome, error=error, delivered=live.usage.output_tokens > 0)
@@ -367,15 +371,15 @@ class CallLifecycle:
 
     def _end(
         self,
-        live: LiveCall,
+        live: CallState,
         outcome: ev.CallOutcome,
         *,
         ttft_s: float | None = None,
         error: str = "",
         delivered: bool = False,
         journaled: bool = True,
-        answers: tuple[int, ...] = (),
-        asks: bool = False,
+        continuation_keys: tuple[int, ...] = (),
+        requested_tools: bool = False,
     ) -> None:
         """A live call ends: the dispatcher first, then its row, then what follows for others."""
         call_id = live.call.call_id
@@ -384,35 +388,37 @@ class CallLifecycle:
             event = ev.CancelRequested(call_id, outcome)
         else:
             charged = live.charged(delivered)
-            event = ev.CallEnded(call_id, outcome, live.usage, answers, asks, charged)
+            event = ev.CallEnded(
+                call_id, outcome, live.usage, continuation_keys, requested_tools, charged
+            )
         commands = self._dispatcher.handle(event, self._clock())
         self._forget(live)
         if journaled:
             self._recorder.ended(live, outcome, ttft_s=ttft_s, error=error, delivered=delivered)
         else:
-            self._recorder.forget(live)
-        self._tell(live, outcome, ttft_s=ttft_s, error=error)
+            self._recorder.dropped(live)
+        self._publish(live, outcome, ttft_s=ttft_s, error=error)
         self.apply(commands)
 
-    def _tell(
-        self, live: LiveCall, state: str, *, ttft_s: float | None = None, error: str = ""
+    def _publish(
+        self, live: CallState, state: str, *, ttft_s: float | None = None, error: str = ""
     ) -> None:
-        """Those who follow its run."""
+        """Publish the state of a call to the followers of its run."""
         run_id = live.call.interaction_id
-        if run_id in self.watchers:
+        if run_id in self.followers:
             now_s, now_at = self._clock(), self._wall()
             record = live.record(
                 "completed", now_s=now_s, ended_at=now_at, ttft_s=ttft_s, error=error
             )
-            self.watchers.tell(run_id, CallNews(state, record))
+            self.followers.publish(run_id, CallEvent(state, record))
 
-    def _forget(self, live: LiveCall) -> None:
+    def _forget(self, live: CallState) -> None:
         self.calls.forget(live)
         spent = live.usage.prompt_tokens + live.usage.output_tokens
         self._runs.call_ended(live.call, spent, self._wall())
 
 
-def _fail_turn(live: LiveCall, message: str, code: str) -> None:
+def _fail_turn(live: CallState, message: str, code: str) -> None:
     if not live.turn.done():
         error = UnavailableError(message, code=code, headers={"Retry-After": "5"})
         live.turn.set_exception(error)

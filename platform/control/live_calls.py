@@ -6,19 +6,21 @@ The books are kept together here so that a call is in all of them or in none.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from fairserve.platform.control.call_state import CallState
 from fairserve.platform.control.deadlines import Leases, QueueWaits
-from fairserve.platform.monitoring.activity import Activity
-from fairserve.platform.monitoring.live import LiveCall
+from fairserve.platform.control.listener import CallListener
 
 
 class LiveCalls:
     """Calls by id; each either waits for a grant or has one. O(log waiting) per step of a call."""
 
-    def __init__(self, max_queue_wait_s: float, lease_s: float, activity: Activity) -> None:
-        self._activity = activity
-        self._calls: dict[str, LiveCall] = {}
+    def __init__(
+        self, max_queue_wait_s: float, lease_s: float, listeners: Sequence[CallListener]
+    ) -> None:
+        self._listeners = listeners
+        self._calls: dict[str, CallState] = {}
         self._waits = QueueWaits(max_queue_wait_s)
         self._leases = Leases(lease_s)
         self._decoded: dict[str, int] = {}
@@ -29,7 +31,7 @@ class LiveCalls:
         """Number of calls, waiting and granted."""
         return len(self._calls)
 
-    def __iter__(self) -> Iterator[LiveCall]:
+    def __iter__(self) -> Iterator[CallState]:
         """All of them, in order of acceptance."""
         return iter(self._calls.values())
 
@@ -47,25 +49,26 @@ class LiveCalls:
         """Wait until no call is under way."""
         await self._none.wait()
 
-    def get(self, call_id: str) -> LiveCall | None:
+    def get(self, call_id: str) -> CallState | None:
         """A call under way."""
         return self._calls.get(call_id)
 
-    def running(self, call_id: str) -> LiveCall | None:
+    def running(self, call_id: str) -> CallState | None:
         """A call under way that has a grant."""
         live = self._calls.get(call_id)
         return None if live is None or live.worker_id is None else live
 
     # --- steps of a call --------------------------------------------------------------------------
 
-    def accept(self, live: LiveCall, now_s: float) -> None:
+    def accept(self, live: CallState, now_s: float) -> None:
         """It begins to wait."""
         self._calls[live.call.call_id] = live
         self._none.clear()
         self._waits.begin(live.call.call_id, now_s)
-        self._activity.accepted(live, now_s)
+        for listener in self._listeners:
+            listener.call_accepted(live, now_s)
 
-    def grant(self, call_id: str, worker_id: str, now_s: float) -> LiveCall:
+    def grant(self, call_id: str, worker_id: str, now_s: float) -> CallState:
         """It waits no longer and holds a lease."""
         live = self._calls[call_id]
         live.worker_id = worker_id
@@ -73,15 +76,17 @@ class LiveCalls:
         live.journaled_s = now_s
         self._waits.end(call_id)
         self._leases.renew(call_id, now_s)
-        self._activity.granted(live)
+        for listener in self._listeners:
+            listener.call_granted(live)
         return live
 
-    def renew(self, live: LiveCall, now_s: float) -> None:
+    def renew(self, live: CallState, now_s: float) -> None:
         """It made progress: its usage is the present one."""
         self._leases.renew(live.call.call_id, now_s)
-        self._activity.used(live, now_s)
+        for listener in self._listeners:
+            listener.call_progressed(live, now_s)
 
-    def wait_again(self, live: LiveCall, now_s: float) -> None:
+    def wait_again(self, live: CallState, now_s: float) -> None:
         """Its worker failed it: the grant is over, and it waits for another."""
         call_id = live.call.call_id
         self._leases.end(call_id)
@@ -90,16 +95,16 @@ class LiveCalls:
         live.started = False
         live.turn = asyncio.get_running_loop().create_future()
         self._waits.begin(call_id, now_s)
-        self._activity.returned(live)
+        for listener in self._listeners:
+            listener.call_requeued(live)
 
-    def forget(self, live: LiveCall) -> None:
+    def forget(self, live: CallState) -> None:
         """It ended."""
         call_id = live.call.call_id
         del self._calls[call_id]
         self._waits.end(call_id)
         self._leases.end(call_id)
         self._decoded.pop(call_id, None)
-        self._activity.left(live)
         if not self._calls:
             self._none.set()
 
@@ -117,10 +122,10 @@ class LiveCalls:
         self._decoded.clear()
         return totals
 
-    def waited_too_long(self, now_s: float) -> Iterator[LiveCall]:
+    def wait_expired(self, now_s: float) -> Iterator[CallState]:
         """Calls whose wait is over; the caller ends them."""
         return (self._calls[call_id] for call_id in self._waits.over(now_s))
 
-    def silent(self, now_s: float) -> Iterator[LiveCall]:
+    def lease_expired(self, now_s: float) -> Iterator[CallState]:
         """Calls whose lease has ended; the caller ends each before it takes the next."""
         return (self._calls[call_id] for call_id in self._leases.over(now_s))

@@ -1,4 +1,4 @@
-"""The messages between API replicas and control (DESIGN, "Roles"): six kinds, defined once.
+"""The messages between API replicas and control (DESIGN, "Roles"), and the events of a run.
 
 The embedded default sends them through memory; scaled out they travel through Redis streams.
 An API replica *submits* a call, gets a *grant* (or a *refusal*), streams from the granted worker
@@ -8,9 +8,11 @@ it ends by itself at ``lease_s``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fairserve.interactions.call import Call, TokenUsage
+from fairserve.platform.control.record import CallRecord
 from fairserve.scheduling.events import CallOutcome
 from fairserve.throttling.base import Decision
 
@@ -79,9 +81,9 @@ class Release:
     error: str = ""
     delivered: bool = False
     """Whether the client was sent anything of the answer."""
-    answers: tuple[int, ...] = ()
+    continuation_keys: tuple[int, ...] = ()
     """Keys by which a later call of the run tells that it continues this one."""
-    asks: bool = False
+    requested_tools: bool = False
     """The answer asked for tools."""
     retry_on_another_worker: bool = False
     """The worker failed before the first token: queue the call again, a new grant follows."""
@@ -98,3 +100,32 @@ class Cancel:
     call_id: str
     outcome: CallOutcome = "cancelled"
     reason: str = ""
+
+
+OnCancel = Callable[[Cancel], None]
+"""Called by control, on the event loop, when a granted call must stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallEvent:
+    """Control -> follower of a run: a call of it has another state."""
+
+    state: str
+    """``queued``, ``running``, or how it ended."""
+    record: CallRecord
+    """Its row as known so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """Control -> follower of a run: it has ended; a late call may reopen one that timed out."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStopping:
+    """Control -> follower of a run: this is the last event."""
+
+
+RunEvent = CallEvent | RunEnded | ServerStopping
+OnRunEvent = Callable[[RunEvent], None]
+"""Receives the events of a run, on the event loop. Raises nothing."""

@@ -7,29 +7,25 @@ tell and do not wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from fairserve.interactions.run import RestoredRun
+from fairserve.platform.control.listener import CallListener
 from fairserve.platform.control.messages import (
     Cancel,
     Grant,
+    OnCancel,
+    OnRunEvent,
     Progress,
     RefuseCall,
     Release,
     Submit,
 )
-from fairserve.platform.control.watch import Tell
-from fairserve.platform.monitoring.client_views import (
-    CallView,
-    ClientDetail,
-    ClientPage,
-    ClientSort,
-)
+from fairserve.platform.control.record import CallRecord, Client
+from fairserve.platform.tenancy.apps.inboxes import ControlInbox
 from fairserve.scheduling.admission import LimitsInUse
-
-OnCancel = Callable[[Cancel], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +45,62 @@ class RunView:
     ended_at: float | None = None
     wasted_tokens: int = 0
     waste_cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallView:
+    """A call that is queued or running."""
+
+    state: Literal["queued", "running"]
+    record: CallRecord
+    """Its row as known so far; the outcome in it has no meaning yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientState:
+    """Weights, limits and counter of a client as they are now."""
+
+    tenant_weight: float
+    app_weight: float
+    user_weight: float
+    weight: float
+    """Product of the three."""
+    blocked: bool
+    user_rpm: int | None
+    """Limits under overload, calls a minute: of the user, and of its app as a whole."""
+    app_rpm: int | None
+    counter: float | None
+    """The feeder's counter above that of the least served sibling with calls queued, in the feeder's
+    unit, the largest of all models; None where none is queued, or the feeder counts nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class LevelView:
+    """A level of a client's path, in one model's pool."""
+
+    model: str
+    path: tuple[str, ...]
+    counter: float | None
+    """Counter of the feeder, in its unit: the smaller is served first; None where it counts nothing."""
+    least_counter: float | None
+    """The smallest of its siblings, itself included, with calls queued; None if there are none."""
+    credits: dict[str, float]
+    """The router's deficit by worker, above 0 where the client is in credit; empty without one."""
+
+
+class Entitlements(NamedTuple):
+    """What clients are entitled to beside one another."""
+
+    shares: Mapping[Client, float]
+    """Share of each client in the service of all of them."""
+    typical_service: Mapping[str, float]
+    """Tokens of a typical call by app, where the system in force counts typical calls; else 1."""
+
+    def service(self) -> dict[Client, float]:
+        """Return the service that each client is entitled to, in one unit for all."""
+        return {
+            client: share * self.typical_service[client[1]] for client, share in self.shares.items()
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +149,11 @@ class ClusterView:
     parameters: dict[str, Any] = field(default_factory=dict)
 
 
-class ControlPort(Protocol):
-    """Control, as an API replica sees it."""
+class ControlPort(ControlInbox, Protocol):
+    """Control as the rest of the platform sees it.
+
+    Calls and runs, views, and changes: of settings (:class:`ControlInbox`), workers and the system.
+    """
 
     async def submit(self, message: Submit, on_cancel: OnCancel) -> Grant | RefuseCall:
         """Queue a call and wait for its turn.
@@ -172,8 +227,11 @@ class ControlPort(Protocol):
         """
         ...
 
-    def watch(self, run_id: str, tell: Tell) -> Callable[[], None]:
-        """Be told what becomes of a run's calls and of the run; the answer ends it."""
+    def follow_run(self, run_id: str, on_event: OnRunEvent) -> Callable[[], None]:
+        """Deliver the events of a run and its calls from now on; the result ends that.
+
+        The run need not exist. Raises UnavailableError if there are too many followers.
+        """
         ...
 
     async def interaction(self, run_id: str) -> RunView | None:
@@ -193,31 +251,30 @@ class ControlPort(Protocol):
         """
         ...
 
-    async def clients(
-        self,
-        tenant: str | None,
-        *,
-        limit: int,
-        offset: int = 0,
-        sort: ClientSort = "service_5m",
-        query: str = "",
-        named: Collection[str] = (),
-    ) -> ClientPage:
-        """The clients of the last half hour of a tenant, or of all.
-
-        ``query`` is a part of an id; those of the tenants and apps in ``named`` fit, too.
-
-        The largest first, ties and ``name`` by tenant, app and user. Shares are those among the clients
-        of the tenant, or of all.
-        """
+    def entitlements(self, clients: Collection[Client]) -> Entitlements:
+        """Return what each of these clients is entitled to among them."""
         ...
 
-    async def client(
-        self, tenant: str, app: str, user: str, *, within: str | None = None
-    ) -> ClientDetail | None:
-        """One of them with everything; None if it is none of them.
+    def client_state(self, client: Client) -> ClientState:
+        """Return the weights, limits and counter of a client."""
+        ...
 
-        ``within`` is the tenant among whose clients it has its shares; None: all.
+    def client_levels(self, client: Client) -> list[LevelView]:
+        """Return the counters and credits of each level of a client's path, model by model."""
+        ...
+
+    def client_calls(self, client: Client, limit: int) -> list[CallView]:
+        """Return a client's queued and running calls, the first accepted first. O(calls of all)."""
+        ...
+
+    def subscribe(self, listener: CallListener) -> None:
+        """Notify a listener of the calls and runs from now on; before the first call."""
+        ...
+
+    def apply_throttling(self, system: str, parameters: Mapping[str, Any]) -> None:
+        """Change the system or its parameters while calls run; from any thread, waits for it.
+
+        Raises ValueError (or KeyError for a name) that states what is allowed; nothing has changed then.
         """
         ...
 

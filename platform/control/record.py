@@ -14,6 +14,9 @@ from typing import Any, TypeVar
 from fairserve.interactions.run import RunState
 from fairserve.scheduling.events import CallOutcome
 
+Client = tuple[str, str, str]
+"""Tenant, app and user."""
+
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:

@@ -6,18 +6,15 @@ and that its client has repeated (see ``retries``): the ledger's upsert replaces
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from fairserve.platform.control.call_state import CallState, refusal_fields
 from fairserve.platform.control.journal.journal import Journal
+from fairserve.platform.control.listener import CallListener
 from fairserve.platform.control.record import CallRecord, plain_of
 from fairserve.platform.control.retries import RecentAttempts
-from fairserve.platform.monitoring.activity import Activity
-from fairserve.platform.monitoring.live import LiveCall, refusal_fields
 from fairserve.scheduling.events import CallOutcome, Refuse
-
-OnEnded = Callable[[LiveCall, float], None]
-"""Told of every accepted call at its end, with the time of the monotonic clock; raises nothing."""
 
 
 class CallRecorder:
@@ -28,19 +25,17 @@ class CallRecorder:
         journal: Journal,
         clock: Callable[[], float],
         wall: Callable[[], float],
-        activity: Activity,
-        on_ended: OnEnded | None = None,
+        listeners: Sequence[CallListener],
     ) -> None:
         self._journal = journal
-        self._activity = activity
-        self._on_ended = on_ended
+        self._listeners = listeners
         self._clock = clock
         self._wall = wall
         self._attempts = RecentAttempts()
-        self._live: dict[str, list[LiveCall]] = {}
+        self._live: dict[str, list[CallState]] = {}
         """Live calls by fingerprint, where they have one."""
 
-    def accepted(self, live: LiveCall) -> int:
+    def accepted(self, live: CallState) -> int:
         """A call was accepted: its journal entry's number. Raises JournalUnavailableError."""
         sequence = self._journal.append("accepted", live.record_id, live.accepted_data())
         if live.fingerprint:
@@ -62,16 +57,17 @@ class CallRecorder:
                 break
         return None
 
-    def refused(self, live: LiveCall, refusal: Refuse) -> None:
+    def refused(self, live: CallState, refusal: Refuse) -> None:
         """A call was refused and never was live."""
         now_s = self._clock()
-        self._activity.refused(live, refusal.decision.reason, now_s)
+        for listener in self._listeners:
+            listener.call_refused(live, refusal.decision.reason, now_s)
         record = live.record("refused", now_s=now_s, ended_at=self._wall())
         self._close(replace(record, **refusal_fields(refusal)))
 
     def ended(
         self,
-        live: LiveCall,
+        live: CallState,
         outcome: CallOutcome,
         *,
         ttft_s: float | None = None,
@@ -79,9 +75,10 @@ class CallRecorder:
         delivered: bool = False,
     ) -> None:
         """An accepted call ended; called once."""
-        self.forget(live)
+        self._forget(live)
         now_s = self._clock()
-        self._activity.ended(live, outcome, now_s)
+        for listener in self._listeners:
+            listener.call_ended(live, outcome, now_s)
         record = live.record(
             outcome,
             now_s=now_s,
@@ -91,13 +88,16 @@ class CallRecorder:
             charged=live.charged(delivered),
         )
         self._close(record)
-        if self._on_ended is not None:
-            self._on_ended(live, now_s)
         if not delivered and not live.superseded:
             self._attempts.remember(live.fingerprint, record, now_s)
 
-    def forget(self, live: LiveCall) -> None:
-        """An accepted call is no longer live."""
+    def dropped(self, live: CallState) -> None:
+        """An accepted call ended that the journal could not store: it has no row."""
+        self._forget(live)
+        for listener in self._listeners:
+            listener.call_dropped(live)
+
+    def _forget(self, live: CallState) -> None:
         same = self._live.get(live.fingerprint)
         if same is not None and live in same:
             same.remove(live)

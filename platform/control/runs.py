@@ -9,15 +9,16 @@ run can read it at once.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from fairserve.interactions.call import Call
 from fairserve.interactions.identity import client_call_id, client_run_id
 from fairserve.interactions.run import RestoredRun, Run, RunState
+from fairserve.platform.control.listener import CallListener
 from fairserve.platform.control.port import RunView
 from fairserve.platform.control.record import InteractionRecord, OpenInteractionRecord
-from fairserve.platform.monitoring.activity import Activity
 from fairserve.scheduling.events import InteractionEnded
 
 MAX_ENDED = 10_000
@@ -41,9 +42,9 @@ class _Run:
 class LiveRuns:
     """Runs by core id, and by owner in the order of their opening. All but :meth:`latest` is O(1)."""
 
-    def __init__(self, activity: Activity | None = None) -> None:
-        """``activity`` is told of runs that begin and end."""
-        self._activity = activity
+    def __init__(self, listeners: Sequence[CallListener] = ()) -> None:
+        """``listeners`` are notified of runs that begin and end."""
+        self._listeners = listeners
         self._runs: dict[str, _Run] = {}
         self._of_tenant: dict[str, dict[str, _Run]] = {}
         self._of_app: dict[str, dict[str, _Run]] = {}
@@ -144,8 +145,8 @@ class LiveRuns:
         )
         self._ended[run_id] = view
         self._ended.move_to_end(run_id)
-        if self._activity is not None:
-            self._activity.run_ended(event.tenant)
+        for listener in self._listeners:
+            listener.run_ended(event.tenant)
         if len(self._ended) > MAX_ENDED:
             self._ended.popitem(last=False)
         return InteractionRecord(
@@ -195,8 +196,8 @@ class LiveRuns:
         self._runs[run_id] = run
         self._of_tenant.setdefault(run.tenant, {})[run_id] = run
         self._of_app.setdefault(run.app, {})[run_id] = run
-        if self._activity is not None:
-            self._activity.run_begun(run.tenant)
+        for listener in self._listeners:
+            listener.run_opened(run.tenant)
 
     def _pop(self, run_id: str) -> _Run | None:
         run = self._runs.pop(run_id, None)

@@ -15,48 +15,47 @@ import concurrent.futures
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 
 from fairserve.interactions.run import RestoredRun
 from fairserve.interactions.tracker import TrackerLimits
 from fairserve.platform.control.budgets import BudgetOpenings, SpentBefore
+from fairserve.platform.control.call_state import CallState
+from fairserve.platform.control.client_state import client_levels, client_state
+from fairserve.platform.control.entitlement import entitlements
 from fairserve.platform.control.journal.journal import Journal
 from fairserve.platform.control.lifecycle import CallLifecycle, ControlOptions
+from fairserve.platform.control.listener import CallListener
 from fairserve.platform.control.messages import (
     Cancel,
     Grant,
+    OnCancel,
+    OnRunEvent,
     Progress,
     RefuseCall,
     Release,
     Submit,
 )
 from fairserve.platform.control.port import (
+    CallView,
+    ClientState,
     ClusterView,
+    Entitlements,
+    LevelView,
     ModelView,
-    OnCancel,
     RunView,
     WorkerView,
 )
-from fairserve.platform.control.recorder import OnEnded
+from fairserve.platform.control.record import Client
 from fairserve.platform.control.runs import LiveRuns
-from fairserve.platform.control.switch import switch_system
 from fairserve.platform.control.translate import interaction_errors
-from fairserve.platform.control.watch import Tell
-from fairserve.platform.monitoring.activity import Activity
-from fairserve.platform.monitoring.client_views import (
-    CallView,
-    ClientDetail,
-    ClientPage,
-    ClientSort,
-)
-from fairserve.platform.monitoring.clients import Clients
-from fairserve.platform.monitoring.entitlement import entitled_service
 from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.admission import LimitsInUse
 from fairserve.scheduling.dispatcher import Dispatcher
 from fairserve.scheduling.registry import SYSTEMS
+from fairserve.scheduling.switch import switch_system
 from fairserve.scheduling.system import SystemConfig
 
 logger = logging.getLogger(__name__)
@@ -83,7 +82,6 @@ class ControlService:
         parameters: Mapping[str, Any] | None = None,
         prices: PriceBook | None = None,
         spent: SpentBefore = lambda contract, until: (),
-        on_ended: OnEnded | None = None,
         require_lease: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -106,22 +104,19 @@ class ControlService:
         self._journal = journal
         self._clock = clock
         self._wall = wall
-        self.activity = Activity(partial(entitled_service, self._dispatcher), clock)
-        """To be read only."""
-        self._runs = LiveRuns(self.activity)
+        self._listeners: list[CallListener] = []
+        self._runs = LiveRuns(self._listeners)
         self._lifecycle = CallLifecycle(
             self._dispatcher,
             journal,
             options,
             self._runs,
-            self.activity,
+            self._listeners,
             prices=PriceBook() if prices is None else prices,
-            on_ended=on_ended,
             require_lease=require_lease,
             clock=clock,
             wall=wall,
         )
-        self._clients = Clients(self._dispatcher, self.activity, self._lifecycle.calls, clock, wall)
         self.openings = BudgetOpenings(spent, self.post)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ticker: asyncio.Task[None] | None = None
@@ -283,9 +278,9 @@ class ControlService:
             commands = self._dispatcher.handle(event, self._clock())
         self._lifecycle.apply(commands)
 
-    def watch(self, run_id: str, tell: Tell) -> Callable[[], None]:
+    def follow_run(self, run_id: str, on_event: OnRunEvent) -> Callable[[], None]:
         """See the port."""
-        return self._lifecycle.watchers.watch(run_id, tell)
+        return self._lifecycle.followers.subscribe(run_id, on_event)
 
     async def interaction(self, run_id: str) -> RunView | None:
         """See the port."""
@@ -306,9 +301,12 @@ class ControlService:
                 await asyncio.sleep(0)  # others' calls have a turn
             live = self._lifecycle.calls.get(call_id)
             if live is not None:
-                record = live.record("completed", now_s=self._clock(), ended_at=self._wall())
-                views.append(CallView("queued" if live.worker_id is None else "running", record))
+                views.append(self._call_view(live))
         return views
+
+    def _call_view(self, live: CallState) -> CallView:
+        record = live.record("completed", now_s=self._clock(), ended_at=self._wall())
+        return CallView("queued" if live.worker_id is None else "running", record)
 
     # --- views ------------------------------------------------------------------------------------
 
@@ -320,26 +318,26 @@ class ControlService:
         """See the port."""
         return self._dispatcher.directory.model_allowed(tenant, app, user, model)
 
-    async def clients(
-        self,
-        tenant: str | None,
-        *,
-        limit: int,
-        offset: int = 0,
-        sort: ClientSort = "service_5m",
-        query: str = "",
-        named: Collection[str] = (),
-    ) -> ClientPage:
+    def entitlements(self, clients: Collection[Client]) -> Entitlements:
         """See the port."""
-        return self._clients.page(
-            tenant, limit=limit, offset=offset, sort=sort, query=query, named=named
-        )
+        return entitlements(self._dispatcher, clients)
 
-    async def client(
-        self, tenant: str, app: str, user: str, *, within: str | None = None
-    ) -> ClientDetail | None:
+    def client_state(self, client: Client) -> ClientState:
         """See the port."""
-        return self._clients.one((tenant, app, user), within=within)
+        return client_state(self._dispatcher, client)
+
+    def client_levels(self, client: Client) -> list[LevelView]:
+        """See the port."""
+        return client_levels(self._dispatcher, client)
+
+    def client_calls(self, client: Client, limit: int) -> list[CallView]:
+        """See the port."""
+        owned = (live for live in self._lifecycle.calls if live.owner == client)
+        return [self._call_view(live) for live in islice(owned, limit)]
+
+    def subscribe(self, listener: CallListener) -> None:
+        """See the port."""
+        self._listeners.append(listener)
 
     async def cluster(self) -> ClusterView:
         """See the port."""

@@ -13,7 +13,7 @@ class ControlSettings(RoomSettings):
     """Bounds of control, and of the journal that it writes."""
 
     max_queue_wait_s: float = Field(
-        120.0, gt=0, le=86_400, description="A call that waited this long in the queue answers 503."
+        120.0, gt=0, le=86_400, description="Seconds after which a call in the queue answers 503."
     )
     max_queued_calls: int = Field(
         10_000,
@@ -25,8 +25,8 @@ class ControlSettings(RoomSettings):
         1 / 4,
         gt=0,
         le=1,
-        description="Share of the calls that may wait for a model, and of the open interactions, that "
-        "one tenant may have; more answer 429.",
+        description="Share of the calls that may wait for a model, and of the open interactions, "
+        "that one tenant may have; more answer 429.",
     )
     max_user_share: float = Field(
         1 / 16,
@@ -45,30 +45,38 @@ class ControlSettings(RoomSettings):
         60.0,
         gt=0,
         le=86_400,
-        description="A granted call without progress for this long is ended and accounted.",
+        description="Seconds without progress after which a granted call is ended and accounted.",
     )
     drain_timeout_s: float = Field(
-        30.0, ge=0, le=86_400, description="How long a stopping server lets running calls finish."
+        30.0,
+        ge=0,
+        le=86_400,
+        description="Seconds for which a stopping server waits for running calls.",
     )
     infer_parents: bool = Field(
         True,
-        description="Calls that name no parents are placed in their run by their messages and by time. "
+        description="Infer the parents of calls that name none from their messages and from time. "
         "Off: such a call is a root.",
     )
     interaction_reopen_grace_s: float = Field(
         600.0,
         ge=0,
         le=7 * 86_400,
-        description="A call that comes at most so long after its run idled to its end reopens it.",
+        description="Seconds after an interaction's idle time-out within which a further call "
+        "reopens it.",
     )
     journal_segment_bytes: int = Field(
-        16 * 1024 * 1024, ge=4096, le=1 << 32, description="Size at which the journal starts anew."
+        16 * 1024 * 1024,
+        ge=4096,
+        le=1 << 32,
+        description="Size at which the journal begins a new file.",
     )
     journal_max_bytes: int = Field(
         1024 * 1024 * 1024,
         ge=4096,
         le=1 << 40,
-        description="Journal kept while the database is away; at this size new calls answer 503.",
+        description="Size of the journal that is kept while the database is unavailable; at this "
+        "size new calls answer 503.",
     )
 
     @model_validator(mode="after")

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy.orm import Session
 
 from fairserve.platform.db.base import new_id, utc_now
 from fairserve.platform.db.operations import AuditEntry
-from fairserve.platform.tenancy.auth import Principal
+
+
+class Actor(Protocol):
+    """The key with which a change was made."""
+
+    @property
+    def key_id(self) -> str:
+        """Id of the key."""
+        ...
+
+    @property
+    def key_prefix(self) -> str:
+        """Readable beginning of the key."""
+        ...
+
 
 _SECRET_FIELDS = frozenset({"api_key", "key_hash", "plain", "secret"})
 
 
 def record(
     session: Session,
-    principal: Principal | None,
+    principal: Actor | None,
     action: str,
     target: str,
     *,

@@ -14,9 +14,11 @@ from sqlalchemy import DateTime, Dialect, MetaData
 from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.types import TypeDecorator
 
+from fairserve.platform.base.user_ids import USER_ID_CHARS
+
 ID_CHARS = 64
 """Ids that we choose: tenants, apps, keys, calls, interactions."""
-NAME_CHARS = 200
+NAME_CHARS = USER_ID_CHARS
 """Names that people choose, and end users' ids."""
 TEXT_CHARS = 1000
 """Error texts."""

@@ -20,7 +20,7 @@ def default_data_dir() -> Path:
 
 
 class DbSettings(RoomSettings):
-    """Where the data lies, and the secrets that protect it. ``repr`` shows no secret and no URL."""
+    """Place of the data, and the secrets that protect it. ``repr`` shows no secret and no URL."""
 
     data_dir: Path = Field(
         default_factory=default_data_dir,
@@ -43,7 +43,7 @@ class DbSettings(RoomSettings):
     )
     secret_key_previous: SecretStr | None = Field(
         None,
-        description="The secret key before a rotation. API keys stored under it are accepted and "
+        description="The secret key before a rotation. API keys stored under it are accepted, and "
         "stored again under secret_key when they are used.",
     )
     admin_key: SecretStr | None = Field(
@@ -55,13 +55,13 @@ class DbSettings(RoomSettings):
         60.0,
         ge=3,
         le=3600,
-        description="A server that the database has not answered for this long answers new calls 503. "
-        "Another server takes the database over after as long.",
+        description="Seconds without an answer of the database after which a server answers new "
+        "calls 503. Another server may take over the database after the same time.",
     )
     accept_newer_schema: bool = Field(
         False,
         description="Start on a database whose schema is newer than this version, if this version "
-        "can read it: during a rolling upgrade, or after going back from one.",
+        "can read it: during a rolling upgrade, or after a rollback.",
     )
 
     @field_validator("secret_key", "secret_key_previous", "admin_key")

@@ -27,17 +27,17 @@ from fairserve.engine.wire.base import WorkerFacts
 from fairserve.engine.wire.request_fields import ServerKind
 from fairserve.interactions.call import TokenIds
 from fairserve.platform.fleet.fleet import Desired
+from fairserve.platform.fleet.large_prompts import LargePrompts
 from fairserve.platform.fleet.models import Models, ServedModel
-from fairserve.platform.fleet.worker_spec import WorkerSpec
-from fairserve.platform.serving.completions.large_prompts import LargePrompts
-from fairserve.platform.serving.completions.prompt import (
+from fairserve.platform.fleet.prompt import (
     BytesCounter,
     NoTokenizerError,
     PromptCounter,
     PromptReader,
     load_counter,
 )
-from fairserve.platform.serving.completions.worker_prompt import WorkerPromptReader
+from fairserve.platform.fleet.worker_prompt import WorkerPromptReader
+from fairserve.platform.fleet.worker_spec import WorkerSpec
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ MAX_MISSING = 256
 
 
 class Load(Protocol):
-    """Loads a tokenizer; see :func:`~fairserve.platform.serving.completions.prompt.load_counter`."""
+    """Loads a tokenizer; see :func:`~fairserve.platform.fleet.prompt.load_counter`."""
 
     def __call__(self, name: str, *, fetch: bool) -> PromptCounter:
         """Raises NoTokenizerError."""

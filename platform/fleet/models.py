@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairserve.platform.base.errors import NotFoundError, UnavailableError
+from fairserve.platform.fleet.prompt import PromptReader
 from fairserve.platform.fleet.splits import Targets, pick_available
-from fairserve.platform.serving.completions.prompt import PromptReader
-from fairserve.platform.serving.completions.worker_prompt import WorkerPromptReader
+from fairserve.platform.fleet.worker_prompt import WorkerPromptReader
 
 SHOWN_NAMES = 50
 ABSENT_S = 30.0

@@ -26,11 +26,11 @@ from fairserve.engine.wire.local_queue import LocalQueue
 from fairserve.engine.wire.queued_client import QueuedClient
 from fairserve.engine.wire.watched_client import WatchedClient
 from fairserve.interactions.call import TokenIds
+from fairserve.platform.control.port import ControlPort
 from fairserve.platform.fleet.kv_event_bridge import KvEventBridge
 from fairserve.platform.fleet.member import Member
 from fairserve.platform.fleet.watch import (
     DEFAULT_KV_TOKENS,
-    ControlNews,
     OnFacts,
     Watch,
 )
@@ -53,7 +53,7 @@ class WorkerPool(Mapping[str, WorkerClient]):
 
     def __init__(
         self,
-        control: ControlNews,
+        control: ControlPort,
         session: aiohttp.ClientSession,
         on_facts: OnFacts,
         kv_event_bridge: KvEventBridge | None = None,

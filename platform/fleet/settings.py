@@ -16,31 +16,33 @@ class FleetSettings(RoomSettings):
     model: str = Field(
         "",
         description="Checkpoint folder or hub id that the embedded workers load. Empty: the small "
-        "built-in model with random weights. With worker_urls: the tokenizer of their model.",
+        "built-in model with random weights. With worker_urls: the tokenizer of their "
+        "model.",
     )
     workers: int = Field(2, ge=0, le=256, description="Embedded worker processes to start.")
     worker_urls: TextList = Field(
         (),
         description="Base URLs of external workers, separated by commas; their ids are w0, w1, ... "
-        "Embedded workers are started only where no external ones are named here, in a fleet file "
-        "or through the admin API.",
+        "Embedded workers start only if no external ones are named here, in a fleet "
+        "file or through the admin API.",
         json_schema_extra={"default_text": "none"},
     )
     fleet_file: Annotated[Path | None, BeforeValidator(empty_is_none)] = Field(
         None,
-        description="JSON file with external workers, aliases and tokenizers, followed while the "
-        "server runs (docs/guide/fleet.md).",
+        description="JSON file with external workers, aliases and tokenizers; changes apply while "
+        "the server runs (docs/guide/fleet.md).",
     )
     kv_events: bool = Field(
         True,
-        description="Let embedded workers publish what becomes of their prefix caches, and follow all "
-        "workers that do, so that the router knows what is cached where.",
+        description="Let embedded workers publish changes of their prefix caches, and follow all "
+        "workers that do, so that the router knows which worker has cached what.",
     )
     worker_kv_events: TextList = Field(
         (),
-        description="Where external workers publish KV events that do not say it themselves (vLLM): "
-        "for each of worker_urls the endpoint, a space, and the replay endpoint, such as "
-        "tcp://10.0.0.5:5557 tcp://10.0.0.5:5558; separated by commas, empty for none.",
+        description="Endpoints at which external workers publish KV events, for workers that do "
+        "not report them (vLLM): for each of worker_urls the endpoint, a space, and "
+        "the replay endpoint, such as tcp://10.0.0.5:5557 tcp://10.0.0.5:5558; "
+        "separated by commas, empty for none.",
         json_schema_extra={"default_text": "none"},
     )
     worker_kv_tokens: int = Field(

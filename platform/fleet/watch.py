@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
 from fairserve.engine.wire.base import WorkerFacts, WorkerUnavailableError
 from fairserve.engine.wire.worker_metrics import at_host_of
-from fairserve.platform.control.port import ClusterView
+from fairserve.platform.control.port import ControlPort
 from fairserve.platform.fleet.joining import authorize, facts_of
 from fairserve.platform.fleet.kv_event_bridge import KvEventBridge
 from fairserve.platform.fleet.member import Member
@@ -34,18 +33,6 @@ DEFAULT_KV_TOKENS = 32_768
 """Taken for a worker that does not tell the size of its cache."""
 
 
-class ControlNews(Protocol):
-    """What the pool needs of control."""
-
-    def post(self, event: ev.Event) -> None:
-        """Hand an event to the dispatcher."""
-        ...
-
-    async def cluster(self) -> ClusterView:
-        """Which workers it knows."""
-        ...
-
-
 OnFacts = Callable[[WorkerSpec, WorkerFacts], None]
 
 
@@ -54,7 +41,7 @@ class Watch:
 
     def __init__(
         self,
-        control: ControlNews,
+        control: ControlPort,
         on_facts: OnFacts,
         kv_event_bridge: KvEventBridge | None,
         clock: Callable[[], float],

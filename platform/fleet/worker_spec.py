@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from fairserve.engine.wire.base import KvEndpoints
 
 WorkerKind = Literal["vllm", "openai"]
 """``vllm`` speaks vLLM's dialect, as our torch worker does, and has a fair queue of its own; ``openai``
 is any other OpenAI-compatible server, in front of which a local queue stands."""
-
-WORKER_KINDS: tuple[str, ...] = get_args(WorkerKind)
 
 
 @dataclass(frozen=True, slots=True)

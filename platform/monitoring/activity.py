@@ -1,20 +1,20 @@
 """Who is served how much while calls run: service per client, and counts per tenant, over half an hour.
 
-Told of every call by the lifecycle, with a call's usage at each progress and at its end. The difference
-to what was counted of it before goes to its client, in the present bucket of five seconds: service is
+Listens to control: a call's usage arrives at each progress and at its end. The difference to what was
+counted of the call before goes to its client, in the open bucket of five seconds: service is
 the linear cost of the ledger (prompt + 2 * output tokens, cached ones included), so that the sum over
 all buckets is that of the ledger's rows, as long as no client is without a name. A client is a tenant's
 app and user.
 
 Memory: 360 buckets of at most 500 served and 100 refused clients and 100 tenants
-(:mod:`fairserve.platform.monitoring.activity_bucket`), and at most ``MAX_KNOWN`` clients with their
-sums of the last 1, 5 and 30 minutes, the present bucket included.
+(:mod:`fairserve.platform.monitoring.activity_bucket`), at most ``MAX_KNOWN`` clients with their sums of
+the last 1, 5 and 30 minutes, the open bucket included, and one entry per queued or running call.
 
 Cost: O(1) a progress, about 0.3 microseconds; closing a bucket O(its clients), once in 5 s.
 
 Jain's index here is ``(sum x)^2 / (n * sum x^2)`` of x = service over what the client is entitled
 to, by levels and in the currency of the system in force
-(:mod:`fairserve.platform.monitoring.entitlement`). It is over the clients with demand: those that
+(:mod:`fairserve.platform.control.entitlement`). It is over the clients with demand: those that
 were served in the time in question, and those that have calls under way at its end and were served
 nothing. Clients without a name are left out. None where nobody was served. Weakness: who asked for
 little got little.
@@ -24,8 +24,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from fairserve.platform.control.call_state import CallState
+from fairserve.platform.control.listener import CallListener
+from fairserve.platform.control.record import Client
 from fairserve.platform.monitoring.activity_bucket import (
-    Client,
+    NOT_SERVED,
     ClosedBucket,
     Entitled,
     OpenBucket,
@@ -33,7 +36,6 @@ from fairserve.platform.monitoring.activity_bucket import (
     index,
     of_entitled,
 )
-from fairserve.platform.monitoring.live import LiveCall
 from fairserve.scheduling.cost import Linear
 from fairserve.scheduling.events import CallOutcome
 
@@ -63,7 +65,17 @@ class Known:
         """In the longest one."""
 
 
-class Activity:
+class _CountedCall:
+    """What of a call's service is counted so far, and the client's entry that it was added to last."""
+
+    __slots__ = ("served", "service")
+
+    def __init__(self) -> None:
+        self.service = 0.0
+        self.served = NOT_SERVED
+
+
+class Activity(CallListener):
     """Belongs to the event loop. ``now_s`` is the time of the monotonic clock."""
 
     def __init__(self, entitled: Entitled, clock: Callable[[], float]) -> None:
@@ -73,91 +85,101 @@ class Activity:
         self._open = OpenBucket(int(clock() // BUCKET_S))
         self._ends_s = (self._open.number + 1) * BUCKET_S
         self._closed: dict[int, ClosedBucket] = {}
-        """By number, ascending. One in which nothing happened is not there."""
+        """Closed buckets by number, ascending. One in which nothing happened has no entry."""
         self._known: dict[Client, Known] = {}
         self._under_way: dict[Client, UnderWay] = {}
+        self._calls: dict[str, _CountedCall] = {}
+        """Queued and running calls by id."""
         self._minute_jain: dict[str | None, float | None] = {}
 
-    # --- a call -----------------------------------------------------------------------------------
+    # --- a call, see CallListener -----------------------------------------------------------------
 
-    def accepted(self, live: LiveCall, now_s: float) -> None:
-        """A call waits."""
-        self._at(now_s).of(live.call.tenant).accepted += 1
-        self._of(live.owner).queued += 1
+    def call_accepted(self, call: CallState, now_s: float) -> None:
+        """Count a call that is queued."""
+        self._at(now_s).of(call.call.tenant).accepted += 1
+        self._calls[call.call.call_id] = _CountedCall()
+        self._of(call.owner).queued += 1
 
-    def granted(self, live: LiveCall) -> None:
-        """A call that waited has a worker."""
-        under_way = self._under_way[live.owner]
+    def call_granted(self, call: CallState) -> None:
+        """Move a call of its client from queued to running."""
+        under_way = self._under_way[call.owner]
         under_way.queued -= 1
         under_way.running += 1
 
-    def returned(self, live: LiveCall) -> None:
-        """A call that had a worker waits again."""
-        under_way = self._under_way[live.owner]
+    def call_requeued(self, call: CallState) -> None:
+        """Move a call of its client from running to queued."""
+        under_way = self._under_way[call.owner]
         under_way.running -= 1
         under_way.queued += 1
 
-    def started(self, live: LiveCall, now_s: float) -> None:
-        """Its wait is over: ``queue_s`` tells how long it was."""
-        self._at(now_s).of(live.call.tenant).delay(live.queue_s or 0.0)
+    def call_started(self, call: CallState, now_s: float) -> None:
+        """Count the queue delay of a call."""
+        self._at(now_s).of(call.call.tenant).delay(call.queue_s or 0.0)
 
-    def used(self, live: LiveCall, now_s: float) -> None:
-        """Its usage is another."""
+    def call_progressed(self, call: CallState, now_s: float) -> None:
+        """Add the service of a call since its last progress to its client."""
         if now_s >= self._ends_s:
             self._roll(now_s)
-        text, system, _, output = live.usage
+        text, system, _, output = call.usage
         service = _WP * (text + system) + _WQ * output
-        more = service - live.counted_service
+        counted = self._calls[call.call.call_id]
+        more = service - counted.service
         if more:
-            live.counted_service = service
-            served = live.served
+            counted.service = service
+            served = counted.served
             if served.number != self._open.number:
-                served = live.served = self._open.served(live.owner)
+                served = counted.served = self._open.served(call.owner)
             served.service += more
 
-    def left(self, live: LiveCall) -> None:
-        """It is no longer under way."""
-        under_way = self._under_way[live.owner]
-        if live.worker_id is None:
-            under_way.queued -= 1
-        else:
-            under_way.running -= 1
-        if not under_way.queued and not under_way.running:
-            del self._under_way[live.owner]
-
-    def ended(self, live: LiveCall, outcome: CallOutcome, now_s: float) -> None:
-        """An accepted call ended, with all of its usage."""
-        self.used(live, now_s)
+    def call_ended(self, call: CallState, outcome: CallOutcome, now_s: float) -> None:
+        """Count the outcome and the prompt of a call, and the rest of its service."""
+        self._leave(call)
+        self.call_progressed(call, now_s)
+        del self._calls[call.call.call_id]
         bucket = self._open
-        counts = bucket.of(live.call.tenant)
+        counts = bucket.of(call.call.tenant)
         counts.ended[outcome] = counts.ended.get(outcome, 0) + 1
-        worker_id = live.worker_id
+        worker_id = call.worker_id
         if worker_id is None:
             return
-        if not live.started:
-            counts.delay(live.queue_s or 0.0)
-        prompt = live.usage.prompt_tokens
+        if not call.started:
+            counts.delay(call.queue_s or 0.0)
+        prompt = call.usage.prompt_tokens
         if prompt:
-            cached = min(prompt, live.usage.cached_tokens)
+            cached = min(prompt, call.usage.cached_tokens)
             counts.prompt_tokens += prompt
             counts.cached_tokens += cached
             before = bucket.workers.get(worker_id, (0, 0))
             bucket.workers[worker_id] = (before[0] + prompt, before[1] + cached)
 
-    def refused(self, live: LiveCall, reason: str, now_s: float) -> None:
-        """A call was refused and never was live."""
+    def call_dropped(self, call: CallState) -> None:
+        """Forget a call that has no row."""
+        self._leave(call)
+        del self._calls[call.call.call_id]
+
+    def _leave(self, call: CallState) -> None:
+        under_way = self._under_way[call.owner]
+        if call.worker_id is None:
+            under_way.queued -= 1
+        else:
+            under_way.running -= 1
+        if not under_way.queued and not under_way.running:
+            del self._under_way[call.owner]
+
+    def call_refused(self, call: CallState, reason: str, now_s: float) -> None:
+        """Count a rejected call by its reason."""
         bucket = self._at(now_s)
-        bucket.of(live.call.tenant).refuse(reason)
-        bucket.refused[live.owner] = bucket.refused.get(live.owner, 0) + 1
+        bucket.of(call.call.tenant).refuse(reason)
+        bucket.refused[call.owner] = bucket.refused.get(call.owner, 0) + 1
 
-    # --- a run ------------------------------------------------------------------------------------
+    # --- a run, see CallListener ------------------------------------------------------------------
 
-    def run_begun(self, tenant: str) -> None:
-        """A run began, or was reopened."""
+    def run_opened(self, tenant: str) -> None:
+        """Count a run that began or was reopened."""
         self._at(self._clock()).of(tenant).runs_begun += 1
 
     def run_ended(self, tenant: str) -> None:
-        """A run ended."""
+        """Count a run that ended."""
         self._at(self._clock()).of(tenant).runs_ended += 1
 
     # --- buckets ----------------------------------------------------------------------------------

@@ -13,10 +13,8 @@ from collections.abc import Callable, Collection, Mapping
 from operator import itemgetter
 from typing import TypeVar
 
+from fairserve.platform.control.record import Client
 from fairserve.scheduling.metrics import jain_index
-
-Client = tuple[str, str, str]
-"""Tenant, app and user."""
 
 MAX_CLIENTS = 500
 """Served clients that a closed bucket keeps by name."""
@@ -39,8 +37,8 @@ Entitled = Callable[[Collection[Client]], Mapping[Client, float]]
 
 
 class Served:
-    """The service of one client in one bucket. A live call keeps it at hand, so that a progress does not
-    look it up.
+    """The service of one client in one bucket. Each call keeps a reference, so that a progress does not
+    look it up by client.
     """
 
     __slots__ = ("number", "service")

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 
-from fairserve.platform.control.port import ControlPort
-from fairserve.platform.control.schemas import ClientQuery
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.names import ids_named
 from fairserve.platform.monitoring.client_views import ClientPage
+from fairserve.platform.monitoring.clients import Clients
+from fairserve.platform.monitoring.schemas import ClientQuery
 
 
 async def clients_page(
-    control: ControlPort, sessions: SessionFactory, query: ClientQuery
+    clients: Clients, sessions: SessionFactory, query: ClientQuery
 ) -> ClientPage:
     """Return the clients of the last half hour, those with most service first."""
     named = await asyncio.to_thread(_named, sessions, query) if query.query else ()
-    return await control.clients(
+    return clients.page(
         query.tenant,
         limit=query.limit,
         offset=query.offset,

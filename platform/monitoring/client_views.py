@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fairserve.platform.control.record import CallRecord
+from fairserve.platform.control.port import CallView, LevelView
 from fairserve.scheduling.admission import LimitsInUse
 
 MAX_CALLS = 100
@@ -60,29 +60,6 @@ class ClientPage:
     total: int
     limit: int
     offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class LevelView:
-    """A level of a client's path, in one model's pool."""
-
-    model: str
-    path: tuple[str, ...]
-    counter: float | None
-    """Of the feeder, in its unit: the smaller is served first; None where it counts nothing."""
-    least_counter: float | None
-    """The smallest of its siblings, itself included, with calls queued; None if there are none."""
-    credits: dict[str, float]
-    """The router's deficit by worker, above 0 where the client is in credit; empty without one."""
-
-
-@dataclass(frozen=True, slots=True)
-class CallView:
-    """A call under way."""
-
-    state: Literal["queued", "running"]
-    record: CallRecord
-    """As far as it is known; its outcome is not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """The last half hour: every five seconds a sample of the cluster, beside what became of the calls.
 
 A sample is taken at the end of each bucket of :mod:`fairserve.platform.monitoring.activity`. Kept in
-memory only, for as long as the buckets: a restart begins anew. Followers are told of each new
-sample; there may be as many as of runs (:mod:`fairserve.platform.control.watch`).
+memory only, for as long as the buckets: a restart begins anew. Each new sample is published to the
+subscribers, whose number is bounded (:mod:`fairserve.platform.base.subscribers`).
 
 Cost of a sample: O(workers + clients of the bucket), once in 5 s; of a snapshot: O(360 * (its clients +
 workers)), on the event loop.
@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
-from fairserve.platform.control.port import ClusterView, WorkerView
-from fairserve.platform.control.service import ControlService
-from fairserve.platform.control.watch import Watchers
-from fairserve.platform.fleet.member import Member
-from fairserve.platform.monitoring.activity import BUCKET_S, BUCKETS
-from fairserve.platform.monitoring.activity_bucket import Client
+from fairserve.engine.wire.base import WorkerMetrics
+from fairserve.platform.base.subscribers import Subscribers
+from fairserve.platform.control.port import ClusterView, ControlPort, WorkerView
+from fairserve.platform.control.record import Client
+from fairserve.platform.monitoring.activity import BUCKET_S, BUCKETS, Activity
 from fairserve.platform.monitoring.live_snapshot import (
     LiveSnapshot,
     Sample,
@@ -33,7 +32,26 @@ logger = logging.getLogger(__name__)
 
 SHOWN_CLIENTS = 10
 
-Tell = Callable[[Sample], None]
+OnSample = Callable[[Sample], None]
+
+
+class PoolMember(Protocol):
+    """A worker of the pool, as a sample needs it."""
+
+    @property
+    def worker_id(self) -> str:
+        """Its id, unique in the pool."""
+        ...
+
+    @property
+    def state(self) -> str:
+        """Its state as status pages show it."""
+        ...
+
+    @property
+    def metrics(self) -> WorkerMetrics | None:
+        """Its last metrics; None if it reports none."""
+        ...
 
 
 class History:
@@ -41,27 +59,28 @@ class History:
 
     def __init__(
         self,
-        control: ControlService,
-        members: Callable[[], Iterable[Member]],
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        control: ControlPort,
+        activity: Activity,
+        members: Callable[[], Iterable[PoolMember]],
+        clock: Callable[[], float],
+        wall: Callable[[], float],
     ) -> None:
-        """``members`` are the workers of the pool, whether control knows them or not."""
+        """``members`` returns the workers of the pool, whether control knows them or not."""
         self._control = control
+        self._activity = activity
         self._members = members
         self._clock = clock
         self._wall = wall
         self._samples: dict[int, Sample] = {}
         """By bucket, ascending."""
-        self._watchers: Watchers[str, Sample] = Watchers()
+        self._subscribers: Subscribers[str, Sample] = Subscribers()
         self._leaders: dict[tuple[str | None, int], Sequence[Client]] = {}
         """Since the last sample."""
 
     async def run(self) -> None:
         """Take samples until the task is cancelled."""
         while True:
-            due_s = (self._control.activity.number + 1) * BUCKET_S
+            due_s = (self._activity.number + 1) * BUCKET_S
             await asyncio.sleep(max(0.0, due_s - self._clock()))
             if self._clock() < due_s:
                 continue  # the loop woke a moment too soon
@@ -72,7 +91,7 @@ class History:
 
     async def take(self) -> Sample | None:
         """Sample the bucket that is over; None if that was done."""
-        activity = self._control.activity
+        activity = self._activity
         activity.settle(self._clock())
         number = activity.number - 1
         if number in self._samples:
@@ -92,11 +111,11 @@ class History:
         for old in [old for old in self._samples if old <= number - BUCKETS]:
             del self._samples[old]
         self._leaders.clear()
-        self._watchers.tell("", sample)
+        self._subscribers.publish("", sample)
         return sample
 
     def _workers(self, view: ClusterView, number: int) -> tuple[WorkerSample, ...]:
-        bucket = self._control.activity.buckets().get(number)
+        bucket = self._activity.buckets().get(number)
         known = {worker.worker_id: worker for worker in view.workers}
         members = {member.worker_id: member for member in self._members()}
         return tuple(
@@ -116,7 +135,7 @@ class History:
 
         ``clients`` so many are shown by name, those that were served most.
         """
-        activity, offset_s = self._control.activity, self._wall() - self._clock()
+        activity, offset_s = self._activity, self._wall() - self._clock()
         last = next(reversed(self._samples), None)
         numbers: range = range(0)
         if last is not None:
@@ -133,18 +152,18 @@ class History:
             at=lambda number: offset_s + (number + 1) * BUCKET_S,
         )
 
-    def watch(self, tell: Tell) -> Callable[[], None]:
-        """Be told of each new sample, on the event loop; the answer ends it.
+    def subscribe(self, on_sample: OnSample) -> Callable[[], None]:
+        """Deliver each new sample, on the event loop; the result ends that.
 
-        Raises UnavailableError if there are too many followers.
+        Raises UnavailableError if there are too many subscribers.
         """
-        return self._watchers.watch("", tell)
+        return self._subscribers.subscribe("", on_sample)
 
 
 def _worker(
     worker_id: str,
     known: WorkerView | None,
-    member: Member | None,
+    member: PoolMember | None,
     prompts: tuple[int, int],
 ) -> WorkerSample:
     told = None if member is None else member.metrics

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fairserve.platform.control.port import ModelView
+from fairserve.platform.control.record import Client
 from fairserve.platform.monitoring.activity import BUCKET_S, Activity
-from fairserve.platform.monitoring.activity_bucket import Client, ClosedBucket, Counts
+from fairserve.platform.monitoring.activity_bucket import ClosedBucket, Counts
 from fairserve.scheduling.events import CallOutcome
 
 Series = list[float | None]

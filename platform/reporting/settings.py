@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pydantic import Field
 
 from fairserve.platform.base.settings import RoomSettings
 from fairserve.platform.tenancy.settings import TenancySettings
-from fairserve.platform.tuning.settings import TuningSettings
+
+if TYPE_CHECKING:  # settings are read without the database's libraries
+    from sqlalchemy.orm import Session
+
+    from fairserve.scheduling.system import SystemConfig
 
 
 class ReportingSettings(RoomSettings):
@@ -18,14 +22,14 @@ class ReportingSettings(RoomSettings):
         730,
         ge=1,
         le=3650,
-        description="Days that usage reports reach back. They are made of rollups, which stay when "
-        "the ledger's rows are gone.",
+        description="Days that usage reports reach back. They are made of rollups, which remain "
+        "when the ledger's rows are deleted.",
     )
     usage_rollup_interval_s: float = Field(
         5.0,
         gt=0,
         le=3600,
-        description="How often the ledger is rolled up for usage reports, which are that fresh.",
+        description="Interval at which the ledger is rolled up for usage reports.",
     )
     export_retention_hours: float = Field(
         72.0,
@@ -37,14 +41,14 @@ class ReportingSettings(RoomSettings):
         20,
         ge=1,
         le=10_000,
-        description="Report exports of one tenant that wait or are being made; more answer 429.",
+        description="Report exports of one tenant that may wait or be in progress; more answer 429.",
     )
     export_max_bytes: int = Field(
         1 << 30,
         ge=1 << 20,
         le=1 << 44,
-        description="Files of report exports kept in the database, in all. When it is reached new "
-        "exports answer 429, and those being made fail.",
+        description="Total size of the files of report exports in the database. When it is "
+        "reached, new exports answer 429 and those in progress fail.",
     )
     export_max_bytes_per_tenant: int = Field(
         1 << 28,
@@ -56,18 +60,19 @@ class ReportingSettings(RoomSettings):
         2.0,
         gt=0,
         le=3600,
-        description="How often a server looks for report exports to make.",
+        description="Interval at which a server checks for requested report exports.",
     )
     trace_recording: bool = Field(
         True,
         description="Record token counts, times, dependencies and salted block keys of calls for "
-        "`fairserve trace export`; never text. Off: what was recorded is deleted at the start.",
+        "`fairserve trace export`; never text. Off: the recording is deleted at the "
+        "start.",
     )
     trace_max_bytes: int = Field(
         128 * 1024 * 1024,
         ge=1024 * 1024,
         le=1 << 36,
-        description="Size of the recording; what is oldest is deleted.",
+        description="Size of the recording; the oldest part is deleted.",
     )
     trace_retention_days: float = Field(
         7.0, gt=0, le=3650, description="Days after which recorded calls are deleted at the latest."
@@ -87,7 +92,6 @@ class ReportSettings(Protocol):
         """Retention and bounds of exports."""
         ...
 
-    @property
-    def tuning(self) -> TuningSettings:
-        """The system whose fairness is reported."""
+    def system_in_force(self, session: Session) -> SystemConfig:
+        """Return the system whose fairness is reported."""
         ...

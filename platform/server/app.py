@@ -1,7 +1,7 @@
 """The FastAPI application: routers, errors in one shape, a log line per request.
 
-The middleware is plain ASGI: Starlette's ``BaseHTTPMiddleware`` gathers streams. What the endpoints
-need is put on ``app.state`` by :mod:`fairserve.platform.server.wiring`.
+The middleware is plain ASGI: Starlette's ``BaseHTTPMiddleware`` buffers streams. What the endpoints
+find on ``app.state`` is in :mod:`fairserve.platform.server.http_state`.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ from fairserve.platform.console.errors import error_page, is_console
 from fairserve.platform.console.router import router as console
 from fairserve.platform.console.security_headers import ConsoleHeaders
 from fairserve.platform.console.state import ConsoleState
-from fairserve.platform.control import endpoints as live
 from fairserve.platform.db.schemas import NO_CONTROL_CHARACTERS, FieldError
 from fairserve.platform.fleet import endpoints as cluster
 from fairserve.platform.fleet import fleet_endpoints as fleet
+from fairserve.platform.monitoring import endpoints as live
 from fairserve.platform.reporting.exports import endpoints as exports
 from fairserve.platform.reporting.usage import endpoints as usage
 from fairserve.platform.reporting.usage.slots import ReportSlots
 from fairserve.platform.reporting.user_data import endpoints as user_data
 from fairserve.platform.server.http.intake import Intake
+from fairserve.platform.server.http_state import HttpState, put_on
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.completions import endpoints as completions
 from fairserve.platform.serving.completions.limit_headers import LimitHeaders
@@ -78,11 +79,11 @@ MANAGEMENT = (
     users,
     webhooks,
 )
-"""What has the endpoints for operators and tenants."""
+"""Modules with endpoints for operators and tenants."""
 
 
 def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
-    """The application. ``lifespan`` puts what the endpoints need on ``app.state``."""
+    """Return the application. ``lifespan`` puts the running state on ``app.state``."""
     docs = "/docs" if settings.server.api_docs else None
     app = FastAPI(
         title="FairServe",
@@ -92,19 +93,17 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
         redoc_url=None,
         openapi_url="/openapi.json" if settings.server.api_docs else None,
     )
-    app.state.settings = settings
-    app.state.previews = Previews()
-    app.state.report_slots = ReportSlots()
+    console_state = ConsoleState(settings.console)
+    put_on(app, HttpState(settings, Previews(), ReportSlots(), console_state))
     for module in (completions, interactions, *MANAGEMENT):
         app.include_router(module.router)
     if settings.console.console:
-        app.state.console = ConsoleState(settings.console)
         app.include_router(console)
     app.add_exception_handler(FairServeError, _answer_error)
     app.add_exception_handler(RequestValidationError, _answer_validation)
-    app.add_exception_handler(DataError, _answer_unfit)
+    app.add_exception_handler(DataError, _answer_bad_data)
     app.add_exception_handler(HTTPException, _answer_http)
-    app.add_exception_handler(ClientDisconnect, _answer_nobody)
+    app.add_exception_handler(ClientDisconnect, _answer_disconnected)
     app.add_exception_handler(Exception, _answer_bug)
     app.add_middleware(Intake, settings=settings, answer=_answer)
     app.add_middleware(LimitHeaders)
@@ -114,7 +113,7 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
 
 
 def error_response(error: FairServeError) -> JSONResponse:
-    """The answer to a request that failed before anything was sent."""
+    """Return the answer to a request that failed before anything was sent."""
     return JSONResponse(error.body(), status_code=error.status, headers=error.headers)
 
 
@@ -124,10 +123,10 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 
 
 async def _answer_validation(request: Request, error: Exception) -> Response:
-    """FastAPI's own validation, of bodies, queries and paths: the first problem, with its field."""
+    """Answer a failed validation of body, query or path: the first problem, with its field."""
     assert isinstance(error, RequestValidationError)
     problem = error.errors()[0]
-    # The first part says where: body, query, path. A JSON error has the position as the second.
+    # The first part is body, query or path. A JSON error has the position as the second.
     field = ".".join(str(part) for part in problem["loc"][1:])
     if problem["type"] == "json_invalid":
         return _answer(request, InvalidRequestError("the body is not JSON", code="malformed_json"))
@@ -143,14 +142,14 @@ async def _answer_validation(request: Request, error: Exception) -> Response:
     return _answer(request, InvalidRequestError(message, param=field or None, code=code))
 
 
-async def _answer_unfit(request: Request, error: Exception) -> Response:
-    """PostgreSQL holds no NUL in a text, so nothing has such an id or name."""
-    problem = InvalidRequestError("a value is one that the database cannot hold")
+async def _answer_bad_data(request: Request, error: Exception) -> Response:
+    """Answer a value that PostgreSQL cannot store, such as a text with NUL."""
+    problem = InvalidRequestError("a value has characters that the database cannot store")
     return _answer(request, problem)
 
 
 async def _answer_http(request: Request, error: Exception) -> Response:
-    """Starlette's own errors: no such path, wrong method."""
+    """Answer Starlette's own errors: unknown path, wrong method."""
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         return _answer(request, NotFoundError(f"there is no {request.url.path}"))
@@ -164,8 +163,8 @@ async def _answer_http(request: Request, error: Exception) -> Response:
     return _answer(request, answer)
 
 
-async def _answer_nobody(request: Request, error: Exception) -> Response:
-    """The client left before its body was there."""
+async def _answer_disconnected(request: Request, error: Exception) -> Response:
+    """Answer a client that disconnected before its body had arrived; nobody reads it."""
     return Response(status_code=499)
 
 
@@ -178,7 +177,7 @@ def _answer(request: Request, error: FairServeError) -> Response:
 
 
 class RequestLog:
-    """One line per request: method, path, status, time. Never a query, a header or a body."""
+    """Log one line per request: method, path, status, time. Never a query, a header or a body."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -191,14 +190,14 @@ class RequestLog:
         began_s = time.perf_counter()
         status = 0
 
-        async def noted(message: Message) -> None:
+        async def send_noted(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
 
         try:
-            await self._app(scope, receive, noted)
+            await self._app(scope, receive, send_noted)
         finally:
             took_ms = (time.perf_counter() - began_s) * 1000
             access_log.debug("%s %s %d %.1f ms", scope["method"], scope["path"], status, took_ms)

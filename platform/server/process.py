@@ -1,9 +1,9 @@
-"""What belongs to the server's process: the locks of its data, its socket, its signals, its banner.
+"""The server's process: locks of its data, socket, signals, and the banner.
 
-One control writes one database (:mod:`fairserve.platform.control.lease`): a second server is refused
-before it touches anything. After the first SIGINT or SIGTERM the port stays open and new calls
+One control writes one database (:mod:`fairserve.platform.control.lease`): a second server is rejected
+before it changes anything. After the first SIGINT or SIGTERM the port stays open and new calls
 answer 503, until those in progress have ended or ``drain_timeout_s`` is over; a second signal exits
-at once, and the next start closes what was open.
+at once, and the next start closes the calls that were open.
 """
 
 from __future__ import annotations
@@ -27,29 +27,55 @@ from typing import Any, TextIO
 
 import uvicorn
 from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.types import Scope
 
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME
-from fairserve.platform.control.lease import Lease
+from fairserve.platform.control.lease import Lease, LeaseTakenError
 from fairserve.platform.db.engine import connect
 from fairserve.platform.db.secret_key import SecretKeyError
+from fairserve.platform.fleet.fleet_file import FleetFileError, read_fleet
 from fairserve.platform.fleet.supervisor import WorkersFailedError
+from fairserve.platform.server.database import prepare_database
 from fairserve.platform.server.http.connections import Connections
 from fairserve.platform.server.http.descriptors import connections_within, raise_descriptor_limit
 from fairserve.platform.server.http.protocol import LimitedProtocol, RequestLimits
+from fairserve.platform.server.lifecycle import Platform, build_app
 from fairserve.platform.server.settings import Settings
-from fairserve.platform.server.wiring import Platform, build_app, prepare_database
 
 logger = logging.getLogger(__name__)
 
 TAKEN_OVER = "another server has taken over the database"
 AFTER_DRAIN_S = 5
-"""How long answers may take to reach their clients after the drain."""
+"""Seconds that answers may take to reach their clients after the drain."""
 SWITCH_S = 0.0005
+"""Interval at which Python may switch threads, in seconds."""
 
 
 class StartError(Exception):
-    """The server cannot start here. The message says why, and what to do."""
+    """The server cannot start here. The message states the cause and the next step."""
+
+
+def serve(settings: Settings) -> int:
+    """Run the server until it is stopped; returns the exit code."""
+    try:
+        if settings.fleet.fleet_file is not None:
+            read_fleet(settings.fleet.fleet_file)
+        try:
+            settings.db.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise StartError(
+                f"the data folder {settings.db.data_dir} cannot be created: {error.strerror};"
+                " choose another one with --data-dir"
+            ) from error
+        return ServerProcess(settings).run()
+    except (StartError, LeaseTakenError, FleetFileError) as error:
+        print(f"fairserve: {error}", file=sys.stderr)
+        return 1
+    except SQLAlchemyError as error:
+        cause = getattr(error, "orig", None) or error
+        print(f"fairserve: the database: {' '.join(str(cause).split())}", file=sys.stderr)
+        return 1
 
 
 class ServerProcess:
@@ -81,7 +107,7 @@ class ServerProcess:
             engine = self._connect()
             lease = self._lease(engine)
             try:
-                self._admin_key = prepare_database(settings, engine, lease)
+                self._admin_key = prepare_database(settings.db, engine, lease)
             except (SecretKeyError, ValueError, OSError) as error:
                 raise StartError(str(error)) from error
             lease.start()
@@ -94,12 +120,12 @@ class ServerProcess:
         app = build_app(settings, platform)
         config = uvicorn.Config(
             app,
-            http=_limited_protocol(settings),  # type: ignore[arg-type] # it is called, no more
+            http=_limited_protocol(settings),  # type: ignore[arg-type] # it is only called
             ws="none",
             log_level="warning",
             access_log=False,
             server_header=False,
-            proxy_headers=False,  # client_address believes trusted_proxies, and nobody by default
+            proxy_headers=False,  # client_address trusts trusted_proxies only, none by default
             timeout_graceful_shutdown=AFTER_DRAIN_S,
             timeout_keep_alive=settings.server.keep_alive_timeout_s,
         )
@@ -119,7 +145,7 @@ class ServerProcess:
             await asyncio.gather(failed, return_exceptions=True)
         return 1 if problem or not server.started else 0
 
-    # --- what may be used once ----------------------------------------------------------------------
+    # --- exclusive resources ----------------------------------------------------------------------
 
     def _lock_file(self, path: Path, what: str) -> None:
         try:
@@ -150,10 +176,10 @@ class ServerProcess:
         return engine
 
     def _lease(self, engine: Engine) -> Lease:
-        """The lease of the database, not taken yet; closed with the process.
+        """Return the lease of the database, not acquired yet; it is closed with the process.
 
-        Its guard is the lock that proves the death of the server before: of a SQLite file the one beside
-        it, else that of the data folder.
+        Its guard is the lock that proves the end of the previous server: that of the SQLite file, else
+        that of the data folder.
         """
         if engine.dialect.name == "sqlite":
             path = Path(str(engine.url.database))
@@ -182,12 +208,12 @@ class ServerProcess:
                 ) from error
             raise StartError(f"cannot listen on {host}:{port}: {error.strerror}") from error
 
-    # --- what people see ------------------------------------------------------------------------------
+    # --- the banner ------------------------------------------------------------------------------
 
     def _on_ready(self, platform: Platform) -> None:
-        """Called once, when the first call could be served."""
-        # What the start made lives as long as the process. Without this, each full collection of garbage
-        # goes through all of it, and every call waits for 160 ms.
+        """Announce that the first call can be served. Called once."""
+        # The objects of the start live as long as the process. Without this, each full collection of
+        # garbage visits all of them, and every call waits for 160 ms.
         gc.collect()
         gc.freeze()
         self._show_banner(platform)
@@ -216,21 +242,21 @@ class ServerProcess:
 
 
 class _Server(uvicorn.Server):
-    """Drains control before it closes the port, and leaves the exit code to us."""
+    """A uvicorn server that drains control before it closes the port, and sets no exit code."""
 
     def __init__(self, config: uvicorn.Config, platform: Platform) -> None:
         super().__init__(config)
         self._platform = platform
 
     def abort(self, scope: Scope) -> None:
-        """Drop the connection of a request under way, with what its client has not read."""
+        """Drop the connection of a request in progress, with all data that its client has not read."""
         for connection in self.server_state.connections:
             cycle = getattr(connection, "cycle", None)
             if cycle is not None and cycle.scope is scope:
                 connection.transport.abort()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Drain with an open port, so that new requests get an answer: 503 and when to retry."""
+        """Drain with an open port, so that new requests are answered: 503 and when to retry."""
         in_progress = set(self.server_state.tasks)
         await self._platform.drain()
         if in_progress:
@@ -240,7 +266,7 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
-        """As uvicorn does, but a stop that was asked for is no failure: nothing is raised again."""
+        """Handle signals as uvicorn does, but raise none again: a requested stop is no failure."""
         before = {
             number: signal.signal(number, self._on_signal)
             for number in (signal.SIGINT, signal.SIGTERM)
@@ -253,15 +279,15 @@ class _Server(uvicorn.Server):
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.should_exit:
-            # As safe as any crash: the journal has what the ledger lacks, workers follow us.
+            # As safe as any crash: the journal has what the ledger lacks, and the workers end with us.
             os._exit(128 + number)
-        # First of all: whatever follows may fail, and must not keep the server from stopping.
+        # First: the rest may fail, and must not prevent the stop.
         self.should_exit = True
         _print("\nFairServe stops when the calls in progress have ended", sys.stderr)
 
 
 async def _first_failure(platform: Platform, lease: Lease) -> str:
-    """Why this process must end: its workers never became ready, or it lost the lease; else waits."""
+    """Wait for the failure that ends this process: no worker became ready, or the lease is lost."""
     loop = asyncio.get_running_loop()
     ending: asyncio.Future[str] = loop.create_future()
 
@@ -282,7 +308,7 @@ async def _first_failure(platform: Platform, lease: Lease) -> str:
 
 
 async def _workers_failure(platform: Platform) -> str:
-    """Why the workers never became ready; waits for ever if they do."""
+    """Return why no worker became ready; waits without end if one does."""
     if platform.supervisor is None:
         await asyncio.Event().wait()
     assert platform.supervisor is not None
@@ -294,7 +320,7 @@ async def _workers_failure(platform: Platform) -> str:
 
 
 def _folder_id(folder: Path) -> str:
-    """An id of a data folder that a copy of it does not share."""
+    """Return an id of a data folder that a copy of the folder does not share."""
     path = folder / "server.id"
     if not path.exists():
         path.write_text(uuid.uuid4().hex)
@@ -339,14 +365,14 @@ def _limited_protocol(settings: Settings) -> functools.partial[LimitedProtocol]:
 
 
 def _print(text: str, stream: TextIO) -> None:
-    """Print, or nothing where nobody reads any more: a log collector may be gone."""
+    """Print, unless the stream is closed: a log collector may have ended."""
     # RuntimeError: a signal handler may print in the middle of another print.
     with contextlib.suppress(OSError, RuntimeError, ValueError):
         print(text, file=stream, flush=True)
 
 
 def _detach_broken_outputs() -> None:
-    """Point outputs that nobody reads to the null device, or Python would exit with an error."""
+    """Redirect broken outputs to the null device, or Python would exit with an error."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

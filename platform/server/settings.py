@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
@@ -26,6 +26,11 @@ from fairserve.platform.serving.settings import ServingSettings
 from fairserve.platform.tenancy.settings import TenancySettings
 from fairserve.platform.tuning.settings import TuningSettings
 
+if TYPE_CHECKING:  # settings are read without the database's libraries
+    from sqlalchemy.orm import Session
+
+    from fairserve.scheduling.system import SystemConfig
+
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
@@ -38,49 +43,52 @@ class ServerSettings(RoomSettings):
         8_000,
         ge=1,
         le=1_000_000,
-        description="Client connections at a time; more answer 503. Fewer where the hard limit of open "
-        "files does not allow two for each beside the server's own 256.",
+        description="Client connections at a time; more answer 503. Fewer if the hard limit of "
+        "open files does not allow two for each beside the server's own 256.",
     )
     max_connections_per_address: int = Field(
         500,
         ge=1,
         le=1_000_000,
         description="Connections of one client address (for IPv6, one /64 network) at a time; more "
-        "answer 429. At most half of all where the limit of open files lowers max_connections.",
+        "answer 429. At most half of all if the limit of open files lowers "
+        "max_connections.",
     )
     request_head_timeout_s: float = Field(
         10.0,
         gt=0,
         le=3600,
-        description="How long a client may take to send the request line and the headers (64 KiB at "
-        "most), from its connection or the first byte on; then 408, or the end of an idle connection.",
+        description="Seconds that a client may take to send the request line and the headers (64 "
+        "KiB at most), from its connection or the first byte on; then 408, or the end "
+        "of an idle connection.",
     )
     request_body_timeout_s: float = Field(
         30.0,
         gt=0,
         le=3600,
-        description="How long a client may take to send a body, and a second more for each 64 KiB that "
-        "arrived; then 408.",
+        description="Seconds that a client may take to send a body, and one more for each 64 KiB "
+        "that arrived; then 408.",
     )
     keep_alive_timeout_s: int = Field(
         75,
         ge=1,
         le=3600,
-        description="How long a connection may be idle between two requests.",
+        description="Seconds for which a connection may be idle between two requests.",
     )
     max_body_bytes: int = Field(
         8 * 1024 * 1024,
         ge=1024,
         le=1 << 32,
-        description="Largest request body; larger answer 413. Models that take text only have a lower "
+        description="Largest request body; larger ones answer 413. Text-only models have a lower "
         "limit: 64 KiB and 16 bytes for each token of the context.",
     )
     max_body_memory_bytes: int = Field(
         512 * 1024 * 1024,
         ge=1024,
         le=1 << 44,
-        description="Bodies of requests in progress, waiting calls included, in all; more answer 503. "
-        "One tenant may have max_tenant_share of it; more answer 429. At least one max_body_bytes each.",
+        description="Total size of the bodies of requests in progress, waiting calls included; "
+        "more answer 503. One tenant may have max_tenant_share of it; more answer 429. "
+        "Each bound is at least one max_body_bytes.",
     )
     log_level: LogLevel = Field("info", description="debug, info, warning or error.")
     api_docs: bool = Field(True, description="Serve the API's description at /docs.")
@@ -114,6 +122,15 @@ class Settings(BaseModel):
             else:
                 rooms[name] = value  # rejected
         super().__init__(**rooms)
+
+    def system_in_force(self, session: Session) -> SystemConfig:
+        """Return the system that operators chose last, or that of the settings. One query.
+
+        Raises ValueError if the stored choice is no longer valid.
+        """
+        from fairserve.platform.tuning.service import load_system  # half a second that few need
+
+        return load_system(session, self.tuning)
 
     def changed(self, **values: Any) -> Self:
         """Return a copy with other values of some settings, which are not checked."""

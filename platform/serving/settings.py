@@ -12,7 +12,7 @@ CacheIsolation = Literal["tenant", "app", "user", "none"]
 
 
 class ServingSettings(RoomSettings):
-    """Settings of requests and answers, and the bounds of programs and kept answers."""
+    """Reading of requests, sending of answers, and bounds of programs and kept answers."""
 
     default_max_tokens: int = Field(
         256,
@@ -22,13 +22,13 @@ class ServingSettings(RoomSettings):
     )
     cache_isolation: CacheIsolation = Field(
         "tenant",
-        description="Who shares cached prefixes: the users of a tenant (tenant), those of one of its "
-        "apps (app), nobody with another user (user), or all tenants (none), who can then learn from "
+        description="Users that share cached prefixes: those of a tenant (tenant), those of one of "
+        "its apps (app), none (user), or all tenants' (none), who can then infer from "
         "timings what others asked.",
     )
     run_from_traceparent: bool = Field(
         False,
-        description="A call for which nothing else names a run belongs to that of its W3C traceparent.",
+        description="Assign a call that names no interaction to that of its W3C traceparent.",
     )
     keepalive_s: float = Field(
         15.0,
@@ -40,50 +40,51 @@ class ServingSettings(RoomSettings):
         5.0,
         gt=0,
         le=5,
-        description="Interval at which the key or sign-in behind an open stream of events is checked "
-        "again; the stream ends if it no longer holds.",
+        description="Interval at which the key or sign-in behind an open stream of events is "
+        "checked again; the stream ends if it is no longer valid.",
     )
     client_buffer_bytes: int = Field(
         256 * 1024,
         ge=1024,
         le=1 << 30,
-        description="Part of an answer that is kept for a client which reads slowly, for each call; a "
-        "fuller buffer makes the call wait for its client.",
+        description="Part of an answer that is buffered for a slow client, per call; a full buffer "
+        "makes the call wait for its client.",
     )
     client_write_timeout_s: float = Field(
         30.0,
         gt=0,
         le=3600,
-        description="A client that takes nothing of its answer for this long, or makes its call wait "
-        "for this long in all, loses its connection; its call is cancelled and recorded as such.",
+        description="Seconds after which a client that reads nothing of its answer, or makes its "
+        "call wait for this long in all, loses its connection; its call is cancelled "
+        "and recorded as such.",
     )
     program_max_nodes: int = Field(
-        1_000, ge=1, le=5_000, description="Nodes of a declared program at most."
+        1_000, ge=1, le=5_000, description="Nodes that a declared program may have."
     )
     program_parallel_calls: int = Field(
         32,
         ge=1,
         le=10_000,
-        description="Calls of one program that are queued or running at a time at most.",
+        description="Calls of one program that may be queued or running at a time.",
     )
     program_time_limit_s: float = Field(
         3600.0,
         gt=0,
         le=30 * 86_400,
-        description="A program that takes longer is cancelled, time for which the server was stopped "
-        "included.",
+        description="Seconds after which a program is cancelled, including time for which the "
+        "server was stopped.",
     )
     program_max_live: int = Field(
-        1_000, ge=1, le=1_000_000, description="Live programs at most; more answer 503."
+        1_000, ge=1, le=1_000_000, description="Active programs of all apps; more answer 503."
     )
     program_max_live_per_app: int = Field(
-        200, ge=1, le=1_000_000, description="Live programs of one app at most; more answer 429."
+        200, ge=1, le=1_000_000, description="Active programs of one app; more answer 429."
     )
     program_max_bytes: int = Field(
         512 * 1024 * 1024,
         ge=1024 * 1024,
         le=1 << 40,
-        description="Bytes of declarations and outputs of live programs; at this size new ones answer "
+        description="Declarations and outputs of all active programs; at this size new ones answer "
         "503.",
     )
     program_retention_days: float = Field(
@@ -99,11 +100,11 @@ class ServingSettings(RoomSettings):
         description="Seconds for which an Idempotency-Key is remembered.",
     )
     idempotency_max_entries: int = Field(
-        10_000, ge=1, le=10_000_000, description="Idempotency keys remembered at most."
+        10_000, ge=1, le=10_000_000, description="Idempotency keys that are remembered at a time."
     )
     idempotency_max_bytes: int = Field(
         64 * 1024 * 1024,
         ge=1024,
         le=1 << 36,
-        description="Answers kept for repeated Idempotency-Keys, in all.",
+        description="Total size of the answers kept for repeated Idempotency-Keys.",
     )

@@ -104,11 +104,6 @@ class Authenticator:
             return principal
         return await asyncio.to_thread(self._look_up, key, digest)
 
-    def authenticate_sync(self, key: str) -> Principal:
-        """The same for a caller that may block."""
-        digest = self._digest(key)
-        return self._cached(digest) or self._look_up(key, digest)
-
     async def confirm(self, principal: Principal) -> None:
         """Check that the key of a principal still works. Raises AuthenticationError if it does not.
 

@@ -14,66 +14,68 @@ class TenancySettings(RoomSettings):
     currency: str = Field(
         "USD",
         pattern=r"^[A-Z]{3}$",
-        description="Of prices, budgets and costs, three letters (ISO 4217). Amounts are not converted "
-        "when it changes.",
+        description="Currency of prices, budgets and costs, three letters (ISO 4217). Amounts are "
+        "not converted when it changes.",
     )
     contract_limits: bool = Field(
         True,
-        description="Contract limits of tenants, apps and users (calls and tokens a minute, parallel "
-        "calls, budgets) refuse calls. Off: they are counted, and refuse nothing.",
+        description="Enforce the quotas of tenants, apps and users (calls and tokens a minute, "
+        "parallel calls, budgets). Off: usage is counted, and no call is rejected.",
     )
     contract_rates_cut_runs: bool = Field(
         False,
-        description="The contract's calls and tokens a minute refuse calls of runs under way, too, as "
-        "plain rate limits do. Off: a run that has begun is finished, and new ones wait. Parallel calls "
-        "and hard budgets bind in both cases.",
+        description="Let the quotas of calls and tokens a minute reject calls of active "
+        "interactions, too, as plain rate limits do. Off: an active interaction is "
+        "finished, and new ones wait. Parallel calls and hard budgets are enforced in "
+        "both cases.",
     )
     interaction_idle_timeout_s: float = Field(
         300.0,
         gt=0,
         le=7 * 86_400,
-        description="A run without a call for this long ends, where its app names no time-out.",
+        description="Seconds without a call after which an interaction ends, for apps that set no "
+        "time-out.",
     )
     ledger_retention_days: int = Field(
         90,
         ge=1,
         le=36_500,
-        description="Days that calls, runs, refusals, the audit log, and deleted tenants and apps"
-        " are kept.",
+        description="Days for which calls, interactions, rejections, the audit log, and deleted "
+        "tenants and apps are kept.",
     )
     profile_learning: bool = Field(
         True,
-        description="Learn the token profiles of apps from what their calls use. Off: what an app's "
-        "owner declared holds, as in the paper.",
+        description="Learn the token profiles of apps from the usage of their calls. Off: the "
+        "declared profile holds, as in the paper.",
     )
     profile_learning_interval_s: float = Field(
         30.0,
         gt=0,
         le=86_400,
-        description="How often apps whose profile is not learned yet are looked at; others every ten "
-        "minutes at most.",
+        description="Interval at which apps whose profile is not learned yet are examined; others "
+        "every ten minutes at most.",
     )
     profile_window_days: float = Field(
-        14.0, gt=0, le=365, description="Calls of the last days that a profile is learned from."
+        14.0, gt=0, le=365, description="Days of calls from which a profile is learned."
     )
     profile_learned_after: int = Field(
         100,
         ge=20,
         le=1_000_000,
-        description="Calls of a stage, and interactions, after which what was declared of them counts "
-        "no longer.",
+        description="Calls of a stage, and interactions, after which the declared values no longer "
+        "count.",
     )
     profile_max_growth_per_day: float = Field(
         2.0,
         ge=1,
-        description="How many times larger a learned profile may become in a day; inf is no bound. It "
-        "falls at once.",
+        description="Factor by which a learned profile may grow in a day; inf is no bound. It "
+        "shrinks at once.",
     )
     profile_believed_tokens: float = Field(
         4800.0,
         gt=0,
-        description="A typical call of which nothing but its owner's word is known weighs at most so "
-        "many weighted tokens; inf believes every word.",
+        description="Upper bound of the weighted tokens of a typical call that is only declared "
+        "and never measured; inf trusts every declaration.",
     )
     console_session_hours: float = Field(
         8.0,
@@ -85,7 +87,7 @@ class TenancySettings(RoomSettings):
         60.0,
         gt=0,
         le=24 * 60 * 7,
-        description="Minutes without a request or an open page after which it ends earlier.",
+        description="Minutes without a request or an open page after which a sign-in ends earlier.",
     )
 
     @property

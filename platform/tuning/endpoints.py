@@ -1,6 +1,6 @@
-"""``/admin/throttling``: the system, its parameters, their history, and the refusals.
+"""``/admin/throttling``: the system, its parameters, their history, and the rejections.
 
-Under ``/v1/throttling`` tenants and apps read their own refusals.
+Under ``/v1/throttling`` tenants and apps read their own rejections.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from fastapi import APIRouter, Depends, Query, Request
 
 from fairserve.platform.db.schemas import Page, Paging, TenantQuery
 from fairserve.platform.db.session import ReadSession, WriteSession
-from fairserve.platform.reporting.usage.readers import Reader, asked_app
 from fairserve.platform.tenancy.auth import AdminPrincipal, require_admin
+from fairserve.platform.tenancy.readers import Reader, asked_app
 from fairserve.platform.tuning import events, repository, service
 from fairserve.platform.tuning.preview.schemas import PreviewIn, PreviewOut
 from fairserve.platform.tuning.preview.service import preview_of
@@ -31,7 +31,7 @@ router = APIRouter()
 
 @router.get("/admin/throttling", dependencies=[Depends(require_admin)])
 def read_throttling(request: Request, session: ReadSession) -> ThrottlingOut:
-    """The system in force, and every parameter with value, default, unit and meaning."""
+    """Return the system in force, and every parameter with value, default, unit and meaning."""
     settings = request.app.state.settings.tuning
     return service.report(settings, service.load_current(session, settings))
 
@@ -46,16 +46,16 @@ def change_throttling(
 
 @router.post("/admin/throttling/preview", dependencies=[Depends(require_admin)])
 async def preview_throttling(body: PreviewIn, request: Request) -> PreviewOut:
-    """What a change would have made of the last minutes: they are replayed with and without it.
+    """Replay the last minutes with and without a change, and return both results.
 
-    Nothing changes. 409 while another preview is made, or where nothing was recorded.
+    Nothing changes. 409 while another preview runs, or without a recording.
     """
     return await preview_of(request.app.state, body, request.is_disconnected)
 
 
 @router.get("/admin/throttling/history", dependencies=[Depends(require_admin)])
 def list_versions(session: ReadSession, query: Annotated[Paging, Query()]) -> Page[VersionOut]:
-    """All versions, newest first."""
+    """List all versions, newest first."""
     rows, total = repository.history(session, limit=query.limit, offset=query.offset)
     return Page(
         items=[VersionOut.model_validate(row) for row in rows],
@@ -67,13 +67,13 @@ def list_versions(session: ReadSession, query: Annotated[Paging, Query()]) -> Pa
 
 @router.get("/admin/throttling/events", dependencies=[Depends(require_admin)])
 def list_all_events(session: ReadSession, query: Annotated[EventQuery, Query()]) -> Page[EventOut]:
-    """Refusals of all tenants, or of one, newest first."""
+    """List rejections of all tenants, or of one, newest first."""
     return events.page(session, query, tenant_id=query.tenant, app_id=query.app)
 
 
 @router.get("/admin/throttling/events/{call_id}", dependencies=[Depends(require_admin)])
 def read_any_event(call_id: str, request: Request, session: ReadSession) -> RefusalOut:
-    """One refusal, with its explanation."""
+    """Return one rejection, with its explanation."""
     currency = request.app.state.settings.tenancy.currency
     return events.one(session, call_id, tenant_id=None, app_id=None, currency=currency)
 
@@ -82,7 +82,7 @@ def read_any_event(call_id: str, request: Request, session: ReadSession) -> Refu
 def list_events(
     session: ReadSession, principal: Reader, query: Annotated[EventQuery, Query()]
 ) -> Page[EventOut]:
-    """Refusals of an app, or of a tenant's apps, newest first."""
+    """List rejections of an app, or of a tenant's apps, newest first."""
     app_id = asked_app(session, principal, query)
     return events.page(session, query, tenant_id=principal.tenant_id, app_id=app_id)
 
@@ -95,7 +95,7 @@ def read_event(
     principal: Reader,
     _: Annotated[TenantQuery, Query()],
 ) -> RefusalOut:
-    """One refusal of an app, or of a tenant's apps, with its explanation."""
+    """Return one rejection of an app, or of a tenant's apps, with its explanation."""
     currency = request.app.state.settings.tenancy.currency
     tenant_id, app_id = principal.tenant_id, principal.app_id
     return events.one(session, call_id, tenant_id=tenant_id, app_id=app_id, currency=currency)

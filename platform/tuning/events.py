@@ -1,7 +1,7 @@
-"""Refusals with all that they were decided on, for operators, and for tenants and apps their own.
+"""Rejections with the state that they were decided on: all for operators, their own for others.
 
-Model and agent stand in the ledger's row of the same call. A page is read in the order of an index, and
-so is its count; filters by user, run or reason look at all refusals of the tenant, or of the app.
+Model and agent come from the ledger's row of the same call. A page, and its count, are read in the order
+of an index; filters by user, run or reason scan all rejections of the tenant or the app.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EventRows: TypeAlias = "Select[ThrottlingEvent, str, str | None, str | None]"
 def page(
     session: Session, query: EventQuery, *, tenant_id: str | None, app_id: str | None
 ) -> Page[EventOut]:
-    """A part of the refusals within a tenant and an app, newest first; None is all of them."""
+    """Return a page of the rejections within a tenant and an app, newest first; None stands for all."""
     where = _where(query, tenant_id, app_id)
     items = listed(session, query, tenant_id=tenant_id, app_id=app_id)
     total = session.scalar(select(func.count()).select_from(ThrottlingEvent).where(*where))
@@ -39,13 +39,13 @@ def page(
 def listed(
     session: Session, query: EventQuery, *, tenant_id: str | None, app_id: str | None
 ) -> list[EventOut]:
-    """The same without the count."""
+    """Return the same page without the count."""
     found = session.execute(rows(query, tenant_id=tenant_id, app_id=app_id))
     return [_out(event, model, served, agent) for event, model, served, agent in found]
 
 
 def rows(query: EventQuery, *, tenant_id: str | None, app_id: str | None) -> EventRows:
-    """The query of a page: events, each with model, served model and agent of its call."""
+    """Return the query of a page: events, each with model, served model and agent of its call."""
     return (
         _events()
         .where(*_where(query, tenant_id, app_id))
@@ -63,11 +63,11 @@ def one(
     app_id: str | None,
     currency: str,
 ) -> RefusalOut:
-    """A refusal within a tenant and an app. Raises NotFoundError, also for somebody else's."""
+    """Return a rejection within a tenant and an app. Raises NotFoundError, also for another owner's."""
     where = [ThrottlingEvent.call_id == call_id, *_owned(tenant_id, app_id)]
     row = session.execute(_events().where(*where)).one_or_none()
     if row is None:
-        raise NotFoundError("there is no such refusal", param="call_id")
+        raise NotFoundError("there is no such rejection", param="call_id")
     stored, model, served_model, agent = row
     event = _out(stored, model, served_model, agent)
     return RefusalOut(

@@ -1,8 +1,8 @@
 """Every parameter of a system: its value, default, unit and meaning, and the check of a change.
 
 The names are those of ``SystemConfig.with_options``: ``high_watermark``, or ``feeder.max_bypass``
-for an option of a policy. Types and defaults are read from the policies' option classes, so a new
-option appears here by itself; a test asks for its description.
+for an option of a policy. Types and defaults are read from the policies' option classes, so a new option
+appears here by itself; a test requires its description.
 """
 
 from __future__ import annotations
@@ -22,100 +22,100 @@ from fairserve.scheduling.system import OWN_OPTIONS, SystemConfig
 DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     "feed_window": (
         "share of the KV cache",
-        "What may be queued at a worker or on its way to it; null hands calls on at once.",
+        "Tokens that may be queued at a worker or on their way to it; null dispatches calls at once.",
     ),
     "hit_share": (
         "share of the prompt",
-        "A worker whose window is full still takes a call of a run under way if it has so much of its "
-        "prompt cached; null: none.",
+        "A worker with a full window still admits a call of a run in progress if this share of its "
+        "prompt is cached; null: never.",
     ),
     "high_watermark": ("demand / KV capacity", "Load at which an overload begins."),
     "low_watermark": ("demand / KV capacity", "Load at which an overload ends."),
     "immunity_factor": (
         "longest usual runs",
-        "A run may be throttled beyond so many times its app's longest usual run, in calls or tokens.",
+        "Multiple of its app's longest usual run, in calls or tokens, beyond which a run is throttled.",
     ),
     "immunity_rule": (
         "",
-        "Which run that is: the 99th percentile of the app's runs (p99; until 50 are known what is "
-        "declared, at most 100 calls), or the one that its profile expects.",
+        "The longest usual run: the 99th percentile of the app's runs (p99; until 50 are known the "
+        "declared one, at most 100 calls), or the run that its profile expects.",
     ),
-    "worker_silence_s": ("s", "A worker that is silent for so long counts as lost."),
+    "worker_silence_s": ("s", "Time without a message after which a worker counts as lost."),
     "levels": (
         "",
-        "Who gets a share: user, tenant > user, or tenant > app > user. Tenants may have their own.",
+        "Levels with shares: user, tenant > user, or tenant > app > user. Tenants may have their own.",
     ),
     "newcomers": (
         "",
-        "Users that an app has not shown before: own gives each a share at once, shared one to all of "
-        "an app together until they have a history.",
+        "Users that an app has not used before: own gives each a share at once, shared one share to all "
+        "of an app together until they have a history.",
     ),
-    "newcomer_slices": ("typical calls", "Service that a history costs a user."),
+    "newcomer_slices": ("typical calls", "Service after which a user has a history."),
     "newcomer_growth_s": (
         "s",
-        "Time in which an app's users with a history grow at most 2.7-fold; 0 is no bound.",
+        "Time in which the number of an app's users with a history grows at most 2.7-fold; 0: no bound.",
     ),
     "throttle.window_s": ("s", "Window in which calls are counted against a limit."),
-    "throttle.limit": ("calls / window", "One limit for all; null takes each app's own."),
-    "throttle.scope": ("", "Whom the limit counts: user, app or both."),
-    "throttle.window": ("", "sliding counts the last seconds, fixed starts anew at each window."),
-    "feeder.charge": ("", "expected charges a call when it is selected, finish at its end."),
+    "throttle.limit": ("calls / window", "One limit for all; null: each app's own."),
+    "throttle.scope": ("", "Subject of the limit: user, app or both."),
+    "throttle.window": ("", "sliding counts the last seconds, fixed restarts at each window."),
+    "feeder.charge": ("", "expected charges a call at its selection, finish at its end."),
     "feeder.currency": (
         "",
-        "What a counter counts: slices of typical calls of the apps, or tokens, the same for all.",
+        "Unit of a counter: slices of typical calls of the apps, or tokens, the same for all.",
     ),
-    "feeder.interaction_priority": ("", "Whether calls of runs under way go first."),
+    "feeder.interaction_priority": ("", "Whether calls of runs in progress go first."),
     "feeder.in_progress": (
         "",
-        "Which runs count as in progress: run takes those of which a call was dispatched until they "
-        "end, batch those of which a call is at a worker now.",
+        "Runs that count as in progress: run takes those from their first dispatched call to their end, "
+        "batch those with a call at a worker now.",
     ),
     "feeder.interaction_slack": (
         "typical calls",
-        "Runs under way go first only for users at most so far above the least served.",
+        "Lead over the least served user up to which runs in progress go first.",
     ),
     "feeder.locality_slack": (
         "typical calls",
-        "Among users at most so far above the least served, the best cached prompt goes first.",
+        "Among users up to this lead over the least served one, the best cached prompt goes first.",
     ),
     "feeder.locality_gain": (
         "",
-        "Whether that allowance shrinks where the best cached prompt saves little.",
+        "Whether that lead shrinks if the best cached prompt saves little.",
     ),
-    "feeder.max_bypass": ("calls", "How often the oldest call may be passed over; 0 is no bound."),
+    "feeder.max_bypass": ("calls", "Times that the oldest call may be passed over; 0: no bound."),
     "feeder.run_priority": (
         "",
-        "Which run under way goes first within the slack: progress takes the one expected to need "
+        "Run in progress that goes first within the slack: progress takes the one expected to need "
         "the fewest calls until its end, arrival that of the least served user.",
     ),
     "feeder.run_order": (
         "",
-        "Which queued call of a run goes first: critical_path takes the one with the longest way to the "
-        "run's end, where its program declares it; arrival the oldest.",
+        "Queued call of a run that goes first: critical_path takes the one with the longest path to the "
+        "run's end, if its program declares it; arrival the oldest.",
     ),
     "feeder.weight_cap": (
         "",
-        "An app's typical call counts at most so many times the median of the tenant's other apps in "
-        "use; inf is no cap.",
+        "Cap of an app's typical call, as a multiple of the median of the tenant's other apps in use; "
+        "inf: no cap.",
     ),
     "feeder.cached_weight": (
         "share",
-        "What a cached prompt token counts, of one that is computed.",
+        "Charge for a cached prompt token, relative to a computed one.",
     ),
     "feeder.charge_cached": (
         "",
         "Replaces cached_weight: by 1 if true, 0 if false; null does not.",
     ),
-    "feeder.normalise": ("", "What costs 1: an expected call, or an expected interaction."),
+    "feeder.normalise": ("", "Unit of cost: an expected call, or an expected interaction."),
     "feeder.alpha": ("per token", "Weight of input tokens."),
     "feeder.beta": ("per token", "Weight of system tokens."),
     "feeder.gamma": ("per token", "Weight of output tokens."),
     "router.quantum": (
         "weighted tokens",
-        "Service a client gets at a worker per refill; null adapts to the prompts seen.",
+        "Service that a client gets at a worker per refill; null adapts to the observed prompts.",
     ),
-    "router.quantum_prompts": ("prompts", "So many mean prompts are that service."),
-    "router.cached_weight": ("share", "What a cached prompt token uses up of that service."),
+    "router.quantum_prompts": ("prompts", "Mean prompts that this service corresponds to."),
+    "router.cached_weight": ("share", "Charge of a cached prompt token to that service."),
     "router.charge_cached": (
         "",
         "Replaces cached_weight: by 1 if true, 0 if false; null does not.",
@@ -126,69 +126,72 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     ),
     "router.we": ("per token", "Weight of prompt tokens that are computed."),
     "router.wq": ("per token", "Weight of output tokens."),
-    "local.quantum": ("weighted tokens", "Service a client gets per refill inside a worker."),
-    "local.cached_weight": ("share", "What a cached prompt token counts, of one that is computed."),
+    "local.quantum": ("weighted tokens", "Service that a client gets per refill inside a worker."),
+    "local.cached_weight": (
+        "share",
+        "Charge for a cached prompt token, relative to a computed one.",
+    ),
     "local.we": ("per token", "Weight of prompt tokens that are computed."),
     "local.wq": ("per token", "Weight of output tokens."),
     "local.wp": ("per token", "Weight of prompt tokens."),
-    "local.cost": ("", "What a call is charged: linear, extend (uncached prompt) or profiled."),
+    "local.cost": ("", "Charge of a call: linear, extend (uncached prompt) or profiled."),
     "local.lift_when_idle": (
         "",
-        "Whether a client that finds nobody queued is lifted to the counter of who left last.",
+        "Whether a client that finds an empty queue is lifted to the counter of the last one to leave.",
     ),
     "local.predict": (
         "",
-        "Charge a predicted output at selection: mean of the last five, what the app's profile says "
-        "(profile), or null.",
+        "Predicted output charged at selection: mean of the last five, the app's profile (profile), or "
+        "null.",
     ),
     "local.noise": ("share", "Error of the noisy oracle; for simulations."),
     "local.seed": ("", "Seed of the noisy oracle; for simulations."),
     "local.remembered_clients": ("clients", "Idle clients whose counters are kept."),
     "local.when_full": ("", "At a call that does not fit: stop, or skip it."),
-    "feeder.quantum": ("weighted tokens", "Service a client gets per refill."),
+    "feeder.quantum": ("weighted tokens", "Service that a client gets per refill."),
     "feeder.we": ("per token", "Weight of prompt tokens that are computed."),
     "feeder.wq": ("per token", "Weight of output tokens."),
     "feeder.weighted": ("", "Whether users' weights reach the workers' scheduler."),
-    "router.per_client": ("", "Whether each client takes its turns on its own."),
+    "router.per_client": ("", "Whether each client has its own turns."),
     "router.max_clients": ("clients", "Clients whose turns are remembered."),
     "router.match_threshold": (
         "share",
-        "Cached share of a prompt above which its worker is taken.",
+        "Cached share of a prompt above which its worker is chosen.",
     ),
     "router.balance_abs": (
         "calls",
         "Difference of loads that counts as unbalanced; null: none does.",
     ),
     "router.balance_rel": ("", "Ratio of loads that counts as unbalanced."),
-    "router.exploit_share": ("share", "Cached share of a prompt above which its worker is taken."),
-    "router.window_s": ("s", "How long a call counts towards a worker's load."),
+    "router.exploit_share": ("share", "Cached share of a prompt above which its worker is chosen."),
+    "router.window_s": ("s", "Time for which a call counts towards a worker's load."),
     "router.window_calls": ("calls", "Calls that count towards the load at most."),
-    "router.token_s": ("s", "Time per output token before any was measured."),
+    "router.token_s": ("s", "Time per output token before any measurement."),
     "router.medians_of": ("calls", "Calls of which the time per token is the median."),
-    "router.output_tokens": ("tokens", "Expected output before any was seen."),
+    "router.output_tokens": ("tokens", "Expected output before any observation."),
     "router.rebalance_after": ("calls / worker", "Calls before the first rebalancing."),
     "router.rebalance_ratio": ("", "Ratio of loads that is rebalanced; null never is."),
-    "router.eviction": ("", "Whether what a call would evict counts as its cost."),
+    "router.eviction": ("", "Whether the tokens that a call would evict count as its cost."),
     "router.prefill_s": ("s", "Prefill time: constant part."),
     "router.prefill_token_s": ("s / token", "Prefill time: per computed token."),
     "router.prefill_context_s": ("s / token", "Prefill time: per token of context."),
     "router.prefill_product_s": ("s / token^2", "Prefill time: per computed token and context."),
     "local.refill_when_stuck": (
         "",
-        "Whether a client out of credit may run in advance when no call of those in credit fits.",
+        "Whether a client out of credit may borrow when no call of those in credit fits.",
     ),
     "local.stuck_advance": (
         "tokens",
-        "Debt in weighted tokens, below which it may; it widens the fairness bounds.",
+        "Debt in weighted tokens up to which it may borrow; it widens the fairness bounds.",
     ),
-    "local.max_bypass": ("calls", "How often a call that does not fit may be passed over."),
+    "local.max_bypass": ("calls", "Times that a call that does not fit may be passed over."),
 }
 """Unit and meaning by parameter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a system as it stands."""
+    """One parameter of a system with its present value."""
 
     name: str
     value: Any
@@ -200,7 +203,7 @@ class Parameter:
 def effective_options(
     settings: TuningSettings, system: str, parameters: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """All options for ``SYSTEMS[system].with_options``: settings, and parameters over them.
+    """Return all options for ``SYSTEMS[system].with_options``: settings, and parameters over them.
 
     The settings' ``system_options`` belong to the settings' own system only. ``"inf"`` stands for
     infinity, which JSON lacks. Raises ValueError for an unknown system, an unknown parameter or a
@@ -224,7 +227,7 @@ def effective_options(
 def system_config(
     settings: TuningSettings, system: str, parameters: Mapping[str, Any]
 ) -> SystemConfig:
-    """The checked configuration of a system under these settings and parameters.
+    """Return the checked configuration of a system under these settings and parameters.
 
     Raises ValueError naming the parameter that is unknown or has a value that is not allowed.
     """
@@ -240,7 +243,7 @@ def configured_system(settings: TuningSettings) -> SystemConfig:
 
 
 def with_checked(base: SystemConfig, options: Mapping[str, Any]) -> SystemConfig:
-    """A system with some parameters changed; ``"inf"`` stands for infinity.
+    """Return a system with some parameters changed; ``"inf"`` stands for infinity.
 
     Raises ValueError naming the parameter that is unknown or has a value that is not allowed.
     """
@@ -253,7 +256,7 @@ def with_checked(base: SystemConfig, options: Mapping[str, Any]) -> SystemConfig
 def describe(
     settings: TuningSettings, system: str, parameters: Mapping[str, Any]
 ) -> list[Parameter]:
-    """Every parameter of a system: the value in force, and the default of the system itself."""
+    """Return every parameter of a system: the value in force, and the default of the system itself."""
     defaults = parameters_of(_base(settings, system))
     return [
         Parameter(name, value, defaults[name][0], *DESCRIPTIONS.get(name, ("", "")))
@@ -277,7 +280,7 @@ def _base(settings: TuningSettings, system: str) -> SystemConfig:
 
 
 def parameters_of(config: SystemConfig) -> dict[str, tuple[Any, Any]]:
-    """Value and type of every parameter, read from the parts that the configuration builds."""
+    """Return value and type of every parameter, read from the parts that the configuration builds."""
     dispatcher = Dispatcher(config)
     parts = {
         "throttle": dispatcher.admission.throttle,
@@ -297,7 +300,7 @@ def parameters_of(config: SystemConfig) -> dict[str, tuple[Any, Any]]:
 
 
 def _checked(name: str, value: Any, known: Mapping[str, tuple[Any, Any]]) -> Any:
-    """The value in its type; the option classes check ranges, and a type only by accident."""
+    """Return the value in its type; the option classes check ranges, but types only by accident."""
     if name not in known:
         raise ValueError(f"unknown parameter {name!r}; this system has: {', '.join(known)}")
     if value == "inf":

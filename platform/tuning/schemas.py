@@ -1,4 +1,4 @@
-"""Bodies of ``/admin/throttling``."""
+"""Requests and answers of ``/admin/throttling``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAX_VALUE_CHARS = 100
 
 
 def _check_scalar(value: object) -> object:
-    """Say what is allowed: the union itself would name only its first type."""
+    """Name the allowed types: the union itself would name only its first one."""
     if isinstance(value, str) and len(value) > MAX_VALUE_CHARS:
         raise ValueError(f"the text has {len(value)} characters; allowed: {MAX_VALUE_CHARS}")
     if isinstance(value, float) and not math.isfinite(value):
@@ -55,7 +55,7 @@ InteractionId = Annotated[
 
 
 class ThrottlingChoice(Strict):
-    """A system and its parameters. Those that are left out have their defaults."""
+    """A system and its parameters. Omitted ones have their defaults."""
 
     system: ObjectId
     parameters: dict[Annotated[str, StringConstraints(min_length=1, max_length=100)], Scalar] = (
@@ -64,10 +64,10 @@ class ThrottlingChoice(Strict):
 
 
 class ThrottlingPut(ThrottlingChoice):
-    """What shall hold. Parameters that are left out return to their defaults."""
+    """The settings to apply. Omitted parameters return to their defaults."""
 
     expected_version: int | None = Field(None, ge=0)
-    """If given, the change is refused with 409 unless this is the version in force."""
+    """Version that must be in force; with another one the change is rejected with 409."""
 
 
 class ParameterOut(BaseModel):
@@ -83,7 +83,7 @@ class ParameterOut(BaseModel):
 
 
 class ThrottlingOut(BaseModel):
-    """What holds. Version 0 is the server's settings."""
+    """The settings in force. Version 0 is the server's settings."""
 
     version: int
     system: str
@@ -93,16 +93,16 @@ class ThrottlingOut(BaseModel):
     local: str
     parameters: list[ParameterOut]
     systems: list[str]
-    """Names that may be chosen; ``rpm-20`` stands for any number."""
+    """Systems to choose from; ``rpm-20`` stands for any number."""
     author: str | None
     created_at: datetime | None
 
 
 class ThrottlingChanged(ThrottlingOut):
-    """The answer to a change."""
+    """Answer to a change."""
 
     after_worker_restart: list[str]
-    """Changed parameters of the workers' own scheduler: a running worker keeps its old ones."""
+    """Changed parameters of the workers' local scheduler: running workers keep the old ones."""
 
 
 class VersionOut(BaseModel):
@@ -118,7 +118,7 @@ class VersionOut(BaseModel):
 
 
 class EventQuery(Paging):
-    """Which refusals to list. ``tenant`` is for admin keys; ``until`` itself is not included."""
+    """Filters of a listing of rejections. ``tenant`` is for admin keys; ``until`` is exclusive."""
 
     tenant: ObjectId | None = None
     app: ObjectId | None = None
@@ -132,7 +132,7 @@ class EventQuery(Paging):
 
 
 class EventOut(BaseModel):
-    """A refusal, and what it was decided on. What is null it does not have, or nobody wrote it then."""
+    """A rejection, and the state it was decided on. Null: not applicable, or not recorded then."""
 
     call_id: str
     at: datetime
@@ -141,7 +141,7 @@ class EventOut(BaseModel):
     user: str
     interaction_id: str
     model: str | None
-    """The name that was asked for; ``served_model``: what that led to."""
+    """Requested name; ``served_model`` is the model that it resolved to."""
     served_model: str | None
     agent: str | None
     reason: str
@@ -151,45 +151,45 @@ class EventOut(BaseModel):
     window_s: float | None
     retry_after_s: float | None
     mid_run: bool
-    """Whether its run had been served a call."""
+    """True if a call of its run had been served."""
     system: str | None
     overloaded: bool | None
-    """Whether the call's model was, as all of the load is that model's."""
+    """True if the call's model was overloaded; all load figures are of that model."""
     demand_tokens: int | None
-    """What its running and queued calls held or asked for, the refused one excluded."""
+    """KV tokens of its running and queued calls, without the rejected one."""
     capacity_tokens: int | None
-    """KV capacity of its workers that took calls."""
+    """KV capacity of its workers that accepted calls, in tokens."""
     high_watermark: float | None
     """Demand over capacity at which an overload begins."""
     low_watermark: float | None
     """Demand over capacity at which it ends."""
     queued_calls: int | None
     call_tokens: int | None
-    """The call's prompt and longest output over all samples."""
+    """Prompt and longest output of the call over all samples."""
     run_calls: int | None
     """Accepted calls of its run so far."""
     run_tokens: int | None
     """Tokens of those that had ended."""
     expected_calls: float | None
-    """Of a run, by the app's profile, as ``expected_tokens``."""
+    """Expected calls of a run by the app's profile; ``expected_tokens`` likewise."""
     expected_tokens: float | None
     immunity_factor: float | None
-    """Multiple of the app's longest usual run at which immunity ends; null where it never does."""
+    """Multiple of the app's longest usual run at which immunity ends; null: it never ends."""
     under_way: bool | None
     immune: bool | None
     budget_limit: Cost | None
-    """The hard or the soft end, in the deployment's currency; set for refusals for money."""
+    """Hard or soft limit, in the deployment's currency; set for rejections by a budget."""
     budget_spent: Cost | None
     budget_held: Cost | None
-    """For calls under way, at most."""
+    """Maximum cost of running calls."""
     call_cost: Cost | None
-    """Of the refused call, at most."""
+    """Maximum cost of the rejected call."""
 
 
 class RefusalOut(EventOut):
-    """One refusal, in words, too."""
+    """One rejection with its explanation."""
 
     throttling_version: int
-    """The newest version of the settings that was stored by then; 0: the server's settings."""
+    """Newest version of the settings at that time; 0: the server's settings."""
     currency: str
     explanation: list[str]

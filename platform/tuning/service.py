@@ -1,4 +1,4 @@
-"""What throttling holds, and changing it while the server runs: checked, versioned, audited."""
+"""Throttling settings in force, and their change at run time: checked, versioned, audited."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from fairserve.scheduling.system import SystemConfig
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """The system in force and the parameters that an operator set. Version 0: none did."""
+    """The system in force and the parameters that an operator set. Version 0: none was set."""
 
     system: str
     parameters: dict[str, Any] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Current:
 
 
 def load_current(session: Session, settings: TuningSettings) -> Current:
-    """The newest version, or the server's own settings."""
+    """Return the newest version, or the server's own settings."""
     row = repository.current(session)
     if row is None:
         return Current(settings.system)
@@ -55,7 +55,7 @@ def load_current(session: Session, settings: TuningSettings) -> Current:
 
 
 def load_system(session: Session, settings: TuningSettings) -> SystemConfig:
-    """The system to start with. Raises ValueError if what is stored is no longer valid."""
+    """Return the system to start with. Raises ValueError if the stored one is no longer valid."""
     current = load_current(session, settings)
     return system_config(settings, current.system, current.parameters)
 
@@ -63,8 +63,10 @@ def load_system(session: Session, settings: TuningSettings) -> SystemConfig:
 def change(
     session: Session, principal: Principal, settings: TuningSettings, body: ThrottlingPut
 ) -> tuple[Current, dict[str, Any], list[str]]:
-    """Store the next version; returns it with all options for the running control, and the names of
-    the changed parameters that running workers do not take up.
+    """Store the next version.
+
+    Return it with all options for the running control, and the names of the changed parameters that
+    running workers do not apply.
 
     Raises InvalidRequestError naming a parameter, ConflictError if ``expected_version`` is past.
     """
@@ -97,7 +99,7 @@ def change(
 def checked(
     settings: TuningSettings, body: ThrottlingChoice
 ) -> tuple[SystemConfig, dict[str, Any]]:
-    """What a choice leads to, and all its options. Raises InvalidRequestError naming a parameter."""
+    """Return the system and all options of a choice. Raises InvalidRequestError naming a parameter."""
     try:
         after = system_config(settings, body.system, body.parameters)
         return after, effective_options(settings, body.system, body.parameters)
@@ -107,7 +109,7 @@ def checked(
 
 
 def kept_by_workers(before: SystemConfig, after: SystemConfig) -> list[str]:
-    """What running workers do not learn: their scheduler is chosen when they start."""
+    """Return the changed parameters of the workers' scheduler, which is chosen at their start."""
     if before.local != after.local:
         return ["local"]
     old, new = before.local_options, after.local_options
@@ -115,7 +117,7 @@ def kept_by_workers(before: SystemConfig, after: SystemConfig) -> list[str]:
 
 
 def report(settings: TuningSettings, current: Current) -> ThrottlingOut:
-    """What holds, with every parameter."""
+    """Return the settings in force, with every parameter."""
     config = system_config(settings, current.system, current.parameters)
     return ThrottlingOut(
         version=current.version,

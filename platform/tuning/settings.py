@@ -17,8 +17,9 @@ class TuningSettings(RoomSettings):
 
     system: str = Field(
         "fairserve",
-        description="How calls are throttled, ordered and placed: a name of "
-        "fairserve.scheduling.registry.SYSTEMS. A setting made through /admin/throttling wins.",
+        description="System that throttles, orders and places calls: a name of "
+        "fairserve.scheduling.registry.SYSTEMS. A setting made through "
+        "/admin/throttling takes precedence.",
     )
     system_options: Annotated[dict[str, Any], NoDecode] = Field(
         default_factory=dict,
@@ -29,7 +30,7 @@ class TuningSettings(RoomSettings):
     local_scheduler: str = Field(
         "",
         description="Scheduler inside the embedded workers, a name of "
-        "fairserve.scheduling.registry.LOCAL_SCHEDULERS. Empty: the one of the system.",
+        "fairserve.scheduling.registry.LOCAL_SCHEDULERS. Empty: that of the system.",
     )
     overload_high: float = Field(
         2.0,
@@ -54,8 +55,8 @@ class TuningSettings(RoomSettings):
         2.0,
         ge=1,
         le=1000,
-        description="A run is no longer immune to throttling beyond this multiple of the calls or "
-        "tokens of its app's longest usual run.",
+        description="Multiple of the calls or tokens of its app's longest usual run beyond which a "
+        "run is no longer immune to throttling.",
     )
 
     @field_validator("system_options", mode="before")

@@ -1,21 +1,21 @@
 """Centralised DLPM (DLPM paper 5.1, the strawman): Algorithm 1 over the cluster's one waiting queue.
 
-A feeder, not a router: calls stay in the global queue until a worker takes them at once, and DLPM says
-which of all waiting calls that is. So: among the clients in credit at every level of their path, the
-call with the longest match at any worker that can take one now; siblings are refilled when none that
-waits is in credit (:mod:`fairserve.scheduling.feeder.deficits`, shared with the local DLPM).
-Dispatch charges ``we * extend``, every generated token ``wq``; a client's weight divides its charges.
-Where the call goes is the router's part: to a worker with that match, which is open, because only open
-workers are asked about (``cache_aware`` with ``match_threshold`` 0 and ``balance_abs`` null).
+A feeder, not a router: calls stay in the global queue until a worker takes them at once, and DLPM
+chooses among all waiting calls. So: among the clients in credit at every level of their path, the call
+with the longest match at any worker that can take one now; siblings are refilled when none that waits
+is in credit (:mod:`fairserve.scheduling.feeder.deficits`, shared with the local DLPM). Dispatch charges
+``we * extend``, every generated token ``wq``; a client's weight divides its charges. The router chooses
+the worker: an open one with that match, because only open workers are offered (``cache_aware`` with
+``match_threshold`` 0 and ``balance_abs`` null).
 
 Departures: the walk of Algorithm 1 is not executed, the call that it would take first is looked up in
 the groups of :mod:`fairserve.scheduling.waiting_index`, so the strawman's matching of the whole queue
 at each step is not paid here (the simulator charges it, and the synchronisation). Caches are believed,
-not asked. A call returned by a failed worker has paid and pays only for what it uses beyond that.
+not queried. A call returned by a failed worker has paid and pays only for its use beyond that.
 
 Cost of a selection: O(clients in the groups with the longest matches), O(waiting clients) where nothing
-matches. Weakness: a worker has nothing queued behind what it runs, so each step
-waits for the scheduler; and as in DLPM a call may be overtaken by longer matches of its own client.
+matches. Weakness: a worker has nothing queued behind its running calls, so each step waits for the
+scheduler; and as in DLPM a call may be overtaken by longer matches of its own client.
 """
 
 from __future__ import annotations
@@ -90,19 +90,19 @@ class CentralDlpm:
         self._dispatched: dict[str, _Dispatched] = {}
 
     def __len__(self) -> int:
-        """Number of queued calls."""
+        """Return the number of queued calls."""
         return len(self._queued)
 
     def deficit(self, client: str) -> float:
-        """``q`` of a client now, or of an outer level by its id; 0 for one that is not known."""
+        """Return ``q`` of a client, or of an outer level by its id; 0 if it is unknown."""
         return self._deficits.value(path_of_id(client))
 
     def counter(self, path: ClientPath) -> float | None:
-        """What a client or a level above has received beyond its refills: ``-q``."""
+        """Return the service of a client or an outer level beyond its refills: ``-q``."""
         return -self._deficits.value(path)
 
     def least_counter(self, path: ClientPath = ()) -> float | None:
-        """``-q`` of those with most credit among the queued one level below."""
+        """Return ``-q`` of the queued account with most credit one level below."""
         depth = len(path)
         below = {
             client.path[: depth + 1]
@@ -112,7 +112,7 @@ class CentralDlpm:
         return min((-self._deficits.value(each) for each in below), default=None)
 
     def waiting(self) -> Iterable[Call]:
-        """The queued calls."""
+        """Return the queued calls."""
         return [entry.call for entry in self._queued.values()]
 
     # --- the queue --------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ class CentralDlpm:
         return entry
 
     def remove(self, call_id: str) -> Call | None:
-        """Drop a queued call; what it has paid is not given back."""
+        """Drop a queued call without a refund."""
         if call_id not in self._queued:
             return None
         entry = self._dequeue(call_id)
@@ -158,29 +158,29 @@ class CentralDlpm:
             self._place(entry)
 
     def interaction_ended(self, interaction_id: str) -> None:
-        """Nothing is known of interactions."""
+        """Do nothing: this feeder does not use interactions."""
 
     def share(self, others: Sequence[Feeder]) -> None:
-        """Deficits are those of one model."""
+        """Do nothing: deficits are those of one model."""
 
     def served_elsewhere(
         self, client: ClientPath, served: float, reserved: float, factors: tuple[float, ...]
     ) -> None:
-        """Deficits are those of one model."""
+        """Do nothing: deficits are those of one model."""
 
     def begun_elsewhere(self, interaction_id: str) -> None:
-        """Nothing is known of interactions."""
+        """Do nothing: this feeder does not use interactions."""
 
     # --- selection --------------------------------------------------------------------------------
 
     def peek(
         self, open_workers: Collection[str], excluded: Collection[str] = frozenset()
     ) -> Call | None:
-        """The call that the walk of Algorithm 1 would take first. Changes nothing.
+        """Return the call that the walk of Algorithm 1 would take first. Changes nothing.
 
-        Ties of match go to the earlier arrival. If nobody is in credit, as it will be after the
-        refill that ``dispatch`` then carries out. Weakness: ``dispatch`` does not refill while a
-        client in credit has only excluded calls, so others overdraw by what they are dispatched.
+        Ties of match go to the earlier arrival. If no client is in credit, returns the call after the
+        refill that ``dispatch`` then carries out. Weakness: ``dispatch`` does not refill while a client
+        in credit has only excluded calls, so others overdraw by the calls that they dispatch.
         """
         aside = [self._dequeue(call_id) for call_id in excluded if call_id in self._queued]
         try:
@@ -220,11 +220,11 @@ class CentralDlpm:
     def peek_hit(
         self, workers: Collection[str], excluded: Collection[str] = frozenset()
     ) -> Call | None:
-        """No call goes before its turn for its prefix."""
+        """Return None: no call goes before its turn for its prefix."""
         return None
 
     def dispatch(self, call_id: str, cached_tokens: int) -> float:
-        """Refill if nobody waiting is in credit, take the call out and charge its extend tokens.
+        """Refill if no waiting client is in credit, remove the call and charge its extend tokens.
 
         Raises KeyError if it is not queued.
         """
@@ -240,7 +240,7 @@ class CentralDlpm:
         return 1.0 / weight
 
     def _charge(self, record: _Dispatched, extend_tokens: int, output_tokens: int) -> None:
-        """Charge what goes beyond what was paid."""
+        """Charge the cost beyond the amount paid."""
         extend = max(0, extend_tokens - record.extend_tokens)
         output = max(0, output_tokens - record.output_tokens)
         if extend or output:
@@ -250,23 +250,23 @@ class CentralDlpm:
             self._deficits.charge(record.client, cost / record.weight)
 
     def charge(self, call_id: str, usage: TokenUsage) -> None:
-        """A dispatched call has used so much in all."""
+        """Charge a dispatched call for what it has used so far."""
         self._charge(self._dispatched[call_id], usage.extend_tokens, usage.output_tokens)
 
     def decoded(self, totals: Iterable[tuple[str, int]]) -> None:
-        """Dispatched calls have generated so many tokens in all."""
+        """Charge dispatched calls for their output tokens so far."""
         for call_id, output_tokens in totals:
             record = self._dispatched[call_id]
             self._charge(record, record.extend_tokens, output_tokens)
 
     def finish(self, call_id: str, usage: TokenUsage) -> None:
-        """A dispatched call ended."""
+        """End a dispatched call."""
         record = self._dispatched.pop(call_id)
         self._charge(record, usage.extend_tokens, usage.output_tokens)
         self._deficits.end(record.client)
 
     def requeue(self, call: Call) -> None:
-        """Its worker failed: it waits again at its old place, and has paid."""
+        """Queue a call whose worker failed again, at its old place; it has paid."""
         record = self._dispatched.pop(call.call_id)
         client = self._deficits.arrive(call.client)
         self._deficits.end(record.client)
@@ -275,7 +275,7 @@ class CentralDlpm:
     # --- state ------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
-        """State as plain JSON values, calls by id."""
+        """Return the state as plain JSON values, calls by id."""
         return {
             "deficits": self._deficits.snapshot(),
             "seq": self._seq,

@@ -1,16 +1,16 @@
 """Deficits with counted refills, level by level: DLPM Algorithm 1, lines 3-11 (ALGORITHMS section 5).
 
 Clients are paths of levels. Every prefix of a path has an account: its deficit ``q``, charged for all
-calls below it. A refill gives the quantum to every known account at or below zero among siblings; it is
+calls below it. A refill adds the quantum to every known account at or below zero among siblings; it is
 due when some of them have waiting calls and none of these is in credit. A call may run when all the
 accounts of its path are in credit. With paths of one level this is Algorithm 1.
 
 Refills are counted, not executed: a number of rounds per group of siblings, and per account the round
-at which its deficit was last true, give the deficit now in O(1). Waiting accounts that are out of credit
-stand in lists by the round in which they will be in credit, so that rounds which change nothing but
-the counts are jumped over at once. Cost: O(levels) per charge, O(log rounds ahead) per account that
-gains or loses credit. An account first seen starts at 0; one that is idle and in credit may be
-forgotten, since coming back at 0 is then no gain.
+at which its deficit was last true, determine the deficit now in O(1). Waiting accounts out of credit are
+listed by the round in which they will be in credit, so that rounds which change nothing but the counts
+are skipped at once. Cost: O(levels) per charge, O(log rounds ahead) per account that gains or loses
+credit. An account first seen starts at 0; one that is idle and in credit may be forgotten, since a new
+start at 0 is then no gain.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SWEEP_MIN = 1024
 
 
 class Account:
-    """One client, or an outer level of several. To be read only by those who use :class:`Deficits`."""
+    """One client, or an outer level of several. Private to the users of :class:`Deficits`."""
 
     __slots__ = (
         "busy",
@@ -53,142 +53,57 @@ class Account:
         self.line: tuple[tuple[Account, Account], ...] = (
             () if parent is None else ((self, parent), *parent.line)
         )
-        """The accounts that its charges go to, itself first, each with its parent."""
+        """Accounts that its charges go to, itself first, each with its parent."""
         self.deficit = 0.0
         self.round: int = 0 if parent is None else parent.rounds
         """The siblings' round at which the deficit was true."""
         self.waiting = 0
         """Waiting calls, of all levels below."""
         self.busy = 0
-        """Of a client: waiting and running calls. Of an outer level: known accounts below it."""
+        """Waiting and running calls of a client, or known accounts below an outer level."""
         self.credit = False
         """True while calls wait and the deficit is positive."""
         self.ticket = False
-        """Whether it stands among its parent's ``parked``."""
+        """True if it is among its parent's ``parked``."""
         self.rounds: int = 0
         """Refills of the accounts one level below."""
         self.in_credit = 0
-        """How many of these have ``credit``."""
+        """Number of these with ``credit``."""
         self.parked: dict[int, list[Account]] = {}
-        """Those out of credit, by round. The round may be too early, since charges postpone it, and
-        the account may wait no longer: who looks at a list puts that right."""
+        """Accounts out of credit, by round. The round may be too early, since charges postpone it, and
+        the account may wait no longer: both are corrected when a list is read."""
         self.parked_rounds: list[int] = []
-        """Its keys, a heap."""
+        """Keys of ``parked``, a heap."""
         self.tickets = 0
-        """How many accounts stand in its lists."""
+        """Number of accounts in the lists."""
 
     def in_round(self, round_number: int, quantum: float) -> float:
-        """The deficit when the siblings come to this round. Changes nothing."""
+        """Return the deficit at a round of the siblings. Changes nothing."""
         missed = round_number - self.round
         if missed <= 0 or self.deficit > 0:
             return self.deficit
         return self.deficit + quantum * min(missed, math.floor(-self.deficit / quantum) + 1)
 
     def ready(self, quantum: float) -> int:
-        """The siblings' round in which it is, or will be, in credit."""
+        """Return the siblings' round in which it is, or will be, in credit."""
         if self.deficit > 0:
             return self.round
         return self.round + math.floor(-self.deficit / quantum) + 1
 
 
 class Deficits:
-    """Accounts of all levels. A subclass may have its own kind of account, and hear of credit."""
+    """Accounts of all levels. A subclass may have its own kind of account, and handle gained credit."""
 
     def __init__(self, quantum: float) -> None:
         self.quantum = quantum
         self.root = self._make((), None)
         self.starved: dict[Account, None] = {}
-        """Accounts below which calls wait and nobody who waits is in credit: refills are due."""
+        """Accounts below which calls wait and no waiting account is in credit: refills are due."""
         self._clients: dict[ClientPath, Account] = {}
         self._outer: dict[ClientPath, Account] = {(): self.root}
         self._sweep_at = _SWEEP_MIN
 
-    def __len__(self) -> int:
-        """Known clients."""
-        return len(self._clients)
-
-    def _make(self, path: ClientPath, parent: Account | None) -> Account:
-        return Account(path, parent)
-
-    def _gained(self, parent: Account, accounts: list[Account]) -> None:
-        """Accounts below this one that have waiting calls are in credit now."""
-
-    def value(self, path: ClientPath) -> float:
-        """``q`` of a client or an outer level now; 0 for one that is not known. Changes nothing."""
-        account = self._clients.get(path) or self._outer.get(path)
-        if account is None or account.parent is None:
-            return 0.0
-        return account.in_round(account.parent.rounds, self.quantum)
-
-    # --- calls ------------------------------------------------------------------------------------
-
-    def arrive(self, path: ClientPath) -> Account:
-        """A call of the client is here, and waits; returns the client's account."""
-        client = self.known(path)
-        client.busy += 1
-        self.wait(client)
-        return client
-
-    def known(self, path: ClientPath) -> Account:
-        """The client's account; made, with those of its outer levels, if it is not known."""
-        client = self._clients.get(path)
-        if client is None:
-            if len(self._clients) + len(self._outer) >= self._sweep_at:
-                self._sweep()
-            client = self._clients[path] = self._child(path)
-        return client
-
-    def _child(self, path: ClientPath) -> Account:
-        parent = self._outer.get(path[:-1])
-        if parent is None:
-            parent = self._outer[path[:-1]] = self._child(path[:-1])
-        parent.busy += 1
-        return self._make(path, parent)
-
-    def wait(self, client: Account) -> None:
-        """One more call of the client waits: a new one, or one that ran."""
-        self.root.waiting += 1
-        for account, parent in client.line:
-            account.waiting += 1
-            if account.waiting == 1:
-                if account.in_round(parent.rounds, self.quantum) > 0:
-                    self._enter_credit(parent, [account])
-                else:
-                    self._park(account, parent)
-                    if not parent.in_credit:
-                        self.starved[parent] = None
-
-    def unwait(self, client: Account) -> None:
-        """One call of the client waits no longer."""
-        self.root.waiting -= 1
-        for account, _ in client.line:
-            account.waiting -= 1
-        for account, parent in client.line:
-            if account.waiting:
-                break
-            if account.credit:
-                self._leave_credit(account, parent)
-            if not parent.waiting:
-                self.starved.pop(parent, None)
-
-    def end(self, client: Account) -> None:
-        """A call that does not wait is over: an idle client in credit is forgotten."""
-        client.busy -= 1
-        if not client.busy:
-            self._forget(client)
-
-    def charge(self, client: Account, cost: float) -> None:
-        """Take ``cost`` from every account of the path."""
-        for account, parent in client.line:
-            if account.round != parent.rounds:
-                account.deficit = account.in_round(parent.rounds, self.quantum)
-                account.round = parent.rounds
-            deficit = account.deficit = account.deficit - cost
-            if deficit <= 0 and account.credit:
-                self._park(account, parent)
-                self._leave_credit(account, parent)
-
-    # --- refills ----------------------------------------------------------------------------------
+    # --- CheckRefill (lines 3-7) ------------------------------------------------------------------
 
     def check_refill(self) -> None:
         """Lines 3-7: refill where calls wait and none is in credit, until one of them is in credit."""
@@ -197,7 +112,7 @@ class Deficits:
                 self.refill_to(parent, self.next_round(parent))
 
     def next_round(self, parent: Account) -> int:
-        """The round in which the first waiting account below is in credit; one waits, out of it."""
+        """Return the round in which the first waiting account below, now out of credit, gains it."""
         while True:
             first = parent.parked_rounds[0]
             there = parent.parked[first]
@@ -216,7 +131,7 @@ class Deficits:
             del parent.parked[first]
 
     def refill_to(self, parent: Account, round_number: int) -> None:
-        """So many rounds in all for the accounts below; those that gain credit leave the lists."""
+        """Refill the accounts below up to a round; those that gain credit leave the lists."""
         parent.rounds = max(parent.rounds, round_number)
         while parent.parked_rounds and parent.parked_rounds[0] <= parent.rounds:
             gained: list[Account] = []
@@ -233,13 +148,83 @@ class Deficits:
                 self._enter_credit(parent, gained)
 
     def may_run(self, client: Account) -> bool:
-        """Whether a waiting client is in credit at every level, or will be by the refills due now."""
+        """Return whether a waiting client is in credit at every level, after the refills due now."""
         for account, parent in client.line:
             if not account.credit and (
                 parent.in_credit or account.in_round(self.next_round(parent), self.quantum) <= 0
             ):
                 return False
         return True
+
+    # --- calls and charges (lines 11-13, 24 and 27) -----------------------------------------------
+
+    def arrive(self, path: ClientPath) -> Account:
+        """Add a waiting call of the client, and return the client's account."""
+        client = self.known(path)
+        client.busy += 1
+        self.wait(client)
+        return client
+
+    def known(self, path: ClientPath) -> Account:
+        """Return the client's account; make it, with those of its outer levels, if it is unknown."""
+        client = self._clients.get(path)
+        if client is None:
+            if len(self._clients) + len(self._outer) >= self._sweep_at:
+                self._sweep()
+            client = self._clients[path] = self._child(path)
+        return client
+
+    def _child(self, path: ClientPath) -> Account:
+        parent = self._outer.get(path[:-1])
+        if parent is None:
+            parent = self._outer[path[:-1]] = self._child(path[:-1])
+        parent.busy += 1
+        return self._make(path, parent)
+
+    def wait(self, client: Account) -> None:
+        """Count one more waiting call of the client: a new one, or one that ran."""
+        self.root.waiting += 1
+        for account, parent in client.line:
+            account.waiting += 1
+            if account.waiting == 1:
+                if account.in_round(parent.rounds, self.quantum) > 0:
+                    self._enter_credit(parent, [account])
+                else:
+                    self._park(account, parent)
+                    if not parent.in_credit:
+                        self.starved[parent] = None
+
+    def unwait(self, client: Account) -> None:
+        """Count one waiting call of the client less."""
+        self.root.waiting -= 1
+        for account, _ in client.line:
+            account.waiting -= 1
+        for account, parent in client.line:
+            if account.waiting:
+                break
+            if account.credit:
+                self._leave_credit(account, parent)
+            if not parent.waiting:
+                self.starved.pop(parent, None)
+
+    def end(self, client: Account) -> None:
+        """End a call that does not wait; forget the client if it is idle and in credit."""
+        client.busy -= 1
+        if not client.busy:
+            self._forget(client)
+
+    def charge(self, client: Account, cost: float) -> None:
+        """Take ``cost`` from every account of the path."""
+        for account, parent in client.line:
+            if account.round != parent.rounds:
+                account.deficit = account.in_round(parent.rounds, self.quantum)
+                account.round = parent.rounds
+            deficit = account.deficit = account.deficit - cost
+            if deficit <= 0 and account.credit:
+                self._park(account, parent)
+                self._leave_credit(account, parent)
+
+    # --- lists of accounts out of credit ----------------------------------------------------------
 
     def _enter_credit(self, parent: Account, accounts: list[Account]) -> None:
         for account in accounts:
@@ -254,13 +239,16 @@ class Deficits:
         if not parent.in_credit and parent.waiting:
             self.starved[parent] = None
 
+    def _gained(self, parent: Account, accounts: list[Account]) -> None:
+        """Handle that accounts below this one with waiting calls are in credit now."""
+
     def _ready(self, account: Account, parent: Account) -> int:
-        """The round to wait for; not the present one, should a division have been rounded."""
+        """Return the round to wait for; never the present one, in case a division was rounded."""
         return max(account.ready(self.quantum), parent.rounds + 1)
 
     def _park(self, account: Account, parent: Account) -> None:
         if account.ticket:
-            return  # at an earlier round: that is put right when it comes
+            return  # at an earlier round: corrected when that round is reached
         account.ticket = True
         parent.tickets += 1
         ready = self._ready(account, parent)
@@ -273,7 +261,7 @@ class Deficits:
 
     @staticmethod
     def _drop_tickets(parent: Account) -> None:
-        """Most accounts in the lists are forgotten ones: keep those that wait."""
+        """Drop forgotten accounts from the lists, most of which they are; keep those that wait."""
         parked: dict[int, list[Account]] = {}
         for round_number, there in parent.parked.items():
             for account in there:
@@ -301,7 +289,7 @@ class Deficits:
             account, known = parent, self._outer
 
     def _sweep(self) -> None:
-        """Forget those who left in debt and have been refilled since, and those who left at 0."""
+        """Forget idle accounts that left in debt and were refilled since, and those that left at 0."""
         for account in [*self._clients.values(), *self._outer.values()]:
             if not account.busy and account.parent is not None:
                 self._forget(account, at_zero=True)
@@ -309,8 +297,22 @@ class Deficits:
 
     # --- state ------------------------------------------------------------------------------------
 
+    def __len__(self) -> int:
+        """Return the number of known clients."""
+        return len(self._clients)
+
+    def value(self, path: ClientPath) -> float:
+        """Return ``q`` of a client or an outer level; 0 if it is unknown. Changes nothing."""
+        account = self._clients.get(path) or self._outer.get(path)
+        if account is None or account.parent is None:
+            return 0.0
+        return account.in_round(account.parent.rounds, self.quantum)
+
+    def _make(self, path: ClientPath, parent: Account | None) -> Account:
+        return Account(path, parent)
+
     def snapshot(self) -> dict[str, Any]:
-        """State as plain JSON values. Which calls are here belongs to the scheduler."""
+        """Return the state as plain JSON values; the scheduler restores the calls."""
         return {
             "outer": [
                 [list(each.path), each.deficit, each.round, each.rounds]

@@ -1,4 +1,4 @@
-"""A set of calls that knows the first: a heap whose stale entries go when they come to the top."""
+"""A set of calls with its first: a heap whose stale entries are dropped when they reach the top."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Generic, TypeVar
 
 _SLACK = 64
-"""The heap is made anew when it has so many more entries than twice the calls."""
+"""Excess of entries over twice the calls at which the heap is rebuilt."""
 
 
 K = TypeVar("K")
 Key = TypeVar("Key", bound=Any)
-"""What a call's place is told by: its sequence number, or a tuple that ends with it."""
+"""Key of a call's place: its sequence number, or a tuple that ends with it."""
 
 
 class Earliest(Generic[Key]):
@@ -25,31 +25,31 @@ class Earliest(Generic[Key]):
         self._heap: list[tuple[Key, str]] = []
 
     def __len__(self) -> int:
-        """Number of calls."""
+        """Return the number of calls."""
         return len(self._keys)
 
     def add(self, call_id: str, key: Key) -> None:
-        """A call, with a key that no other has; it may be here already, with the same one."""
+        """Add a call with a unique key; it may be here already, with the same one."""
         if call_id not in self._keys:
             self._keys[call_id] = key
             heappush(self._heap, (key, call_id))
 
     def discard(self, call_id: str) -> None:
-        """Not that call, if it is here."""
+        """Remove a call if it is here."""
         self._keys.pop(call_id, None)
         if len(self._heap) > 2 * len(self._keys) + _SLACK:
             self._heap = [(key, call_id) for call_id, key in self._keys.items()]
             heapify(self._heap)
 
     def first(self) -> tuple[Key, str]:
-        """The smallest key and its call. Raises IndexError if there is none."""
+        """Return the smallest key and its call. Raises IndexError if there is none."""
         heap = self._heap
         while self._keys.get(heap[0][1]) != heap[0][0]:
             heappop(heap)
         return heap[0]
 
     def first_but(self, excluded: Collection[str]) -> tuple[Key, str] | None:
-        """The same among the calls that are not excluded; None if all are. O(calls) if the first is."""
+        """Return the first call that is not excluded, or None. O(calls) if the first is excluded."""
         first = self.first()
         if first[1] not in excluded:
             return first
@@ -58,7 +58,7 @@ class Earliest(Generic[Key]):
 
 
 def discard_from(sets: dict[K, Any], key: K, call_id: str) -> None:
-    """Take a call out of one of the sets; an empty set goes, too."""
+    """Remove a call from one of the sets; an empty set is removed, too."""
     found = sets.get(key)
     if found is not None:
         found.discard(call_id)

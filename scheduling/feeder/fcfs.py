@@ -18,7 +18,7 @@ from fairserve.scheduling.directory import Directory
 
 @dataclass(frozen=True, slots=True)
 class FcfsOptions:
-    """``weighted``: the weights of users reach the workers' schedulers as charge factors."""
+    """With ``weighted``, the weights of users reach the workers' schedulers as charge factors."""
 
     weighted: bool = False
 
@@ -44,13 +44,13 @@ class FcfsFeeder:
     def peek(
         self, open_workers: Collection[str], excluded: Collection[str] = frozenset()
     ) -> Call | None:
-        """The oldest call that is not excluded."""
+        """Return the oldest call that is not excluded."""
         return next((self._queue[name] for name in self._queue if name not in excluded), None)
 
     def peek_hit(
         self, workers: Collection[str], excluded: Collection[str] = frozenset()
     ) -> Call | None:
-        """No call goes before its turn for its prefix."""
+        """Return None: no call goes before its turn for its prefix."""
         return None
 
     def dispatch(self, call_id: str, cached_tokens: int) -> float:
@@ -61,56 +61,56 @@ class FcfsFeeder:
         return 1.0 / self._directory.weight(call.tenant, call.app, call.user)
 
     def charge(self, call_id: str, usage: TokenUsage) -> None:
-        """Nothing is charged."""
+        """Do nothing: this feeder charges nothing."""
 
     def decoded(self, totals: Iterable[tuple[str, int]]) -> None:
-        """Nothing is charged."""
+        """Do nothing: this feeder charges nothing."""
 
     def finish(self, call_id: str, usage: TokenUsage) -> None:
-        """Nothing is charged."""
+        """Do nothing: this feeder charges nothing."""
 
     def requeue(self, call: Call) -> None:
-        """Back to the front."""
+        """Queue a call again at the front."""
         self._queue[call.call_id] = call
         self._queue.move_to_end(call.call_id, last=False)
 
     def move(self, paths: Mapping[str, ClientPath]) -> None:
-        """The order does not depend on the client. Raises KeyError for a call that is not queued."""
+        """Set the clients of calls; the order does not change. Raises KeyError for an unknown call."""
         for call_id, path in paths.items():
             self._queue[call_id].client = path
 
     def interaction_ended(self, interaction_id: str) -> None:
-        """Nothing is known of interactions."""
+        """Do nothing: this feeder does not use interactions."""
 
     def share(self, others: Sequence[Feeder]) -> None:
-        """Nobody is charged."""
+        """Do nothing: this feeder charges nothing."""
 
     def served_elsewhere(
         self, client: ClientPath, served: float, reserved: float, factors: tuple[float, ...]
     ) -> None:
-        """Nobody is charged."""
+        """Do nothing: this feeder charges nothing."""
 
     def begun_elsewhere(self, interaction_id: str) -> None:
-        """Nothing is known of interactions."""
+        """Do nothing: this feeder does not use interactions."""
 
     def waiting(self) -> Iterable[Call]:
-        """The queued calls."""
+        """Return the queued calls."""
         return self._queue.values()
 
     def counter(self, path: ClientPath) -> float | None:
-        """Nobody is charged."""
+        """Return None: this feeder charges nothing."""
         return None
 
     def least_counter(self, path: ClientPath = ()) -> float | None:
-        """Nobody is charged."""
+        """Return None: this feeder charges nothing."""
         return None
 
     def __len__(self) -> int:
-        """Number of queued calls."""
+        """Return the number of queued calls."""
         return len(self._queue)
 
     def snapshot(self) -> dict[str, Any]:
-        """The queue, oldest first."""
+        """Return the queue, oldest first."""
         return {"queue": list(self._queue)}
 
     def restore(self, state: dict[str, Any], calls: dict[str, Call]) -> None:

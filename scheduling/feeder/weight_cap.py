@@ -1,11 +1,11 @@
 """A cap on the weight ``w_aj`` of an app, relative to the other apps of its tenant.
 
 WSC divides a call's cost by the weight of its app's typical call, so an app whose calls are larger gets
-more tokens, by design. With ``weight_cap`` a weight counts at most so many times the median weight, at
-the same stage, of the tenant's other apps in use: what an app's calls use beyond that is charged as
-further typical calls. At 1 two apps of a tenant divide its tokens, not its calls.
+more tokens, by design. With ``weight_cap`` a weight counts at most that many times the median weight, at
+the same stage, of the tenant's other apps in use: use beyond that is charged as further typical calls.
+At 1 two apps of a tenant divide its tokens, not its calls.
 
-What a selfish party can do with it:
+Limits of abuse:
 
 - A cap only makes calls dearer, for their user and for their tenant. So no tenant gains by it over
   another one, whatever apps it registers.
@@ -39,7 +39,7 @@ MAX_TENANTS = 10_000
 _MAX_MEDIANS = 1024
 """Kept of a tenant; they are computed again when there are more."""
 _IN_USE_CALLS = 10_000
-"""An app is in use until its tenant had so many calls dispatched without one of it."""
+"""Dispatched calls of a tenant, none of an app's, after which the app is no longer in use."""
 
 
 class _Tenant:
@@ -66,7 +66,7 @@ class _Tenant:
 
 
 class WeightCap:
-    """The largest weight that counts, for each app and stage. ``cap`` is infinite: none."""
+    """The largest weight that counts, for each app and stage. An infinite ``cap`` is none."""
 
     def __init__(
         self, cap: float, directory: Directory, weight_of: Callable[[AppProfile, int], float]
@@ -75,7 +75,7 @@ class WeightCap:
         self._tenants: OrderedDict[str, _Tenant] = OrderedDict()
 
     def of_dispatched(self, call: Call) -> float:
-        """The largest weight that counts of a call that is dispatched now; its app is in use."""
+        """Return the largest weight that counts of a call dispatched now; its app is then in use."""
         if self._cap == math.inf:
             return math.inf
         tenant = self._tenants.get(call.tenant)
@@ -102,7 +102,7 @@ class WeightCap:
         return statistics.median_low(others) if others else math.inf
 
     def snapshot(self) -> dict[str, Any]:
-        """State as plain JSON values, by tenant."""
+        """Return the state as plain JSON values, by tenant."""
         return {
             name: [tenant.calls, list(tenant.apps.items())]
             for name, tenant in self._tenants.items()

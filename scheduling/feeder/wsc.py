@@ -4,7 +4,7 @@
 uses, so a call of exactly the expected size costs 1 in every app. The paper's lines:
 
     12-18  a user with nothing queued is lifted as in VTC                    VirtualCounters.arrive
-    31-35  if an interaction in progress has a call waiting: of these        WscFeeder._under_way_first
+    31-35  if an interaction in progress has a call waiting: of these        WscFeeder._active_runs_first
            users the one with the smallest u_i, its earliest call
     36-38  else the user with the smallest u_i, its earliest call            WscFeeder._select
     39     take it out of the queue                                          WscFeeder.dispatch
@@ -57,9 +57,9 @@ from fairserve.scheduling.cost import SliceWeights
 from fairserve.scheduling.counter_node import Node
 from fairserve.scheduling.counters import Factors, VirtualCounters
 from fairserve.scheduling.directory import Directory
+from fairserve.scheduling.feeder.active_runs import ActiveRuns, Within
 from fairserve.scheduling.feeder.earliest import Earliest, discard_from
 from fairserve.scheduling.feeder.slice_charges import SliceCharges
-from fairserve.scheduling.feeder.under_way import UnderWay, Within
 from fairserve.scheduling.feeder.weight_cap import WeightCap
 from fairserve.scheduling.feeder.wsc_options import WscOptions
 from fairserve.scheduling.locality import Locality
@@ -107,7 +107,7 @@ class WscFeeder:
         self._ways: dict[str, Earliest[tuple[float, int]]] = {}
         """Queued calls by interaction whose path to the end of the run is known, the longest first."""
         self._by_progress = options.interaction_priority and options.run_priority == "progress"
-        self._under_way = UnderWay(by_progress=self._by_progress)
+        self._active_runs = ActiveRuns(by_progress=self._by_progress)
         self._batch_only = options.in_progress == "batch"
         self._batch: dict[str, str] = {}
         """Interaction of each dispatched call, with ``in_progress="batch"``."""
@@ -153,12 +153,12 @@ class WscFeeder:
         if chosen is not None and self._worth(chosen, oldest, open_workers):
             nearest = self._nearer_its_end(chosen, open_workers, excluded)
             return self._first_of_run(nearest, excluded, open_workers).call
-        first = self._under_way_first(excluded) if self.options.interaction_priority else None
+        first = self._active_runs_first(excluded) if self.options.interaction_priority else None
         return self._first_of_run(first or oldest, excluded).call
 
-    def _under_way_first(self, excluded: Collection[str]) -> _Queued | None:
+    def _active_runs_first(self, excluded: Collection[str]) -> _Queued | None:
         """Lines 31-35: return the first call of an active run, of the clients within the slack."""
-        in_order = self._under_way.in_order(self._within_slack(), excluded)
+        in_order = self._active_runs.in_order(self._within_slack(), excluded)
         return next(map(self._entry, in_order), None)
 
     def _within_slack(self) -> Within:
@@ -272,7 +272,7 @@ class WscFeeder:
         against ``max_bypass`` but are not stopped by it: no other call could go to these workers.
         """
         chosen = self._longest_match(workers, excluded)
-        if chosen is None or chosen.call.interaction_id not in self._under_way:
+        if chosen is None or chosen.call.interaction_id not in self._active_runs:
             return None
         first, share = self._first_of_run(chosen, excluded, workers), self._cached_share
         if first is not chosen and share(first.call, workers) < share(chosen.call, workers):
@@ -286,10 +286,10 @@ class WscFeeder:
 
         Both runs are active, and about the same share of both prompts is cached.
         """
-        if not self._by_progress or chosen.call.interaction_id not in self._under_way:
+        if not self._by_progress or chosen.call.interaction_id not in self._active_runs:
             return chosen
         least = self._cached_share(chosen.call, open_workers) - _AS_WELL_CACHED
-        for call_id in self._under_way.in_order(self._within_slack(), excluded):
+        for call_id in self._active_runs.in_order(self._within_slack(), excluded):
             entry = self._entry(call_id)
             if entry is chosen or self._cached_share(entry.call, open_workers) >= least:
                 return entry
@@ -343,8 +343,8 @@ class WscFeeder:
         if self._critical_path and call.remaining_tokens > 0:
             ways = self._ways.setdefault(call.interaction_id, Earliest())
             ways.add(call.call_id, (-call.remaining_tokens, entry.seq))
-        if call.interaction_id in self._under_way:
-            self._under_way.add(node, call, entry.seq)
+        if call.interaction_id in self._active_runs:
+            self._active_runs.add(node, call, entry.seq)
         if self.options.locality_slack:
             keys = self._locality.keys(call.call_id)
             self._index.add(call.call_id, keys, node, entry.seq)
@@ -356,7 +356,7 @@ class WscFeeder:
         entry: _Queued = node.queue.pop(call_id)
         discard_from(self._runs, entry.call.interaction_id, call_id)
         discard_from(self._ways, entry.call.interaction_id, call_id)
-        self._under_way.discard(node, call_id)
+        self._active_runs.discard(node, call_id)
         if node.queue:
             return entry, _first(node).seq
         del self._clients[node]
@@ -390,15 +390,15 @@ class WscFeeder:
 
     def interaction_ended(self, interaction_id: str) -> None:
         """End the priority of an interaction's calls."""
-        self._under_way.end(interaction_id)
+        self._active_runs.end(interaction_id)
         for call_id in self._runs.get(interaction_id, ()):
-            self._under_way.discard(self._homes[call_id], call_id)
+            self._active_runs.discard(self._homes[call_id], call_id)
 
     def _prefer(self, interaction_id: str) -> None:
-        if self._under_way.begin(interaction_id):
+        if self._active_runs.begin(interaction_id):
             for call_id in self._runs.get(interaction_id, ()):
                 entry = self._entry(call_id)
-                self._under_way.add(self._homes[call_id], entry.call, entry.seq)
+                self._active_runs.add(self._homes[call_id], entry.call, entry.seq)
 
     def _leave_batch(self, call_id: str) -> None:
         """With ``batch``, end the priority of a run without a dispatched call. O(dispatched)."""
@@ -413,7 +413,7 @@ class WscFeeder:
         self._others = tuple(others)
         self._charges.listener = self._publish_charge if others else None
         for other in others:
-            for interaction_id in self._under_way.interactions:
+            for interaction_id in self._active_runs.interactions:
                 other.begun_elsewhere(interaction_id)
 
     def _publish_charge(
@@ -456,7 +456,7 @@ class WscFeeder:
                 for node in self._clients
             ],
             "dispatched": self._charges.snapshot(),
-            "under_way": self._under_way.interactions,
+            "under_way": self._active_runs.interactions,
             "batch": dict(self._batch),
             "weight_cap": self._cap.snapshot(),
         }
@@ -468,7 +468,7 @@ class WscFeeder:
         self._clients, self._homes, self._runs = {}, {}, {}
         self._ways = {}
         self._index.clear()
-        self._under_way.restore(state["under_way"])
+        self._active_runs.restore(state["under_way"])
         self._charges.restore(state["dispatched"])
         self._batch = dict(state["batch"])
         self._cap.restore(state.get("weight_cap", {}))

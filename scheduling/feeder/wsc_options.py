@@ -16,8 +16,8 @@ class WscOptions:
     charge: Literal["expected", "finish"] = "expected"
     currency: Literal["slices", "tokens"] = "slices"
     """Unit of the counters: ``slices`` of the calls that are typical of their apps, or weighted
-    ``tokens``, the same for all apps. Tokens know no profiles: no output is expected, and slacks count
-    calls of ``DEFAULT_PROFILE``."""
+    ``tokens``, the same for all apps. Tokens ignore profiles: no output is expected, and slacks
+    count calls of ``DEFAULT_PROFILE``."""
     interaction_priority: bool = True
     in_progress: Literal["run", "batch"] = "run"
     """Interactions in progress, which go first: ``run`` counts one from its first dispatched call to its
@@ -38,7 +38,7 @@ class WscOptions:
     """An app's weight counts at most so many times the median of its tenant's other apps in use
     (:mod:`fairserve.scheduling.feeder.weight_cap`); infinite (the paper) is no cap."""
     run_priority: Literal["progress", "arrival"] = "arrival"
-    """Among the runs under way within the slack: that of the least served client, or the one that is
+    """Choice among the active runs within the slack: that of the least served client, or the one that is
     expected to need the fewest calls until its end. In a mix of long and short runs ``progress`` takes
     0.91 to 0.99 of the mean time of a run, and up to 1.8 times the p99 wait for a first token."""
     run_order: Literal["critical_path", "arrival"] = "critical_path"

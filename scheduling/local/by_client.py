@@ -1,10 +1,10 @@
 """Schedulers that choose a client, then its earliest call, and stop at the first that does not fit.
 
-VTC, LCF and DRR differ in who is next and in what is charged; the queues, the ids and the pull protocol
-are the same and stand here. To stop, instead of passing over the call, is what the bounds of the VTC
-paper rest on (Algorithm 2 lines 23-24): the least served client is not overtaken by whoever fits.
+VTC, LCF and DRR differ in the order of clients and in the charges; the queues, the ids and the pull
+protocol are common to them. The bounds of the VTC paper rest on stopping instead of passing over the
+call (Algorithm 2 lines 23-24): no call that fits overtakes the least served client.
 
-Weakness: while that call waits for room, calls that would fit wait, too.
+Weakness: while that call waits for memory, calls that would fit wait, too.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from fairserve.scheduling.local.client_queues import Entry
 class ByClient(ABC):
     """The protocol of :class:`~fairserve.scheduling.base.LocalScheduler` over queues by client.
 
-    A subclass keeps a :class:`ClientQueue` with each client and is told what happens to a call. The
-    next offer may be fixed when a call is accepted; a call that comes between that and ``peek`` then
-    has its turn after it.
+    A subclass keeps a :class:`ClientQueue` with each client and handles the events of a call. The next
+    offer may be fixed when a call is accepted; a call that arrives between that and ``peek`` then has
+    its turn after it.
     """
 
     def __init__(self) -> None:
@@ -33,11 +33,11 @@ class ByClient(ABC):
         self._stopped = False
 
     def __len__(self) -> int:
-        """Number of waiting calls."""
+        """Return the number of waiting calls."""
         return self._waiting
 
     def add(self, call: LocalCall) -> None:
-        """A call arrives. Raises ValueError for an id that is here, or a weight out of range."""
+        """Queue a call. Raises ValueError for a known id, or a weight out of range."""
         if call.call_id in self._entries:
             raise ValueError(f"call {call.call_id!r} is already scheduled")
         if not 0 < call.weight < math.inf:
@@ -54,7 +54,7 @@ class ByClient(ABC):
         self._stopped = False
 
     def peek(self) -> LocalCall | None:
-        """The earliest call of the client who is next, unless one did not fit in this pass."""
+        """Return the earliest call of the next client, unless one did not fit in this pass."""
         entry = self._offered
         if entry is not None:
             return entry.call
@@ -65,16 +65,16 @@ class ByClient(ABC):
 
     @abstractmethod
     def accept(self, cached_tokens: int) -> None:
-        """The peeked call runs."""
+        """Run the peeked call."""
 
     def skip(self) -> None:
-        """End the pass: nobody overtakes."""
+        """End the pass: no call overtakes."""
         assert self._offered is not None, "skip follows a peek that offered a call"
         self._offered = None
         self._stopped = True
 
     def finish(self, call_id: str) -> None:
-        """A call ended or was cancelled, waiting or running. Raises KeyError if unknown."""
+        """Remove a call that ended or was cancelled, waiting or running. Raises KeyError if unknown."""
         entry = self._entries.pop(call_id)
         if not entry.waiting:
             self._ended(entry)
@@ -85,17 +85,17 @@ class ByClient(ABC):
         self._cancelled(entry)
 
     def requeue(self, call_id: str) -> None:
-        """A running call was preempted: it waits again, at its old place."""
+        """Queue a preempted call again, at its old place."""
         entry = self._running(call_id)
         self._waiting += 1
         self._preempted(entry)
 
     def surplus(self, call_id: str) -> tuple[float, ...]:
-        """As the base says. Raises KeyError if the call does not run."""
+        """Return the lead of a call's client over its siblings. Raises KeyError if it does not run."""
         return self._surplus(self._running(call_id))
 
     def _running(self, call_id: str) -> Entry:
-        """Raises KeyError if it does not run."""
+        """Return a running call. Raises KeyError if it does not run."""
         entry = self._entries[call_id]
         if entry.waiting:
             raise KeyError(call_id)
@@ -107,24 +107,24 @@ class ByClient(ABC):
 
     @abstractmethod
     def _surplus(self, entry: Entry) -> tuple[float, ...]:
-        """Of the client of a running call, the outermost level first."""
+        """Return the lead of a running call's client, the outermost level first."""
 
     @abstractmethod
     def _choose(self) -> Entry:
-        """The call that is offered; at least one waits."""
+        """Return the call to offer; at least one waits."""
 
     @abstractmethod
     def _enqueue(self, entry: Entry) -> None:
-        """It arrived: put it into the queue of its client."""
+        """Add an arrived call to the queue of its client."""
 
     @abstractmethod
     def _cancelled(self, entry: Entry) -> None:
-        """It left without running: take it out of the queue of its client."""
+        """Remove a call that did not run from the queue of its client."""
 
     @abstractmethod
     def _preempted(self, entry: Entry) -> None:
-        """It left the batch: put it back into the queue of its client."""
+        """Return a preempted call to the queue of its client."""
 
     @abstractmethod
     def _ended(self, entry: Entry) -> None:
-        """It left the batch for good."""
+        """Handle the end of a running call."""

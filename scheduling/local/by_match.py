@@ -1,8 +1,8 @@
-"""Schedulers that order the waiting calls by what is cached of their prompts, and charge nothing.
+"""Schedulers that order the waiting calls by the cached part of their prompts, and charge nothing.
 
-LPM and Preble's groups differ in the order; the ids and the pull protocol stand here. The papers add
-calls "until the memory pool is full": the first that does not fit ends the pass (``when_full="stop"``,
-also what SGLang does). ``"skip"`` goes on with calls that may fit, as DLPM does.
+LPM and Preble's groups differ in the order; the ids and the pull protocol are common to them. The papers
+add calls "until the memory pool is full": the first that does not fit ends the pass
+(``when_full="stop"``, also SGLang's behaviour). ``"skip"`` continues with calls that may fit, as DLPM.
 
 Weakness of both: no client is protected from another, and with ``"skip"`` a large call among small
 ones may never run.
@@ -21,7 +21,7 @@ WhenFull = Literal["stop", "skip"]
 
 
 def check_when_full(when_full: str) -> None:
-    """Raises ValueError for an unknown value."""
+    """Raise ValueError for an unknown value."""
     if when_full not in ("stop", "skip"):
         raise ValueError(f"when_full is {when_full!r}; allowed: 'stop', 'skip'")
 
@@ -39,11 +39,11 @@ class ByMatch(ABC):
         self._stopped = True
 
     def __len__(self) -> int:
-        """Number of waiting calls."""
+        """Return the number of waiting calls."""
         return len(self._places)
 
     def add(self, call: LocalCall) -> None:
-        """A call arrives; it is offered from the next pass on. ValueError for an id that is here."""
+        """Queue a call; it is offered from the next pass on. ValueError for a known id."""
         if call.call_id in self._calls:
             raise ValueError(f"call {call.call_id!r} is already scheduled")
         self._arrivals += 1
@@ -59,20 +59,20 @@ class ByMatch(ABC):
         self._begin()
 
     def peek(self) -> LocalCall | None:
-        """The call offered next, None when the step is over."""
+        """Return the call offered next, None when the step is over."""
         if self._offered is None and not self._stopped:
             self._offered = self._next()
         return None if self._offered is None else self._offered.call
 
     def accept(self, cached_tokens: int) -> None:
-        """The offered call runs."""
+        """Run the offered call."""
         matched = self._take_offer("accept")
         self._places.remove(matched)
         matched.running = True
         self._accepted()
 
     def skip(self) -> None:
-        """The offered call does not fit; it is not offered again in this step."""
+        """Pass over the offered call; it is not offered again in this step."""
         matched = self._take_offer("skip")
         if self._when_full == "stop":
             self._stopped = True
@@ -85,11 +85,11 @@ class ByMatch(ABC):
         return offered
 
     def decoded(self, call_id: str, tokens: int) -> None:
-        """Nothing is charged. Raises KeyError if the call does not run."""
+        """Check that the call runs; nothing is charged. Raises KeyError if it does not."""
         self._of_running(call_id)
 
     def finish(self, call_id: str) -> None:
-        """A call ended or was cancelled, waiting or running. Raises KeyError if unknown."""
+        """Remove a call that ended or was cancelled, waiting or running. Raises KeyError if unknown."""
         matched = self._calls.pop(call_id)
         if matched.running:
             return
@@ -98,18 +98,18 @@ class ByMatch(ABC):
             self._offered = None
 
     def requeue(self, call_id: str) -> None:
-        """A running call was preempted: it waits again, as old as it was."""
+        """Queue a preempted call again, with its old arrival."""
         matched = self._of_running(call_id)
         matched.running = False
         self._places.add(matched)
 
     def surplus(self, call_id: str) -> tuple[float, ...]:
-        """It knows no service. Raises KeyError if the call does not run."""
+        """Return (): no service is counted. Raises KeyError if the call does not run."""
         self._of_running(call_id)
         return ()
 
     def _of_running(self, call_id: str) -> MatchedCall:
-        """Raises KeyError if it does not run."""
+        """Return a running call. Raises KeyError if it does not run."""
         matched = self._calls[call_id]
         if not matched.running:
             raise KeyError(call_id)
@@ -117,16 +117,16 @@ class ByMatch(ABC):
 
     @abstractmethod
     def _placement(self, matched: MatchedCall, matched_tokens: int) -> tuple[list[Item], int]:
-        """The list in which a call stands, and its rank there."""
+        """Return the list of a call, and its rank there."""
 
     @abstractmethod
     def _begin(self) -> None:
-        """A pass begins."""
+        """Begin a pass."""
 
     @abstractmethod
     def _next(self) -> MatchedCall | None:
-        """The call offered next."""
+        """Return the call offered next."""
 
     @abstractmethod
     def _accepted(self) -> None:
-        """The call offered last was taken."""
+        """Handle that the call offered last was accepted."""

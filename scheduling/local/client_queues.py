@@ -1,8 +1,8 @@
 """A client's waiting calls in order of arrival.
 
-New calls stand in a double-ended queue. Only one that comes back out of the batch to an older place
-goes into a heap, so a queue without preemption costs no comparisons. A cancelled call is left where it
-is and dropped when it comes to the front or when such calls are the majority.
+New calls wait in a double-ended queue. Only a preempted call that returns to an older place goes into a
+heap, so a queue without preemption costs no comparisons. A cancelled call stays in its place and is
+dropped when it reaches the front or when such calls are the majority.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ class Entry:
         self.call = call
         self.arrival = call.arrival
         self.waiting = True
-        """In a queue, as opposed to running or ended."""
+        """True while it is in a queue, as opposed to running or ended."""
         self.cached_tokens = -1
-        """Prompt tokens from the cache when it was first selected, for who charges by them; else -1."""
+        """Cached prompt tokens at its first selection, for schedulers that charge by them; else -1."""
         self.cost = -1.0
-        """What its selection costs, where that is known before; -1 where it is not."""
+        """Cost of its selection, if known before; else -1."""
         self.client: Any = None
-        """For the scheduler: what it knows about the client."""
+        """Data of the scheduler about the client."""
         self.account: Any = None
-        """For the scheduler: what the call was charged."""
+        """Data of the scheduler about the call's charges."""
 
 
 class ClientQueue:
@@ -43,15 +43,15 @@ class ClientQueue:
         self.first: Entry | None = None
         """The call that arrived first."""
         self.fresh: deque[Entry] = deque()
-        """In order of arrival."""
+        """Calls in order of arrival."""
         self.in_order = True
-        """All wait in ``fresh``: nothing was cancelled, nothing came back. Its front is the first."""
+        """True if all wait in ``fresh``: nothing was cancelled or requeued. Its front is the first."""
         self._returned: list[tuple[int, Entry]] = []
         self._gone = 0
         """Entries that do not wait any more."""
 
     def __len__(self) -> int:
-        """Number of waiting calls."""
+        """Return the number of waiting calls."""
         return len(self.fresh) + len(self._returned) - self._gone
 
     def add(self, entry: Entry) -> None:
@@ -76,7 +76,7 @@ class ClientQueue:
             return self.first
         self._gone += 1
         if 2 * self._gone > len(self.fresh) + len(self._returned) + 16:
-            # a set: a call that left from behind the first and came back may stand here twice
+            # a set: a call that left from behind the first and returned may be here twice
             standing = {*self.fresh, *(other for _, other in self._returned)}
             waiting = [other for other in standing if other.waiting]
             self.fresh = deque(sorted(waiting, key=lambda other: other.arrival))

@@ -1,9 +1,9 @@
-"""The walk of DLPM over the calls of clients in credit, without looking at the others.
+"""The walk of DLPM over the calls of clients in credit, without visiting the others.
 
 Each client has its waiting calls in order; each outer level has its members in credit in a heap by their
-first call. A member that is out of credit leaves the heap when it comes to the top, and returns when a
-refill brings it back. A walk goes forward only, as in Algorithm 1: a client that gains credit in
-mid-walk goes on behind the call offered last, and what it has before that waits for the next walk of the
+first call. A member that is out of credit leaves the heap when it reaches the top, and returns when a
+refill restores its credit. A walk only moves forward, as in Algorithm 1: a client that gains credit in
+mid-walk continues behind the call offered last, and its calls before that wait for the next walk of the
 same step.
 
 Cost: O(levels * log clients) per call offered, and per client that gains or loses credit.
@@ -21,7 +21,7 @@ from fairserve.scheduling.local.match_groups import MatchedCall
 from fairserve.scheduling.local.matched_places import Item
 
 _MANY = 16
-"""Members that come into credit at once are put into the heap together from this number on."""
+"""Members gaining credit at once from which they enter the heap together."""
 
 _Key = tuple[int, int]
 """Rank and arrival: the place of a call in the walk."""
@@ -39,10 +39,10 @@ class Member(Account):
     def __init__(self, path: ClientPath, parent: Account | None) -> None:
         super().__init__(path, parent)
         self.calls: list[Item] = []
-        """Of a client: what it may be offered in this pass."""
+        """Calls of a client that may be offered in this pass."""
         self.heap: list[_Entry] = []
-        """Of an outer level. Each member in credit that has calls is here, at its first call or
-        before it; an entry that is not its member's ``first`` is left over."""
+        """Members of an outer level: each one in credit that has calls, at its first call or before it;
+        an entry that is not its member's ``first`` is stale."""
         self.first: _Entry | None = None
 
 
@@ -51,12 +51,12 @@ _Entry = tuple[int, int, Member]
 
 
 class DlpmOrder(Deficits):
-    """The deficits, and among the calls of those in credit the one that the walk meets next."""
+    """The deficits, and the next call of the walk among the clients in credit."""
 
     def __init__(self, quantum: float) -> None:
         super().__init__(quantum)
         self._at: _Key = _TOP
-        """Where the walk is."""
+        """Position of the walk."""
         self._behind: list[Member] = []
         """Clients with calls that the walk had passed when they gained credit."""
 
@@ -86,7 +86,7 @@ class DlpmOrder(Deficits):
         heapq.heapify(level.heap)
 
     def offer(self, member: Member) -> None:
-        """A member may have an earlier first call than it had: tell the levels above it."""
+        """Update the levels above a member whose first call may be earlier than before."""
         parent = member.parent
         while parent is not None and member.credit:
             ordered: list[Item] | list[_Entry] = member.calls or member.heap
@@ -103,7 +103,7 @@ class DlpmOrder(Deficits):
             member, parent = parent, parent.parent
 
     def to_the_top(self) -> None:
-        """The walk begins anew."""
+        """Start the walk anew."""
         self._at = _TOP
         for client in self._behind:
             self.offer(client)

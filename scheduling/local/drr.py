@@ -1,19 +1,19 @@
 """Deficit round robin adapted to unknown output lengths (VTC paper, C.2), by levels.
 
-Clients stand in a ring. When a client is visited and its balance ``C`` is not positive, it gets the
-quantum; while it is positive its calls are taken, each paying ``wp`` per prompt token, so the last one
-overdraws; every decoded token costs ``wq`` more. A client deep in debt is passed by for several
-rounds. One with nothing queued is refilled until its balance is positive, and no further. Charges are
-divided by the call's weight. ``quantum -> 0`` behaves as VTC.
+Clients form a ring. When a client is visited and its balance ``C`` is not positive, it gets the quantum;
+while it is positive its calls are taken, each paying ``wp`` per prompt token, so the last one overdraws;
+every decoded token costs ``wq`` more. A client deep in debt is passed by for several rounds. One with
+nothing queued is refilled until its balance is positive, and no further. Charges are divided by the
+call's weight. ``quantum -> 0`` behaves as VTC.
 
 A client is a path of levels. The nodes below one parent (the users of a tenant) form a ring of their
 own, with its own rounds; selection goes from the outermost ring inwards, and a charge goes to the whole
 path. So a tenant has one tenant's share, however many users it names. A path of one level is C.2.
 
 The paper calls simulating the rounds inefficient; here they are counted, not executed: a node's
-balance tells in which round it will be positive, a heap of (round, place in the ring) gives the next
-node, and a balance is brought up to date when it is looked at. A decision costs O(log siblings) per
-level, whatever the quantum.
+balance determines the round in which it will be positive, a heap of (round, place in the ring) has the
+next node on top, and a balance is brought up to date when it is read. A decision costs O(log siblings)
+per level, whatever the quantum.
 
 Settled here: rounds pass only on the way to a client with a waiting call, so an empty queue does not
 forgive debts; a new node joins at the end of its ring and is visited in the next round; a pass that
@@ -23,7 +23,7 @@ of another's, the client and the level are two siblings.
 Bound (outputs reserved), at each level among siblings: with ``U = wp * longest prompt + wq * M`` a
 balance stays in ``(-U, quantum]`` and the service of backlogged siblings differs by at most
 ``2 * (U + 2 * quantum)``.
-Weakness: a newcomer waits for its place in the ring, whoever has received how much.
+Weakness: a newcomer waits for its place in the ring, whatever service the others have received.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class _Node:
     def __init__(self, ring: _Ring, above: tuple[_Node, ...], *, client: bool) -> None:
         ring.places += 1
         self.ring = ring
-        """The ring in which it stands."""
+        """Ring of the node."""
         self.place = ring.places
-        """In the ring; never used twice."""
+        """Place in the ring; never used twice."""
         self.visited = ring.round
         """The last round whose visit is contained in the balance."""
         self.balance = 0.0
@@ -101,15 +101,15 @@ class _Ring:
         self.quantum = quantum
         self.round = 0
         self.place = 0
-        """Where in the ring the present round has come to."""
+        """Place that the present round has reached."""
         self.places = 0
         self.active = 0
         """Number of nodes with waiting calls."""
         self.heap: list[tuple[int, int, _Node]] = []
-        """``(ready, place, node)`` of those; an entry is replaced when it comes to the top too early."""
+        """Entries ``(ready, place, node)`` of those; replaced if they reach the top too early."""
 
     def choose(self) -> _Node:
-        """The node whose turn it is; one of them has a waiting call."""
+        """Return the node whose turn it is; one of them has a waiting call."""
         heap = self.heap
         while True:
             ready, place, node = heap[0]
@@ -124,7 +124,7 @@ class _Ring:
                 self.await_credit(node)  # the division was rounded
 
     def enter(self, node: _Node) -> None:
-        """The node has a waiting call again."""
+        """Enter a node that has a waiting call again."""
         self.active += 1
         self.settle(node)
         if node.balance <= 0:
@@ -148,11 +148,11 @@ class _Ring:
             self.await_credit(node)
 
     def await_credit(self, node: _Node) -> None:
-        """The round in which refills will have made the settled balance positive."""
+        """Queue the node at the round in which refills will have made its settled balance positive."""
         node.ready = node.visited + math.floor(-node.balance / self.quantum) + 1
 
     def settle(self, node: _Node) -> _Node:
-        """Carry out the visits since the node was last looked at."""
+        """Carry out the visits since the node was last settled."""
         visited = self.round if node.place <= self.place else self.round - 1
         missed = visited - node.visited
         if missed > 0:
@@ -176,7 +176,7 @@ class Drr(ByClient):
         self._sweep_at = _SWEEP_MIN
 
     def balance(self, client_id: str) -> float:
-        """``C`` of a client now, or of a level above by its id; 0 for one that is not known."""
+        """Return ``C`` of a client, or of an outer level by its id; 0 if it is unknown."""
         path = path_of_id(client_id)
         node = self._clients.get(path) or self._levels.get(path)
         return 0.0 if node is None else node.ring.settle(node).balance

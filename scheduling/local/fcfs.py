@@ -34,7 +34,7 @@ class Fcfs:
         self._offered = None
 
     def peek(self) -> LocalCall | None:
-        """The earliest waiting call, unless one did not fit in this pass."""
+        """Return the earliest waiting call, unless one did not fit in this pass."""
         if self._stopped or not self._waiting:
             return None
         if self._offered is None or self._offered not in self._waiting:
@@ -42,17 +42,17 @@ class Fcfs:
         return self._waiting[self._offered]
 
     def accept(self, cached_tokens: int) -> None:
-        """The offered call runs."""
+        """Run the offered call."""
         assert self._offered is not None, "accept follows peek"
         self._running[self._offered] = self._waiting.pop(self._offered)
         self._offered = None
 
     def skip(self) -> None:
-        """End the pass: nobody overtakes."""
+        """End the pass: no call overtakes."""
         self._stopped = True
 
     def decoded(self, call_id: str, tokens: int) -> None:
-        """Nothing is charged. Raises KeyError for a call that does not run."""
+        """Check that the call runs; nothing is charged. Raises KeyError if it does not."""
         if call_id not in self._running:
             raise KeyError(call_id)
 
@@ -67,11 +67,11 @@ class Fcfs:
         self._waiting.move_to_end(call_id, last=False)
 
     def surplus(self, call_id: str) -> tuple[float, ...]:
-        """It knows no service. Raises KeyError for a call that does not run."""
+        """Return (): no service is counted. Raises KeyError if the call does not run."""
         if call_id not in self._running:
             raise KeyError(call_id)
         return ()
 
     def __len__(self) -> int:
-        """Number of waiting calls."""
+        """Return the number of waiting calls."""
         return len(self._waiting)

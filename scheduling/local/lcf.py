@@ -1,12 +1,12 @@
 """Least counter first: VTC without the lift, the baseline of VTC section 5.1.
 
-The client that has received the least service since the beginning goes first. A client that was away
-keeps the credit of its absence, so it displaces everybody until it has caught up: fair over all time,
-unfair over every interval. That is what the lift is for, and the weakness of this policy.
+The client with the least service since the beginning goes first. A client that was away keeps the credit
+of its absence, so it displaces all others until it has caught up: fair over all time, unfair over every
+interval. The lift removes that weakness.
 
-Departure: without the lift, a counter is never harmless to forget, and the paper keeps them for ever.
+Departure: without the lift, a counter is never harmless to forget, and the paper keeps all of them.
 Here at most about ``remembered_clients`` idle clients, idle levels above them included, are remembered;
-beyond that, those with the smallest counters are forgotten, who gain the least by it.
+beyond that, those with the smallest counters are forgotten, which gain the least by it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class UnliftedCounters(VirtualCounters):
         return 0.0
 
     def _sweep(self) -> None:
-        """A parent goes after all of its children, whose counters are part of its own."""
+        """Forget idle nodes; a parent goes after its children, whose counters are part of its own."""
         nodes = list(self._root.below())
         idle = [node for node in reversed(nodes) if not node.calls]
         idle.sort(key=lambda node: node.served)

@@ -1,13 +1,13 @@
-"""How many tokens a call will generate, foretold when it is selected (VTC 4.4, B.3).
+"""Prediction of a call's output tokens at its selection (VTC 4.4, B.3).
 
 The three predictors of the paper: the mean of the client's last five outputs, the true length
-(oracle), and the true length within +-50 %. The true length is known only to a simulator, which puts
-it into ``LocalCall.output_tokens``. A fourth, ``profile``, takes what the app's token profile says of
-such a call, the very number that the feeder reserves; the call brings it.
+(oracle), and the true length within +-50 %. Only a simulator has the true length; it sets
+``LocalCall.output_tokens``. A fourth, ``profile``, uses the prediction of the app's token profile, the
+same number that the feeder reserves; the call carries it.
 
-Departure: the paper does not say what a client's first calls are predicted to generate; here nothing
-is predicted until one of them has ended. Weakness: the mean follows a client that alternates between
-short and long outputs badly, and a client can steer it.
+Departure: the paper does not define the prediction for a client's first calls; here nothing is predicted
+until one of them has ended. Weakness: the mean is poor for a client that alternates between short and
+long outputs, and a client can steer it.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class Predictor(Protocol):
     """Foretells output lengths in tokens."""
 
     def check(self, call: LocalCall) -> None:
-        """Raises ValueError if nothing can be foretold about such a call."""
+        """Raise ValueError if no prediction is possible for such a call."""
         ...
 
     def predict(self, call: LocalCall) -> int:
-        """Tokens that the call will generate; 0 where nothing is known."""
+        """Return the predicted tokens of the call; 0 where nothing is known."""
         ...
 
     def ended(self, client_id: str, output_tokens: int) -> None:
-        """A call of the client generated so many tokens."""
+        """Record the generated tokens of a client's ended call."""
         ...
 
 
@@ -48,15 +48,15 @@ class MeanOfLast:
         self._outputs: dict[str, deque[int]] = {}
 
     def check(self, call: LocalCall) -> None:
-        """Any call will do."""
+        """Accept any call."""
 
     def predict(self, call: LocalCall) -> int:
-        """0 for a client of whom no call has ended."""
+        """Return the prediction; 0 for a client without an ended call."""
         outputs = self._outputs.get(call.client_id)
         return round(sum(outputs) / len(outputs)) if outputs else 0
 
     def ended(self, client_id: str, output_tokens: int) -> None:
-        """Remember it. A call that was cancelled before its first token tells nothing."""
+        """Record an output; a call that was cancelled before its first token is ignored."""
         if output_tokens:
             outputs = self._outputs.pop(client_id, None) or deque(maxlen=_LAST)
             outputs.append(output_tokens)
@@ -66,37 +66,37 @@ class MeanOfLast:
 
 
 class ByProfile:
-    """What the app's profile says."""
+    """The prediction of the app's profile."""
 
     def check(self, call: LocalCall) -> None:
-        """Any call will do."""
+        """Accept any call."""
 
     def predict(self, call: LocalCall) -> int:
-        """0 for a call of which nobody said anything."""
+        """Return the profile's prediction; 0 if the call has none."""
         return min(call.expected_output_tokens, call.max_output_tokens)
 
     def ended(self, client_id: str, output_tokens: int) -> None:
-        """Profiles are learned elsewhere."""
+        """Do nothing: profiles are learned elsewhere."""
 
 
 class Oracle:
     """The true length, times a factor drawn from ``1 - noise`` to ``1 + noise`` for each call.
 
-    The factor depends only on the seed and the call's id, not on the order in which calls come.
+    The factor depends only on the seed and the call's id, not on the order of arrivals.
     """
 
     def __init__(self, *, noise: float = 0.0, seed: int = 0) -> None:
         self._noise, self._seed = noise, seed
 
     def check(self, call: LocalCall) -> None:
-        """Raises ValueError if the true length is not given."""
+        """Raise ValueError if the true length is missing."""
         if call.output_tokens is None:
             raise ValueError(
                 f"call {call.call_id!r} has no output_tokens; an oracle needs the true length"
             )
 
     def predict(self, call: LocalCall) -> int:
-        """The true length, or near it."""
+        """Return the true length times the call's factor."""
         assert call.output_tokens is not None, "checked when the call arrived"
         if not self._noise:
             return call.output_tokens
@@ -104,11 +104,11 @@ class Oracle:
         return round(call.output_tokens * draw.uniform(1 - self._noise, 1 + self._noise))
 
     def ended(self, client_id: str, output_tokens: int) -> None:
-        """Nothing is learned."""
+        """Do nothing: this predictor does not learn."""
 
 
 def make_predictor(kind: Prediction | None, *, noise: float, seed: int) -> Predictor | None:
-    """The predictor of that name. Raises ValueError if it is unknown."""
+    """Return the predictor of that name. Raises ValueError if it is unknown."""
     if kind is None:
         return None
     if kind == "mean":

@@ -18,7 +18,7 @@ from fairserve.scheduling.local.matched_places import Item
 
 @dataclass(frozen=True, slots=True)
 class LpmOptions:
-    """What happens at a call that does not fit: ``stop`` (the papers) or ``skip`` it."""
+    """Behaviour at a call that does not fit: ``stop`` (the papers) or ``skip`` it."""
 
     when_full: WhenFull = "stop"
 

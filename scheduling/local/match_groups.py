@@ -1,15 +1,15 @@
-"""Waiting calls in groups by where in the cache their match ends; a group is matched as one.
+"""Waiting calls in groups by the place in the cache where their match ends, matched as one.
 
 A call's match changes only when the last block of its match is evicted or the block after it is stored.
 Calls whose match ends at the same place are a group: they agree up to there. When that place is evicted
 all of them match the same shorter prefix, so one of them is matched for the group; when a block is
 stored, the calls that wait for this very block are matched one by one, since they may part behind it.
 New calls are matched at the next pass. Between two passes a call or group is matched at most once for
-each such piece of news, and nobody whom they do not concern; during a pass no match changes.
+each such event, and only if the event concerns it; during a pass no match changes.
 
-What the groups are for belongs to the scheduler, which is told as a :class:`GroupOrder`.
+A :class:`GroupOrder`, the scheduler's, receives the changes of groups.
 
-Cost: O(1) look-ups per block in the news; one match for a group that is evicted, or a call whose next
+Cost: O(1) look-ups per block of an event; one match for a group that is evicted, or a call whose next
 block is stored; a few dictionary operations per call that moves.
 """
 
@@ -45,20 +45,20 @@ class MatchedCall:
         self.following: Hashable = None
         """Name of the block after its match."""
         self.bypassed = 0
-        """How often another call was admitted in a pass in which this one did not fit."""
+        """Number of other calls admitted in passes in which this one did not fit."""
         self.running = False
-        """For the scheduler, as are the others: it was accepted and has not ended."""
+        """True if it was accepted and has not ended; as the next three, for the scheduler."""
         self.client: Any = None
-        """What it knows about the client."""
+        """Data of the scheduler about the client."""
         self.per_token = -1.0
-        """What a token that it generates is charged; below 0 until its prompt was charged."""
+        """Charge of a generated token; below 0 until its prompt was charged."""
         self.place: Any = None
-        """Where it stands in the order; None while it is not to be offered."""
+        """Place in the order; None while it is not to be offered."""
         self.item: Any = None
 
 
 class MatchGroup:
-    """Calls whose match ends at the same place. To be changed by :class:`MatchGroups` only."""
+    """Calls whose match ends at the same place; changed by :class:`MatchGroups` only."""
 
     __slots__ = ("calls", "evicted", "last", "tokens")
 
@@ -67,7 +67,7 @@ class MatchGroup:
         """Name of the last block of their match."""
         self.tokens = tokens
         self.evicted = False
-        """Its last block was evicted; it is matched at the next pass."""
+        """True if its last block was evicted; it is matched at the next pass."""
         self.calls: dict[MatchedCall, None] = {}
 
 
@@ -75,20 +75,20 @@ class GroupOrder(Protocol):
     """The order of a scheduler, which follows its groups."""
 
     def joined(self, call: MatchedCall) -> None:
-        """The call is in its group now, to be offered from the present pass on."""
+        """Place a call that is in its group now, to be offered from the present pass on."""
         ...
 
     def left(self, call: MatchedCall) -> None:
-        """The call leaves its group, if it has a place."""
+        """Remove a call that leaves its group, if it has a place."""
         ...
 
     def moved(self, group: MatchGroup) -> None:
-        """All of the group match ``group.tokens`` now."""
+        """Move the calls of a group that all match ``group.tokens`` now."""
         ...
 
 
 class MatchGroups:
-    """The groups of one scheduler's waiting calls; it is what the cache tells its news."""
+    """The groups of one scheduler's waiting calls; a listener of the cache."""
 
     def __init__(self, order: GroupOrder) -> None:
         self._order = order
@@ -105,18 +105,18 @@ class MatchGroups:
         self._cache: PrefixCache | None = None
 
     def add(self, call: MatchedCall) -> None:
-        """A call waits; it is matched at the next pass."""
+        """Add a waiting call; it is matched at the next pass."""
         self._new[call] = None
 
     def remove(self, call: MatchedCall) -> None:
-        """A call waits no longer."""
+        """Remove a call that waits no longer."""
         if call.group is None:
             del self._new[call]
         else:
             self._leave(call)
 
     def start_pass(self, cache: PrefixCache) -> None:
-        """Match what is new and what the news concern, and tell the order."""
+        """Match new calls and those that events concern, and notify the order."""
         if cache is not self._cache:
             self._cache = cache
             cache.follow(self)
@@ -131,10 +131,10 @@ class MatchGroups:
             self._join(call, *match(call.call))
         self._new.clear()
 
-    # --- news -------------------------------------------------------------------------------------
+    # --- cache events -----------------------------------------------------------------------------
 
     def changed(self, name: Hashable, beyond_tokens: int = -1) -> None:
-        """See :class:`~fairserve.scheduling.base.CacheListener`."""
+        """Handle a stored or evicted block (:class:`~fairserve.scheduling.base.CacheListener`)."""
         if name in self._awaiting:
             self._stored[name] = None
         groups = self._at.get(name)
@@ -145,7 +145,7 @@ class MatchGroups:
                 self._evicted.append(group)
 
     def renamed(self, name: Hashable, other: Hashable, up_to_tokens: int) -> None:
-        """See :class:`~fairserve.scheduling.base.CacheListener`."""
+        """Handle renamed blocks (:class:`~fairserve.scheduling.base.CacheListener`)."""
         groups = self._at.get(name, {})
         for group in [group for group in groups.values() if group.tokens <= up_to_tokens]:
             self._drop(group)
@@ -161,7 +161,7 @@ class MatchGroups:
                 self._follow(call, *match(call.call))
 
     def _match_group(self, group: MatchGroup, match: _Match) -> None:
-        """The place where its match ended was evicted, and perhaps stored again."""
+        """Match a group again whose place was evicted, and perhaps stored again."""
         calls = list(group.calls)
         if not calls:
             return
@@ -180,7 +180,7 @@ class MatchGroups:
             self._join(call, *ends)
 
     def _follow(self, call: MatchedCall, tokens: int, last: Hashable, following: Hashable) -> None:
-        """The call was matched again."""
+        """Move a call that was matched again."""
         group = call.group
         assert group is not None
         if tokens == group.tokens and last == group.last:
@@ -235,7 +235,7 @@ class MatchGroups:
                 awaiting[following] = {call: None}
 
     def _put(self, group: MatchGroup, last: Hashable) -> None:
-        """The match of a group ends here now; where others are here, they become one group."""
+        """Set the end of a group's match; join it with the group that ends there already."""
         group.last = last
         groups = self._at.setdefault(last, {})
         other = groups.get(group.tokens)

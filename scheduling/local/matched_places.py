@@ -1,10 +1,10 @@
-"""Places of waiting calls in sorted lists, by how much of their prompt is cached.
+"""Places of waiting calls in sorted lists, by the cached part of their prompts.
 
-The order behind LPM, Preble's groups and DLPM: which list a call stands in, and its rank there, follow
-from its match. The groups (:mod:`fairserve.scheduling.local.match_groups`) tell whose match is another.
+The order behind LPM, Preble's groups and DLPM: the list of a call, and its rank there, follow from its
+match. The groups (:mod:`fairserve.scheduling.local.match_groups`) report changed matches.
 
-Cost: O(log calls) comparisons per call that comes, goes or has another match, and moving pointers in a
-list, which counts only beyond 10,000 calls in one list.
+Cost: O(log calls) comparisons per call that arrives, leaves or has another match, and moving pointers in
+a list, which counts only beyond 10,000 calls in one list.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Item = tuple[int, int, MatchedCall]
 """``(rank, arrival, call)``: lists are in this order, and no two calls arrive at once."""
 
 Placement = Callable[[MatchedCall, int], tuple[list[Item], int]]
-"""The list and the rank of a call that matches so many tokens; the lowest rank is first."""
+"""Function of a call and its matched tokens: its list and its rank there; the lowest is first."""
 
 
 class MatchedPlaces:
-    """The lists belong to the scheduler, which gives them to its calls by the placement."""
+    """Sorted lists of calls. The scheduler owns the lists; its placement assigns them to calls."""
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
@@ -37,16 +37,16 @@ class MatchedPlaces:
         """Calls that may be offered in this pass: waiting, not new, not passed over."""
 
     def __len__(self) -> int:
-        """Number of waiting calls."""
+        """Return the number of waiting calls."""
         return self._waiting
 
     def add(self, call: MatchedCall) -> None:
-        """A call waits; it is placed at the next pass."""
+        """Add a waiting call; it is placed at the next pass."""
         self._waiting += 1
         self._groups.add(call)
 
     def remove(self, call: MatchedCall) -> None:
-        """A call waits no longer."""
+        """Remove a call that waits no longer."""
         self._waiting -= 1
         self._groups.remove(call)
 
@@ -66,10 +66,10 @@ class MatchedPlaces:
         self._groups.start_pass(cache)
         return fresh
 
-    # --- what the groups tell ---------------------------------------------------------------------
+    # --- events of the groups ---------------------------------------------------------------------
 
     def joined(self, call: MatchedCall) -> None:
-        """The call is in its group: it has a place by its match."""
+        """Place a call by the match of its group."""
         group = call.group
         assert group is not None
         place, rank = self._placement(call, group.tokens)
@@ -83,7 +83,7 @@ class MatchedPlaces:
         self._fresh.append(call)
 
     def left(self, call: MatchedCall) -> None:
-        """The call leaves its place, if it has one."""
+        """Remove a call from its place, if it has one."""
         place = call.place
         if place is not None:
             call.place = None
@@ -91,7 +91,7 @@ class MatchedPlaces:
             del place[0 if place[0] is call.item else bisect_left(place, call.item)]
 
     def moved(self, group: MatchGroup) -> None:
-        """The group matches more or less than before."""
+        """Place the calls of a group again whose match changed."""
         for call in group.calls:
             if call.place is not None:
                 self.left(call)

@@ -18,12 +18,12 @@ from fairserve.scheduling.local.matched_places import Item
 
 GROUPS = 10
 PLACES_PER_GROUP = 10
-"""Of group 0 in one step; group ``g`` has ``g + 1`` times as many."""
+"""Places of group 0 in one step; group ``g`` has ``g + 1`` times as many."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrebleGroupsOptions:
-    """What happens at a call that does not fit: ``stop`` (until the batch is full) or ``skip`` it."""
+    """Behaviour at a call that does not fit: ``stop`` (until the batch is full) or ``skip`` it."""
 
     when_full: WhenFull = "stop"
 
@@ -32,7 +32,7 @@ class PrebleGroupsOptions:
 
 
 def group_of(prompt_tokens: int, matched_tokens: int) -> int:
-    """``ceil(10 * hit) - 1`` in whole numbers, 0 without a hit."""
+    """Return ``ceil(10 * hit) - 1`` in whole numbers, 0 without a hit."""
     if prompt_tokens <= 0:
         return 0
     share = -(-GROUPS * min(matched_tokens, prompt_tokens) // prompt_tokens)
@@ -49,7 +49,7 @@ class PrebleGroups(ByMatch):
         self._group = -1
         """The group visited now; below 0 the step is over."""
         self._left = 0
-        """What it has left in this step."""
+        """Places left in this step."""
 
     def _placement(self, matched: MatchedCall, matched_tokens: int) -> tuple[list[Item], int]:
         return self._groups[group_of(matched.call.prompt_tokens, matched_tokens)], 0

@@ -1,4 +1,4 @@
-"""Cache aware, as SGLang's gateway does it: locality while the load is balanced, balance when not.
+"""Cache-aware routing of SGLang's gateway: locality while the load is balanced, balance otherwise.
 
 Three rules, in this order. The load is out of balance when both ``max - min > balance_abs`` and
 ``max > balance_rel * min`` outstanding calls: then the least loaded worker. Else, when the longest match
@@ -6,8 +6,8 @@ is more than ``match_threshold`` of the prompt: the least loaded of the workers 
 least loaded worker. (Earlier versions of the gateway took the smallest tree in the last case.)
 
 The load is that of all workers, open or not; only open ones are chosen. The gateway keeps a tree over
-the text that it has sent; here it is the cluster's own :class:`Locality`. Weakness: nobody is protected
-from anybody, and ``balance_abs`` 64 lets one worker run that far ahead.
+the text that it has sent; here it is the cluster's own :class:`Locality`. Weakness: no client is
+protected from another, and ``balance_abs`` 64 lets one worker run that far ahead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fairserve.scheduling.routers.loads import check_balance
 
 @dataclass(frozen=True, slots=True)
 class CacheAwareOptions:
-    """``balance_abs`` None: never out of balance. ``match_threshold`` 0: any match counts."""
+    """With ``balance_abs`` None loads never count. With ``match_threshold`` 0 any match counts."""
 
     match_threshold: float = 0.3
     balance_abs: int | None = 64
@@ -46,7 +46,7 @@ class CacheAware(LeastLoaded):
         self._locality = locality
 
     def select(self, call: Call, open_workers: Collection[str]) -> str | None:
-        """By the three rules. Changes nothing."""
+        """Choose by the three rules. Changes nothing."""
         usable = self._workers.mask(open_workers) & self._loads.all
         if not usable:
             return None

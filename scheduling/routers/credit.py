@@ -1,7 +1,7 @@
 """One client's deficits at all workers: ``q[i, w]`` of Algorithm 2, for one level of the client's path.
 
-Only workers that the client has used have an entry; all others stand at one common value. Who is in
-credit is a bit mask, so that a router asks about 256 workers as fast as about 8.
+Only workers that the client has used have an entry; all others share one common value. The workers in
+credit are a bit mask, so that a router checks 256 workers as fast as 8.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Credit:
 
     def __init__(self) -> None:
         self._at: dict[int, float] = {}
-        """By worker number."""
+        """Deficits by worker number."""
         self._elsewhere = 0.0
         self._known = 0
         """Mask of the workers with an entry."""
@@ -29,11 +29,11 @@ class Credit:
         """Clients of this level, or below it, with such calls."""
 
     def value(self, slot: int) -> float:
-        """``q`` at a worker."""
+        """Return ``q`` at a worker."""
         return self._at.get(slot, self._elsewhere)
 
     def within(self, mask: int) -> int:
-        """The workers of ``mask`` where the client is in credit."""
+        """Return the workers of ``mask`` where the client is in credit."""
         if self._elsewhere > 0:
             return mask & (self._positive | ~self._known)
         return mask & self._positive
@@ -58,9 +58,9 @@ class Credit:
             self._set(slot, q + amount)
 
     def refill(self, quantum: float, mask: int) -> None:
-        """Rounds of one quantum each, until the client is in credit at a worker of ``mask``.
+        """Refill by rounds of one quantum each, until the client is in credit at a worker of ``mask``.
 
-        A round goes to every worker at or below zero, so nobody rises above one quantum.
+        A round goes to every worker at or below zero, so no deficit rises above one quantum.
         """
         best = max(
             (q for slot, q in self._at.items() if mask >> slot & 1),
@@ -71,11 +71,11 @@ class Credit:
         self._refill(quantum, _rounds_to_credit(best, quantum))
 
     def forgive(self, quantum: float) -> None:
-        """Rounds of one quantum for every worker at or below zero, until it is in credit."""
+        """Refill by rounds of one quantum every worker at or below zero, until it is in credit."""
         self._refill(quantum, None)
 
     def _refill(self, quantum: float, rounds: int | None) -> None:
-        """At most so many rounds where ``q`` is at or below zero; None: as many as it takes."""
+        """Refill at most this many rounds where ``q`` is at or below zero; None: as many as needed."""
         for slot, q in self._at.items():
             if q <= 0:
                 self._set(slot, _refilled(q, quantum, rounds))
@@ -83,25 +83,25 @@ class Credit:
             self._elsewhere = _refilled(self._elsewhere, quantum, rounds)
 
     def join(self, slot: int, others: int) -> None:
-        """A worker joins: the client stands there as at the best of the others."""
+        """Add a worker; the client starts there at its best deficit of the others."""
         values = list(self._at.values())
         if others & ~self._known or not values:
             values.append(self._elsewhere)
         self._set(slot, max(values))
 
     def leave(self, slot: int) -> None:
-        """A worker is gone, and the deficit there with it."""
+        """Remove a worker and the deficit there."""
         if self._at.pop(slot, None) is not None:
             self._known &= ~(1 << slot)
             self._positive &= self._known
 
     @property
     def harmless(self) -> bool:
-        """Nothing outstanding, in credit everywhere: coming back at 0 is no gain."""
+        """Return whether a new start at 0 is no gain: nothing outstanding, in credit everywhere."""
         return not self.outstanding and self._elsewhere > 0 and self._positive == self._known
 
     def snapshot(self) -> dict[str, Any]:
-        """State as plain JSON values."""
+        """Return the state as plain JSON values."""
         return {
             "at": [[slot, q] for slot, q in self._at.items()],
             "elsewhere": self._elsewhere,
@@ -111,7 +111,7 @@ class Credit:
 
     @classmethod
     def restored(cls, state: dict[str, Any]) -> Credit:
-        """From an earlier snapshot."""
+        """Return the credit of an earlier snapshot."""
         credit = cls()
         credit._elsewhere = state["elsewhere"]
         credit.outstanding, credit.active = state["outstanding"], state["active"]

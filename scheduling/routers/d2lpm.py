@@ -204,7 +204,7 @@ class D2lpm:
         self._sweep_at = 2 * len(self._credits) + _SWEEP_MIN
         self._paths.clear()
 
-    # --- what the router does not need ------------------------------------------------------------
+    # --- unused events -----------------------------------------------------------------------------
 
     def started(self, call_id: str) -> None:
         """Do nothing: this router does not use it."""

@@ -18,15 +18,15 @@ class LeastLoaded:
         self._loads = Loads(locality.workers)
 
     def add_worker(self, worker_id: str, calls: int = 0) -> None:
-        """A worker joins."""
+        """Add a worker."""
         self._loads.add_worker(worker_id, calls)
 
     def remove_worker(self, worker_id: str) -> None:
-        """A worker is gone."""
+        """Remove a worker."""
         self._loads.remove_worker(worker_id)
 
     def select(self, call: Call, open_workers: Collection[str]) -> str | None:
-        """The open worker with the fewest outstanding calls."""
+        """Return the open worker with the fewest outstanding calls."""
         return self._loads.least(self._workers.mask(open_workers))
 
     def dispatched(self, call: Call, worker_id: str, charge_factor: float) -> None:
@@ -34,10 +34,10 @@ class LeastLoaded:
         self._loads.dispatched(worker_id)
 
     def started(self, call_id: str) -> None:
-        """Nothing depends on it."""
+        """Do nothing: this router does not use it."""
 
     def tick(self, now_s: float) -> None:
-        """Nothing depends on time."""
+        """Do nothing: this router does not use time."""
 
     def finished(
         self, call: Call, worker_id: str | None, charge_factor: float, output_tokens: int
@@ -46,11 +46,11 @@ class LeastLoaded:
         self._loads.finished(worker_id)
 
     def credits(self, path: ClientPath) -> Mapping[str, float]:
-        """Nobody has a deficit."""
+        """Return no deficits: there are none."""
         return {}
 
     def snapshot(self) -> dict[str, Any]:
-        """Outstanding calls per worker."""
+        """Return the outstanding calls per worker."""
         return {"loads": self._loads.snapshot()}
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
-"""Outstanding calls per worker: s_w of Algorithm 2, needed by every router that looks at load.
+"""Outstanding calls per worker: s_w of Algorithm 2, needed by every router that uses load.
 
 The workers with an equal count are one bit mask, so the least loaded worker of any set is found by
-looking at the counts from the smallest up: O(distinct counts), however many workers there are.
+visiting the counts from the smallest up: O(distinct counts), however many workers there are.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Loads:
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
         self.calls: dict[str, int] = {}
-        """In the order of joining; changed only here."""
+        """Calls by worker in the order of joining; changed only here."""
         self.all = 0
         """The mask of all workers."""
         self._bits: dict[str, int] = {}
@@ -36,7 +36,7 @@ class Loads:
         """The counts that some worker has, ascending."""
 
     def add_worker(self, worker_id: str, calls: int = 0) -> None:
-        """A worker joins; so many are outstanding. Raises ValueError if it is there already."""
+        """Add a worker with outstanding calls. Raises ValueError if it is there already."""
         if worker_id in self.calls:
             raise ValueError(f"worker {worker_id!r} is known already")
         self._add(worker_id, calls)
@@ -48,7 +48,7 @@ class Loads:
         self._join(bit, count)
 
     def remove_worker(self, worker_id: str) -> None:
-        """A worker is gone; unknown ones are ignored."""
+        """Remove a worker; unknown ones are ignored."""
         count = self.calls.pop(worker_id, None)
         if count is not None:
             bit = self._bits.pop(worker_id)
@@ -56,16 +56,16 @@ class Loads:
             self._leave(bit, count)
 
     def dispatched(self, worker_id: str) -> None:
-        """One more call. Raises KeyError for an unknown worker."""
+        """Count one more call. Raises KeyError for an unknown worker."""
         self._count(worker_id, self.calls[worker_id] + 1)
 
     def finished(self, worker_id: str | None) -> None:
-        """One call less; a worker that is gone is ignored."""
+        """Count one call less; a worker that is gone is ignored."""
         if worker_id is not None and worker_id in self.calls:
             self._count(worker_id, self.calls[worker_id] - 1)
 
     def least(self, mask: int) -> str | None:
-        """The worker of the mask with the fewest outstanding calls; ties by the smaller number."""
+        """Return the worker of the mask with the fewest calls; ties by the smaller number."""
         masks = self._masks
         for count in self._counts:
             found = masks[count] & mask
@@ -74,13 +74,14 @@ class Loads:
         return None
 
     def extremes(self) -> tuple[int, int]:
-        """The fewest and the most outstanding calls. Raises IndexError if there is no worker."""
+        """Return the fewest and the most outstanding calls. Raises IndexError if there is no worker."""
         return self._counts[0], self._counts[-1]
 
     def unbalanced(self, by_calls: int | None, factor: float) -> bool:
-        """Whether the most exceed the fewest by more than so many calls, and by more than a factor.
+        """Return whether the most exceed the fewest by more than ``by_calls``, and by more than a
+        factor.
 
-        None: never.
+        With None, never.
         """
         if by_calls is None:
             return False
@@ -110,7 +111,7 @@ class Loads:
             del self._counts[bisect_left(self._counts, count)]
 
     def snapshot(self) -> dict[str, Any]:
-        """State as plain JSON values."""
+        """Return the state as plain JSON values."""
         return dict(self.calls)
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -3,19 +3,19 @@
 E2: when more than ``exploit_share`` of a prompt is matched by recent prompts, the candidates are the
 workers to which its nearest allocated prefix was sent, else all. The candidate of the lowest cost gets
 it: its load (:mod:`fairserve.scheduling.routers.preble_loads`) over a window of three minutes, and the
-prefill of what the call would push out of its cache, least recently used first. When the loads of
+prefill of the blocks that the call would evict there, least recently used first. When the loads of
 shared nodes differ by ``rebalance_ratio``, nodes move from the most to the least loaded worker, the
-cheapest first; a worker's only one is given to both.
+cheapest first; a worker's only one is assigned to both.
 
-From the published code, as intended: its argmin over some of the workers takes a place in the list of
+From the published code, as intended: its argmin over some of the workers mistakes a place in the list of
 candidates for a worker; a prompt seen before in full counts as a match, not as a new node; a call
 allocates its prefix to the worker that gets it, not to all candidates. Departures: the only node is
 shared without the test of its TTFT; one pass over the nodes at most per ``workers`` calls.
 
-The dispatcher tells the time (:meth:`Preble.tick`) and when a call left its worker's queue
-(:meth:`Preble.started`); driven without them, the window is the last ``window_calls`` calls and the time
-per token stays ``token_s``. A decision costs O(workers + nodes on its path + evicted
-nodes), each with a binary search. Weakness: no fairness whatever; who shares a hot prefix waits for it.
+The dispatcher reports the time (:meth:`Preble.tick`) and the start of calls (:meth:`Preble.started`);
+driven without them, the window is the last ``window_calls`` calls and the time per token stays
+``token_s``. A decision costs O(workers + nodes on its path + evicted nodes), each with a binary search.
+Weakness: no fairness at all; the clients of a hot prefix wait for its worker.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Preble:
         self._held: dict[str, OrderedDict[int, None]] = {}
         """Per worker the nodes sent there, least recently used first; in the order of joining."""
         self._important: dict[int, Statistics] = {}
-        """By the serial number of the node."""
+        """Statistics by the serial number of the node."""
         self._window: deque[_Recent] = deque()
         self._running: dict[str, _Running] = {}
         self._calls = 0
@@ -82,7 +82,7 @@ class Preble:
     # --- time -------------------------------------------------------------------------------------
 
     def tick(self, now_s: float) -> None:
-        """Time has come to ``now_s`` (monotonic). After ``restore`` the first tick only sets it."""
+        """Advance the time to ``now_s`` (monotonic). After ``restore`` the first tick only sets it."""
         if self._ticked_s is not None:
             self._clock_s += max(0.0, now_s - self._ticked_s)
         self._ticked_s = now_s
@@ -90,7 +90,7 @@ class Preble:
             self._expire()
 
     def started(self, call_id: str) -> None:
-        """A running call has left its worker's queue; unknown ones are ignored."""
+        """Record that a running call left its worker's queue; unknown ones are ignored."""
         running = self._running.get(call_id)
         if running is not None and running.started_s is None and self._ticked_s is not None:
             running.started_s = self._clock_s
@@ -98,7 +98,7 @@ class Preble:
     # --- workers ----------------------------------------------------------------------------------
 
     def add_worker(self, worker_id: str, calls: int = 0) -> None:
-        """A worker joins with nothing: what its calls add is not known any more.
+        """Add a worker without load: the part of its earlier calls is unknown.
 
         Raises ValueError if it is there already.
         """
@@ -106,7 +106,7 @@ class Preble:
         self._held[worker_id] = OrderedDict()
 
     def remove_worker(self, worker_id: str) -> None:
-        """A worker is gone: nothing is allocated to it any more. O(nodes). Unknown are ignored."""
+        """Remove a worker and all allocations to it. O(nodes). Unknown ones are ignored."""
         if worker_id not in self._held:
             return
         for node in self._tree.nodes.values():
@@ -121,12 +121,8 @@ class Preble:
 
     # --- selection --------------------------------------------------------------------------------
 
-    def cost_s(self, worker_id: str, new_tokens: int = 0) -> float:
-        """The load of a worker in seconds, with what so many new tokens would evict."""
-        return self._cost_ns(worker_id, new_tokens) / 1e9
-
     def select(self, call: Call, open_workers: Collection[str]) -> str | None:
-        """E2 among open workers; ties by order of joining. Changes nothing."""
+        """Choose among open workers by E2; ties by order of joining. Changes nothing."""
         usable = [worker for worker in self._held if worker in open_workers]
         if len(usable) < 2:
             return usable[0] if usable else None
@@ -141,19 +137,20 @@ class Preble:
         if len(candidates) == 1:
             return candidates[0]
         new_tokens = call.prompt_tokens - matched
-        return min(candidates, key=lambda worker: self._cost_ns(worker, new_tokens))
+        return min(candidates, key=lambda worker: self.cost_ns(worker, new_tokens))
 
-    def _match(self, call: Call) -> tuple[int, Node]:
-        """Matched tokens, and the node where the match ends."""
-        blocks, node = self._tree.find(self._locality.keys(call.call_id))
-        return min(blocks * self._locality.block_tokens, call.prompt_tokens), node
-
-    def _cost_ns(self, worker_id: str, new_tokens: int) -> float:
+    def cost_ns(self, worker_id: str, new_tokens: int = 0) -> float:
+        """Return the load of a worker, with the prefill of what ``new_tokens`` would evict there."""
         cost = self._loads.cost_ns(worker_id)
         return cost + (self._eviction_ns(worker_id, new_tokens) if self.options.eviction else 0.0)
 
+    def _match(self, call: Call) -> tuple[int, Node]:
+        """Return the matched tokens, and the node where the match ends."""
+        blocks, node = self._tree.find(self._locality.keys(call.call_id))
+        return min(blocks * self._locality.block_tokens, call.prompt_tokens), node
+
     def _eviction_ns(self, worker_id: str, new_tokens: int) -> float:
-        """Prefill of the nodes that so many tokens would push out: the cache counts as full."""
+        """Return the prefill time of the nodes that this many tokens would evict from a full cache."""
         cost, left = 0.0, new_tokens
         for serial in self._held[worker_id]:
             if left <= 0:
@@ -229,7 +226,7 @@ class Preble:
         return node.statistics
 
     def _expire(self) -> None:
-        """The oldest call leaves the window; a node without calls in it is allocated nowhere."""
+        """Drop the oldest call from the window; a node without calls in it is allocated nowhere."""
         recent = self._window.popleft()
         statistics = recent.statistics
         statistics.calls -= 1
@@ -253,7 +250,7 @@ class Preble:
             del held[node.serial]
 
     def _on_split(self, upper: Node, lower: Node) -> None:
-        """Statistics go up with the importance; the upper part counts as used just now."""
+        """Pass statistics up with the importance; the upper part counts as used just now."""
         statistics = lower.statistics
         if statistics is not None:
             if upper.important and not lower.important:
@@ -266,7 +263,7 @@ class Preble:
                 held[upper.serial] = None
 
     def _on_drop(self, node: Node) -> None:
-        """A node is on no worker's list any more."""
+        """Forget a node that is on no worker's list any more."""
         for held in self._held.values():
             held.pop(node.serial, None)
 
@@ -284,7 +281,7 @@ class Preble:
             self._rebalance(costs, ratio)
 
     def _rebalance(self, costs: dict[str, float], ratio: float) -> None:
-        """From the most loaded worker to the least loaded, then from the next one, while they differ."""
+        """Move nodes from the most loaded worker to the least loaded, then from the next one."""
         order = sorted(costs, key=lambda worker: -costs[worker])
         least = order[-1]
         for most in order[:-1]:
@@ -318,11 +315,11 @@ class Preble:
     # --- state ------------------------------------------------------------------------------------
 
     def credits(self, path: ClientPath) -> Mapping[str, float]:
-        """Nobody has a deficit."""
+        """Return no deficits: there are none."""
         return {}
 
     def snapshot(self) -> dict[str, Any]:
-        """State as plain JSON values. Tick just before, and just after ``restore``."""
+        """Return the state as plain JSON values. Tick just before, and just after ``restore``."""
         return {
             "tree": self._tree.snapshot(),
             "token_s": [[w, self._loads.token_s[w].values()] for w in self._held],

@@ -3,9 +3,9 @@
     sum over important nodes at w: miss rate * calls * prefill time / workers of the node
                                    + running calls * median output * median time per token of w
 
-Each node remembers what it added, as integers (nanoseconds, thousandths of tokens), and takes exactly
-that away before it adds anew. So a load is O(1) to read, O(workers of the node) to change, and leaves no
-residue. The time per token multiplies when a load is read: it changes with every call that ends.
+Each node remembers its contribution, as integers (nanoseconds, thousandths of tokens), and subtracts
+exactly that before it adds the next. So a load is O(1) to read, O(workers of the node) to change, and
+leaves no residue. The time per token multiplies when a load is read: it changes with every ended call.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PrebleLoads:
         self._shared: dict[str, _Load] = {}
 
     def add_worker(self, worker_id: str, token_s: list[float] | None = None) -> None:
-        """A worker without load. Raises ValueError if it is there already."""
+        """Add a worker without load. Raises ValueError if it is there already."""
         if worker_id in self._all:
             raise ValueError(f"worker {worker_id!r} is known already")
         values = [self._options.token_s] if token_s is None else token_s
@@ -53,7 +53,7 @@ class PrebleLoads:
         del self.token_s[worker_id], self._all[worker_id], self._shared[worker_id]
 
     def recount(self, node: Node) -> None:
-        """Bring the loads up to what the node's calls add to them now."""
+        """Update the loads by the present contribution of the node's calls."""
         statistics = node.statistics
         if statistics is None:
             return
@@ -78,7 +78,7 @@ class PrebleLoads:
                 self._shared[worker].change(amount, sign)
 
     def miss_ns(self, node: Node, statistics: Statistics) -> float:
-        """What a call below this node spends on computing it, on average."""
+        """Return the mean time that a call below this node spends on computing it."""
         own, context = len(node.keys) * self._block_tokens, node.depth * self._block_tokens
         return statistics.miss_rate * self._options.prefill_ns(own, context)
 
@@ -86,15 +86,15 @@ class PrebleLoads:
         return prefill_ns + output_mtokens * self.token_s[worker_id].value() * 1e6
 
     def cost_ns(self, worker_id: str) -> float:
-        """The load of a worker."""
+        """Return the load of a worker."""
         load = self._all[worker_id]
         return self._cost_ns(worker_id, load.prefill_ns, load.output_mtokens)
 
     def shared_cost_ns(self, worker_id: str) -> float:
-        """The part of it that nodes of two calls or more cause."""
+        """Return the part of the load that nodes of two calls or more cause."""
         load = self._shared[worker_id]
         return self._cost_ns(worker_id, load.prefill_ns, load.output_mtokens)
 
     def node_cost_ns(self, statistics: Statistics, worker_id: str) -> float:
-        """The part of it that one node causes; 0 where it is not allocated."""
+        """Return the part of the load that one node causes; 0 where it is not allocated."""
         return self._cost_ns(worker_id, *statistics.counted.get(worker_id, (0, 0)))

@@ -1,4 +1,4 @@
-"""What may be set of Preble, and its model of the time that a prefill takes."""
+"""Options of Preble, and its model of the time that a prefill takes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class PrebleOptions:
                 raise ValueError(f"{name} is {value}; allowed: 0 or more")
 
     def prefill_ns(self, own_tokens: int, context_tokens: int) -> float:
-        """Nanoseconds to compute so many tokens at the end of such a context."""
+        """Return the nanoseconds to compute this many tokens at the end of such a context."""
         return 1e9 * (
             self.prefill_s
             + self.prefill_token_s * own_tokens

@@ -1,12 +1,12 @@
-"""Preble's tree of recent prompts: a radix tree over block keys, with who was sent where.
+"""Preble's tree of recent prompts: a radix tree over block keys, with the workers of each node.
 
 A node is the stretch of blocks between two branchings. Keys are chained hashes (equal key, equal whole
 prefix), so a stretch is compared by binary search. Inserting a prompt that leaves a node in its middle
 splits it: the new upper part takes over the allocation and the references, and the statistics if
 it is now the *important* one. A node is important when its own tokens outnumber the context before it.
 
-Bounded from outside: a node lives while it is pinned (by a call in the window, or one that runs) or has
-children that do.
+Bounded from outside: a node exists while it is pinned (by a call in the window, or one that runs) or has
+children that are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fairserve.scheduling.routers.running_median import RunningMedian
 
 
 class Statistics:
-    """What the window knows of the calls below one important node."""
+    """Statistics of the window about the calls below one important node."""
 
     __slots__ = ("calls", "counted", "hit_tokens", "node", "outputs", "prompt_tokens", "shared")
 
@@ -30,13 +30,13 @@ class Statistics:
         self.prompt_tokens = 0
         self.outputs = outputs
         self.counted: dict[str, tuple[int, int]] = {}
-        """What these calls add to each worker's load at present: prefill, output."""
+        """Present contribution of these calls to each worker's load: prefill, output."""
         self.shared = False
-        """Whether that counts as the load of a shared node."""
+        """True if that counts as the load of a shared node."""
 
     @property
     def miss_rate(self) -> float:
-        """Prompt tokens that were not matched on arrival, over all."""
+        """Return the share of prompt tokens that were not matched on arrival."""
         return 1.0 - self.hit_tokens / self.prompt_tokens if self.prompt_tokens else 1.0
 
 
@@ -62,7 +62,7 @@ class Node:
         self.keys = keys
         self.depth = depth
         self.children: dict[int, Node] = {}
-        """By the first key of the child."""
+        """Children by their first key."""
         self.allocated: dict[str, None] = {}
         """Workers that calls through this node were sent to."""
         self.references: dict[str, int] = {}
@@ -72,12 +72,12 @@ class Node:
 
     @property
     def important(self) -> bool:
-        """More own blocks than blocks before it; the root, where prompts without a block end, is."""
+        """Return whether it has more own blocks than blocks before it; the root counts as important."""
         return self.parent is None or len(self.keys) > self.depth - len(self.keys)
 
 
 def path_of(node: Node) -> list[Node]:
-    """From the node up to below the root; the root alone for the root."""
+    """Return the nodes from this one up to below the root; the root alone for the root."""
     path = [node]
     while node.parent is not None and node.parent.parent is not None:
         node = node.parent
@@ -86,7 +86,7 @@ def path_of(node: Node) -> list[Node]:
 
 
 def important_above(node: Node) -> Node:
-    """The nearest important node, itself included."""
+    """Return the nearest important node, itself included."""
     while not node.important:
         assert node.parent is not None
         node = node.parent
@@ -94,7 +94,7 @@ def important_above(node: Node) -> Node:
 
 
 def subtree_of(node: Node) -> list[Node]:
-    """The node and all below it."""
+    """Return the node and all below it."""
     nodes, left = [], [node]
     while left:
         nodes.append(left.pop())
@@ -103,7 +103,7 @@ def subtree_of(node: Node) -> list[Node]:
 
 
 class RequestTree:
-    """All nodes. ``on_drop`` hears of every node that is removed, ``on_split`` of (upper, lower)."""
+    """All nodes. ``on_drop`` gets every removed node, ``on_split`` gets (upper, lower)."""
 
     def __init__(
         self, on_split: Callable[[Node, Node], None], on_drop: Callable[[Node], None]
@@ -113,10 +113,10 @@ class RequestTree:
         self._serial = 0
         self.root = Node(0, None, (), 0)
         self.nodes: dict[int, Node] = {0: self.root}
-        """By serial number."""
+        """Nodes by serial number."""
 
     def find(self, keys: BlockKeys) -> tuple[int, Node]:
-        """Matched blocks, and the node in or at the end of which the match ends."""
+        """Return the matched blocks, and the node in or at the end of which the match ends."""
         node = self.root
         matched = 0
         while matched < len(keys):
@@ -130,7 +130,7 @@ class RequestTree:
         return matched, node
 
     def insert(self, keys: BlockKeys) -> Node:
-        """The node at which this prompt ends, made if it is not there; may split one."""
+        """Return the node at which this prompt ends, made if missing; may split one."""
         matched, node = self.find(keys)
         if node.parent is not None and matched < node.depth:
             node = self._split(node, matched)
@@ -159,7 +159,7 @@ class RequestTree:
         return upper
 
     def unpin(self, node: Node) -> None:
-        """One pin less; drops the node and its ancestors where nothing holds them any more."""
+        """Remove one pin; drop the node and its ancestors if nothing holds them any more."""
         node.pins -= 1
         while node.parent is not None and not node.pins and not node.children:
             parent = node.parent
@@ -169,7 +169,7 @@ class RequestTree:
             node = parent
 
     def snapshot(self) -> dict[str, Any]:
-        """State as plain JSON values: nodes, parents first. Pins belong to who pinned."""
+        """Return the state as plain JSON values: nodes, parents first, without pins."""
         nodes = []
         for node in sorted(self.nodes.values(), key=lambda node: (node.depth, node.serial)):
             parent = None if node.parent is None else node.parent.serial
@@ -201,7 +201,7 @@ class RequestTree:
 
 
 def _common(own: BlockKeys, keys: BlockKeys, start: int) -> int:
-    """How many of a node's own keys continue a prompt at ``start``; at least the first does."""
+    """Return how many of a node's own keys continue a prompt at ``start``; at least one does."""
     low, high = 1, min(len(own), len(keys) - start)
     while low < high:  # own[:low] is common
         middle = (low + high + 1) // 2

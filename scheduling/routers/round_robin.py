@@ -4,10 +4,10 @@
 each client's calls are spread evenly, so a client that is backlogged is so at every worker, and local
 fairness adds up. Plain round robin over LPM workers is the paper's RR+LPM.
 
-A turn is an order of the workers, who was served longest ago first. A worker that is closed is passed
-over and keeps its place, so its turn comes as soon as it is open; one that joins or returns goes to the
-end. A new client begins one worker further than the client before it, so that clients of one call each
-are spread, too. Weakness: blind to load and to caches; the hit rate falls with each worker added.
+A turn is an order of the workers, the one served longest ago first. A closed worker is skipped and keeps
+its place, so it has its turn as soon as it is open; one that joins or returns goes to the end. A new
+client begins one worker further than the client before it, so that clients of one call each are spread,
+too. Weakness: blind to load and to caches; the hit rate falls with each worker added.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fairserve.interactions.call import Call, ClientPath, client_id
 
 @dataclass(frozen=True, slots=True)
 class RoundRobinOptions:
-    """``max_clients``: whoever called longest ago is forgotten beyond it, at most a turn off."""
+    """Beyond ``max_clients`` the client with the oldest call is forgotten, at most a turn off."""
 
     per_client: bool = False
     max_clients: int = 10_000
@@ -38,14 +38,14 @@ class RoundRobin:
     def __init__(self, options: RoundRobinOptions = RoundRobinOptions()) -> None:
         self.options = options
         self._workers: dict[str, None] = {}
-        """In the order of joining."""
+        """Workers in the order of joining."""
         self._turns: OrderedDict[str, dict[str, None]] = OrderedDict()
         """Per client the workers, longest not served first; the client that called last is last."""
         self._begun = 0
         """Clients that have had a first turn."""
 
     def add_worker(self, worker_id: str, calls: int = 0) -> None:
-        """A worker joins, at the end of every turn. Raises ValueError if it is there already."""
+        """Add a worker at the end of every turn. Raises ValueError if it is there already."""
         if worker_id in self._workers:
             raise ValueError(f"worker {worker_id!r} is known already")
         self._workers[worker_id] = None
@@ -53,19 +53,19 @@ class RoundRobin:
             turn[worker_id] = None
 
     def remove_worker(self, worker_id: str) -> None:
-        """A worker is gone; unknown ones are ignored."""
+        """Remove a worker; unknown ones are ignored."""
         self._workers.pop(worker_id, None)
         for turn in self._turns.values():
             turn.pop(worker_id, None)
 
     def select(self, call: Call, open_workers: Collection[str]) -> str | None:
-        """The open worker that was served longest ago. Changes nothing."""
+        """Return the open worker that was served longest ago. Changes nothing."""
         turn = self._turns.get(self._client(call)) or self._first_turn()
         wanted = set(open_workers)
         return next((worker for worker in turn if worker in wanted), None)
 
     def dispatched(self, call: Call, worker_id: str, charge_factor: float) -> None:
-        """It was that worker's turn. Raises KeyError for an unknown worker."""
+        """Record that worker's turn. Raises KeyError for an unknown worker."""
         client = self._client(call)
         turn = self._turns.get(client)
         if turn is None:
@@ -78,15 +78,15 @@ class RoundRobin:
         turn[worker_id] = None
 
     def started(self, call_id: str) -> None:
-        """Nothing depends on it."""
+        """Do nothing: this router does not use it."""
 
     def tick(self, now_s: float) -> None:
-        """Nothing depends on time."""
+        """Do nothing: this router does not use time."""
 
     def finished(
         self, call: Call, worker_id: str | None, charge_factor: float, output_tokens: int
     ) -> None:
-        """Nothing is counted."""
+        """Do nothing: this router counts nothing."""
 
     def _client(self, call: Call) -> str:
         return client_id(call.client) if self.options.per_client else ""
@@ -97,11 +97,11 @@ class RoundRobin:
         return dict.fromkeys(workers[first:] + workers[:first])
 
     def credits(self, path: ClientPath) -> Mapping[str, float]:
-        """Nobody has a deficit."""
+        """Return no deficits: there are none."""
         return {}
 
     def snapshot(self) -> dict[str, Any]:
-        """State as plain JSON values."""
+        """Return the state as plain JSON values."""
         return {
             "workers": list(self._workers),
             "turns": [[client, list(turn)] for client, turn in self._turns.items()],

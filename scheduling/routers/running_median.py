@@ -14,7 +14,7 @@ class RunningMedian:
         self._sorted: list[float] = sorted(self._recent)
 
     def __len__(self) -> int:
-        """Number of values."""
+        """Return the number of values."""
         return len(self._recent)
 
     def add(self, value: float) -> None:
@@ -25,12 +25,12 @@ class RunningMedian:
         insort(self._sorted, value)
 
     def value(self) -> float:
-        """The median; of an even number the mean of the middle two. At least one value."""
+        """Return the median; of an even number the mean of the middle two. At least one value."""
         middle = len(self._sorted) // 2
         if len(self._sorted) % 2:
             return self._sorted[middle]
         return (self._sorted[middle - 1] + self._sorted[middle]) / 2
 
     def values(self) -> list[float]:
-        """The values, oldest first."""
+        """Return the values, oldest first."""
         return list(self._recent)

@@ -1,12 +1,12 @@
-"""For agent authors: every call of a program names its run and its agent, with any ``openai`` client.
+"""Names the run and agent of every call of a program, for agent authors with any ``openai`` client.
 
 :func:`interaction` opens a run and ends it: closed after its block, cancelled if the block fails.
 ``run.client`` is a copy of the caller's client that sends the run's id and user, and the agent that the
 context names; frameworks that make clients of their own get the same from :func:`event_hooks` or
-``run.headers``. The caller's client stays as it is, and keys are never read. What a run is for:
-FairServe 3.4 and 4.2; the headers: :mod:`fairserve.interactions.identity`.
+``run.headers``. The caller's client is unchanged, and keys are never read. Runs: FairServe 3.4 and 4.2;
+headers: :mod:`fairserve.interactions.identity`.
 
-Weakness: a call's user stands in its body, which a hook of an HTTP client cannot change; there the
+Weakness: a call's user is part of its body, which a hook of an HTTP client cannot change; there the
 program names it. A thread sees the context only if it is started with a copy, as ``asyncio.to_thread``
 does.
 """
@@ -34,21 +34,21 @@ from fairserve.interactions.identity import (
 from fairserve.openai_calls import C, named_copy
 
 CANCEL_S = 10.0
-"""How long the cancelling of a run whose block failed may take."""
+"""Longest time in seconds to cancel a run whose block failed."""
 ENDED = ("interaction_not_found", "interaction_closed")
 """Codes of closing a run that no call has reached, or that its final call has ended."""
 
 
 F = TypeVar("F", bound=Callable[..., Any])
 After = Iterable["str | Agent"]
-"""What an agent waited for: the ids of calls or of their answers, or agents with all their calls."""
+"""Predecessors of an agent: ids of calls or of their answers, or agents with all their calls."""
 
 
 class Agent:
     """An agent at work: calls made inside ``with`` carry its name. A decorator makes one for each call.
 
-    ``calls`` has the ids of its calls that were answered. With ``after`` its first calls follow those,
-    and later ones the calls it has made itself; without, the server infers what they follow.
+    ``calls`` has the ids of its answered calls. With ``after`` its first calls follow those, and later
+    ones its own earlier calls; without, the server infers the parents.
     """
 
     def __init__(self, name: str, after: After | None, run: Run[Any] | None) -> None:
@@ -67,7 +67,7 @@ class Agent:
         _leave()
 
     def __call__(self, function: F) -> F:
-        """The function, with this agent around each call. Raises TypeError for a generator."""
+        """Return the function with this agent around each call. Raises TypeError for a generator."""
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(f"{function.__name__} is a generator; use `with agent(...)` inside it")
 
@@ -84,14 +84,14 @@ class Agent:
         return cast("F", working_async if inspect.iscoroutinefunction(function) else working)
 
     def parents(self) -> list[str] | None:
-        """What a call made now waited for, the latest of it; None: the server's guess is as good."""
+        """Return the parents of a call made now; None leaves them to the server."""
         if self.after is None:
             return None
         found = self.calls or [call for each in self.after for call in _calls_of(each)]
         return found[-MAX_PARENTS:] if found or not self.after else None
 
     def note(self, call_id: str) -> None:
-        """A call was answered; the id may be that of its answer."""
+        """Record an answered call; the id may be that of its answer."""
         plain = call_id.removeprefix("chatcmpl-").removeprefix("cmpl-")
         if plain not in self.calls:
             self.calls.append(plain)
@@ -111,7 +111,7 @@ class Run(Generic[C]):
         return here if here is not None and here.run.id == self.id else _Place(self)
 
     def agent(self, name: str, *, after: After | None = None) -> Agent:
-        """An agent of this run."""
+        """Return an agent of this run."""
         return Agent(name, after, self)
 
     def headers(
@@ -122,7 +122,7 @@ class Run(Generic[C]):
         call_id: str | None = None,
         final: bool = False,
     ) -> dict[str, str]:
-        """The headers of a call, for whoever takes headers. Raises ValueError for what none can be."""
+        """Return the headers of a call. Raises ValueError for values that no header can carry."""
         headers = {RUN_HEADER: self.id}
         if agent is not None:
             headers[AGENT_HEADER] = _text(agent, "agent")
@@ -136,7 +136,7 @@ class Run(Generic[C]):
 
 
 class _Place(NamedTuple):
-    """Where in a run the code is."""
+    """The present position of the code in a run."""
 
     run: Run[Any]
     agent: Agent | None = None
@@ -163,22 +163,22 @@ def _leave() -> None:
 def interaction(
     client: C, *, user: str | None = None, id: str | None = None, close: bool | None = None
 ) -> Interaction[C]:
-    """A run around a block: ``with`` for a client that blocks, ``async with`` for an async one.
+    """Return a run around a block: ``with`` for a blocking client, ``async with`` for an async one.
 
     Opens a run for ``user`` (without: the app itself) and ends it: closed, or cancelled if the block
-    raises. With ``id`` it joins that run, whose user must be named again, and leaves the end to others
-    unless ``close`` is true. The client raises what it raises; that a run has ended already is no error.
+    raises. With ``id`` it joins that run, whose user must be named again, and ends it only if ``close``
+    is true. Errors of the client are passed on; a run that has ended already is no error.
     """
     return Interaction(client, user, id, id is None if close is None else close)
 
 
 def agent(name: str, *, after: After | None = None) -> Agent:
-    """An agent of the run that the code is in by then: for ``with``, and as a decorator."""
+    """Return an agent of the run that is current at its use: for ``with``, and as a decorator."""
     return Agent(name, after, None)
 
 
 def current_run() -> Run[Any]:
-    """The run that the code is in. Raises LookupError outside of any."""
+    """Return the current run. Raises LookupError outside of any."""
     here = _here.get()
     if here is None:
         raise LookupError("there is no run here; call it inside `with interaction(...)`")
@@ -186,7 +186,7 @@ def current_run() -> Run[Any]:
 
 
 class Interaction(Generic[C]):
-    """What :func:`interaction` returns."""
+    """Result of :func:`interaction`."""
 
     def __init__(self, client: C, user: str | None, run_id: str | None, owned: bool) -> None:
         self._client = client
@@ -235,7 +235,7 @@ class Interaction(Generic[C]):
 
     @contextmanager
     def _leaving(self, error: BaseException | None) -> Iterator[None]:
-        """What the block raised goes on, and says if its run could not be cancelled."""
+        """Add a note to the block's error if its run could not be cancelled."""
         _leave()
         try:
             yield
@@ -248,9 +248,9 @@ class Interaction(Generic[C]):
 
 
 def event_hooks() -> dict[str, list[Callable[[Any], Any]]]:
-    """For an ``httpx`` client, sync or async: its requests name the context's run and agent.
+    """Return event hooks for an ``httpx`` client, sync or async, that name the context's run and agent.
 
-    ``openai.DefaultHttpxClient(event_hooks=event_hooks())`` goes where an HTTP client is taken.
+    Use ``openai.DefaultHttpxClient(event_hooks=event_hooks())`` where an HTTP client is expected.
     """
     return {"request": [add_headers], "response": [note_answer]}
 
@@ -266,9 +266,9 @@ def add_headers(request: Any) -> Awaitable[None]:
 
 def note_answer(response: Any) -> Awaitable[None]:
     """Remember an answered call of the context's agent, for agents that come after it."""
-    here, told = _here.get(), response.headers
-    if here is not None and response.is_success and told.get(RUN_HEADER) == here.run.id:
-        here.note(told.get(CALL_HEADER))
+    here, headers = _here.get(), response.headers
+    if here is not None and response.is_success and headers.get(RUN_HEADER) == here.run.id:
+        here.note(headers.get(CALL_HEADER))
     return _Done()
 
 
@@ -280,7 +280,7 @@ class _Done:
 
 
 def _calls_of(each: str | Agent) -> list[str]:
-    """All calls of an agent; one that made none passes on what it waited for."""
+    """Return all calls of an agent; an agent without calls returns its predecessors."""
     if isinstance(each, Agent):
         return each.calls or each.parents() or []
     return [_call_id(each)]
@@ -293,7 +293,7 @@ def _call_id(call_id: str) -> str:
 
 
 def _text(value: str, what: str) -> str:
-    """What a header can carry. Raises IdentityError, a ValueError."""
+    """Return text that a header can carry. Raises IdentityError, a ValueError."""
     text = checked_id(value, what)
     if not text.isascii():
         raise IdentityError(what, "has characters that no header can carry; allowed: ASCII")

@@ -1,11 +1,11 @@
 """A copy of an ``openai`` client whose completions name their run, agent and user.
 
 The package has default headers, and no default body for the user; so the copy's own ``request``, through
-which all its calls go, amends the options of a completion first. Retries repeat what was amended. The
-package is not imported: any client with its methods will do, and its type is kept.
+which all its calls go, amends the options of a completion first. Retries repeat the amended options. The
+package is not imported: any client with its methods works, and its type is kept.
 
-Weakness: it knows the fields of the package's request options (``url``, ``headers``, ``json_data``,
-``extra_json``), which are the same in its releases since 1.0 and are no promise of theirs.
+Weakness: it relies on the fields of the package's request options (``url``, ``headers``, ``json_data``,
+``extra_json``), which are the same in its releases since 1.0 and are not guaranteed.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from fairserve.interactions.identity import CALL_HEADER, RUN_HEADER
 
 
 class Client(Protocol):
-    """What is needed of ``openai.OpenAI``, ``openai.AsyncOpenAI`` and their like."""
+    """The part of ``openai.OpenAI``, ``openai.AsyncOpenAI`` and similar clients that is used."""
 
     @property
     def with_options(self) -> Callable[..., Any]:
-        """Makes a copy with other options."""
+        """Return a copy with other options."""
         ...
 
     @property
     def post(self) -> Callable[..., Any]:
-        """Sends a request with the client's key and retries."""
+        """Send a request with the client's key and retries."""
         ...
 
     @property
     def delete(self) -> Callable[..., Any]:
-        """Sends a request with the client's key and retries."""
+        """Send a request with the client's key and retries."""
         ...
 
 
 class Place(Protocol):
-    """Where in a run a call is made."""
+    """The place in a run where a call is made."""
 
     @property
     def run(self) -> Any:
-        """The run: its ``id`` and its ``user``."""
+        """Return the run: its ``id`` and its ``user``."""
         ...
 
     def headers(self) -> dict[str, str]:
-        """What names run, agent and parents, in lower case."""
+        """Return the headers that name run, agent and parents, in lower case."""
         ...
 
     def note(self, call_id: str | None) -> None:
-        """A call from here was answered."""
+        """Record an answered call."""
         ...
 
 
@@ -57,9 +57,9 @@ C = TypeVar("C", bound=Client)
 
 
 def named_copy(client: C, place: Callable[[], Place]) -> C:
-    """A copy of the client that names ``place()`` with every completion, as its own copies do.
+    """Return a copy of the client that names ``place()`` with every completion, as its own copies do.
 
-    What a call says of itself stays; of a call that names another run, nothing is changed.
+    Values that a call sets itself are kept; a call that names another run is not changed.
     """
     copied: C = client.with_options(default_headers={RUN_HEADER: place().run.id})
     copy: Any = copied
@@ -90,8 +90,8 @@ def _amend(options: Any, here: Place) -> bool:
     if given.get(RUN_HEADER, here.run.id) != here.run.id:
         options.headers = given
         return False
-    said = {name.lower() for name in given}
-    ours = {name: value for name, value in here.headers().items() if name not in said}
+    given_names = {name.lower() for name in given}
+    ours = {name: value for name, value in here.headers().items() if name not in given_names}
     options.headers = {**ours, **given}
     extra = options.extra_json or {}
     if here.run.user is not None and {**(options.json_data or {}), **extra}.get("user") is None:
@@ -106,7 +106,7 @@ async def _noted(answer: Awaitable[Any], options: Any, here: Place) -> Any:
 
 
 def _id_of(answer: Any, options: Any) -> str | None:
-    """The id of an answered call: its own, or the answer's, which a stream has in its headers."""
+    """Return the id of an answered call: its own, or the answer's, which a stream has in its headers."""
     for name, value in options.headers.items():
         if name.lower() == CALL_HEADER:
             return str(value)

@@ -1,4 +1,4 @@
-"""One Chromium for the tests of this folder, and a server for each file of them.
+"""One Chromium for the tests of this folder, and a server for each of its files.
 
 While Playwright runs, its event loop is the thread's, and no asynchronous test can be: so Chromium ends
 with the last test of the folder that this process runs. A server starts in a moment; with one of its
@@ -25,6 +25,6 @@ def server(tmp_path_factory):
 
 @pytest.fixture
 def operator(browser, server):
-    """A visit of somebody who has signed in with the admin key."""
+    """A page of an operator who has signed in with the admin key."""
     with browser.visit(server.url) as visit:
         yield visit.sign_in(server.admin_key)

@@ -1,4 +1,4 @@
-"""The clients' pages: who takes how much, one client, and what an operator changes."""
+"""Pages of clients: their shares, one client, and changes by an operator."""
 
 import httpx
 import openai
@@ -8,7 +8,7 @@ from client_pages import ODD, call, hold, path_of
 
 @pytest.fixture(scope="module")
 def world(server):
-    """Two tenants whose users have called; one of them takes by far the most."""
+    """Two tenants whose users have called; one user takes by far the most."""
     one = server.new_app(
         name='<img src=x onerror=alert(1)> "one"', limits={"user_rpm": 400, "app_rpm": 500}
     )
@@ -36,7 +36,7 @@ def operator(operator, world):
     return operator
 
 
-def test_who_floods_is_seen_at_once_and_who_comes_later(operator, server, world):
+def test_flooding_clients_are_shown_at_once_and_later_ones_live(operator, server, world):
     operator.go("/console/clients")
     alarm = operator.page.locator(".alarms .bad").first.inner_text()
     assert alarm.startswith("flooder")
@@ -58,7 +58,7 @@ def test_the_list_is_searched_sorted_and_paged(operator):
     operator.go("/console/clients?query=OF+OTHER")
     assert rows(operator) == ["cleo"], "by the name of the tenant"
     operator.go("/console/clients?query=nobody-has-this")
-    assert "No client fits." in operator.text()
+    assert "No clients match." in operator.text()
     operator.go("/console/clients")
     operator.page.locator("thead").get_by_role("link", name="Client").click()
     operator.page.wait_for_url("**sort=name**")
@@ -80,17 +80,17 @@ def test_one_client(operator, world):
     assert operator.page.url.endswith(path_of(world["one"], "flooder"))
     text = operator.text()
     assert "times its share" in text
-    assert "No call is under way." in text
+    assert "No calls in progress." in text
     assert "of 400" in text, "the app's limit, as far as it is used"
     operator.page.locator("[data-chart=service][aria-label*='Service']").wait_for()
     assert operator.page.locator("table", has_text="Counter").locator("tbody tr").count() >= 2
-    for name, place in (("Its refusals", "refusals"), ("Its usage", "usage")):
+    for name, place in (("Its rejections", "refusals"), ("Its usage", "usage")):
         operator.page.get_by_role("link", name=name).click()
         operator.page.wait_for_url(f"**/console/{place}?user=flooder**")
         operator.page.go_back()
 
 
-def test_calls_under_way_lead_to_their_run(operator, server, world):
+def test_running_calls_link_to_their_run(operator, server, world):
     held = hold(server, world["one"]["api_key"], "slow", "a/run")
     operator.go(path_of(world["one"], "slow"))
     operator.page.get_by_role("link", name="a/run").click()
@@ -141,7 +141,7 @@ def test_a_blocked_user_is_refused_until_it_is_unblocked(operator, server, world
     operator.go(path_of(world["one"], "ann"))
     operator.page.get_by_role("button", name="Block").click()
     operator.page.wait_for_url("**?done=user")
-    assert "The user's settings hold" in operator.text()
+    assert "The user's settings apply" in operator.text()
     with pytest.raises(openai.PermissionDeniedError) as refused:
         call(server, key, "ann")
     assert refused.value.code == "user_blocked"
@@ -160,8 +160,8 @@ def test_a_change_is_audited_and_leaves_what_the_form_does_not_show(operator, se
     server.admin("PUT", place, json={"blocked": True, "contract": held})
     before = server.admin("GET", place)
     operator.go(path_of(world["one"], "contracted"))
-    assert "It had no call in the last half hour" in operator.text()
-    assert "no new run begins" in operator.text()
+    assert "No calls in the last half hour" in operator.text()
+    assert "reject new runs" in operator.text()
     save(operator, Weight="0.5", Calls_a_minute_under_overload="30")
     operator.page.wait_for_url("**?done=user")
     after = server.admin("GET", place)
@@ -176,7 +176,7 @@ def test_a_change_is_audited_and_leaves_what_the_form_does_not_show(operator, se
     assert (after["weight"], after["rpm"], after["blocked"]) == (0.5, 30, False)
     assert after["contract"] == before["contract"]
     operator.page.get_by_role("button", name="Reset").click()
-    operator.page.get_by_text("nobody has set anything").wait_for()
+    operator.page.get_by_text("all are defaults").wait_for()
     assert server.admin("GET", place)["contract"]["rpm_limit"] is None
 
 
@@ -209,7 +209,7 @@ def test_a_tenant_is_weighed_suspended_and_resumed(operator, server):
     operator.page.wait_for_url("**?done=tenant")
     assert server.admin("GET", f"/admin/tenants/{tenant}")["weight"] == 2.5
     operator.page.get_by_role("button", name="Suspend").click()
-    operator.page.get_by_text("It is suspended since").wait_for()
+    operator.page.get_by_text("Suspended since").wait_for()
     with pytest.raises(openai.AuthenticationError):
         call(server, app["api_key"], "x")
     operator.page.get_by_role("button", name="Resume").click()
@@ -232,7 +232,7 @@ def test_an_app_is_changed(operator, server):
     operator.page.wait_for_url("**?done=app")
     operator.page.wait_for_load_state()
     assert server.admin("GET", place)["limits"]["user_rpm"] is None
-    operator.page.get_by_label("Which holds").select_option("pinned")
+    operator.page.get_by_label("Source").select_option("pinned")
     operator.page.get_by_role("button", name="Change").click()
     operator.page.wait_for_url("**?done=profile")
     assert server.admin("GET", place)["profile_mode"] == "pinned"
@@ -248,7 +248,7 @@ def test_a_tenant_changes_its_own_app_only_as_far_as_its_key_may(browser, server
         visit.sign_in(app["tenant_key"])
         visit.go(f"/console/clients/apps/{app['id']}")
         assert visit.page.get_by_label("Weight", exact=True).count() == 0
-        assert visit.page.get_by_label("Which holds").count() == 0
+        assert visit.page.get_by_label("Source").count() == 0
         csrf = visit.page.locator("input[name=csrf]").first.input_value()
         save(visit, Name="renamed", Calls_a_minute_of_the_app_as_a_whole="900")
         visit.page.wait_for_url("**?done=app")
@@ -289,7 +289,7 @@ def test_a_tenant_sees_only_its_own(browser, server, world):
         assert visit.page.locator(".tabs a").all_inner_texts() == ["Active", "Apps"]
         assert visit.go(path_of(other, "cleo")) == 200
         assert "100 %" in visit.text(), "its share is that of its own tenant's service"
-        assert "Counters and credits" not in visit.text(), "they would tell of other tenants"
+        assert "Counters and credits" not in visit.text(), "they would reveal other tenants"
         csrf = visit.page.locator("input[name=csrf]").first.input_value()
         assert visit.page.get_by_role("button", name="Block").count() == 0
         visit.go("/console/clients/apps")

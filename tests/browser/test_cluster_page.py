@@ -1,4 +1,4 @@
-"""Operators watch workers, drain them and take that back, and run background jobs."""
+"""Operators watch workers, drain and undrain them, and run background jobs."""
 
 import json
 
@@ -15,7 +15,7 @@ def app(server):
 
 
 def workers_of_calls(server, app, calls=4):
-    """Which workers took some calls."""
+    """Return the workers that some calls were sent to."""
     answers = [
         call(server, app["api_key"], "carl", f"call {number} " * 40) for number in range(calls)
     ]
@@ -43,7 +43,7 @@ def test_a_worker_is_drained_and_serves_again(operator, server, app):
         row(operator, worker).get_by_text("serving").wait_for()
     operator.page.get_by_role("button", name="Drain w0").click()
     operator.page.wait_for_url("**?done=draining")
-    assert "takes no more" in operator.page.get_by_role("status").first.inner_text()
+    assert "gets no new ones" in operator.page.get_by_role("status").first.inner_text()
     row(operator, "w0").get_by_text("drained", exact=True).wait_for()
     assert f"drained with {server.admin_key[:4]}" in row(operator, "w0").inner_text()
     assert workers_of_calls(server, app) == {"w1"}
@@ -123,7 +123,7 @@ def test_what_is_not_there_is_not_found(operator, server):
     operator.go(f"{CLUSTER}?worker=w1")
     assert operator.page.locator("tr[id^=worker-]").count() == 1
     operator.go(f"{CLUSTER}?worker=<b>")
-    assert "No worker fits." in operator.text()
+    assert "No workers match." in operator.text()
     assert operator.page.get_by_label("Workers whose").input_value() == "<b>"
 
 

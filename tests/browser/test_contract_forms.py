@@ -1,4 +1,4 @@
-"""The forms of contracts: limits are set, hold for calls, and what is wrong is told at its field."""
+"""Forms of quotas: limits are set and apply to calls, and errors are shown at their fields."""
 
 import openai
 import pytest
@@ -6,7 +6,7 @@ from client_pages import MODEL, ODD, call, path_of
 
 
 def set_limits(visit, title, fields):
-    """Fill in the form of a contract, which is opened."""
+    """Fill in the form of a quota, which is opened."""
     form = visit.page.locator("details", has_text=title)
     form.locator("summary").click()
     for label, value in fields.items():
@@ -20,14 +20,14 @@ def test_a_users_contract_is_set_and_holds(operator, server):
     place = f"/admin/users/{app['tenant_id']}/limited"
     server.admin("PUT", place, json={"weight": 2})
     operator.go(path_of(app, "limited"))
-    title = "Change the contract"
+    title = "Change the quota"
     set_limits(operator, title, {"Calls a minute": "1", "Models": f"{MODEL}\n{ODD}"})
     operator.page.wait_for_url("**?done=user")
     held = server.admin("GET", place)
     assert held["weight"] == 2
     assert held["contract"]["rpm_limit"] == 1
     assert held["contract"]["allowed_models"] == [MODEL, ODD]
-    assert ODD in operator.page.locator("section", has_text="Contract of the user").inner_text()
+    assert ODD in operator.page.locator("section", has_text="Quota of the user").inner_text()
     assert operator.page.locator("main img").count() == 0
     call(server, app["api_key"], "limited")
     with pytest.raises(openai.RateLimitError) as refused:
@@ -60,16 +60,16 @@ def test_a_users_contract_is_set_and_holds(operator, server):
 def test_a_tenants_and_an_apps_contracts_are_set(browser, operator, server):
     app = server.new_app(name="contracts")
     operator.go(f"/console/clients/tenants/{app['tenant_id']}")
-    set_limits(operator, "Change the contract", {"Calls side by side": "3"})
+    set_limits(operator, "Change the quota", {"Parallel calls": "3"})
     operator.page.wait_for_url("**?done=tenant")
     tenant = server.admin("GET", f"/admin/tenants/{app['tenant_id']}")
     assert tenant["contract"]["max_parallel_requests"] == 3
     with browser.visit(server.url) as visit:
         visit.sign_in(app["tenant_key"])
         visit.go(f"/console/clients/apps/{app['id']}")
-        set_limits(visit, "Change the contract of the app", {"Calls a minute": "50"})
+        set_limits(visit, "Change the quota of the app", {"Calls a minute": "50"})
         visit.page.wait_for_url("**?done=app")
-        set_limits(visit, "Change the contract of its users", {"Tokens a minute": "9000"})
+        set_limits(visit, "Change the quota of its users", {"Tokens a minute": "9000"})
         visit.page.get_by_text("9,000").wait_for()
         assert not visit.faults()
     place = f"/v1/apps/{app['id']}?tenant={app['tenant_id']}"

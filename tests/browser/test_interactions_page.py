@@ -1,4 +1,4 @@
-"""Runs in the list and on their own page: live, ended, other tenants', with any text as their id."""
+"""Runs in the list and on their own page: live, ended, of other tenants, with any text as their id."""
 
 from urllib.parse import quote
 
@@ -48,13 +48,13 @@ def test_a_run_appears_is_opened_and_cancelled(operator, server, app):
     assert page.get_by_text("tale/one").count() == 0
     held = hold(server, app["api_key"], "long", "tale/one")
     row = page.locator("tbody tr", has_text="tale/one")
-    row.get_by_text("under way").wait_for()
+    row.get_by_text("in progress").wait_for()
     row.get_by_text("1 live").wait_for()
     row.get_by_role("link", name="tale/one").click()
     page.wait_for_url(f"**{place(app, 'tale/one')}")
     page.locator(".graph svg").wait_for()
     page.locator("tbody tr", has_text="running").wait_for()
-    page.get_by_role("button", name="Cancel the run").click()
+    page.get_by_role("button", name="Cancel run").click()
     page.wait_for_url("**?done=cancelled")
     with pytest.raises(openai.APIStatusError):
         held.result(60)
@@ -87,7 +87,7 @@ def test_ids_stay_text_and_lead_to_their_runs(browser, server, app):
             visit.page.locator("h1 code").wait_for()
             assert visit.page.locator("h1 code").inner_text() == run_id
             ready(visit)
-            visit.page.get_by_role("button", name="Cancel the run").click()
+            visit.page.get_by_role("button", name="Cancel run").click()
             visit.page.wait_for_url("**?done=cancelled")
             assert visit.page.locator("h1 code").inner_text() == run_id
             visit.page.locator(".tiles .badge", has_text="cancelled").wait_for()
@@ -133,7 +133,7 @@ def test_a_tenant_sees_its_own_runs_only(browser, server, app, foreign):
         assert foreign["tenant_id"] not in visit.page.content()
         assert visit.page.get_by_label("Tenant").count() == 0
         visit.go(f"{LIST}?app={foreign['id']}")
-        assert "No run fits" in visit.text()
+        assert "No runs match" in visit.text()
         nothing = f"{LIST}/tn_nothing/{foreign['id']}/theirs"
         mixed = f"{LIST}/{app['tenant_id']}/{foreign['id']}/theirs"
         for path in (place(foreign, "theirs"), mixed, nothing, place(app, "nothing")):
@@ -180,6 +180,6 @@ def test_filters_and_pages(browser, server, app, foreign):
         for state, number in (("ended", 50), ("cancelled", 50), ("expired", 1)):
             visit.go(f"{LIST}?user=filter%20me&state={state}")
             assert rows.count() == number
-        assert "No run fits" in visit.text()
+        assert "No runs match" in visit.text()
         assert visit.go(f"{LIST}?state=odd") == 400
         assert visit.go(f"{LIST}?tenant=odd%20id") == 400

@@ -1,4 +1,4 @@
-"""Lists of runs and refusals stay cheap however many there are: bounded pages, each found by an index.
+"""Lists of runs and rejections stay cheap for any number: bounded pages, each found by an index.
 
 SQLite plans without statistics of the rows, so a few thousand show what many do. How long the pages
 take with 100,000 runs is measured by ``benchmarks/scripts/console_speed.py``.
@@ -36,7 +36,7 @@ def sessions(folder):
 
 @pytest.fixture
 def plans(sessions):
-    """The plans of all SELECT statements of a function, one for each."""
+    """Return the plans of all SELECT statements of a function."""
     engine = sessions.kw["bind"]
 
     def plans_of(ask):
@@ -77,7 +77,7 @@ def test_an_index_gives_the_runs_of_a_page_in_order(plans, sessions, tenant, app
     assert any("opened_at" in step for step in plan), plan
 
 
-def test_a_look_for_news_reads_one_entry_of_an_index(plans, sessions):
+def test_a_poll_for_changes_reads_one_entry_of_an_index(plans, sessions):
     (plan,) = plans(lambda: repository.last_end(sessions))
     assert "SEARCH" in plan[0]
     assert "ended_at" in plan[0]

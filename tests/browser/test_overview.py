@@ -1,4 +1,4 @@
-"""A flood is seen as it comes, and why its calls are refused."""
+"""A flood and the explanation of its rejections are visible live."""
 
 import json
 import re
@@ -30,7 +30,7 @@ def other(server):
 
 @pytest.fixture(scope="module")
 def flood(server, app):
-    """Once the limit of the flooder is used up: every call of it is refused under overload."""
+    """A flood whose limit is exhausted: every further call is rejected under overload."""
     found = Flood(server, app)
     assert found.burst(BURST) == BURST - LIMIT
     return found
@@ -44,7 +44,7 @@ def asker(server):
         yield client
 
 
-def test_a_flood_appears_and_says_why_it_is_refused(operator, server, app):
+def test_a_flood_appears_with_the_explanation_of_its_rejections(operator, server, app):
     page = operator.page
     operator.go("/console/overview")
     page.locator(".live").get_by_text("live", exact=True).wait_for()
@@ -62,7 +62,7 @@ def test_a_flood_appears_and_says_why_it_is_refused(operator, server, app):
     page.get_by_role("columnheader", name=re.compile("eve")).wait_for()
     assert not operator.faults()
 
-    page.get_by_role("link", name="Refusals").first.click()
+    page.get_by_role("link", name="Rejections").first.click()
     page.locator(".live.on").wait_for()
     newest = page.locator("tbody tr").first.get_attribute("id")
     assert flood.burst(1) == 1
@@ -73,7 +73,7 @@ def test_a_flood_appears_and_says_why_it_is_refused(operator, server, app):
     page.locator("tbody a[href*='/console/refusals/']").first.click()
     page.wait_for_url("**/console/refusals/call_*")
     text = operator.text()
-    assert "Why was this refused?" in text
+    assert "Explanation of the rejection" in text
     assert f"{LIMIT} calls" in text, text
     assert re.search(r"Counted\s+2\d", text), text
     assert "eve" in text
@@ -81,7 +81,7 @@ def test_a_flood_appears_and_says_why_it_is_refused(operator, server, app):
     assert not operator.faults()
 
 
-def test_a_changed_limit_is_seen_in_the_traffic_and_taken_back(operator, flood):
+def test_a_changed_limit_affects_the_traffic_and_is_reverted(operator, flood):
     page = operator.page
     field = page.locator("#p-high_watermark")
     assert flood.burst(3) == 3
@@ -89,11 +89,11 @@ def test_a_changed_limit_is_seen_in_the_traffic_and_taken_back(operator, flood):
     page.get_by_role("link", name="Throttling").first.click()
     field.fill("50")
     page.get_by_role("button", name="Apply").click()
-    page.get_by_text("The setting holds from now on.").wait_for()
+    page.get_by_text("The settings are in force.").wait_for()
     assert field.input_value() == "50"
     assert flood.burst(3) == 0
     page.get_by_role("button", name=re.compile("Revert")).first.click()
-    page.get_by_text("The earlier setting holds again").wait_for()
+    page.get_by_text("The earlier settings are in force again").wait_for()
     assert field.input_value() == "0.3"
     assert flood.burst(3) == 3
     operator.go("/console/audit?action=throttling.change")
@@ -105,7 +105,7 @@ def test_a_tenant_sees_only_its_own(browser, server, app, other, flood):
         visit.sign_in(other["tenant_key"]).go("/console/overview")
         assert "flooder-0" not in visit.page.content()
         visit.go("/console/refusals")
-        assert "No refusal fits" in visit.text()
+        assert "No rejections match" in visit.text()
         assert visit.go(f"/console/refusals?tenant={app['tenant_id']}") == 404
         refused = server.admin("GET", "/admin/throttling/events")["items"][0]
         assert visit.go(f"/console/refusals/{refused['call_id']}") == 404
@@ -135,7 +135,7 @@ def test_a_report_is_downloaded(browser, server, app, flood):
         assert report["group_by"] == ["app"]
 
 
-def test_pages_say_the_same_without_scripts(browser, server, flood):
+def test_pages_have_the_same_content_without_scripts(browser, server, flood):
     with browser.visit(server.url, scripts=False) as visit:
         visit.sign_in(server.admin_key)
         for page in ("overview", "refusals", "usage", "audit"):

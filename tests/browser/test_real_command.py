@@ -20,7 +20,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def session(server):
-    """An operator's, made before anybody guesses keys."""
+    """An operator's session from before the wrong keys."""
     with httpx.Client(base_url=server.url, timeout=60) as client:
         client.post("/console/sign-in", data={"key": server.admin_key}, timeout=60)
         yield client
@@ -45,7 +45,7 @@ def test_calls_are_seen_while_they_run(browser, server, session):
         assert data["kv"]["series"][0]["label"] == "w0"
 
 
-def test_wrong_keys_are_counted_and_say_nothing(server, session):
+def test_wrong_keys_are_counted_and_reveal_nothing(server, session):
     for _ in range(3):
         answer = httpx.post(
             f"{server.url}/console/sign-in", data={"key": "sk-fs-a-guess"}, timeout=60

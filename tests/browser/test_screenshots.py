@@ -1,4 +1,4 @@
-"""Every page under an overload: it can be read by everybody, and fits wide and narrow windows.
+"""Every page under an overload is accessible, and fits wide and narrow windows.
 
 Colours differ in light and dark, the layout in wide and narrow windows: two kinds of window show each
 once. The deep test has all four, and looks at a picture of each page. This makes the guide's pictures:
@@ -51,7 +51,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pages(server):
-    """The paths of all pages by name, while a minute of an overload lies behind them."""
+    """The paths of all pages by name, after a minute of an overload."""
     changed = {"system": "fairserve", "parameters": {"feeder.max_bypass": 7}}
     server.admin("PUT", "/admin/throttling", json=changed)
     app = server.new_app(name="research", limits={"user_rpm": LIMIT})
@@ -96,7 +96,7 @@ def pages(server):
 
 @pytest.fixture
 def look(browser, server, pages):
-    """Opens every page in a window, sees that all can read it, and has ``see`` look at it."""
+    """Opens every page in a window, checks its accessibility, and calls ``see`` with it."""
 
     def open_all(size, dark, see=lambda visit, name: None):
         with browser.visit(server.url, dark=dark, size=size) as visit:
@@ -143,7 +143,7 @@ def test_pages_as_they_are_seen(look, size, dark):
 
 
 def keep(picture, name):
-    """Write a picture where somebody asked for it."""
+    """Write a picture if the environment names a folder for it."""
     folder = os.environ.get("FAIRSERVE_SCREENSHOTS")
     if folder:
         picture = picture.crop((0, 0, picture.width, min(picture.height, MOST_PIXELS)))

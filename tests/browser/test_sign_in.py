@@ -1,4 +1,4 @@
-"""Who may look: signing in with keys, sessions that end, what forms of other sites come to."""
+"""Sign-in with keys, ends of sessions, and forms of other sites."""
 
 import re
 import sqlite3
@@ -15,7 +15,7 @@ def app(server):
 
 @pytest.fixture
 def signed_in(server):
-    """Makes clients with a session, without a browser, and the token for their forms."""
+    """Returns clients with a session, without a browser, and the token for their forms."""
     with ExitStack() as clients:
 
         def sign_in(key):
@@ -130,7 +130,7 @@ def test_another_sign_in_has_another_token(server, signed_in):
     assert client.post("/console/sign-out", data={"csrf": csrf}).status_code == 403
 
 
-def test_every_answer_tells_browsers_what_is_allowed(server, signed_in):
+def test_every_answer_has_the_security_headers(server, signed_in):
     client, _ = signed_in(server.admin_key)
     style = re.search('href="([^"]*console.css)"', client.get("/console/overview").text)[1]
     for path, kept in [

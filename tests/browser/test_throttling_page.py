@@ -1,4 +1,4 @@
-"""The throttling page: changing what holds with a preview, two operators at once, and going back."""
+"""Throttling page: a change with a preview, two operators at once, and earlier versions."""
 
 import openai
 import pytest
@@ -11,7 +11,7 @@ BYPASS = "#p-feeder\\.max_bypass"
 
 @pytest.fixture
 def put(server):
-    """Sets what holds, over the API."""
+    """Changes the settings over the API."""
 
     def change(system="fairserve", **parameters):
         given = {name.replace("__", "."): value for name, value in parameters.items()}
@@ -22,7 +22,7 @@ def put(server):
 
 @pytest.fixture
 def holds(server):
-    """What is in force: system, and the value of a parameter."""
+    """Return the settings in force: the system, and the value of a parameter."""
 
     def read(name):
         found = server.admin("GET", API)
@@ -34,13 +34,13 @@ def holds(server):
 
 @pytest.fixture
 def newest(server):
-    """The newest version as it is stored."""
+    """Return the newest stored version."""
     return lambda: server.admin("GET", f"{API}/history?limit=1")["items"][0]
 
 
 @pytest.fixture(scope="module")
 def traffic(server):
-    """Some calls of two users; one is refused."""
+    """Some calls of two users; one is rejected."""
     server.admin("PUT", API, json={"system": "rpm-2"})
     app = server.new_app(name="played")
     refused = 0
@@ -59,7 +59,7 @@ def traffic(server):
 
 
 def tab_to(visit, selector):
-    """By the keyboard only."""
+    """Reach an element by the keyboard only."""
     for _ in range(200):
         visit.page.keyboard.press("Tab")
         if visit.page.evaluate("s => document.activeElement.matches(s)", selector):
@@ -80,7 +80,7 @@ def test_a_limit_is_changed_with_the_keyboard_alone(operator, put, holds, newest
     tab_to(operator, "button.main")
     operator.page.keyboard.press("Enter")
     operator.page.wait_for_url("**/throttling?done=throttling")
-    assert "holds from now on" in operator.page.locator(".note").inner_text()
+    assert "are in force" in operator.page.locator(".note").inner_text()
     assert holds("feeder.max_bypass") == ("fairserve", 7)
     assert newest()["parameters"] == {"feeder.max_bypass": 7}, "the others stay their defaults"
     note = operator.page.locator("#p-feeder\\.max_bypass-default").inner_text()
@@ -140,7 +140,7 @@ def test_two_operators_do_not_overwrite_each_other(operator, server, put, holds)
     other = put(feeder__max_bypass=11, immunity_factor=6)["version"]
     apply(operator)
     alert = operator.page.get_by_role("alert").inner_text()
-    assert "somebody was faster" in alert
+    assert "the settings changed meanwhile" in alert
     assert f"Version {other} is in force, stored by {server.admin_key[:12]}" in alert
     assert "feeder.max_bypass default → 11" in alert
     assert "immunity_factor default → 6" in alert
@@ -181,7 +181,10 @@ def test_another_system_brings_its_own_parameters(operator, put, holds):
     operator.page.keyboard.press("Enter")
     operator.page.wait_for_selector("#settings >> text=Throttle: rpm")
     operator.page.wait_for_selector("#p-throttle\\.limit[value='7']")
-    assert "fairserve holds until you apply" in operator.page.locator("#settings").inner_text()
+    assert (
+        "fairserve stays in force until you apply"
+        in operator.page.locator("#settings").inner_text()
+    )
     apply(operator)
     operator.page.wait_for_url("**/throttling?done=throttling")
     assert holds("throttle.limit") == ("rpm-7", 7)
@@ -193,7 +196,7 @@ def test_another_system_brings_its_own_parameters(operator, put, holds):
     assert "unknown system" in operator.page.get_by_role("alert").inner_text()
 
 
-def test_the_history_shows_who_changed_what_and_leads_back(operator, server, put, holds):
+def test_the_history_shows_changes_with_authors_and_reverts(operator, server, put, holds):
     put(feeder__max_bypass=4, hit_share=0.5)
     wanted = put(feeder__max_bypass=5)["version"]
     put(feeder__max_bypass=6)
@@ -204,12 +207,12 @@ def test_the_history_shows_who_changed_what_and_leads_back(operator, server, put
     assert "feeder.max_bypass 4 → 5" in text
     assert "hit_share 0.5 → default" in text
     assert "immunity_factor" not in text
-    row.get_by_role("button", name="Revert to this").click()
+    row.get_by_role("button", name="Revert").click()
     operator.page.wait_for_url("**/throttling?done=reverted")
     assert holds("feeder.max_bypass") == ("fairserve", 5)
     newest = operator.page.locator(f"#version-{wanted + 2}").inner_text()
     assert "feeder.max_bypass 6 → 5" in newest
-    assert "holds now" in newest
+    assert "in force" in newest
     put(feeder__max_bypass=8)
     operator.page.locator(f"#version-{wanted}").get_by_role("button").click()
     operator.page.wait_for_selector("[role=alert]")
@@ -230,7 +233,7 @@ def test_a_long_history_has_pages(operator, put):
 
 
 @pytest.mark.parametrize("scripts", [True, False])
-def test_a_preview_says_what_a_change_would_have_made(browser, server, traffic, put, scripts):
+def test_a_preview_shows_the_effect_of_a_change(browser, server, traffic, put, scripts):
     put("rpm-2")
     with browser.visit(server.url, scripts=scripts) as visit:
         visit.sign_in(server.admin_key)
@@ -241,11 +244,11 @@ def test_a_preview_says_what_a_change_would_have_made(browser, server, traffic, 
         visit.page.wait_for_selector("#preview .sentences", timeout=60_000)
         text = visit.page.locator("#preview").inner_text()
         assert "throttle.limit default → 100" in text
-        assert "0 calls would have been refused instead of 1" in text
-        assert "How far to trust this" in text
+        assert "0 calls would be rejected instead of 1" in text
+        assert "Fidelity" in text
         assert "Users most affected" in text
         assert visit.page.locator("#preview tr", has_text="u0").count() == 1
-        row = visit.page.locator("#preview tr", has_text="Refused calls").first
+        row = visit.page.locator("#preview tr", has_text="Rejected calls").first
         assert row.locator("td").all_inner_texts() == ["1", "0"]
         assert visit.page.input_value("#p-throttle\\.limit") == "100"
         assert visit.page.get_attribute("#preview", "aria-live") == "polite"

@@ -25,7 +25,7 @@ CONFIGURATIONS = [
 
 
 def made(name, options):
-    """A feeder that has dispatched ``a`` and charged its prompt, and has another call of its client."""
+    """Return a feeder that dispatched and charged ``a`` and has another call of its client."""
     directory, locality = Directory(), Locality(seed=1)
     locality.add_worker("w0", 100_000)
     directory.take(AppChanged("app", AppProfile((StageProfile(100, 0, 10),)), Limits()))
@@ -55,17 +55,17 @@ def close(one, other):
 
 @pytest.mark.parametrize(("name", "options"), CONFIGURATIONS)
 def test_generated_tokens_are_charged_as_the_usage_that_they_make(name, options):
-    (told, _), (whole, _) = made(name, options), made(name, options)
-    assert close(amounts(told), amounts(whole))
+    (stepwise, _), (whole, _) = made(name, options), made(name, options)
+    assert close(amounts(stepwise), amounts(whole))
     for tokens in (3, 7, 7, 5, 25):  # past what was expected; what comes late counts for nothing
-        told.decoded([("a", tokens)])
+        stepwise.decoded([("a", tokens)])
         whole.charge("a", TokenUsage(100, 0, 16, tokens))
-        assert close(amounts(told), amounts(whole))
+        assert close(amounts(stepwise), amounts(whole))
     if options.get("charge") != "finish" and name != "fcfs":
-        assert amounts(told) != amounts(made(name, options)[0])
-    for feeder in (told, whole):
+        assert amounts(stepwise) != amounts(made(name, options)[0])
+    for feeder in (stepwise, whole):
         feeder.finish("a", TokenUsage(100, 0, 16, 30))
-    assert close(amounts(told), amounts(whole))
+    assert close(amounts(stepwise), amounts(whole))
 
 
 @pytest.mark.parametrize(("name", "options"), CONFIGURATIONS)
@@ -82,7 +82,7 @@ PATHS = [(), ("t",), ("t", "alice"), ("t", "nobody"), ("nobody", "alice"), ("nob
 
 
 def ask(feeder):
-    """Every question about counters."""
+    """Read everything about counters."""
     return [(feeder.counter(path), feeder.least_counter(path)) for path in PATHS if path]
 
 
@@ -92,9 +92,7 @@ def test_every_feeder_is_here():
 
 @pytest.mark.parametrize(("name", "options"), CONFIGURATIONS)
 def test_asking_for_counters_changes_nothing(name, options):
-    """The same calls, charges and ends with questions between them and without: the same state, the same
-    selections.
-    """
+    """The same calls, charges and ends, with and without look-ups: the same state and selections."""
     (asked, _), (other, _) = made(name, options), made(name, options)
     ask(asked)
     assert asked.snapshot() == other.snapshot()
@@ -121,7 +119,7 @@ def test_asking_for_counters_changes_nothing(name, options):
 
 
 @pytest.mark.parametrize(("name", "options"), CONFIGURATIONS)
-def test_counters_tell_who_has_received_more(name, options):
+def test_counters_show_which_client_received_more(name, options):
     feeder, _ = made(name, options)
     feeder.finish("a", TokenUsage(100, 0, 16, 10))
     if name == "fcfs":
@@ -152,7 +150,7 @@ def test_generated_tokens_of_a_call_that_was_not_dispatched_are_an_error(name):
     ],
 )
 def test_a_tenant_keeps_its_counter_when_its_only_call_moves(name, options):
-    """It must not be idle in between: idle ones may be forgotten, and begin anew."""
+    """It must not be idle in between: idle ones may be forgotten, and start anew."""
     feeder, _ = made(name, options)
     feeder.finish("a", TokenUsage(100, 0, 16, 10))
     before = feeder.counter(("t",))

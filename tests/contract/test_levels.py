@@ -16,12 +16,12 @@ SMALL_QUANTA = {
     "fs-w": {},
     "fairserve": {"local.quantum": 100.0, "router.quantum": 200.0},
 }
-"""Where the default is worth more calls than the test has."""
+"""Options where the default is worth more calls than the test has."""
 CALLS = 80
 
 
 def first_half(name, levels, invented):
-    """Calls that ended by tenant when half have: both send as many, ``b`` under invented names.
+    """Return the ended calls by tenant when half have: both send as many, ``b`` under invented names.
 
     All calls are alike, share nothing, and wait from the beginning, those of ``b`` first.
     """
@@ -60,7 +60,7 @@ def test_apps_that_a_tenant_invents_get_no_shares(name):
 
 @pytest.mark.parametrize("name", ["fcfs", "central-dlpm", "fairserve"])
 @pytest.mark.parametrize("levels", LEVELS)
-def test_workers_are_told_the_path(name, levels):
+def test_workers_get_the_path(name, levels):
     cluster = VirtualCluster(SYSTEMS[name].with_options({"levels": levels}))
     call = make_call("c", tenant="t/1", app="a", user="u/%2F")
     cluster.arrive(call)

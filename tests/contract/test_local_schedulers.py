@@ -47,7 +47,7 @@ every = pytest.mark.parametrize("name", NAMES)
 every_class = pytest.mark.parametrize(
     "name", list({type(FACTORIES[name]()): name for name in reversed(NAMES)}.values())
 )
-"""For what does not depend on options."""
+"""Schedulers for tests that do not depend on options."""
 
 
 def call(call_id, client="c", prompt=10, output=5, **more):
@@ -288,7 +288,7 @@ def test_the_surplus_is_of_running_calls(name):
 
 @pytest.mark.parametrize("name", ["vtc", "vtc-extend", "vtc-mean", "lcf", "drr", "dlpm"])
 def test_who_has_had_more_has_a_surplus(name):
-    """Of two clients that run, and of two tenants whose users are the other way round."""
+    """Two clients run, and two tenants whose users are the other way round."""
     scheduler, cache = FACTORIES[name](), FixedCache()
     for client, tenant in (("much", "few"), ("little", "few"), ("least", "many")):
         scheduler.add(call(client, client, path=(tenant, client)))
@@ -336,7 +336,7 @@ def test_what_ended_is_forgotten(name):
 
 @every_class
 def test_cancelling_what_never_ran_leaves_nothing(name):
-    """A queue that stands still (no pass) while calls come and are cancelled does not grow."""
+    """A queue without a pass does not grow while calls arrive and are cancelled."""
     scheduler, cache = FACTORIES[name](), FixedCache()
     scheduler.add(call("stays", "c0"))
     scheduler.start_pass(cache)

@@ -40,7 +40,7 @@ WORKERS = ["w0", "w1", "w2", "w3"]
 
 
 class Cluster:
-    """A router and what the dispatcher tells it, without queues: calls are placed as they come."""
+    """A router and the dispatcher's events, without queues: calls are placed as they arrive."""
 
     def __init__(self, name, workers=WORKERS):
         self.name = name
@@ -60,7 +60,7 @@ class Cluster:
         self.router.add_worker(worker)
 
     def leave(self, worker):
-        """It is lost."""
+        """Lose a worker."""
         self.drain(worker)
         self.draining.remove(worker)
         self.locality.remove_worker(worker)
@@ -121,7 +121,7 @@ class Cluster:
 
 
 def history(seed, steps=300):
-    """What happens, without what is decided: shared prompts, closed workers, joins, losses, drains."""
+    """Return events without decisions: shared prompts, closed workers, joins, losses, drains."""
     rng = random.Random(seed)
     for number in range(steps):
         kind = rng.random()
@@ -140,7 +140,7 @@ def history(seed, steps=300):
 
 
 def apply(cluster, event):
-    """Returns what the router decided, None for the other events."""
+    """Apply an event; return the router's decision, None for other events."""
     kind, first, second = event
     if kind == "call":
         return cluster.place(first, second)
@@ -186,16 +186,16 @@ def test_same_history_same_decisions(name):
 def test_asking_for_credits_changes_nothing(name):
     first, second = Cluster(name), Cluster(name)
     paths = [("t",), *(("t", f"u{number}") for number in range(6)), ("nobody",), ()]
-    told = 0
+    in_credit = 0
     for event in history(9):
         before = first.state()
         credits = [first.router.credits(path) for path in paths]
         assert first.state() == before
         assert all(found.keys() <= set(first.workers) for found in credits)
         assert apply(first, event) == apply(second, event)
-        told += any(credits)
+        in_credit += any(credits)
     assert first.state() == second.state()
-    assert bool(told) == name.startswith("d2lpm")
+    assert bool(in_credit) == name.startswith("d2lpm")
 
 
 def test_every_router_is_here():
@@ -229,7 +229,7 @@ def test_a_snapshot_and_the_later_events_give_the_same_decisions(name, seed):
 
 
 def in_use(name, state):
-    """Every count of outstanding calls in a router's snapshot."""
+    """Return every count of outstanding calls in a router's snapshot."""
     if name == "preble":
         return [*state["running"], *(node[-1] for node in state["tree"]["nodes"] if node[-1])]
     return [*filter(None, state.get("loads", {}).values()), *state.get("outstanding", {})]
@@ -265,7 +265,7 @@ def test_a_worker_that_returns_begins_anew_and_gets_calls(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_worker_that_is_taken_back_has_the_calls_that_it_had(name):
+def test_an_undrained_worker_has_the_calls_that_it_had(name):
     cluster = Cluster(name, ["w0", "w1"])
     for number in range(20):
         cluster.place(make_call(f"a{number}"), [f"w{number % 2}"])

@@ -17,7 +17,7 @@ NAMES = list(SYSTEMS)
 
 
 def _one_of_each_dispatcher():
-    """The first of the systems that differ in nothing but their name and their workers' scheduler."""
+    """Return the first of the systems that differ only in name and local scheduler."""
     found = {}
     for name in NAMES:
         plain = asdict(SYSTEMS[name])
@@ -126,14 +126,14 @@ def test_no_open_worker_while_a_call_waits(name, seed):
 
 
 @histories
-@pytest.mark.parametrize("tells", [False, True])
+@pytest.mark.parametrize("publishes", [False, True])
 @pytest.mark.parametrize("name", DISPATCHERS)
-def test_a_snapshot_and_the_later_events_give_the_same_state(name, tells, seed, calls, span_s):
+def test_a_snapshot_and_the_later_events_give_the_same_state(name, publishes, seed, calls, span_s):
     """Random histories, cut at random points, through JSON: same commands, same final state.
 
     In half of them the workers report what they store and evict.
     """
-    cluster = play(name, seed, calls, span_s, tells=tells, evict_share=0.2 * tells)
+    cluster = play(name, seed, calls, span_s, publishes=publishes, evict_share=0.2 * publishes)
     log = []
     handle = cluster.dispatcher.handle
 
@@ -153,7 +153,7 @@ def test_a_snapshot_and_the_later_events_give_the_same_state(name, tells, seed, 
     plain = Dispatcher(SYSTEMS[name], seed=7)
     for worker in ("w0", "w1", "w2"):
         plain.handle(ev.WorkerJoined(worker, 700), 0.0)
-        if tells:
+        if publishes:
             plain.handle(ev.WorkerCacheReset(worker, complete=True), 0.0)
     for app in range(3):  # settings were given before the recording began
         plain.handle(cluster.dispatcher.directory._apps[f"app{app}"], 0.0)

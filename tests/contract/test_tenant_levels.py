@@ -45,7 +45,7 @@ def crowded(name, *, levels=None, system_levels="tenant > user"):
 
 
 def served(cluster, calls):
-    """How many calls of each app ended while so many more did."""
+    """Return how many calls of each app ended while this many more did."""
     before = len(cluster.ended)
     while len(cluster.ended) < before + calls:
         cluster.run(cluster.now_s + 0.02)
@@ -125,7 +125,7 @@ def test_a_call_that_its_worker_returns_waits_under_the_new_levels(name):
 
 @pytest.mark.parametrize("name", ["fcfs", *SYSTEMS_WITH_COUNTERS])
 def test_a_snapshot_has_the_levels_and_the_paths(name):
-    """As a failover does: the rest of the calls go the same way in a restored dispatcher."""
+    """As after a failover: the rest of the calls go the same way in a restored dispatcher."""
     cluster = crowded(name)
     served(cluster, 30)
     cluster.event(ev.TenantChanged("t", weight=2.0, levels=BY_APP))

@@ -75,7 +75,7 @@ async def read(world, *arguments, **more):
 
 
 async def come(world, opening):
-    """The server has the call; raises what kept the call from it."""
+    """Wait until the server has the call; raise what kept the call from it."""
     came = asyncio.create_task(world.server.came.wait())
     await asyncio.wait({came, opening}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
     if opening.done():
@@ -227,11 +227,11 @@ async def test_facts(world):
     facts = await world.http.facts("adapter")
     assert (facts.models, facts.model) == (("base", "adapter"), "adapter")
     assert facts.context_tokens == 100
-    assert (await world.http.facts()).model == "base", "the first that it tells"
+    assert (await world.http.facts()).model == "base", "the first that it lists"
     world.server.lengths = {"base": {"meta": {"n_ctx": 200, "n_ctx_train": 900}}}
-    assert (await world.http.facts()).context_tokens == 200, "as llama.cpp tells it"
-    told = (1024, "0.33.0") if world.http.dialect == "vllm" else (None, None)
-    assert (facts.kv_capacity_tokens, facts.version) == told
+    assert (await world.http.facts()).context_tokens == 200, "as llama.cpp reports it"
+    expected = (1024, "0.33.0") if world.http.dialect == "vllm" else (None, None)
+    assert (facts.kv_capacity_tokens, facts.version) == expected
     with pytest.raises(ValueError, match="does not serve 'other'; it serves base, adapter"):
         await world.http.facts("other")
     world.server.models = []

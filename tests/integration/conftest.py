@@ -49,7 +49,7 @@ def _binaries() -> Path | None:
 
 
 def _unprivileged() -> pwd.struct_passwd | None:
-    """The user that PostgreSQL runs as; None is ourselves. It refuses to run as root."""
+    """Return the user that PostgreSQL runs as: it refuses to run as root. None: the present user."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -133,7 +133,7 @@ def _wait_until_ready(url: str, server: subprocess.Popen, log: Path) -> None:
 
 @pytest.fixture(scope="session")
 def postgres_template(postgres_server) -> str:
-    """Name of a PostgreSQL database with an upgraded schema, to be copied."""
+    """Name of a PostgreSQL database with the present schema, to be copied."""
     name = "template_of_tests"
     _execute(postgres_server, f"CREATE DATABASE {name}")
     engine = connect(f"{postgres_server}/{name}")
@@ -155,7 +155,7 @@ def _new_database(server: str, template: str = "template0") -> str:
 
 @contextmanager
 def _database(server: str, template: str = "template0") -> Iterator[str]:
-    """URL of a new database, which is dropped in the end: hundreds of them slow each other down."""
+    """URL of a new database, which is dropped at the end: hundreds of them slow each other down."""
     url = _new_database(server, template)
     try:
         yield url
@@ -165,7 +165,7 @@ def _database(server: str, template: str = "template0") -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def new_postgres_url(postgres_server, postgres_template) -> Callable[[], str]:
-    """Makes PostgreSQL databases with the schema of this version; returns their URLs."""
+    """Creates PostgreSQL databases with the schema of this version; returns their URLs."""
     return lambda: _new_database(postgres_server, postgres_template)
 
 
@@ -185,7 +185,7 @@ def pytest_generate_tests(metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory) -> Path:
-    """A SQLite file with an upgraded schema, to be copied."""
+    """A SQLite file with the present schema, to be copied."""
     path: Path = tmp_path_factory.mktemp("template") / "fairserve.sqlite3"
     engine = connect(f"sqlite:///{path}")
     upgrade(engine)

@@ -70,7 +70,7 @@ def server(tmp_path_factory):
 
 
 def run_example(name, server, key):
-    """What the program printed."""
+    """Run a program of examples/ and return its output."""
     environment = {
         **os.environ,
         **QUIET,
@@ -92,7 +92,7 @@ def run_example(name, server, key):
 
 
 def graph_of(server, run_id, key):
-    """Calls by agent and stage, and edges between agents, as the server shows the run."""
+    """Return calls by agent and stage, and edges between agents, as the server shows the run."""
     found = server.request("GET", f"/v1/interactions/{run_id}/graph", key)
     assert {node["state"] for node in found["nodes"]} == {"completed"}
     agents = {node["id"]: (node["agent"], node["stage"]) for node in found["nodes"]}
@@ -101,7 +101,7 @@ def graph_of(server, run_id, key):
 
 
 def edges_between(stages):
-    """Every call of a stage follows all of the stage before."""
+    """Return the edges if every call of a stage follows all of the previous stage."""
     by_stage = {}
     for (agent, stage), calls in stages.items():
         by_stage.setdefault(stage, []).append(((agent, stage), calls))
@@ -130,8 +130,8 @@ def test_an_example_is_one_run_of_its_agents(name, server):
     assert bool(before) == (name == "declared_program.py")
     printed = re.fullmatch(r"run (\S+): (\w+), (\d+) calls", last)
     assert printed is not None
-    run_id, state, told = printed.groups()
-    assert (state, int(told)) == ("complete", calls)
+    run_id, state, reported = printed.groups()
+    assert (state, int(reported)) == ("complete", calls)
     nodes, edges = graph_of(server, run_id, key)
     assert nodes == wanted
     assert edges == {**edges_between(wanted), **BEYOND.get(name, {})}

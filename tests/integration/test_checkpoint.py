@@ -1,4 +1,4 @@
-"""``serve --model DIR``: a checkpoint of one's own, from the folder to the client."""
+"""``serve --model DIR``: a checkpoint of the operator's own, from its folder to the client."""
 
 from checkpoints import write_checkpoint
 from live_server import LiveServer
@@ -7,7 +7,7 @@ MESSAGES = [{"role": "user", "content": "Tell me about tides."}]
 
 
 def greedy(folder, tokens):
-    """transformers' own answer."""
+    """Return the greedy answer of transformers."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -21,7 +21,7 @@ def greedy(folder, tokens):
 
 
 def test_a_checkpoint_is_served_as_transformers_would(tmp_path):
-    """By a server that begins with nothing, and its own worker."""
+    """The server starts without data, with an embedded worker."""
     folder = tmp_path / "tides-llama"
     folder.mkdir()
     write_checkpoint(folder, "llama")

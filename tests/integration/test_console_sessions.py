@@ -1,5 +1,6 @@
-"""Sign-ins to the console: how they begin, and everything that ends them."""
+"""Sign-ins to the console: their begin, and everything that ends them."""
 
+import asyncio
 from datetime import timedelta
 
 import pytest
@@ -8,14 +9,15 @@ from sqlalchemy import func, select
 
 from fairserve.platform.background.retention import delete_old
 from fairserve.platform.console import sessions
-from fairserve.platform.console.sessions import MOST_PER_KEY, begin, delete_over, end, find
+from fairserve.platform.console.sessions import MOST_PER_KEY, begin, end, find
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.console import ConsoleSession
 from fairserve.platform.server.settings import Settings
+from fairserve.platform.tenancy.keys.sessions import delete_expired
 
 
 class World:
-    """A tenant that signs in, at a time that moves when it is told to."""
+    """A tenant that signs in, with a clock that the test moves."""
 
     def __init__(self, management):
         self.management = management
@@ -29,9 +31,8 @@ class World:
         self.now = utc_now()
 
     def sign_in(self, key=None):
-        principal = self.management.state.authenticator.authenticate_sync(
-            key or self.tenant["api_key"]
-        )
+        authenticator = self.management.state.authenticator
+        principal = asyncio.run(authenticator.authenticate(key or self.tenant["api_key"]))
         with self.sessions.begin() as session:
             return begin(session, principal, self.settings.tenancy, self.now)
 
@@ -52,7 +53,7 @@ def world(management):
     return World(management)
 
 
-def test_a_cookie_stands_for_its_key(world):
+def test_a_cookie_represents_its_key(world):
     token = world.sign_in()
     viewer = world.viewer(token)
     assert viewer.tenant_id == world.tenant["id"]
@@ -141,7 +142,7 @@ def test_what_is_over_is_deleted(world):
     assert world.rows == 1, "by the next sign-in"
     world.later(hours=9)
     with world.sessions.begin() as session:
-        assert delete_over(session, world.settings.tenancy, world.now) == 1
+        assert delete_expired(session, world.settings.tenancy, world.now) == 1
     assert world.rows == 0
     world.now = utc_now() - timedelta(days=1)
     world.sign_in()

@@ -1,4 +1,4 @@
-"""The ledger: exactly one row per call, honest sums, and a retention."""
+"""The ledger: exactly one row per call, correct sums, and retention."""
 
 import math
 import uuid
@@ -13,6 +13,7 @@ from call_records import call_record
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, select
+from usage_histories import roll_up_uncommitted
 
 from fairserve.platform.control.record import CallRecord, InteractionRecord
 from fairserve.platform.db import keys
@@ -25,7 +26,7 @@ from fairserve.platform.reporting.usage.repository import (
     upsert_calls,
     upsert_interactions,
 )
-from fairserve.platform.reporting.usage.rollups import roll_up_all
+from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.reporting.usage.schemas import GROUPS, Sums, UsageQuery
 from fairserve.platform.serving.interactions import repository as runs
 from fairserve.scheduling.events import CallOutcome
@@ -81,7 +82,7 @@ RUN = InteractionRecord(
 
 @databases.ON_BOTH
 def test_the_calls_of_a_run_are_those_of_its_tenant_and_app(sessions):
-    """Clients name their runs, so others have the same names; in merged ledgers apps may, too."""
+    """Clients name their runs, so others may use the same names; in merged ledgers apps may, too."""
     others = {
         "tenant": replace(CALL, call_id="c3", tenant="tn_b"),
         "app": replace(CALL, call_id="c4", app="app_b"),
@@ -235,7 +236,7 @@ days = st.none() | st.dates(date(2026, 2, 26), date(2026, 3, 4))
 
 
 def plain_sums(calls):
-    """What the report must say, in plain Python."""
+    """Return the expected report, computed in plain Python."""
     sums = Sums()
     for call in calls:
         if not call.charged:
@@ -277,7 +278,7 @@ def test_usage_is_the_plain_sum_over_the_ledger(
     query = {"limit": 1000, "group_by": group_by, "user": user, "from": first, "to": last}
     with sessions() as session:  # never committed: every example starts with an empty ledger
         upsert_calls(session, calls)
-        roll_up_all(session)
+        roll_up_uncommitted(session)
         found = report(
             session,
             UsageQuery(**{name: value for name, value in query.items() if value is not None}),
@@ -352,7 +353,7 @@ def test_usage_is_the_plain_sum_over_the_ledger(
 def test_users_of_two_tenants_are_never_summed_together(sessions):
     with sessions.begin() as session:
         upsert_calls(session, [CALL, replace(CALL, call_id="c9", tenant="tn_b")])
-        roll_up_all(session)
+    assert roll_up(sessions)
     with sessions() as session:
         found = report(session, UsageQuery(group_by="user"), tenant_id=None, app_id=None)
     assert found.group_by == ["tenant", "user"]
@@ -374,7 +375,7 @@ def test_days_are_utc_to_the_last_second(sessions):
                 for number, moment in enumerate(moments)
             ],
         )
-        roll_up_all(session)
+    assert roll_up(sessions)
     with sessions() as session:
         found = report(session, UsageQuery(group_by="day"), tenant_id=None, app_id=None)
         one = report(session, UsageQuery(to=date(2026, 3, 1)), tenant_id=None, app_id=None)

@@ -59,7 +59,7 @@ def count(sessions, model):
 
 
 @databases.ON_BOTH
-def test_what_is_saved_comes_back(apps):
+def test_saved_programs_are_restored(apps):
     insert(apps, saved())
     assert repository.find(apps, KEY) == saved()
     assert repository.find(apps, KEY._replace(app="b")) is None
@@ -106,7 +106,7 @@ def test_a_program_of_no_app_is_none(apps):
         insert(apps, saved(KEY._replace(app="c")))
 
 
-def test_programs_under_way_the_oldest_first(apps):
+def test_running_programs_are_listed_oldest_first(apps):
     keys = [KEY._replace(run_id=name) for name in ("c", "a", "b")]
     for number, key in enumerate(keys):
         insert(apps, saved(key, created_at=NOW + timedelta(seconds=number)))
@@ -122,7 +122,7 @@ def test_programs_under_way_the_oldest_first(apps):
         (App, "a", "deleted_at", "its app was deleted"),
     ],
 )
-def test_programs_of_what_was_stopped_may_not_go_on(apps, table, id, column, reason):
+def test_programs_of_stopped_owners_do_not_continue(apps, table, id, column, reason):
     insert(apps, saved())
     insert(apps, saved(KEY._replace(run_id="second")))
     with apps.begin() as session:

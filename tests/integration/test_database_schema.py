@@ -1,4 +1,4 @@
-"""Schema migrations: up, down, no drift from the models; and which servers accept a schema."""
+"""Schema migrations: up, down, no drift from the models; and the schemas that a server accepts."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ HEAD = schema.required_revision()
 
 
 @databases.ON_BOTH
-def test_upgrade_creates_what_the_models_say(empty):
+def test_upgrade_creates_the_tables_of_the_models(empty):
     schema.upgrade(empty)
     with empty.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})

@@ -1,4 +1,4 @@
-"""The upgrade that gives stored user ids their one spelling: a block holds for whoever was meant."""
+"""The upgrade that normalises stored user ids: a block still applies to the same user."""
 
 from datetime import UTC, datetime
 
@@ -34,7 +34,7 @@ def empty(database_url):
 
 
 def revisions():
-    """The revision before the upgrade, and its own."""
+    """The revision before the upgrade, and that of the upgrade."""
     scripts = ScriptDirectory.from_config(schema.alembic_config())
     (found,) = [each for each in scripts.walk_revisions() if NAME in each.path]
     return found.down_revision, found.revision

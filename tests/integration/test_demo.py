@@ -1,4 +1,4 @@
-"""The real demo, scaled down: real servers, workers and clients, to the end and with nothing left."""
+"""The real demo, scaled down: real servers, workers and clients, which all end with it."""
 
 import json
 import os
@@ -22,12 +22,12 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
 
 
 def _heed_interrupts():
-    """A shell starts its background jobs with SIGINT ignored, and children inherit that."""
+    """Accept SIGINT: a shell starts its background jobs with SIGINT ignored, which children inherit."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class DemoProcess:
-    """``fairserve demo`` as a process whose descendants are known by a mark in their environment."""
+    """``fairserve demo`` as a process whose descendants carry a mark in their environment."""
 
     def __init__(self, folder, *arguments):
         self.mark = f"{MARK}={uuid.uuid4()}"
@@ -44,7 +44,7 @@ class DemoProcess:
         )
 
     def left(self):
-        """Ids and command lines of the processes that carry the mark."""
+        """Return ids and command lines of the processes that carry the mark."""
         found = {}
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
@@ -56,7 +56,7 @@ class DemoProcess:
         return found
 
     def assert_nothing_left(self):
-        """No process and no folder, at once: the demo itself waited for their ends."""
+        """Check at once that no process and no folder is left: the demo waits for their ends."""
         assert not self.left()
         assert not list(self.folder.glob("fairserve-demo-*"))
 
@@ -64,7 +64,7 @@ class DemoProcess:
 @pytest.mark.deep
 @pytest.mark.timeout(600)
 def test_demo_end_to_end(tmp_path):
-    """A limit per minute cuts runs that fairserve lets finish."""
+    """A limit per minute cuts runs that the system ``fairserve`` lets finish."""
     folder = tmp_path / "tmp"
     folder.mkdir()
     out = tmp_path / "demo.json"

@@ -1,4 +1,4 @@
-"""Makers of exports: leases, attempts, outages, kills, several at once."""
+"""Export jobs: leases, attempts, outages, kills, several processes at once."""
 
 import subprocess
 import sys
@@ -66,8 +66,8 @@ def test_after_three_lost_attempts_it_fails(world, monkeypatch):
     assert world.make() == 0
 
 
-def test_what_is_made_again_is_not_mixed_with_what_was(world, monkeypatch):
-    """The dead maker was only slow: what it writes afterwards is nobody's."""
+def test_the_parts_of_two_attempts_are_not_mixed(world, monkeypatch):
+    """A slow process that counts as dead writes nothing into the next attempt."""
     whole = whole_file(world)
     export = world.ask(**LISTED)
     real = PartWriter._write_part
@@ -124,7 +124,7 @@ def test_an_export_that_is_deleted_while_it_is_made_leaves_nothing(world, monkey
     assert world.parts() == {}
 
 
-def test_what_is_stopped_is_given_back(world):
+def test_a_stopped_export_is_released(world):
     export = world.ask(**LISTED)
     asked = []
 
@@ -144,7 +144,7 @@ def away():
     return OperationalError("SELECT 1", {}, Exception("the server closed the connection"))
 
 
-def test_an_outage_is_waited_for_and_is_no_attempt(world, monkeypatch):
+def test_an_outage_is_waited_for_and_costs_no_attempt(world, monkeypatch):
     whole = whole_file(world)
     export = world.ask(**LISTED)
     failures = iter(range(12))
@@ -196,13 +196,13 @@ def test_a_commit_whose_answer_was_lost_changes_nothing(world, monkeypatch):
             return world.sessions()
 
     claimed = claims.claim(world.sessions, world.now, timedelta(hours=1))
-    patient = work.Patience(lambda: False, lambda pause_s: None)
+    patient = work.RetryWhileDbDown(lambda: False, lambda pause_s: None)
     work._make(Sessions(), world.settings, claimed, patient, world.now)
     assert len(lost) > 10
     assert world.file(export).content == whole
 
 
-def test_nobody_waits_for_ever(world, monkeypatch):
+def test_waiting_for_the_database_is_bounded(world, monkeypatch):
     world.ask(**LISTED)
     pauses = []
 
@@ -222,7 +222,7 @@ def test_nobody_waits_for_ever(world, monkeypatch):
     ("query", "reason"),
     [
         ({"zone": "Mars/Base"}, "no such time zone"),
-        ({"group_by": ["galaxy"]}, "not allowed any more"),
+        ({"group_by": ["galaxy"]}, "no longer allowed"),
     ],
 )
 def test_a_wrong_export_fails_at_once_with_its_reason(world, query, reason):
@@ -245,7 +245,7 @@ def test_a_fault_of_ours_fails_at_once_and_is_logged(world, monkeypatch, caplog)
     export = world.ask(**LISTED)
     monkeypatch.setattr(content.interactions, "count", lambda *args, **more: 1 / 0)
     assert world.make() == 1
-    assert world.look(export)["error"] == "an internal error; the server's log tells more"
+    assert world.look(export)["error"] == "internal error; see the server's log"
     assert "ZeroDivisionError" in caplog.text
 
 
@@ -334,7 +334,7 @@ make_exports(session_factory(connect(url)), Settings())
 
 @pytest.mark.parametrize("where", ["_write_part", "_check_room"])
 def test_a_maker_that_is_killed_is_followed_by_another(world, engine, where):
-    """Between two parts, and within the transaction of one."""
+    """The kill comes between two parts, or within the transaction of one."""
     whole = whole_file(world)
     export = world.ask(**LISTED)
     url = engine.url.render_as_string(hide_password=False)

@@ -1,4 +1,4 @@
-"""Report exports over HTTP: what is asked for, who sees it, what is in the file, what is refused."""
+"""Report exports over HTTP: requests, access, contents of files, rejections."""
 
 import csv
 import hashlib
@@ -17,7 +17,7 @@ from fairserve.platform.db.exports import ReportExport
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.reporting.exports import content, interaction_files, parts, service
 from fairserve.platform.reporting.usage.repository import upsert_calls
-from fairserve.platform.reporting.usage.rollups import roll_up_all
+from fairserve.platform.reporting.usage.rollups import roll_up
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def plain(page):
 
 
 def listed(world, key, path, **query):
-    """All interactions, page by page."""
+    """Return all interactions, read page by page."""
     found = []
     while True:
         page = world.management.call(key, "GET", path, limit=7, offset=len(found), **query)
@@ -98,19 +98,19 @@ def test_interactions_are_all_that_the_pages_list(world, monkeypatch, query):
         assert [float(row["cost"]) for row in rows] == [row["cost"] for row in expected]
         file = pq.ParquetFile(io.BytesIO(made["parquet"].content))
         assert (file.num_row_groups > 1) == (len(expected) > 12)
-        told = [
+        audited = [
             row | {"cost": float(row["cost"])}
             | {name: row[name].isoformat().replace("+00:00", "Z") for name in TIMES}
             for row in file.read().to_pylist()
         ]  # fmt: skip
-        assert told == expected
+        assert audited == expected
         assert str(file.schema_arrow.field("cost").type) == "decimal128(38, 9)"
 
 
 TIMES = ("opened_at", "ended_at")
 
 
-def test_nothing_to_tell_is_a_file_too(world):
+def test_an_empty_report_is_a_file_too(world):
     for format, lines in (("json", 0), ("csv", 1), ("parquet", None)):
         made = world.made(kind="interactions", format=format, user="nobody")
         if lines is None:
@@ -181,7 +181,7 @@ def test_after_its_time_an_export_is_gone(world):
     assert world.parts(), "nobody has cleaned up yet"
 
 
-def test_what_cannot_be_made_says_why_and_has_no_file(world, monkeypatch):
+def test_an_impossible_export_has_an_error_and_no_file(world, monkeypatch):
     monkeypatch.setattr("fairserve.platform.reporting.usage.formats.MAX_ROWS", 1)
     export = world.ask(group_by="user", format="csv")
     assert world.make() == 1
@@ -213,12 +213,12 @@ def test_what_is_wrong_is_refused_when_it_is_asked_for(world):
     (call,) = calls(9, 1, start=START - 200 * 86_400)
     with world.sessions.begin() as session:
         upsert_calls(session, [replace(call, tenant=world.one["id"])])
-        roll_up_all(session)
+    assert roll_up(world.sessions)
     assert world.ask(status=400, group_by="hour")["error"]["param"] == "from"
     assert world.management.call(world.key, "GET", PATH)["total"] == 0
 
 
-def test_a_missing_extra_is_told_at_once(world, monkeypatch):
+def test_a_missing_extra_is_an_error_at_once(world, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     for query in ({"format": "parquet"}, {"format": "parquet", "kind": "interactions"}):
@@ -330,7 +330,7 @@ def test_bytes_are_bounded_for_a_tenant_and_in_all(world, monkeypatch):
     world.make()
     assert "(export_max_bytes)" in world.look(refused)["error"]
     world.set(export_max_bytes=size)
-    assert "no room" in world.ask(world.other["api_key"], status=429)["error"]["message"]
+    assert "is full" in world.ask(world.other["api_key"], status=429)["error"]["message"]
 
 
 def test_the_audit_log_names_no_user(world):
@@ -341,8 +341,8 @@ def test_the_audit_log_names_no_user(world):
             select(AuditEntry).where(AuditEntry.target == export["id"]).order_by(AuditEntry.at)
         ).all()
     assert [row.action for row in rows] == ["export.create", "export.delete"]
-    told = {"kind": "interactions", "format": "json", "app": None, "names_users": True}
-    assert (rows[0].after, rows[1].before) == (told, told)
+    audited = {"kind": "interactions", "format": "json", "app": None, "names_users": True}
+    assert (rows[0].after, rows[1].before) == (audited, audited)
 
 
 def test_what_may_name_users_is_known(world):

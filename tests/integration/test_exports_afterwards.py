@@ -1,4 +1,4 @@
-"""What becomes of exports afterwards: expiry, erasure, purge; and how much memory a maker needs."""
+"""Expiry, erasure and purge of exports, and the memory that an export needs."""
 
 import gc
 import tracemalloc
@@ -62,7 +62,7 @@ def test_an_expiry_that_was_cut_off_is_finished_by_the_next(world, monkeypatch):
 
 
 def test_parts_of_no_file_go(world, monkeypatch):
-    """What a maker left that was stopped, and nobody has taken up its export yet."""
+    """Parts of an attempt that was stopped, before another process claims the export."""
     export = world.ask(**LISTED)
     revive = killed_after(monkeypatch, 3)
     with pytest.raises(Killed):
@@ -75,13 +75,13 @@ def test_parts_of_no_file_go(world, monkeypatch):
     assert world.parts() == {}
 
 
-def test_what_nobody_makes_fails_in_the_end(world):
+def test_an_export_that_nobody_makes_fails_in_the_end(world):
     export = world.ask(**LISTED)
     world.at += WAIT
     assert world.expire() == 0
     world.at += LATER
     assert world.expire() == 1
-    assert "does a server run" in world.look(export)["error"]
+    assert "a server is running" in world.look(export)["error"]
     assert world.make() == 0
 
 
@@ -125,7 +125,7 @@ def test_an_erasure_takes_what_may_name_the_user(world, monkeypatch):
 
 
 def test_an_erasure_voids_what_is_being_made(world, monkeypatch):
-    """It has read the user's rows already."""
+    """The attempt has read the user's rows already."""
     export = world.ask(**LISTED)
     real = PartWriter._write_part
     erased = []
@@ -164,7 +164,7 @@ def test_a_purge_takes_the_exports(world, kind):
 
 @pytest.mark.parametrize("format", ["csv", "json", "parquet"])
 def test_memory_does_not_grow_with_the_file(world, monkeypatch, format):
-    """Peaks of Python's and Arrow's memory while ten times as many interactions are exported."""
+    """Compares peaks of Python's and Arrow's memory for ten times as many interactions."""
     monkeypatch.setattr(content, "PAGE_ROWS", 200)
     monkeypatch.setattr(content.interactions, "count", lambda *args, **more: 1)
     monkeypatch.setattr(parts, "PART_BYTES", 1 << 16)

@@ -1,4 +1,4 @@
-"""The promise, with a torch engine: a flood is refused only under overload, a run never.
+"""The promise, with a torch engine: a flood is rejected only under overload, a run in progress never.
 
 Without overload the same flood is served in full: ``test_gateway/test_scripted_workers.py``.
 """
@@ -31,7 +31,7 @@ def say(client, user, *, tokens=48, **headers):
 
 
 class Flood:
-    """So many calls of one user at once, each an interaction of its own."""
+    """A number of simultaneous calls of one user, each an interaction of its own."""
 
     def __init__(self, server, key, *, threads, calls):
         self.server, self.key, self.calls = server, key, calls
@@ -72,7 +72,7 @@ class Flood:
             assert not thread.is_alive()
 
 
-def test_a_flood_is_refused_under_overload_and_a_run_under_way_completes(tmp_path):
+def test_a_flood_is_rejected_under_overload_and_a_run_in_progress_completes(tmp_path):
     with (
         running("--kv-tokens", "1024") as worker,
         SharedLiveServer(tmp_path, worker_url=worker.url) as server,

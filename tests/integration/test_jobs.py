@@ -8,7 +8,6 @@ import pytest
 from sqlalchemy.exc import OperationalError
 from until import settle, until
 
-from fairserve.platform.background.jobs import command
 from fairserve.platform.background.jobs.in_process import JobsInProcess
 from fairserve.platform.background.jobs.job import Job, JobContext
 from fairserve.platform.background.jobs.jobs import JOBS
@@ -21,13 +20,14 @@ from fairserve.platform.background.jobs.passes import (
     state_of,
 )
 from fairserve.platform.db.key_hash import KeyHasher
+from fairserve.platform.server.commands import jobs as command
 from fairserve.platform.server.settings import Settings
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class World:
-    """One job that does what it is told, and a clock that is set."""
+    """One job with a given result, and a clock that the test sets."""
 
     def __init__(self, sessions, tmp_path):
         settings = Settings(data_dir=tmp_path / "data")

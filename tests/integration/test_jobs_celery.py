@@ -36,8 +36,8 @@ from fairserve.platform.db.profiles import ProfileVersion
 from fairserve.platform.db.usage import UsageCalls, UsageDirty
 from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint
 from fairserve.platform.reporting.usage.reconcile import compare
+from fairserve.platform.server.lifecycle import Platform
 from fairserve.platform.server.settings import Settings
-from fairserve.platform.server.wiring import Platform
 from fairserve.platform.tenancy.profiles.learning import learn_profiles
 
 APPS = 3
@@ -69,7 +69,7 @@ class Deployment:
         self._worker = None
 
     def worker(self, *flags):
-        """The worker that runs, or a new one."""
+        """Return the running worker, or start one."""
         if self._worker is None:
             self._worker = self.process("worker", *flags).start()
         return self._worker
@@ -79,12 +79,12 @@ class Deployment:
         self._worker = None
 
     def stop_worker(self):
-        """As an operator does; returns the exit code."""
+        """Stop the worker as an operator does; return the exit code."""
         worker, self._worker = self._worker, None
         return worker.stop()
 
     def close(self):
-        """End whatever still runs."""
+        """End all processes that still run."""
         for process in (self.beat, self._worker):
             if process is not None and process.process.poll() is None:
                 process.kill()
@@ -110,7 +110,7 @@ class Deployment:
             return session.scalar(select(func.count()).select_from(what).where(*where))
 
     def new_apps(self):
-        """Apps of a tenant that wants to know of every run."""
+        """Create apps of a tenant that subscribes to every run."""
         now = datetime.now(UTC)
         with self.sessions.begin() as session:
             session.add(Tenant(id="tn_1", name="acme", created_at=now))
@@ -149,13 +149,13 @@ class Deployment:
                 )
 
     def let_leases_expire(self):
-        """The leases that killed workers held on deliveries end now, not in some seconds."""
+        """Expire the leases that killed workers held on deliveries, instead of waiting for seconds."""
         with self.sessions.begin() as session:
             leased = update(WebhookDelivery).where(WebhookDelivery.lease_until.is_not(None))
             session.execute(leased.values(lease_until=utc_now()))
 
     def served(self, runs):
-        """What a server's ledger writes: a batch of interactions of two calls each."""
+        """Write a batch of interactions of two calls each, as a server's ledger does."""
         calls, over = [], []
         for _ in range(runs):
             self.calls += 1
@@ -187,7 +187,7 @@ class Deployment:
                     **owned,
                 )
             )
-        self.server._write_rows(Rows(calls, over))
+        self.server.storage.rows.write(Rows(calls, over))
 
 
 @pytest.fixture(scope="module")
@@ -254,7 +254,7 @@ def test_a_queue_without_workers_does_not_grow(deployment):
 
 @pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.deep)])
 def test_workers_that_are_killed_leave_everything_right(deployment, kills, seed):
-    """At random points, while rows are being written. Totals, profiles and webhooks are right."""
+    """Kills come at random points, while rows are written. Totals, profiles, webhooks are right."""
     rng = random.Random(seed)
     for _ in range(kills):
         before = deployment.redis.llen(QUEUE)
@@ -270,8 +270,8 @@ def test_workers_that_are_killed_leave_everything_right(deployment, kills, seed)
     eventually(lambda: deployment.count(ProfileVersion) >= APPS, deployment.log)
     eventually(lambda: not deployment.count(*PENDING), deployment.log)
     received = deployment.receiver.received
-    told = [json.loads(each.body)["data"]["interaction_id"] for each in received]
-    assert set(told) == {f"r{number}" for number in range(1, deployment.calls + 1)}
+    run_ids = [json.loads(each.body)["data"]["interaction_id"] for each in received]
+    assert set(run_ids) == {f"r{number}" for number in range(1, deployment.calls + 1)}
     assert len({each.id for each in received}) == deployment.calls
     found = compare(deployment.sessions, None, None)
     assert found.differences == []
@@ -291,12 +291,12 @@ def test_workers_that_are_killed_leave_everything_right(deployment, kills, seed)
 
 
 def _took(deployment, before):
-    """A worker has taken a message."""
+    """Return whether a worker has taken a message."""
     return deployment.redis.hlen("unacked") or deployment.redis.llen(QUEUE) < before
 
 
 def test_a_job_that_is_requested_while_redis_is_away_is_no_error(tmp_path, caplog, monkeypatch):
-    """And the request does not wait for Redis."""
+    """The request does not wait for Redis either."""
     monkeypatch.setattr("kombu.utils.functional.sleep", lambda _: pytest.fail("it waits"))
     url = f"redis://127.0.0.1:{free_port()}/0"
     JobsOnCelery(Settings(data_dir=tmp_path, redis_url=url)).request("rollup")

@@ -1,4 +1,4 @@
-"""A run of 10,000 calls: whatever shows it has a bound, and is made off the event loop."""
+"""A run of 10,000 calls: every view of it is bounded, and made off the event loop."""
 
 import asyncio
 from dataclasses import replace
@@ -18,7 +18,7 @@ MAX_BYTES = 1_500_000
 
 @pytest.fixture
 def large(management):
-    """A key of the app, and what its run's calls are called."""
+    """A key of the app, and the names of its run's calls."""
     tenant = management.tenant("one")
     app = management.new_app(tenant)
     owner = {"tenant": tenant["id"], "app": app["id"], "interaction_id": RUN, "user": "u"}

@@ -1,4 +1,4 @@
-"""Profiles learned from the ledger's rows: versions, modes, what control hears."""
+"""Profiles learned from the ledger's rows: versions, modes, events for control."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -13,7 +13,7 @@ from fairserve.platform.control.record import InteractionRecord
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.profiles import ProfileVersion
 from fairserve.platform.reporting.usage.repository import upsert_calls, upsert_interactions
-from fairserve.platform.reporting.usage.rollups import roll_up_all
+from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.tenancy.apps.control_events import load_control_events
 from fairserve.platform.tenancy.profiles.learning import STEADY, learn_profiles
 from fairserve.platform.tenancy.profiles.news import ProfileNews, profile_versions
@@ -43,7 +43,7 @@ class World:
         self.runs = 0
 
     def served(self, runs, calls=2, tokens=(400, 50, 100), *, ended=True, minutes_ago=1.0):
-        """So many interactions of so many calls."""
+        """Write a number of interactions of a number of calls."""
         at = (NOW - timedelta(minutes=minutes_ago)).timestamp()
         owner = {"tenant": self.tenant["id"], "app": self.app["id"]}
         records, over = [], []
@@ -88,7 +88,7 @@ class World:
         return self.management.call(self.management.admin, "PUT", path, body, status=status)
 
     def in_control(self):
-        """What control was told of the app, and what it would be told at a start."""
+        """Return the profile that control got by events, and the one it would load at a start."""
         with self.sessions() as session:
             (event,) = load_control_events(session, OPTIONS)
         return event.profile
@@ -184,9 +184,9 @@ def test_declaring_again_does_not_undo_what_was_learned(world):
         world.management.call(world.tenant["api_key"], "PATCH", world.path, {"profile": profile})
         held = world.view()["in_force"]
         assert held["profile"]["stages"] == before["profile"]["stages"]
-        told = world.management.control.events[-1].profile
-        assert told.idle_timeout_s == 30 + factor
-        assert told == world.in_control()
+        profile = world.management.control.events[-1].profile
+        assert profile.idle_timeout_s == 30 + factor
+        assert profile == world.in_control()
     assert world.learn() == 0
 
 
@@ -267,15 +267,14 @@ def test_another_tenant_sees_none_of_it(world):
 
 def test_a_tenant_that_registers_app_after_app_is_believed_less_and_less(world):
     world.served(runs=30)  # calls of 400, 50, 100 and of 800, 50, 100 tokens
-    with world.sessions.begin() as session:
-        roll_up_all(session)
+    assert roll_up(world.sessions)
 
     def new_app(name):
         body = {"name": name, "profile": PROFILE}
         app = world.management.call(world.tenant["api_key"], "POST", "/v1/apps", body, status=201)
-        told = world.management.control.events[-1]
-        assert told.app == app["id"]
-        return app, told.profile.believed_tokens
+        event = world.management.control.events[-1]
+        assert event.app == app["id"]
+        return app, event.profile.believed_tokens
 
     believed = [new_app(f"new {number}") for number in range(4)]
     assert [tokens for _, tokens in believed] == [4800, 4800, 800, 800]

@@ -1,4 +1,4 @@
-"""A real server learns an app's profile from its calls, and control goes by it."""
+"""A real server learns an app's profile from its calls, and control applies it."""
 
 import contextlib
 import sqlite3
@@ -57,7 +57,7 @@ def test_a_server_learns_what_calls_use(tmp_path):
         assert get("/admin/jobs")["done_by"] == "here"
 
         def predicts_less():
-            """Return whether control has predicted fewer output tokens than a call may generate."""
+            """Return the usage that control expects of a call."""
             call(0, max_tokens=50)
             path = tmp_path / "data/fairserve.sqlite3"
             with contextlib.closing(sqlite3.connect(path)) as db:

@@ -1,4 +1,4 @@
-"""The lease of the database: never two servers at once, through outages, partitions and restarts."""
+"""The lease of the database: never two active servers, through outages, partitions and restarts."""
 
 import random
 import sys
@@ -25,7 +25,7 @@ LEASE_S = 60.0
 
 
 class Server:
-    """A lease with a clock and a connection of its own; ``step`` is what its thread does in a second."""
+    """A lease with a clock and a connection of its own; ``step`` is one second of its thread."""
 
     def __init__(self, url, name, clock, *, guard=None):
         self.engine = connect(url, pool_size=1)
@@ -47,7 +47,7 @@ class Server:
 
 @pytest.fixture
 def server(engine):
-    """Makes servers of one database."""
+    """Creates servers of one database."""
     made = []
     url = engine.url.render_as_string(hide_password=False)
 
@@ -172,7 +172,7 @@ def test_of_two_that_wait_one_takes_it(server):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_never_do_two_admit_at_once(server, seed):
-    """Servers that are cut off, look, renew and end at random, each with a clock of its own."""
+    """Servers are cut off, check, renew and end at random, each with a clock of its own."""
     chance = random.Random(seed)
     servers = [server(f"server {number}") for number in range(3)]
     takeovers = 0

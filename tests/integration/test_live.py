@@ -1,4 +1,4 @@
-"""What operators see of a server at work, over HTTP: arrays by time, clients, all tenants' runs."""
+"""Live views for operators over HTTP: arrays by time, clients, runs of all tenants."""
 
 import pytest
 from processes import eventually

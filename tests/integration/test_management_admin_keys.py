@@ -1,4 +1,4 @@
-"""Admin keys: several of them with names, and the end of one that leaked. One always stays."""
+"""Admin keys: several with names, revocation of a leaked one. The last one cannot be revoked."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -32,7 +32,7 @@ class Operators:
         return self.management.client.get("/admin/tenants", headers=headers).status_code == 200
 
     def sign_in(self, key):
-        """A browser that has signed in; its client has a cookie."""
+        """Return a signed-in browser, a client with a cookie."""
         client = self.management.client
         client.cookies.clear()
         answer = client.post("/console/sign-in", data={"key": key}, follow_redirects=False)
@@ -87,7 +87,7 @@ def test_one_key_without_an_end_stays(operators):
 
 @ON_POSTGRESQL
 def test_two_operators_cannot_revoke_the_last_two_keys(operators):
-    """The second waits for the first, and then sees what it did."""
+    """The second request waits for the first one and sees its result."""
     second = operators.new("second")
     sessions = operators.management.state.session_factory
     with sessions.begin() as session:

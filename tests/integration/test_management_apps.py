@@ -1,5 +1,6 @@
 """Tenants, apps, keys and users over HTTP."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -48,7 +49,7 @@ def test_a_tenant_registers_an_app_and_control_learns_it(management):
         assert load_control_events(session, LearningOptions()) == [event]
     read = management.call(tenant["api_key"], "GET", f"/v1/apps/{app['id']}")
     assert read == {name: app[name] for name in read}
-    principal = management.state.authenticator.authenticate_sync(app["api_key"])
+    principal = asyncio.run(management.state.authenticator.authenticate(app["api_key"]))
     assert (principal.scope, principal.tenant_id, principal.app_id) == (
         "app",
         tenant["id"],
@@ -57,7 +58,7 @@ def test_a_tenant_registers_an_app_and_control_learns_it(management):
 
 
 def test_only_an_admin_sets_the_weight_of_an_app(management):
-    """Or a tenant would give one of its apps the share of the others, and of the tenants beside it."""
+    """Otherwise a tenant could take the share of other tenants for one of its apps."""
     tenant = management.tenant("acme")
     app = management.new_app(tenant)
     path, body = f"/v1/apps/{app['id']}", {"name": "b", "profile": PROFILE, "weight": 9}

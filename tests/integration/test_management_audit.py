@@ -1,4 +1,4 @@
-"""The audit log: a row for every change that an administrator makes, and no secret in any."""
+"""The audit log: a row for every change by an administrator, and no secret in any."""
 
 import json
 import re
@@ -138,8 +138,8 @@ def test_every_change_has_a_row_and_no_row_has_a_secret(management):
         assert {item["actor"] for item in newest} == {management.admin[:12]}
         seen = now
     log = json.dumps(management.call(management.admin, "GET", "/admin/audit", limit=1000))
-    told = "".join(management.bodies)
-    keys = set(re.findall(r'"(?:api_key|secret)":"([^"]+)"', told))
+    bodies = "".join(management.bodies)
+    keys = set(re.findall(r'"(?:api_key|secret)":"([^"]+)"', bodies))
     assert len(keys) == 10 + 2
     with management.state.session_factory() as session:
         secrets = {*keys, management.admin, *session.scalars(select(ApiKey.key_hash))}
@@ -149,7 +149,7 @@ def test_every_change_has_a_row_and_no_row_has_a_secret(management):
 
 
 def give_up(management):
-    """Only what is not pending can be sent again."""
+    """Mark a delivery as dead: only one that is not pending can be sent again."""
     with management.state.session_factory.begin() as session:
         session.execute(update(WebhookDelivery).values(state="dead"))
 
@@ -169,7 +169,7 @@ def test_a_refused_change_leaves_no_row(management):
     assert count(management) == seen
 
 
-def test_a_row_tells_before_and_after(management):
+def test_a_row_has_the_values_before_and_after(management):
     tenant = management.tenant("acme")
     path = f"/admin/tenants/{tenant['id']}"
     management.call(management.admin, "PATCH", path, {"name": "again", "contract": CONTRACT})

@@ -1,4 +1,4 @@
-"""Contracts, weights and users' settings over HTTP."""
+"""Quotas, weights and users' settings over HTTP."""
 
 from itertools import product
 
@@ -50,7 +50,7 @@ def contracts(management):
 
 
 def known(events):
-    """What control knows after these events."""
+    """Return the state of control after these events."""
     directory = Directory()
     for event in events:
         directory.take(event)
@@ -58,18 +58,18 @@ def known(events):
 
 
 def same_after_a_restart(management):
-    """Whether control would know at its start what it was told so far."""
+    """Return whether control would load at its start what it got by events."""
     with management.state.session_factory() as session:
         loaded = known(load_control_events(session, LearningOptions()))
-    told = known(management.control.events)
-    for state in (loaded, told):
+    published = known(management.control.events)
+    for state in (loaded, published):
         for entries in state.values():
             entries.sort(key=str)
-    return loaded == told
+    return loaded == published
 
 
 class Holders:
-    """The four scopes: how each contract is set and shown, and who it is for control."""
+    """The four scopes: how each quota is set and shown, and its subject in control."""
 
     def __init__(self, management):
         self.management = management
@@ -103,7 +103,7 @@ def holders(management):
 
 
 @pytest.mark.parametrize("scope", ["tenant", "app", "app_user", "user"])
-def test_a_contract_is_set_told_kept_and_removed(management, holders, scope):
+def test_a_quota_is_set_published_stored_and_removed(management, holders, scope):
     assert holders.shown(scope, holders.set(scope, FULL)) == FULL
     models = ("small", "org/large")
     event = ContractChanged(*holders.holder(scope), FULL_QUOTA, models)
@@ -122,9 +122,9 @@ def test_a_change_leaves_what_it_does_not_name(management, holders, scope):
     changed = holders.shown(scope, holders.set(scope, {"rpm_limit": 90, "tpm_limit": None}))
     assert changed == FULL | {"rpm_limit": 90, "tpm_limit": None}
     assert contracts(management)[-1].quota.rpm_limit == 90
-    told = len(contracts(management))
+    published = len(contracts(management))
     holders.set(scope, {"rpm_limit": 90})
-    assert len(contracts(management)) == told
+    assert len(contracts(management)) == published
     nothing = dict.fromkeys(NOTHING)
     assert holders.shown(scope, holders.set(scope, nothing)) == NOTHING
     with management.state.session_factory() as session:
@@ -244,8 +244,8 @@ def test_a_new_tenant_and_a_new_app_may_have_contracts(management):
     app = management.new_app(tenant, contract={"rpm_limit": 8}, user_contract={"rpm_limit": 7})
     assert app["contract"]["rpm_limit"] == 8
     assert app["user_contract"]["rpm_limit"] == 7
-    told = [(event.scope, event.quota.rpm_limit) for event in contracts(management)]
-    assert told == [("tenant", 9), ("app", 8), ("app_user", 7)]
+    published = [(event.scope, event.quota.rpm_limit) for event in contracts(management)]
+    assert published == [("tenant", 9), ("app", 8), ("app_user", 7)]
     assert TenantChanged(tenant["id"], 2.0) in management.control.events
     listed = management.call(tenant["api_key"], "GET", "/v1/apps")["items"]
     assert listed[0]["user_contract"] == NOTHING | {"rpm_limit": 7}
@@ -281,7 +281,7 @@ def test_the_levels_of_a_tenant(management):
 
 
 @ON_POSTGRESQL
-def test_control_knows_after_a_restart_what_it_was_told(management, holders):
+def test_control_loads_after_a_restart_what_it_got_by_events(management, holders):
     tenant, app = holders.tenant, holders.app
     management.new_app(tenant, "second", limits={"user_rpm": 100})
     path, named = f"/v1/apps/{app['id']}", {"tenant": tenant["id"]}

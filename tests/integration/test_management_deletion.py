@@ -51,7 +51,7 @@ class World:
         return [item["name"] for item in found["items"]]
 
     def keys_work(self):
-        """Whether all keys of it do, or none."""
+        """Return whether all its keys work; False if none does."""
         answers = {
             self.management.client.get(
                 "/v1/usage", headers={"Authorization": f"Bearer {key}"}
@@ -111,7 +111,7 @@ def test_the_name_of_what_is_deleted_is_free(world):
     world.create(world.name, status=409)
 
 
-def test_what_is_suspended_is_shut_out_until_taken_back(management, world):
+def test_suspended_owners_are_rejected_until_they_are_resumed(management, world):
     assert world.keys_work()
     assert world.call("PATCH", body={"suspended": True})["suspended_at"]
     assert not world.keys_work()
@@ -162,7 +162,7 @@ def test_apps_are_bounded_with_those_that_are_deleted(management, monkeypatch):
 
 
 def rows(management):
-    """How many rows each table has that belongs to somebody."""
+    """Return the number of rows of each table that belongs to somebody."""
     tables = (Tenant, App, ApiKey, TokenProfile, AppLimits, Contract, EndUser, Program)
     with management.state.session_factory() as session:
         return {
@@ -172,7 +172,7 @@ def rows(management):
 
 
 def furnish(world):
-    """A contract of every scope, a user and a program for the app."""
+    """Create a quota of every scope, a user and a program for the app."""
     management, tenant, app = world.management, world.tenant["id"], world.app["id"]
     limits = {"rpm_limit": 1}
     management.call(management.admin, "PATCH", f"/admin/tenants/{tenant}", {"contract": limits})
@@ -201,7 +201,7 @@ def furnish(world):
 
 
 def purged(management, before):
-    """Purge what was marked before; returns in how many steps, with at most one row of a kind each."""
+    """Purge what was marked before, one row of a kind a step; return the number of steps."""
     steps = 0
     while True:
         with management.state.session_factory.begin() as session:
@@ -238,12 +238,12 @@ def test_after_its_retention_what_is_deleted_goes_for_good(management, world):
         "programs": 0,
     }
     with management.state.session_factory() as session:
-        told = [
+        found = [
             event.app
             for event in load_control_events(session, LearningOptions())
             if hasattr(event, "profile")
         ]
-    assert told == stays
+    assert found == stays
     log = management.call(management.admin, "GET", "/admin/audit", actor="system")["items"]
     assert (f"{world.kind}.purge", world.id) in {(row["action"], row["target"]) for row in log}
     management.call(other["api_key"], "GET", "/v1/usage")
@@ -251,7 +251,7 @@ def test_after_its_retention_what_is_deleted_goes_for_good(management, world):
 
 @ON_POSTGRESQL
 def test_the_servers_retention_purges(management, world):
-    """Through the server's own step, with its setting."""
+    """The server's own step runs, with its setting."""
     furnish(world)
     world.call("DELETE")
     settings = management.state.settings

@@ -1,4 +1,4 @@
-"""``/admin/cluster/workers`` and ``/aliases`` over HTTP: workers that nobody runs."""
+"""``/admin/cluster/workers`` and ``/aliases`` over HTTP: workers that do not run."""
 
 from datetime import UTC, datetime
 
@@ -37,13 +37,13 @@ def admin(management, method, path, body=None, **more):
 
 
 def stored(management):
-    """What a restart would find."""
+    """Return what a restart would load."""
     with management.state.session_factory() as session:
         return repository.load_part(session)
 
 
 def drains(management):
-    """Who is drained after a restart, and by whom."""
+    """Return the workers that are drained after a restart, each with the one who drained it."""
     with management.state.session_factory() as session:
         found = repository.load_stored(session).drains
     assert all(note.at is not None for note in found.values())
@@ -51,7 +51,7 @@ def drains(management):
 
 
 def url(number):
-    """Nobody listens there."""
+    """Return a URL at which nobody listens."""
     return f"http://127.0.0.1:{number}"
 
 
@@ -175,8 +175,8 @@ def test_other_sources_are_not_changed_here(management):
         "e": "the embedded workers",
     }
     for worker, place in places.items():
-        told = refused("DELETE", f"{WORKERS}/{worker}")
-        assert told == f"worker {worker!r} is one of {place}; change it there"
+        answered = refused("DELETE", f"{WORKERS}/{worker}")
+        assert answered == f"worker {worker!r} is one of {place}; change it there"
         body = {"id": worker, "url": url(6)}
         assert refused("POST", WORKERS, body) == f"worker {worker!r} is one of {place}"
     assert "has the URL of worker 'f'" in refused("POST", WORKERS, {"id": "x", "url": url(2)})
@@ -187,7 +187,7 @@ def test_other_sources_are_not_changed_here(management):
     assert stored(management) == FleetPart()
 
 
-def test_workers_of_all_sources_are_drained_and_taken_back(management):
+def test_workers_of_all_sources_are_drained_and_undrained(management):
     other_sources(management)
     fleet = management.state.fleet
     management.on_loop(fleet.embedded_ready, "e", url(4))
@@ -248,7 +248,7 @@ def test_old_drains_make_room(management, monkeypatch):
         assert repository.load_stored(session).drains.keys() == {"e", "f", "w0"}
 
 
-def test_a_drain_tells_which_models_nobody_serves_then(management):
+def test_a_drain_names_the_models_without_a_worker(management):
     other_sources(management)
     models = management.state.models = Models(lambda worker_id: True)
     notes = []
@@ -262,13 +262,13 @@ def test_a_drain_tells_which_models_nobody_serves_then(management):
     models.serve(resting)
     assert admin(management, "POST", f"{WORKERS}/w0/drain")["note"] == alone
     models.drop("llama")
-    told = admin(management, "POST", f"{WORKERS}/w0/drain")["note"]
-    assert told == "no worker serves now: calls answer 503"
+    answered = admin(management, "POST", f"{WORKERS}/w0/drain")["note"]
+    assert answered == "no worker serves now: calls answer 503"
 
 
 @ON_BOTH
 def test_drains_of_earlier_revisions_are_taken_over(engine):
-    """With who did it and when, where the audit log still tells."""
+    """Author and time are kept if the audit log still has them."""
     at = datetime(2026, 3, 1, 12, tzinfo=UTC)
     schema.downgrade(engine, "10")
     blank = {"kind": "vllm", "concurrency": 1, "created_at": at}

@@ -1,4 +1,4 @@
-"""Nobody reaches what is not theirs: every route with every kind of key, and no secret told twice."""
+"""Access by every kind of key on every route stays within its owner, and secrets are shown once."""
 
 import logging
 import re
@@ -13,7 +13,7 @@ from sqlalchemy import inspect, text
 from sqlalchemy.exc import DBAPIError
 from virtual_cluster import make_call
 
-from fairserve.platform.monitoring.live import LiveCall
+from fairserve.platform.control.call_state import CallState
 from fairserve.platform.reporting.exports.work import make_exports
 from fairserve.platform.reporting.usage.repository import upsert_calls
 from fairserve.platform.server.app import MANAGEMENT
@@ -50,7 +50,7 @@ BODIES = {
 
 @pytest.fixture
 def two(management):
-    """Two tenants with an app, a run, an export, a refusal, and a webhook with a pending event each."""
+    """Two tenants, each with an app, a run, an export, a rejection, a webhook, a pending event."""
     one, other = management.tenant("one"), management.tenant("other")
     worker = {"id": "a", "url": "http://127.0.0.1:9"}
     management.call(management.admin, "POST", "/admin/cluster/workers", worker, status=201)
@@ -66,7 +66,7 @@ def two(management):
         app["call_id"] = f"call_of_{app['id']}"
         run = {"id": "run", "user": "anna"}
         management.call(app["api_key"], "POST", "/v1/interactions", run, status=201)
-        management.on_loop(refuse, management.control.activity, app)
+        management.on_loop(refuse, management.platform.monitoring.activity, app)
         with management.state.session_factory.begin() as session:
             upsert_calls(session, [refused(app)])
     make_exports(management.state.session_factory, management.state.settings)
@@ -77,8 +77,8 @@ def two(management):
 def refuse(activity, app):
     """A call of the app that was just rejected, as the pages of clients count it."""
     call = make_call("c", tenant=app["tenant_id"], app=app["id"], user="anna")
-    activity.refused(
-        LiveCall(call, "row", "", 0.0, 0.0, print, None), "rpm_user_limit", time.monotonic()
+    activity.call_refused(
+        CallState(call, "row", "", 0.0, 0.0, print, None), "rpm_user_limit", time.monotonic()
     )
 
 
@@ -224,7 +224,7 @@ def test_an_admin_does_what_a_tenant_may_where_it_names_one(management, two):
 
 
 def dump(management):
-    """Everything in the database, as text; the hour of a key's last use left out."""
+    """Return everything in the database as text, except the hour of a key's last use."""
     with management.state.session_factory() as session:
         tables = sorted(inspect(session.connection()).get_table_names())
         rows = {}
@@ -236,20 +236,20 @@ def dump(management):
     return rows
 
 
-def test_a_key_is_told_once_and_kept_nowhere(management, two, caplog):
+def test_a_key_is_shown_once_and_stored_nowhere(management, two, caplog):
     caplog.set_level(logging.DEBUG)
     one, app, other, foreign = two
     path = f"/v1/apps/{app['id']}/keys"
     extra = management.call(one["api_key"], "POST", path, status=201)
     rotated = management.call(one["api_key"], "POST", f"{path}/rotate", status=201)
-    told = management.bodies
+    bodies = management.bodies
     management.bodies = []
     plain = [
         management.admin,
         *(item["api_key"] for item in (one, app, other, foreign, extra, rotated)),
     ]
     for key in plain[1:]:
-        assert sum(key in body for body in told) == 1
+        assert sum(key in body for body in bodies) == 1
     for method, route in ROUTES:
         key = management.admin if route.startswith("/admin") else one["api_key"]
         if method == "GET":

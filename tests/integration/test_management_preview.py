@@ -30,7 +30,7 @@ FREE = {"system": "rpm-1000"}
 
 
 def records(history):
-    """Rows as control would tell them; the history's worker served ``m``."""
+    """Rows as control would report them; the history's worker served ``m``."""
     rows = [
         (
             row,
@@ -117,7 +117,7 @@ def test_a_preview_compares_and_changes_nothing(management, happened):
     assert found["fidelity"]["trust"] == "good"
     assert found["proposed"]["refused_calls"] == 0 < found["current"]["refused_calls"]
     assert found["users"][0]["user"] == "u0"
-    assert found["sentences"][0].startswith("With this setting 0 calls would have been refused")
+    assert found["sentences"][0].startswith("With this setting 0 calls would be rejected")
     assert preview(management) == found
 
 
@@ -154,7 +154,7 @@ def test_fields_of_a_preview_are_checked(management):
         management.rejected(management.admin, "POST", PREVIEW, body, param=field)
 
 
-def test_without_traffic_it_says_so(management):
+def test_without_traffic_the_error_names_the_cause(management):
     error = preview(management, status=409)["error"]
     assert error["code"] == "nothing_recorded"
     assert "no traffic is recorded yet" in error["message"]
@@ -167,7 +167,7 @@ def test_old_traffic_is_none(management, happened, monkeypatch):
     assert "in the last 10 min" in error["message"]
 
 
-def test_where_nothing_is_recorded_by_choice_it_says_what_to_do(management):
+def test_without_a_recording_the_error_names_the_next_step(management):
     settings = management.state.settings
     management.state.settings = settings.changed(trace_recording=False)
     error = preview(management, status=409)["error"]
@@ -175,7 +175,7 @@ def test_where_nothing_is_recorded_by_choice_it_says_what_to_do(management):
     assert "--trace-recording" in error["message"]
 
 
-def test_without_a_worker_it_says_so(management, happened):
+def test_without_a_worker_the_error_names_the_cause(management, happened):
     management.control.real.post(WorkerDraining("w0"))
     assert preview(management, status=409)["error"]["code"] == "no_worker"
 
@@ -214,7 +214,7 @@ def world(management):
 
 
 def made(management, previews, *, gone):
-    """The error of a preview, and how long it took."""
+    """Return the error of a preview, and its duration."""
 
     async def make():
         begin_s = time.monotonic()
@@ -245,7 +245,7 @@ def test_it_stops_when_nobody_waits(management, happened):
     assert error.status == 499
 
 
-def test_a_second_one_is_told_to_wait(management, happened, monkeypatch):
+def test_a_second_preview_is_rejected(management, happened, monkeypatch):
     begun, go_on = threading.Event(), threading.Event()
     whole = previewing.gather
 
@@ -274,7 +274,7 @@ PROFILE = {
 
 
 def test_a_running_server_previews_its_own_traffic(tmp_path):
-    """A limit refused some of it; without one nothing would have been refused."""
+    """A limit rejects some calls; without it the replay rejects none."""
     with SharedLiveServer(tmp_path) as server:
         app = server.new_app(profile=PROFILE)
         server.admin("PUT", PATH, json={"system": "rpm-5"})
@@ -309,6 +309,6 @@ def test_a_running_server_previews_its_own_traffic(tmp_path):
         assert found["proposed"]["completed_interactions"] == 12
         assert found["users"][0]["user"] == "flooder"
         assert found["sentences"][0] == (
-            "With this setting 0 calls would have been refused instead of 7."
+            "With this setting 0 calls would be rejected instead of 7."
         )
         assert server.admin("GET", PATH)["system"] == "rpm-5"

@@ -1,4 +1,4 @@
-"""The price table over HTTP: history that does not change, amounts that are exact, an audit row each."""
+"""The price table over HTTP: immutable history, exact amounts, an audit row for each change."""
 
 from datetime import timedelta
 
@@ -40,7 +40,7 @@ def test_the_newest_that_has_begun_holds_and_its_own_goes_before_any(management)
     assert management.call(management.admin, "GET", "/admin/prices", limit=1)["total"] == 3
 
 
-def test_only_a_price_that_does_not_hold_yet_is_taken_back(management):
+def test_only_a_price_that_is_not_in_force_yet_is_deleted(management):
     held = create(management)
     later = create(management, valid_from=(utc_now() + timedelta(hours=1)).isoformat())
     path = "/admin/prices/"

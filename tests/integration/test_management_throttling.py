@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.reporting.usage.repository import upsert_calls
-from fairserve.platform.reporting.usage.rollups import roll_up_all
+from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.tuning.service import load_system
 from fairserve.scheduling.registry import SYSTEMS
 
@@ -168,7 +168,7 @@ def test_usage_over_http(management):
                 call(4),
             ],
         )
-        roll_up_all(session)
+    assert roll_up(management.state.session_factory)
     total = management.call(app["api_key"], "GET", "/v1/usage")["sums"]
     assert (total["calls"], total["uncharged_calls"], total["input_tokens"]) == (2, 1, 14)
     found = management.call(tenant["api_key"], "GET", "/v1/usage", group_by="app,user")

@@ -1,4 +1,4 @@
-"""Invented users: an app with a limit per user shows so many new users a minute under overload."""
+"""Invented users: an app with a limit per user may begin runs of so many new users a minute."""
 
 import collections
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,7 @@ NAMES = iter(range(1000))
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """A server whose minute never passes."""
+    """A server whose minute never ends."""
     with PageServer(tmp_path_factory.mktemp("server"), **SMALL) as running:
         yield running
 
@@ -64,13 +64,13 @@ class Flood:
         return [self.threads.submit(self.call, key, f"invented-{n}") for n in range(users)]
 
     def rejects(self, calls, count):
-        """Wait until so many of the calls are rejected."""
+        """Wait until a number of the calls is rejected."""
         eventually(
             lambda: count == sum(call.done() and call.result().status_code == 429 for call in calls)
         )
 
     def finish(self, calls):
-        """Release all calls; returns their answers by status."""
+        """Release all calls; return their answers by status."""
 
         def done():
             self.server.release()

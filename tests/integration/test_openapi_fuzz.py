@@ -1,4 +1,4 @@
-"""Requests made up from the server's own description, right and wrong: none is answered 5xx."""
+"""Requests generated from the server's own description, valid and invalid: none is answered 5xx."""
 
 from collections import Counter
 from itertools import product
@@ -25,7 +25,7 @@ OPERATIONS = {
 
 
 class Fuzzed:
-    """A server, keys of every kind, and ids of things that are there and may be changed."""
+    """A server, keys of every kind, and ids of existing objects that may be changed."""
 
     def __init__(self, server):
         self.server = server
@@ -60,7 +60,7 @@ class Fuzzed:
 
 
 def scopes(path):
-    """Those that reach something more often than others."""
+    """Return the scopes, those that reach something more often than others."""
     if path.startswith("/admin/"):
         return ["admin"] * 5 + ["tenant"]
     if path.startswith(("/v1/apps", "/v1/usage", "/v1/user-data", "/v1/webhooks")):
@@ -80,7 +80,7 @@ def fuzzed(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def on_postgresql(new_postgres_url, tmp_path_factory):
-    """On PostgreSQL, which has no NUL in a text and checks every type."""
+    """On PostgreSQL, which allows no NUL in a text and checks every type."""
     folder = tmp_path_factory.mktemp("server") / "data"
     database = {"database_url": new_postgres_url(), "secret_key": "x" * 32}
     with WholeServer(folder, **database, **HOOKS) as server:
@@ -136,7 +136,7 @@ HOSTILE = ["\x00", "a\x00b", "\ud800", "x" * 5000, "'\";--", "../..", "1e999", "
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_hostile_texts_in_every_parameter(on_postgresql, name):
-    """The texts are in each parameter alone, beside good ones."""
+    """Each parameter alone gets the texts, beside valid ones."""
     fuzzed = on_postgresql
     operation = OPERATIONS[name]
     fuzzed.server.end_runs(fuzzed.keys["app"])
@@ -160,5 +160,5 @@ def test_hostile_texts_in_every_parameter(on_postgresql, name):
 
 
 def escaped(value):
-    """For a URL; half of a surrogate pair as the three bytes that UTF-8 does not have."""
+    """Escape for a URL; half of a surrogate pair as the three bytes that UTF-8 does not have."""
     return quote(value.encode("utf-8", "surrogatepass"), safe="")

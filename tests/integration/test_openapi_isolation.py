@@ -1,7 +1,7 @@
 """One tenant's keys on every route of the whole server, with another tenant's ids in every place.
 
-The routes are those that the server describes; one that is new fails here until it is said how to fill
-it. Nothing of the other tenant is told, and nothing of it changes.
+The routes are those that the server describes; a new one fails here until the test can fill it. Nothing
+of the other tenant is revealed, and nothing of it changes.
 """
 
 import itertools
@@ -68,11 +68,11 @@ OF_SHARED = {
     "reason": "user_blocked",
     "action": "user.change",
 }
-"""Of parameters that name nobody."""
+"""Values of parameters that name nobody."""
 
 
 class Alma:
-    """A tenant with something of everything, and all texts by which it would be known."""
+    """A tenant with one object of every kind, and all texts that identify them."""
 
     def __init__(self, server):
         self.server = server
@@ -152,7 +152,7 @@ class Alma:
             *(answer.json()["id"] for answer in answers if "almas-call" not in answer.text),
             *(row["call_id"] for row in self.rows()["ledger_calls"]),
         }
-        """What nobody else ever sends."""
+        """Return a text that nobody else ever sends."""
         self.marks = {
             *self.hidden,
             *itertools.chain.from_iterable(self.places.values()),
@@ -181,7 +181,7 @@ class Alma:
         return self.server.call(self.tenant_key, "GET", path, state="dead")["items"]
 
     def rows(self):
-        """All its rows."""
+        """Return all its rows."""
         own = {self.tenant["id"], self.app["id"], self.hook["id"]}
         found = {}
         with self.server.platform.sessions() as session:
@@ -198,7 +198,7 @@ class Alma:
         return found
 
     def state(self):
-        """Its rows, and what is not in the database yet."""
+        """Return its rows, and values that are not in the database yet."""
         assert self.server.platform.ledger.flush(10)
         live = self.server.call(self.app_key, "GET", "/v1/interactions")["items"]
         return self.rows() | {"live": sorted(live, key=lambda run: run["id"])}
@@ -233,7 +233,7 @@ def world(new_postgres_url, tmp_path_factory):
 
 
 def bodies():
-    """What to send where a route reads a body; with the other tenant's ids where it names any."""
+    """Return bodies for a route; with the other tenant's ids if it names any."""
     run = {"id": "almas-live-run", "user": USER}
     prompt = {"model": "scripted", "user": USER, "max_tokens": 5}
     metadata_of_run = {"interaction_id": "almas-live-run", "parent_ids": ["almas-call"]}
@@ -281,7 +281,7 @@ def bodies():
 
 
 def requests(alma, method, path):
-    """Every way to name the other tenant on a route: path, query and body. Fails for unknown names."""
+    """Return all ways to name the other tenant on a route; fail for unknown parameters."""
     operation = OPENAPI["paths"][path][method.lower()]
     parameters = operation.get("parameters", [])
     by_name = alma.places | {
@@ -328,8 +328,8 @@ def test_another_tenants_keys_reach_nothing(world, method, path):
                 assert answer.status_code == 403, where
             if "tenant" in query:
                 assert answer.status_code in (400, 401, 403, 404), where
-            told = answer.text + json.dumps(dict(answer.headers))
-            leaked = {mark for mark in alma.marks - world.own if mark in told and mark not in sent}
+            text = answer.text + json.dumps(dict(answer.headers))
+            leaked = {mark for mark in alma.marks - world.own if mark in text and mark not in sent}
             assert not leaked, (leaked, where)
             if method != "GET" and answer.status_code < 300:
                 world.own |= {mark for mark in alma.marks if mark in sent}
@@ -378,16 +378,16 @@ READ = {
 
 
 @pytest.mark.parametrize(("path", "scope"), READ.items())
-def test_the_owner_is_told_by_the_same_requests(world, path, scope):
-    """Otherwise the walk would find nothing because it asks for nothing."""
+def test_the_same_requests_of_the_owner_succeed(world, path, scope):
+    """Otherwise the other test would find nothing because its requests are invalid."""
     alma = world.alma
     keys = {"app": alma.app_key, "tenant": alma.tenant_key, "admin": world.server.admin_key}
-    told = [
+    answers = [
         world.server.send(keys[scope], "GET", filled, params=query)
         for filled, query, _ in requests(alma, "GET", path)
     ]
-    good = [answer for answer in told if answer.status_code == 200]
-    assert len(good) * 2 > len(told), [answer.text for answer in told]
+    good = [answer for answer in answers if answer.status_code == 200]
+    assert len(good) * 2 > len(answers), [answer.text for answer in answers]
     assert any(mark in answer.text for mark in alma.marks for answer in good)
 
 

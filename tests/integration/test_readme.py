@@ -1,4 +1,4 @@
-"""The program in the README runs as it stands against the running server, as often as one likes."""
+"""The program in the README runs unchanged against the running server, any number of times."""
 
 import re
 from pathlib import Path

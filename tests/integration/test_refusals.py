@@ -1,4 +1,4 @@
-"""Refusals with what they were decided on: through journal and ledger, and over HTTP."""
+"""Rejections with the state they were decided on: through journal and ledger, and over HTTP."""
 
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from refused_calls import START, STATE, refused
 
+from fairserve.platform.control.call_state import MAX_WHOLE
 from fairserve.platform.control.journal.journal import Journal
 from fairserve.platform.control.ledger import Ledger
 from fairserve.platform.control.record import plain_of
 from fairserve.platform.db.ledger import ThrottlingEvent
-from fairserve.platform.monitoring.live import MAX_WHOLE
 from fairserve.platform.reporting.usage.repository import upsert_calls
 from fairserve.platform.tuning.schemas import EventOut
 from fairserve.scheduling.rejection_context import RejectionContext
@@ -117,19 +117,19 @@ def test_one_refusal_has_its_inputs_and_its_explanation(management):
     )
     assert (found["throttling_version"], found["currency"]) == (0, "USD")
     assert found["explanation"] == [
-        "The limit of 20 calls within 60 s for this user was reached: this was call number 21; refused"
+        "The limit of 20 calls within 60 s for this user was reached: this was call number 21; rejected"
         " calls count, too.",
-        "Its model was overloaded: 236 % of its KV capacity was asked for (2,360 of 1,000 tokens, 7"
-        " calls in its queue); an overload begins at 200 % and ends at 120 %, and meanwhile who is over"
-        " a limit begins no new run.",
-        "Its run was not under way: this would have been its first call.",
-        "The client was told to come again in 12 s.",
+        "Its model was overloaded: 236 % of its KV capacity was in demand (2,360 of 1,000 tokens, 7"
+        " calls in its queue); an overload begins at 200 % and ends at 120 %, and meanwhile clients"
+        " over a limit begin no new run.",
+        "Its run was not in progress: this would have been its first call.",
+        "The client may retry after 12 s.",
     ]
     error = management.call(management.admin, "GET", "/admin/throttling/events/c2", status=404)
-    assert error["error"]["message"] == "there is no such refusal"
+    assert error["error"]["message"] == "there is no such rejection"
 
 
-def test_money_is_told_in_the_currency(management):
+def test_money_is_shown_in_the_currency(management):
     budget = Budget(5_000_000_000, 4_750_000_000, 0, 300_000_001)
     decision = Decision(False, "contract_budget", "app", retry_after_s=43_200.0, budget=budget)
     with management.state.session_factory.begin() as session:
@@ -138,11 +138,11 @@ def test_money_is_told_in_the_currency(management):
     assert (found["budget_limit"], found["budget_spent"], found["budget_held"]) == (5.0, 4.75, 0.0)
     assert found["call_cost"] == 0.300000001
     assert found["explanation"][0] == (
-        "The budget of this app is 5.00 USD: 4.75 USD was spent and 0.00 USD held for calls under way,"
-        " and this call might have cost 0.300000001 USD."
+        "The budget of this app is 5.00 USD: 4.75 USD was spent and 0.00 USD held for running calls,"
+        " and this call could cost 0.300000001 USD."
     )
     assert found["explanation"][-1] == (
-        "The next period begins at 2026-03-02 00:00 UTC; the client was told not to try again before."
+        "The next period begins at 2026-03-02 00:00 UTC; the answer asked the client to wait for it."
     )
 
 
@@ -166,13 +166,13 @@ def test_a_refusal_of_an_older_server_has_nulls(management):
             )
         )
     found = management.call(management.admin, "GET", "/admin/throttling/events/old")
-    told = {*(field.name for field in fields(RejectionContext)), "model", "agent", "budget_limit"}
-    assert {found[name] for name in told} == {None}
+    names = {*(field.name for field in fields(RejectionContext)), "model", "agent", "budget_limit"}
+    assert {found[name] for name in names} == {None}
     assert found["explanation"] == [
         "The limit of 2 calls within 60 s for this user was reached: this would have been accepted call"
         " number 3.",
-        "Its run was under way.",
-        "The client was told to come again in 1 s.",
+        "Its run was in progress.",
+        "The client may retry after 1 s.",
     ]
 
 
@@ -192,7 +192,7 @@ def test_the_version_of_the_settings_that_was_stored_by_then(management):
 
 @pytest.fixture
 def three(management):
-    """Two tenants, the first with two apps, and a refusal of each app."""
+    """Two tenants, the first with two apps, and a rejection of each app."""
     one, other = management.tenant("one"), management.tenant("other")
     apps = [
         management.new_app(one, "first"),

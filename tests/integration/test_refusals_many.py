@@ -1,4 +1,4 @@
-"""Pages of many refusals: which index gives them."""
+"""Pages of many rejections, and the indexes that serve them."""
 
 import random
 from datetime import timedelta
@@ -19,7 +19,7 @@ MANY = 20_000
 
 @pytest.fixture(scope="module")
 def drawn():
-    """Rows of many refusals: half of them one tenant's."""
+    """Rows of many rejections: half of them one tenant's."""
     rng = random.Random(1)
     found = []
     for number in range(MANY):

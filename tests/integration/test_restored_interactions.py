@@ -1,4 +1,4 @@
-"""Open interactions in the database: written with the ledger's rows, read back with their calls."""
+"""Open interactions in the database: written with the ledger's rows, restored with their calls."""
 
 import databases
 from call_records import call_record
@@ -40,7 +40,7 @@ def restored(sessions):
 
 @databases.ON_BOTH
 def test_a_run_is_read_with_its_calls_of_this_time_and_with_ages(management):
-    write, sessions = management.platform._write_rows, management.state.session_factory
+    write, sessions = management.platform.storage.rows.write, management.state.session_factory
     old = call("r", "of an earlier run of this id", AT - 9)
     one, two = call("r", "one", AT), call("r", "two/2", AT + 5, took_s=3.0, parents=("one",))
     three = call("r", "three", AT + 6, parents=("one",), outcome="failed")
@@ -67,7 +67,7 @@ def test_a_run_is_read_with_its_calls_of_this_time_and_with_ages(management):
 
 def test_rows_follow_the_runs_and_pages_miss_none(management, monkeypatch):
     monkeypatch.setattr(restoring, "PAGE_ROWS", 2)
-    write, sessions = management.platform._write_rows, management.state.session_factory
+    write, sessions = management.platform.storage.rows.write, management.state.session_factory
     write(Rows((), (), [opened(f"r{number}") for number in range(5)]))
     assert list(restored(sessions)) == ["r0", "r1", "r2", "r3", "r4"]
     write(Rows((), [ended("r1"), ended("r3"), ended("r4")], [opened("r4", closing="cancelled")]))

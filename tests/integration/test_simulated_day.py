@@ -65,7 +65,7 @@ def day(request, tmp_path_factory):
 
 
 def sums(table, *groups):
-    """Calls, tokens and nanounits by group, with pandas alone."""
+    """Return calls, tokens and nanounits by group, with pandas alone."""
     grouped = table.groupby(list(groups), sort=True)
     return {
         key if isinstance(key, tuple) else (key,): (
@@ -79,7 +79,7 @@ def sums(table, *groups):
 
 
 def reported(management, *groups, **query):
-    """The same from the report, page by page."""
+    """Return the same from the report, page by page."""
     found, offset = {}, 0
     while True:
         page = management.call(

@@ -1,4 +1,4 @@
-"""What a budget had spent before control counts it: rollups and raw rows give each call once."""
+"""Spending of a budget before control counts it: rollups and raw rows yield each call once."""
 
 import random
 from dataclasses import replace
@@ -25,7 +25,7 @@ MONTH = Quota(max_budget=10**15, budget_duration="1mo")
 
 @pytest.fixture(scope="module")
 def records():
-    """Two tenants' calls of forty days, the last of them still running at ``NOW``."""
+    """Calls of two tenants over forty days, the last of them still running at ``NOW``."""
     chance = random.Random(5)
     made = []
     for number in range(600):
@@ -52,7 +52,7 @@ def filled(sessions, records):
 
 
 def plainly(records, contract, begin, until):
-    """Sums by owner, in plain Python."""
+    """Return the sums by owner, in plain Python."""
     found = {}
     for record in records:
         fits = (
@@ -84,10 +84,10 @@ def test_it_is_the_plain_sum_over_calls_that_have_ended(sessions, records):
         contract = ContractChanged(**holder, quota=quota)
         begin, _ = quota.period.bounds(until)
         with sessions() as session:
-            told = spent_before(session, contract, until)
-        found = {entry.owner: entry.amount for entry in told}
+            entries = spent_before(session, contract, until)
+        found = {entry.owner: entry.amount for entry in entries}
         assert found == plainly(records, contract, begin, until), (holder, duration)
-        assert {(entry.at, entry.scope) for entry in told} <= {(begin, holder["scope"])}
+        assert {(entry.at, entry.scope) for entry in entries} <= {(begin, holder["scope"])}
     # Days whose raw rows are gone are still spent.
     contract = ContractChanged("tenant", "ta", quota=MONTH)
     begin, _ = MONTH.period.bounds(NOW.timestamp())
@@ -96,8 +96,8 @@ def test_it_is_the_plain_sum_over_calls_that_have_ended(sessions, records):
     with sessions.begin() as session:
         assert delete_before(session, before) > 0
     with sessions() as session:
-        (told,) = spent_before(session, contract, NOW.timestamp())
-    assert told.amount == plainly(records, contract, begin, NOW.timestamp())[told.owner]
+        (entries,) = spent_before(session, contract, NOW.timestamp())
+    assert entries.amount == plainly(records, contract, begin, NOW.timestamp())[entries.owner]
 
 
 def test_a_holder_without_a_budget_or_without_calls_has_nothing_to_tell(sessions, records):
@@ -111,10 +111,10 @@ def test_a_holder_without_a_budget_or_without_calls_has_nothing_to_tell(sessions
             assert spent_before(session, contract, NOW.timestamp()) == []
 
 
-def test_what_the_ledger_cannot_tell_now_is_told_later_and_once():
+def test_spending_that_is_not_available_is_reported_later_and_once():
     contract = ContractChanged("tenant", "ta", quota=MONTH)
     entry = BudgetSpent(("ta", "", ""), 7, NOW.timestamp(), "tenant")
-    away, told = [True], []
+    away, entries = [True], []
 
     def spent(asked, until):
         assert (asked, until) == (contract, 5.0)
@@ -122,11 +122,11 @@ def test_what_the_ledger_cannot_tell_now_is_told_later_and_once():
             raise TimeoutError("the ledger is behind")
         return [entry]
 
-    openings = BudgetOpenings(spent, told.append)
+    openings = BudgetOpenings(spent, entries.append)
     openings.open([(contract, 5.0), (ContractChanged("app", "ta", "a1"), 5.0)])
     openings.retry()
-    assert told == []
+    assert entries == []
     away.clear()
     openings.retry()
     openings.retry()
-    assert told == [entry]
+    assert entries == [entry]

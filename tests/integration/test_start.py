@@ -1,4 +1,4 @@
-"""Starts that must fail: one line on stderr with the cause and what to do, and nothing left behind."""
+"""Starts that must fail: one line on stderr with cause and next step, and nothing left behind."""
 
 import os
 import subprocess
@@ -13,15 +13,15 @@ from fairserve.platform.db.engine import session_factory
 from fairserve.platform.db.key_hash import KEY_FILE, key_hasher
 from fairserve.platform.db.keys import ensure_admin_key, find
 from fairserve.platform.server import cli
+from fairserve.platform.server.database import prepare_database
 from fairserve.platform.server.settings import Settings
-from fairserve.platform.server.wiring import prepare_database
 
 HEAD = schema.required_revision()
 
 
 @pytest.fixture
 def refused(capfd):
-    """A command that fails; its one line."""
+    """Return the one line of a command that fails."""
     interval_s = sys.getswitchinterval()
 
     def run(*arguments):
@@ -46,9 +46,9 @@ def settings(tmp_path):
 
 @pytest.fixture
 def made(settings):
-    """That of a server that has run here."""
+    """The data folder of a server that has run here."""
     engine = engines.connect(settings.db.effective_database_url)
-    prepare_database(settings, engine)
+    prepare_database(settings.db, engine)
     yield engine
     engine.dispose()
 
@@ -144,10 +144,10 @@ def test_a_schema_that_does_not_fit(refused, settings, made, change, reason):
     assert reason in refused(*serve(settings))
 
 
-def test_a_newer_schema_is_accepted_where_the_operator_says_so(settings, made):
+def test_a_newer_schema_is_accepted_if_the_operator_allows_it(settings, made):
     with made.begin() as connection:
         connection.execute(text(f"UPDATE alembic_version SET version_num = '{HEAD + 1:04}'"))
-    prepare_database(settings.changed(accept_newer_schema=True), made)
+    prepare_database(settings.changed(accept_newer_schema=True).db, made)
 
 
 # --- the secret key -----------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def test_a_newer_schema_is_accepted_where_the_operator_says_so(settings, made):
 
 @pytest.fixture
 def lost(settings, made):
-    """The file of a secret key, which is lost."""
+    """The file of a lost secret key."""
     path = settings.db.data_dir / KEY_FILE
     path.unlink()
     return path
@@ -185,7 +185,7 @@ def test_a_lost_secret_key_can_be_replaced(refused, settings, made, lost, capfd)
     out = capfd.readouterr().out
     assert out.startswith("1 API keys are revoked\n")
     admin_key = out.split()[-1]
-    assert prepare_database(settings, made) is None
+    assert prepare_database(settings.db, made) is None
     with session_factory(made)() as session:
         row = find(session, key_hasher(settings.db), admin_key)
         assert (row.scope, row.revoked_at) == ("admin", None)
@@ -199,7 +199,7 @@ def test_a_rotation_is_followed(settings, made):
     rotating = Settings(
         data_dir=settings.db.data_dir, secret_key="n" * 40, secret_key_previous=former
     )
-    prepare_database(rotating, made)
+    prepare_database(rotating.db, made)
     after = Settings(data_dir=settings.db.data_dir, secret_key="n" * 40)
-    prepare_database(after, made)
+    prepare_database(after.db, made)
     assert ensure_admin_key(session_factory(made), key_hasher(after.db)) is None

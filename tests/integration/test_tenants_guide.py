@@ -1,4 +1,4 @@
-"""The commands of docs/guide/tenants.md, as they stand there, against the application."""
+"""The commands of docs/guide/tenants.md, unchanged, against the application."""
 
 import re
 import shlex
@@ -65,7 +65,7 @@ def test_all_commands_can_be_parsed():
         assert parser(noun).parse_args(words).act, command
 
 
-def test_the_server_says_what_is_wrong(management, url, monkeypatch, capsys):
+def test_the_server_names_the_error(management, url, monkeypatch, capsys):
     monkeypatch.setenv("NO_PROXY", "*")
     monkeypatch.setenv("FAIRSERVE_URL", url)
     monkeypatch.setenv("FAIRSERVE_API_KEY", management.admin)

@@ -1,4 +1,4 @@
-"""One history, and every way to read it: all give the same number for ``input_tokens``."""
+"""One history, read in every way: all have the same number for ``input_tokens``."""
 
 import csv
 import io
@@ -12,7 +12,7 @@ from export_world import ExportWorld
 from usage_histories import START, calls, runs
 
 from fairserve.platform.reporting.usage.repository import upsert_calls, upsert_interactions
-from fairserve.platform.reporting.usage.rollups import roll_up_all
+from fairserve.platform.reporting.usage.rollups import roll_up
 
 INPUT, SYSTEM, CACHED, CALLS = 31, 11_000, 700, 3
 PROMPTS = CALLS * (INPUT + SYSTEM)
@@ -55,7 +55,7 @@ def world(management):
     with world.sessions.begin() as session:
         upsert_calls(session, [replace(call, call_id=f"c{n}") for n in range(CALLS)])
         upsert_interactions(session, [run])
-        roll_up_all(session)
+    assert roll_up(world.sessions)
     return world
 
 
@@ -109,7 +109,7 @@ def test_runs_and_their_graphs_agree_with_reports_on_input_tokens(world):
 
 
 def sign_in(world):
-    """The cookie of a new session of the tenant's."""
+    """Return the cookie of a new session of the tenant's."""
     answer = world.management.client.post(
         "/console/sign-in", data={"key": world.key}, follow_redirects=False
     )

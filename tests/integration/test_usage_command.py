@@ -12,7 +12,7 @@ from fairserve.platform.server.cli import main
 
 @pytest.fixture
 def flags(engine):
-    """Name a database with the schema."""
+    """Return the flags for a database with the schema."""
     return ["--database-url", str(engine.url)]
 
 

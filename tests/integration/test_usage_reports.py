@@ -1,4 +1,4 @@
-"""Usage reports: zones against pandas, quantiles, fairness, pages, formats, and who may see what."""
+"""Usage reports: zones against pandas, quantiles, fairness, pages, formats, and access."""
 
 import base64
 import csv
@@ -23,7 +23,7 @@ from fairserve.platform.reporting.usage import endpoints, fairness
 from fairserve.platform.reporting.usage.fairness import Measure, measure_of
 from fairserve.platform.reporting.usage.reports import report
 from fairserve.platform.reporting.usage.repository import upsert_calls, upsert_interactions
-from fairserve.platform.reporting.usage.rollups import roll_up, roll_up_all
+from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.reporting.usage.schemas import UsageQuery
 from fairserve.platform.reporting.usage.slots import MAX_REPORTS_PER_TENANT
 from fairserve.platform.server.settings import Settings
@@ -35,7 +35,7 @@ def fill(sessions, records, ended=()):
     with sessions.begin() as session:
         upsert_calls(session, records)
         upsert_interactions(session, list(ended))
-        roll_up_all(session)
+    assert roll_up(sessions)
 
 
 def ask(sessions, tenant_id=None, app_id=None, measure=Measure(), **query):
@@ -137,7 +137,7 @@ def test_quantiles_are_those_of_all_values(sessions):
 
 
 @databases.ON_POSTGRESQL
-def test_interactions_waste_and_refusals_are_told_but_not_by_model(sessions):
+def test_interactions_waste_and_rejections_are_reported_but_not_by_model(sessions):
     records, ended = calls(6, 300), runs(6, 60)
     fill(sessions, records, ended)
     found = ask(sessions, group_by="tenant")
@@ -338,7 +338,7 @@ def raw(management, key, path="/v1/usage", status=200, **query):
     return answer
 
 
-def test_every_format_tells_the_same(management):
+def test_every_format_has_the_same_figures(management):
     tenant = management.tenant("=acme")
     app = management.new_app(tenant, "<b>chat</b>")
     sessions = management.state.session_factory
@@ -415,7 +415,7 @@ def test_a_table_over_http_is_shorter_than_an_exported_one(management, monkeypat
     answer = management.call(
         tenant["api_key"], "GET", "/v1/usage", status=400, group_by="user", format="csv"
     )
-    assert "ask for it as an export" in answer["error"]["message"]
+    assert "request it as an export" in answer["error"]["message"]
     management.call(
         tenant["api_key"], "POST", "/v1/usage/exports", status=202, group_by="user", format="csv"
     )

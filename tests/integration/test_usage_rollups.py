@@ -1,4 +1,4 @@
-"""Rollups are what the ledger's rows add up to, however and however often they were made."""
+"""Rollups equal the sums of the ledger's rows, in whatever order and however often they are made."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -8,7 +8,15 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, func, select, text
-from usage_histories import START, call_sums, calls, gone_on, rewritten, runs
+from usage_histories import (
+    START,
+    call_sums,
+    calls,
+    gone_on,
+    rewritten,
+    roll_up_uncommitted,
+    runs,
+)
 
 from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
 from fairserve.platform.db.usage import UsageCalls, UsageDirty, UsageRuns, UsageState
@@ -23,13 +31,13 @@ from fairserve.platform.reporting.usage.repository import (
     upsert_interactions,
 )
 from fairserve.platform.reporting.usage.retention import delete_rollups_before, raw_rows_from
-from fairserve.platform.reporting.usage.rollups import roll_up, roll_up_all
+from fairserve.platform.reporting.usage.rollups import roll_up
 
 pytestmark = databases.ON_POSTGRESQL
 
 
 def dump(session):
-    """Every row of the rollups, bytes included."""
+    """Return every row of the rollups, bytes included."""
     return [
         sorted(tuple(row) for row in session.execute(select(table.table)))
         for table in (rollup for rollup in TABLES)
@@ -37,7 +45,7 @@ def dump(session):
 
 
 def start_again(session):
-    """No rollups, and a mark on everything."""
+    """Delete the rollups, and mark everything."""
     for rollup in TABLES:
         session.execute(delete(rollup.table))
     quarters = set()
@@ -67,8 +75,8 @@ def test_they_are_the_sums_of_the_raw_rows_whatever_was_rewritten(sessions, seed
             upsert_calls(session, some_calls)
             upsert_interactions(session, some_runs)
             if now:
-                roll_up_all(session)
-        roll_up_all(session)
+                roll_up_uncommitted(session)
+        roll_up_uncommitted(session)
         assert session.scalar(select(func.count()).select_from(UsageDirty)) == 0
         final = {record.call_id: record for record in (*history, *again)}.values()
 
@@ -104,7 +112,7 @@ def test_they_are_the_sums_of_the_raw_rows_whatever_was_rewritten(sessions, seed
 
         incremental = dump(session)
         start_again(session)
-        roll_up_all(session)
+        roll_up_uncommitted(session)
         assert dump(session) == incremental
         session.rollback()
 
@@ -115,7 +123,7 @@ def filled(sessions, seed=1, count=100):
         upsert_interactions(session, runs(seed, 30))
 
 
-def test_a_rollup_that_is_cut_off_goes_on_where_it_was(sessions, monkeypatch):
+def test_an_interrupted_rollup_continues_at_the_same_step(sessions, monkeypatch):
     filled(sessions)
     steps = []
 
@@ -145,7 +153,7 @@ def test_a_rollup_that_is_cut_off_goes_on_where_it_was(sessions, monkeypatch):
         assert session.scalar(select(UsageState.rolled_up_s)) > 0
     with sessions.begin() as session:
         start_again(session)
-        roll_up_all(session)
+    assert roll_up(sessions)
     with sessions() as session:
         assert dump(session) == whole
     assert compare(sessions, None, None).differences == []

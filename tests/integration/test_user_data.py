@@ -18,9 +18,9 @@ from user_data_world import (
     escaped,
     iso,
     mark_everything,
+    mentions,
     of_others,
     planted_world,
-    told,
 )
 
 from fairserve.platform.db.ledger import Interaction
@@ -138,7 +138,7 @@ def test_answers_are_not_to_be_kept(planted):
 @databases.ON_POSTGRESQL
 def test_after_an_erasure_nothing_of_the_person_is_left(planted):
     before = planted.dump()
-    found = told(before, *PERSONAL)
+    found = mentions(before, *PERSONAL)
     assert {place.partition(".")[0] for place in found} == {
         "end_users",
         "contracts",
@@ -190,7 +190,7 @@ def test_after_an_erasure_nothing_of_the_person_is_left(planted):
     done = planted.erase()
     planted.write((), (), [planted.opened(planted.one, planted.app, USER)])  # read again
     at_once = planted.dump(rolled_up=False)
-    assert told(at_once, *PERSONAL, "ann-final", "ann-refused") == []
+    assert mentions(at_once, *PERSONAL, "ann-final", "ann-refused") == []
     assert planted.rollups() == rollups
     assert done["erased"] == {
         "settings": 1,
@@ -205,7 +205,7 @@ def test_after_an_erasure_nothing_of_the_person_is_left(planted):
         "webhook_events": 6,
     }
     after = planted.dump()
-    assert told(after, *PERSONAL, "ann-final", "ann-refused") == []
+    assert mentions(after, *PERSONAL, "ann-final", "ann-refused") == []
     assert sums == [planted.usage(*groups) for groups in (("tenant",), ("app",), ("day", "app"))]
     assert {row["user_id"] for row in after["ledger_calls"]} == {done["pseudonym"]}
     assert {row["user_id"] for row in after["interactions"]} == {done["pseudonym"]}
@@ -309,7 +309,7 @@ def test_the_audit_log_keeps_what_does_not_name_the_user(world):
 
 
 def test_calls_that_name_no_user_can_be_erased_and_the_apps_history_stays(world):
-    """They are kept under the app's id."""
+    """They are stored under the app's id."""
     app_id = world.app["id"]
     (call, *_), _ = world.records(world.one, world.app, app_id)
     world.write([call])

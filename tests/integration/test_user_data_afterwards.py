@@ -1,4 +1,4 @@
-"""What comes after an erasure, or in its middle: the journal again, crashes, rollups, a new secret."""
+"""After and during an erasure: a replayed journal, crashes, rollups, a new secret."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -33,7 +33,7 @@ def test_the_journal_read_again_brings_nothing_back(planted):
         assert canonical_rows(again[name]) == canonical_rows(after[name]), name
 
 
-def test_a_call_under_way_ends_under_the_pseudonym_and_a_new_one_is_the_users(planted):
+def test_a_running_call_ends_under_the_pseudonym_and_a_new_one_is_the_users(planted):
     pseudonym = planted.erase()["pseudonym"]
     (first, *_), (run, *_) = planted.mine
     late = replace(first, call_id="late", name="ann-late", parents=("ann-draft",))
@@ -141,7 +141,7 @@ def test_rollups_whose_raw_rows_are_gone_are_the_pseudonyms_too(planted):
 
 
 def test_what_is_rewritten_is_rolled_up_anew(planted, monkeypatch):
-    """Also where a step of the rollups has just read the rows as they were."""
+    """A step of the rollups may have just read the rows before the change."""
     planted.dump()
     monkeypatch.setattr(erasing, "rename_user", lambda *arguments: None)
     pseudonym = planted.erase()["pseudonym"]
@@ -149,7 +149,7 @@ def test_what_is_rewritten_is_rolled_up_anew(planted, monkeypatch):
     assert by_user(planted, pseudonym) == {"usage_calls": 8, "usage_runs": 4, "usage_refusals": 2}
 
 
-def test_a_rotated_secret_still_knows_who_was_erased(planted):
+def test_a_rotated_secret_still_matches_erased_users(planted):
     planted.erase()
     platform = planted.management.platform
     secret = platform.hasher._secrets[0]
@@ -158,7 +158,7 @@ def test_a_rotated_secret_still_knows_who_was_erased(planted):
     assert planted.export()["calls"] == []
     platform.hasher = KeyHasher(b"one more secret of the server's")
     planted.write(*planted.mine)
-    assert len(planted.export()["calls"]) == 8, "nobody can tell without the secret"
+    assert len(planted.export()["calls"]) == 8, "nobody can match them without the secret"
 
 
 def test_erasures_go_with_the_ledger(engine):

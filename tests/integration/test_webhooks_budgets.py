@@ -1,4 +1,4 @@
-"""Ends of budgets are told once a period, when what was spent reaches them, and what that costs."""
+"""Events of budget limits: once a period, when the spending reaches them; and their cost."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -40,7 +40,7 @@ def agree(world, scope, app="", user="", **limits):
         )
 
 
-def told(world):
+def published(world):
     return sorted(
         (data["scope"], data["app_id"], data["user"], data["end"], data["limit"])
         for data in (event.payload["data"] for event in world.events)
@@ -48,14 +48,14 @@ def told(world):
     )
 
 
-def test_a_soft_end_is_told_when_it_is_passed_and_once(world):
+def test_a_soft_limit_has_one_event_when_it_is_passed(world):
     agree(world, "tenant", soft_budget=5 * NANO, max_budget=8 * NANO)
     world.register(events=["budget.reached"])
     world.write([world.record("a", cost=3 * NANO)])
-    assert told(world) == []
+    assert published(world) == []
     crossing = world.record("b", cost=2 * NANO)
     world.write([crossing])
-    assert told(world) == [("tenant", None, None, "soft", 5.0)]
+    assert published(world) == [("tenant", None, None, "soft", 5.0)]
     (event,) = world.events
     begin = world.began.replace(hour=0, minute=0, second=0, microsecond=0)
     assert event.payload["data"] == {
@@ -75,7 +75,7 @@ def test_a_soft_end_is_told_when_it_is_passed_and_once(world):
     world.write([world.record("c", cost=1 * NANO)])
     assert len(world.events) == 1
     world.write([world.record("d", cost=2 * NANO)])
-    assert [each[3] for each in told(world)] == ["hard", "soft"]
+    assert [each[3] for each in published(world)] == ["hard", "soft"]
     world.write([crossing, world.record("e", cost=2 * NANO)])
     assert len(world.events) == 2
 
@@ -86,7 +86,7 @@ def test_a_replay_is_not_spent_twice(world):
     call = world.record("a", cost=3 * NANO)
     for _ in range(4):
         world.write([call])
-    assert told(world) == []
+    assert published(world) == []
 
 
 def test_each_holder_has_its_own(world):
@@ -105,19 +105,22 @@ def test_each_holder_has_its_own(world):
             world.record("f1", cost=99 * NANO, tenant=world.other, app=world.foreign_app),
         ]
     )
-    assert told(world) == []
+    assert published(world) == []
     world.write([world.record("a2", cost=1 * NANO)])
-    assert told(world) == [("app", app, None, "soft", 6.0), ("app_user", app, "ann", "soft", 4.0)]
+    assert published(world) == [
+        ("app", app, None, "soft", 6.0),
+        ("app_user", app, "ann", "soft", 4.0),
+    ]
     world.write([world.record("b3", cost=1 * NANO, user="bob", app=second)])
-    assert told(world)[-1] == ("user", None, "bob", "soft", 7.0)
+    assert published(world)[-1] == ("user", None, "bob", "soft", 7.0)
     assert {event.user_id for event in world.events} == {"", "ann", "bob"}
     world.write([world.record("a3", cost=9 * NANO)])
-    assert ("tenant", None, None, "hard", 20.0) in told(world)
-    assert len(told(world)) == 4
+    assert ("tenant", None, None, "hard", 20.0) in published(world)
+    assert len(published(world)) == 4
 
 
 @pytest.mark.parametrize("scope", ["tenant", "app", "app_user", "user"])
-def test_a_refusal_for_a_spent_budget_tells_it(world, scope):
+def test_a_rejection_for_a_spent_budget_has_an_event(world, scope):
     app = world.app["id"] if scope.startswith("app") else ""
     agree(
         world,
@@ -130,22 +133,22 @@ def test_a_refusal_for_a_spent_budget_tells_it(world, scope):
     world.register(events=["budget.reached"])
     said = {"refusal_scope": "user" if scope == "app_user" else scope}
     world.write([world.refused("a", reason="contract_budget_held", **said)])
-    assert told(world) == []
+    assert published(world) == []
     world.write([world.refused("b", reason="contract_budget", **said)])
-    assert [(each[0], each[3]) for each in told(world)] == [(scope, "hard")]
+    assert [(each[0], each[3]) for each in published(world)] == [(scope, "hard")]
     world.write([world.refused("c", reason="contract_soft_budget", **said)])
-    assert [(each[0], each[3]) for each in told(world)] == [(scope, "hard"), (scope, "soft")]
+    assert [(each[0], each[3]) for each in published(world)] == [(scope, "hard"), (scope, "soft")]
 
 
-def test_periods_that_are_over_are_not_told(world):
+def test_periods_that_are_over_have_no_event(world):
     agree(world, "tenant", soft_budget=1 * NANO, budget_duration="1h")
     world.register(events=["budget.reached"])
     now = utc_now().timestamp()
     call = world.record("a", at=now - 7200, cost=2 * NANO)
     world.write([replace(call, ended_at=now)])
-    assert told(world) == []
+    assert published(world) == []
     world.write([world.record("b", cost=2 * NANO)])
-    assert len(told(world)) == 1
+    assert len(published(world)) == 1
 
 
 def test_a_limit_that_is_raised_is_reached_again(world):
@@ -154,7 +157,7 @@ def test_a_limit_that_is_raised_is_reached_again(world):
     world.write([world.record("a", cost=2 * NANO)])
     agree(world, "tenant", soft_budget=3 * NANO)
     world.write([world.record("b", cost=1 * NANO)])
-    assert [each[4] for each in told(world)] == [1.0, 3.0]
+    assert [each[4] for each in published(world)] == [1.0, 3.0]
 
 
 def test_sums_are_asked_seldom(world, monkeypatch):
@@ -178,12 +181,12 @@ def test_sums_are_asked_seldom(world, monkeypatch):
     watch._monotonic_s = lambda monotonic_s=watch._monotonic_s: monotonic_s() + 61
     world.write([world.record("last", cost=1 * NANO)])
     assert len(sums) == 2
-    assert len(told(world)) == 1
+    assert len(published(world)) == 1
     world.write([world.record("after", cost=1 * NANO)])
-    assert len(sums) == 2, "what is told is not summed any more"
+    assert len(sums) == 2, "reached limits are not summed any more"
 
 
-def test_who_is_not_told_of_budgets_costs_no_query_for_them(world):
+def test_tenants_without_a_subscription_cost_no_query(world):
     agree(world, "tenant", soft_budget=1 * NANO)
     world.register(events=["interaction.finished"])
     statements = []
@@ -196,13 +199,13 @@ def test_who_is_not_told_of_budgets_costs_no_query_for_them(world):
     world.write([world.record("a", cost=2 * NANO)])
     sql.remove(engine, "before_cursor_execute", note)
     assert not [each for each in statements if "contracts" in each]
-    assert told(world) == []
+    assert published(world) == []
 
 
 @databases.ON_POSTGRESQL
 @pytest.mark.parametrize("rolled_up", ["nothing", "everything", "some", "raw rows are gone"])
-def test_what_was_spent_is_what_the_raw_rows_say(world, rolled_up, monkeypatch):
-    """Days and quarter hours from rollups, the rest from raw rows: no call twice, none left out."""
+def test_spending_equals_the_raw_rows(world, rolled_up, monkeypatch):
+    """Days and quarter hours come from rollups, the rest from raw rows: no call twice, none missing."""
     month = datetime(2026, 4, 1, tzinfo=UTC).timestamp()
     second = world.management.new_app(world.tenant, "second")
     calls = []

@@ -1,4 +1,4 @@
-"""Deliveries arrive signed, at least once, under one id, and failures are tried again in time."""
+"""Deliveries are signed, sent at least once under one id, and retried in time."""
 
 import json
 import subprocess
@@ -81,7 +81,7 @@ def test_retries_come_in_their_time_and_then_it_is_dead(world, one):
     assert [item["event_id"] for item in dead["items"]] == [row.event_id]
 
 
-def test_a_dead_delivery_is_sent_again_when_somebody_says_so(world, one):
+def test_a_dead_delivery_is_sent_again_on_request(world, one):
     world.write(runs=[world.run("a"), world.run("b")])
     world.receiver.by_path["/hook"] = FAILED
     for _ in range(40):
@@ -204,7 +204,7 @@ def test_an_answer_after_the_lease_changes_nothing(world, one):
     assert endpoint.failures == 0
 
 
-def test_stopping_gives_back_what_is_under_way(world, one):
+def test_stopping_releases_deliveries_in_progress(world, one):
     world.write(runs=[world.run()])
     world.receiver.hold.clear()
     stopping = threading.Event()
@@ -258,7 +258,7 @@ def test_endpoints_that_fail_do_not_hold_up_others(world):
 
 
 @pytest.mark.parametrize("said", ["test", "replay", "url", "enable"])
-def test_an_endpoint_that_rests_is_tried_at_once_when_somebody_says_so(world, one, said):
+def test_a_pausing_endpoint_is_tried_at_once_on_request(world, one, said):
     world.receiver.by_path["/hook"] = FAILED
     world.write(runs=[world.run(f"r{number}") for number in range(7)])
     world.deliver()
@@ -294,7 +294,7 @@ def test_endpoints_take_turns(world):
 
 
 def test_a_receiver_that_hangs_leaves_room_for_others(world, monkeypatch):
-    """Of the places of a process, those that fail have half."""
+    """Failing endpoints have half of a process's slots."""
     monkeypatch.setattr(delivery, "SLOTS", 4)
     monkeypatch.setattr(delivery, "FAILING_SLOTS", 2)
     hanging = [
@@ -352,8 +352,8 @@ def test_a_test_event_goes_to_its_endpoint_alone(world, one):
     assert world.deliver() == 1
     (message,) = world.receiver.received
     assert (message.path, message.id) == ("/hook", queued["event_id"])
-    told = json.loads(message.body)
-    assert (told["type"], told["data"]) == ("webhook.test", {"webhook_id": one["id"]})
+    body = json.loads(message.body)
+    assert (body["type"], body["data"]) == ("webhook.test", {"webhook_id": one["id"]})
     world.call("PATCH", f"/v1/webhooks/{one['id']}", {"enabled": False})
     refused = world.call("POST", f"/v1/webhooks/{one['id']}/test", status=409)
     assert refused["error"]["code"] == "disabled"

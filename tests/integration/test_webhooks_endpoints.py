@@ -1,4 +1,4 @@
-"""Registering webhooks over HTTP: what is taken, what is refused, what is shown, and to whom."""
+"""Registering webhooks over HTTP: accepted and rejected values, and what is shown to each key."""
 
 import json
 from threading import BoundedSemaphore

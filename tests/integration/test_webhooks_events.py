@@ -1,4 +1,4 @@
-"""Events are written with the ledger's rows, once, for those who want them and nobody else."""
+"""Events are written with the ledger's rows, once, for subscribers only."""
 
 import json
 from dataclasses import replace
@@ -30,7 +30,7 @@ def types(world):
     return sorted(event.type for event in world.events)
 
 
-def test_a_finished_run_is_told_with_what_it_was(world):
+def test_a_finished_run_has_an_event_with_its_figures(world):
     world.register()
     run = world.run(state="aborted", wasted_tokens=7, waste_cause="throttled")
     world.write(runs=[run])
@@ -102,7 +102,7 @@ def test_the_journal_read_again_makes_no_second_event_whatever_became_of_the_fir
     assert world.states() == ["delivered"] * 3
     assert world.deliver() == 0
     world.write(runs=[replace(again, ended_at=again.ended_at + 5, calls=3)])
-    assert len(world.events) == 4, "a run that went on is told again"
+    assert len(world.events) == 4, "a run that continued has a further event"
     assert "lost" not in caplog.text
 
 
@@ -149,7 +149,7 @@ def test_nothing_from_before_an_endpoint_wanted_it(world):
     assert types(world) == ["calls.throttled", "interaction.finished"]
 
 
-def test_what_is_older_than_the_retention_is_not_told_again(world):
+def test_records_older_than_the_retention_have_no_new_event(world):
     one = world.register()
     old = (utc_now() - timedelta(days=8)).timestamp()
     with world.sessions.begin() as session:
@@ -276,7 +276,7 @@ def test_any_text_that_a_client_sends(world):
     )
 
 
-def test_an_erased_user_is_named_nowhere_and_nothing_is_told_twice(world):
+def test_an_erased_user_is_named_nowhere_and_no_event_is_repeated(world):
     agreed = {"scope": "user", "app_id": "", "user_id": "ann", "max_budget": 1}
     with world.sessions.begin() as session:
         session.add(
@@ -315,7 +315,7 @@ def test_a_purged_tenant_leaves_nothing(world):
     world.register()
     world.write(runs=[world.run()])
     world.call("DELETE", f"/admin/tenants/{world.tenant['id']}", key=world.management.admin)
-    assert world.deliver() == 0, "a deleted tenant is told nothing"
+    assert world.deliver() == 0, "a deleted tenant gets nothing"
     with world.sessions.begin() as session:
         assert purge(session, utc_now() + timedelta(seconds=1)) == 2
     with world.sessions() as session:

@@ -1,4 +1,4 @@
-"""docs/guide/webhooks.md: its commands, its payloads and its Python, as they stand there."""
+"""docs/guide/webhooks.md: its commands, payloads and Python code, unchanged."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""One attempt goes where it was checked to go, and nowhere else; what receivers do harms nobody."""
+"""An attempt goes only to checked addresses, and no receiver affects the others."""
 
 import shutil
 import ssl
@@ -35,7 +35,7 @@ def test_redirects_are_failures_and_not_followed(world, one, status):
     assert (row.state, row.last_status) == ("pending", status)
 
 
-def test_what_a_receiver_says_is_kept_short_and_printable(world, one):
+def test_answers_of_receivers_are_stored_short_and_printable(world, one):
     text = b"\x1b[31mred\x00 \xff\r\nnext" + b"x" * 1_000_000
     world.receiver.answers.append((500, {}, text))
     world.write(runs=[world.run()])
@@ -71,7 +71,7 @@ def test_a_status_counts_also_where_its_body_never_comes(world, one, monkeypatch
 
 @pytest.fixture
 def tls(tmp_path):
-    """For hooks.example and nobody else, self-signed; with a client's context that trusts it."""
+    """A self-signed certificate for hooks.example, with a client's context that trusts it."""
     if shutil.which("openssl") is None:
         pytest.skip("needs the openssl command to make a certificate")
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
@@ -86,7 +86,7 @@ def tls(tmp_path):
 
 @pytest.mark.parametrize("trusted", ["by us", "by nobody", "under another name"])
 def test_the_certificate_must_be_that_of_the_name(world, tls, trusted, monkeypatch):
-    """The connection goes to a checked address; TLS is for the name all the same."""
+    """The connection goes to a checked address, but TLS verifies the name."""
     server, client = tls
     asked = []
     server.sni_callback = lambda connection, name, _: asked.append(name)
@@ -134,7 +134,7 @@ def test_the_environments_proxies_are_not_used(world, one, monkeypatch):
 
 
 def test_a_name_that_answers_otherwise_the_next_time_gains_nothing(world, monkeypatch):
-    """Public at registration, private when it is sent to; and nothing else is ever looked up."""
+    """The name is public at registration and private at sending; nothing else is looked up."""
     answers = [["8.8.8.8"], ["169.254.169.254"], ["127.0.0.1"], ["10.0.0.1"]]
     asked = []
 

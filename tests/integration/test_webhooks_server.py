@@ -1,4 +1,4 @@
-"""A whole server tells of its calls: from the request to the receiver."""
+"""Webhooks of a whole server: from the request to the receiver."""
 
 import json
 
@@ -25,7 +25,7 @@ def receiver():
     receiver.close()
 
 
-def test_calls_of_a_server_are_told_signed(tmp_path, receiver):
+def test_calls_of_a_server_are_published_signed(tmp_path, receiver):
     with WholeServer(tmp_path / "data", **HOOKS) as server:
         tenant, app = server.new_tenant("acme")
         price = {"model": "scripted", "input": 1000, "output": 1000}
@@ -44,17 +44,17 @@ def test_calls_of_a_server_are_told_signed(tmp_path, receiver):
         answer = server.send(app["api_key"], "POST", "/v1/chat/completions", json=refused)
         assert answer.status_code == 429
         eventually(lambda: len(receiver.received) >= 3, lambda: str(receiver.received))
-        told = {}
+        by_type = {}
         for message in list(receiver.received):
             body = Webhook(hook["secret"]).verify(message.body, message.headers)
-            told[body["type"]] = body["data"]
-        assert told.keys() == set(EVERYTHING)
-        run = told["interaction.finished"]
+            by_type[body["type"]] = body["data"]
+        assert by_type.keys() == set(EVERYTHING)
+        run = by_type["interaction.finished"]
         assert (run["interaction_id"], run["user"], run["state"]) == ("trip", "ann", "complete")
-        budget = told["budget.reached"]
+        budget = by_type["budget.reached"]
         assert (budget["scope"], budget["user"], budget["end"]) == ("app_user", "ann", "soft")
         assert budget["spent"] > budget["limit"]
-        throttled = told["calls.throttled"]
+        throttled = by_type["calls.throttled"]
         assert (throttled["reason"], throttled["limit"]) == ("contract_rpm", 1)
 
 

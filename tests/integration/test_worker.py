@@ -25,7 +25,7 @@ def worker():
 
 @pytest.fixture(scope="module")
 def start_again():
-    """Starts workers that tests may end; the next test that asks gets another one."""
+    """Starts workers that tests may end; the next test gets another one."""
     started = {}
 
     def running_one(*flags):
@@ -43,14 +43,14 @@ def start_again():
 
 @pytest.fixture
 def narrow(start_again):
-    """One call at a time, and two that wait; what runs at the end has time."""
+    """One call at a time, and two that wait; running calls get time at the end."""
     flags = ("--max-queue", "2", "--local-scheduler", "fcfs", "--drain-limit", "120")
     return start_again("--max-batch", "1", *flags)
 
 
 @pytest.fixture
 def small(start_again):
-    """A small cache whose changes are published, and no patience at the end."""
+    """A small cache whose changes are published, and no time for calls at the end."""
     return start_again(
         *("--kv-tokens", "1030", "--token-budget", "100", "--drain-limit", "0.05"),
         *("--kv-events-endpoint", ANYWHERE, "--kv-events-replay-endpoint", ANYWHERE),
@@ -116,7 +116,7 @@ def test_completions_of_text_and_of_token_ids_are_the_same(worker):
 
 
 def test_prompts_are_tokenised_as_calls_are(worker):
-    """The counts of the gateway, by the client that it uses."""
+    """The counts equal those of the gateway's client."""
 
     async def ask(*bodies):
         async with worker_session() as session:
@@ -319,7 +319,7 @@ def test_the_longest_call_that_fits_a_small_cache(small):
 
 
 def test_sigterm_lets_what_runs_finish_and_hands_back_what_waits(narrow):
-    """Streamed or not, a caller hears at once that another worker should have the call."""
+    """Callers learn at once that another worker has to serve the call, streamed or not."""
     post = partial(narrow.http.post, "/v1/chat/completions")
     body = chat("x", max_tokens=1000, stream=True, ignore_eos=True)
     with ThreadPoolExecutor() as pool, narrow.asking("/v1/chat/completions", body) as runs:
@@ -347,7 +347,7 @@ def data_lines(text):
 
 
 async def test_kv_events_are_followed_through_a_restart_and_the_drain_has_a_limit(small):
-    """Over TCP at free ports, which the ready line and the metrics tell, then at the same ones."""
+    """Over TCP at free ports, which the ready line and the metrics contain, then at the same ones."""
 
     def talk(worker, texts):
         for text in texts:

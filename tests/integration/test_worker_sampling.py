@@ -75,36 +75,40 @@ def test_logprobs_of_chat_streamed_and_whole(worker):
         if choice.logprobs is not None:
             streamed[choice.index] += choice.logprobs.content
     for choice, content in zip(whole.choices, streamed, strict=True):
-        told = choice.logprobs.content
-        assert len(told) == 24
-        assert b"".join(bytes(each.bytes) for each in told).decode() == choice.message.content
-        assert "".join(each.token for each in told) == choice.message.content
-        for each in told:
+        reported = choice.logprobs.content
+        assert len(reported) == 24
+        assert b"".join(bytes(each.bytes) for each in reported).decode() == choice.message.content
+        assert "".join(each.token for each in reported) == choice.message.content
+        for each in reported:
             values = [top.logprob for top in each.top_logprobs]
             assert len(values) == 3
             assert values == sorted(values, reverse=True)
             assert each.logprob <= values[0] <= 0
-        assert [each.token for each in content] == [each.token for each in told]
-        for one, other in zip(content, told, strict=True):
+        assert [each.token for each in content] == [each.token for each in reported]
+        for one, other in zip(content, reported, strict=True):
             assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
     assert chat(worker, logprobs=True).choices[0].logprobs.content[0].top_logprobs == []
     assert chat(worker).choices[0].logprobs is None
 
 
 def test_logprobs_of_a_greedy_token_are_the_largest(worker):
-    told = chat(worker, temperature=0, logprobs=True, top_logprobs=1).choices[0].logprobs.content
-    assert [each.token for each in told] == [each.top_logprobs[0].token for each in told]
-    assert [each.logprob for each in told] == [each.top_logprobs[0].logprob for each in told]
+    reported = (
+        chat(worker, temperature=0, logprobs=True, top_logprobs=1).choices[0].logprobs.content
+    )
+    assert [each.token for each in reported] == [each.top_logprobs[0].token for each in reported]
+    assert [each.logprob for each in reported] == [
+        each.top_logprobs[0].logprob for each in reported
+    ]
 
 
 def test_logprobs_of_completions_streamed_and_whole(worker):
     body = {"seed": 5, "logprobs": 2}
     choice = complete(worker, **body).choices[0]
-    told = choice.logprobs
-    assert told.tokens == list(choice.text)
-    assert told.text_offset == list(range(24))
+    reported = choice.logprobs
+    assert reported.tokens == list(choice.text)
+    assert reported.text_offset == list(range(24))
     for token, logprob, top in zip(
-        told.tokens, told.token_logprobs, told.top_logprobs, strict=True
+        reported.tokens, reported.token_logprobs, reported.top_logprobs, strict=True
     ):
         assert top[token] == logprob
         assert len(top) in (2, 3)
@@ -112,7 +116,7 @@ def test_logprobs_of_completions_streamed_and_whole(worker):
     parts = [chunk.logprobs for chunk in chunks if chunk.logprobs is not None]
     for name in ("tokens", "text_offset"):
         joined = chain.from_iterable(getattr(part, name) for part in parts)
-        assert list(joined) == getattr(told, name)
+        assert list(joined) == getattr(reported, name)
     assert [len(top) for top in complete(worker, logprobs=0).choices[0].logprobs.top_logprobs] == [
         1
     ] * 24
@@ -127,9 +131,9 @@ def test_tokens_that_a_stop_string_cut_off_have_logprobs(worker, stream):
     answer = complete(worker, seed=7, stop=stop, logprobs=0, stream=stream)
     choices = [chunk.choices[0] for chunk in answer] if stream else answer.choices
     assert "".join(choice.text for choice in choices) == plain[:at]
-    told = [choice.logprobs for choice in choices if choice.logprobs is not None]
-    tokens = list(chain.from_iterable(each.tokens for each in told))
-    offsets = list(chain.from_iterable(each.text_offset for each in told))
+    reported = [choice.logprobs for choice in choices if choice.logprobs is not None]
+    tokens = list(chain.from_iterable(each.tokens for each in reported))
+    offsets = list(chain.from_iterable(each.text_offset for each in reported))
     assert "".join(tokens) == plain[: at + len(stop)]
     assert offsets == list(range(at + len(stop)))
 

@@ -1,12 +1,12 @@
-"""Whatever calls do: what was counted by client and bucket is what the ledger's rows say in the end."""
+"""The counts by client and bucket equal the ledger's rows in the end, for any calls."""
 
 import asyncio
 from collections import defaultdict
 
-from control_world import World
 from histories import histories
 from hypothesis import given
 from hypothesis import strategies as st
+from monitored_world import MonitoredWorld
 from until import settle
 
 from fairserve.interactions.call import TokenUsage
@@ -27,14 +27,14 @@ OUTCOMES = ["completed", "failed", "cancelled"]
 
 
 async def play(steps):
-    world = World("fairserve", capacity=1500, max_queue_wait_s=25.0, lease_s=20.0)
-    tasks, told = {}, defaultdict(lambda: (0, 0))
+    world = MonitoredWorld("fairserve", capacity=1500, max_queue_wait_s=25.0, lease_s=20.0)
+    tasks, reported = {}, defaultdict(lambda: (0, 0))
     counted = defaultdict(float)
     seen = set()
 
     def look():
-        world.control.activity.settle(world.now_s)
-        for number, bucket in world.control.activity.buckets().items():
+        world.monitoring.activity.settle(world.now_s)
+        for number, bucket in world.monitoring.activity.buckets().items():
             if number not in seen:
                 seen.add(number)
                 for owner, service in bucket.clients.items():
@@ -64,10 +64,10 @@ async def play(steps):
             world.control.cancel(Cancel(list(tasks)[which % len(tasks)]))
         elif grants := granted():
             grant = grants[which % len(grants)]
-            output = told[grant.call_id][1] + amount
+            output = reported[grant.call_id][1] + amount
             usage = TokenUsage(100, 0, min(100, which), output)
             if kind == "progress":
-                told[grant.call_id] = (100, output)
+                reported[grant.call_id] = (100, output)
                 world.control.progress(Progress(grant.call_id, True, usage, True))
             elif kind == "end":
                 told_of.discard(grant.call_id)
@@ -99,7 +99,7 @@ async def play(steps):
 def test_the_sum_over_the_buckets_is_the_ledgers(steps):
     world, counted, rows = asyncio.run(play(steps))
     assert counted == rows
-    activity = world.control.activity
+    activity = world.monitoring.activity
     assert all(activity.under_way(owner) == (0, 0) for owner in activity.clients())
     for bucket in activity.buckets().values():
         assert sum(each.service for each in bucket.tenants.values()) == bucket.whole.service

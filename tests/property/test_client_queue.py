@@ -1,4 +1,4 @@
-"""A client's queue against a sorted list: calls come, leave from any place, and come back."""
+"""A client's queue against a sorted list: calls arrive, leave from any place, and return."""
 
 import random
 

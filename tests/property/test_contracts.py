@@ -40,7 +40,7 @@ steps = histories(
 
 
 class Books:
-    """The same in plain lists: nothing is summed before it is asked for."""
+    """The same in plain lists: sums are made only at a look-up."""
 
     def __init__(self):
         self.contracts = Contracts()
@@ -133,7 +133,7 @@ def check_limits(books, holder, quota):
 
 
 @given(own=quotas, history=steps, amount=st.integers(1, 40))
-def test_who_waits_as_told_gets_in_where_the_answer_was_certain(own, history, amount):
+def test_a_caller_who_waits_is_admitted_where_the_answer_was_certain(own, history, amount):
     books = Books()
     holders = [(("user", "t", "ann"), own)]
     for kind, _, tokens, how, wait_s in history:
@@ -160,7 +160,7 @@ def test_who_waits_as_told_gets_in_where_the_answer_was_certain(own, history, am
 
 
 @given(app=quotas, own=quotas, history=steps, cut=st.integers(0, 59))
-def test_a_snapshot_goes_on_as_if_nothing_had_stopped(app, own, history, cut):
+def test_a_snapshot_continues_as_if_nothing_had_stopped(app, own, history, cut):
     """On another clock, whole seconds apart."""
     now_s, live = 0.0, {}
     both = [(Contracts(), 0.0)]
@@ -192,7 +192,7 @@ def test_a_snapshot_goes_on_as_if_nothing_had_stopped(app, own, history, cut):
         assert len({str(plain(*each)) for each in both}) == 1
 
 
-def test_a_run_under_way_passes_rates_and_no_budget():
+def test_an_active_run_passes_rates_and_no_budget():
     contracts = Contracts()
     quota = Quota(
         rpm_limit=1, max_budget=100, soft_budget=10, soft_end="finish_runs", budget_duration="1d"
@@ -209,7 +209,7 @@ def test_a_run_under_way_passes_rates_and_no_budget():
     assert spent.retry_after_s == 86_400
 
 
-def test_what_calls_hold_is_told_apart_from_what_is_spent():
+def test_reserved_and_spent_amounts_are_separate():
     contracts = Contracts()
     quota = Quota(max_budget=100, budget_duration="1h")
     holders = [(("app", "a", ""), quota)]

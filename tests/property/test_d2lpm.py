@@ -243,7 +243,7 @@ def test_invented_users_gain_nothing_at_the_worker_that_everybody_wants():
 
 
 def worker_of_a_new_document(level_quantum, rivals):
-    """A tenant with thirty users at work; ten new ones ask about a new document: where they go."""
+    """Return the workers of a new document's calls by ten new users of a tenant with thirty others."""
     made, locality = router(quantum=2000.0, level_quantum=level_quantum)
     for number in range(rivals):  # calls of another tenant that last
         place(made, locality, make_call(f"r{number}", tenant="other", user=f"u{number}"))
@@ -264,7 +264,7 @@ def test_users_of_one_tenant_keep_their_prefixes():
 
 
 def test_a_user_in_debt_does_not_spend_for_its_tenant():
-    """A refill of the user does not reach its tenant, nor the tenant's the other users."""
+    """A refill of the user does not reach its tenant, nor the tenant's refill the other users."""
     made, locality = router(quantum=1000.0)
     for number in range(8):
         place(made, locality, make_call(f"c{number}", user="u", tokens=document("d", number)))

@@ -75,7 +75,7 @@ class Demand:
         return self.engine.step()
 
     def service(self, account):
-        """Of a client, or of all clients below an outer level."""
+        """Return the service of a client, or of all clients below an outer level."""
         return sum(
             service
             for client, service in self.engine.service.items()
@@ -239,9 +239,9 @@ def test_latency_on_several_workers():
 
 
 def test_a_quantum_near_zero_is_vtc_with_the_extend_cost(seed):
-    """The same schedule, where room is the same for all calls and the match decides nothing.
+    """The same schedule, where memory is the same for all calls and the match decides nothing.
 
-    One call a step: a walk that takes several goes on, after a refill, behind the last one.
+    One call a step: a walk that takes several continues, after a refill, behind the last one.
     """
 
     class Blind(FixedCache):

@@ -20,7 +20,7 @@ BLOCK = 4
 
 
 class TreeCache:
-    """A bounded prefix cache: a tree with one worker, which tells what changed."""
+    """A bounded prefix cache: a tree with one worker, which publishes changes."""
 
     def __init__(self, blocks):
         self.tree = PrefixTree()
@@ -46,7 +46,7 @@ class TreeCache:
 
 
 class Both:
-    """DLPM and the plain one, told the same; the engine is a number of tokens."""
+    """DLPM and the plain one with the same events; the engine is a number of tokens."""
 
     def __init__(self, seed, options, clients, capacity=300, blocks=40):
         self.rng = random.Random(seed)
@@ -109,7 +109,7 @@ class Both:
         self.plain.finish(call_id)
 
     def step(self):
-        """One pass, abandoned at times: every offer is the same."""
+        """Run one pass, abandoned at times: every offer is the same."""
         rng, walk = self.rng, self.plain.walk()
         self.dlpm.start_pass(self.cache)
         for _ in range(rng.choice([0, 1, 4, 1000, 1000])):
@@ -149,7 +149,7 @@ UNEVEN = [*FLAT[:2], *NESTED, *DEEP[:6]]
     st.sampled_from([1, 3, 16]),
 )
 def test_every_offer_and_deficit(seed, clients, quantum, max_bypass, advance, many):
-    """``many``: from how many on those that gain credit go into their heap together."""
+    """From ``many`` members on, those that gain credit enter their heap together."""
     options = DlpmOptions(
         quantum=quantum,
         max_bypass=max_bypass,
@@ -167,7 +167,7 @@ def test_every_offer_and_deficit(seed, clients, quantum, max_bypass, advance, ma
 
 
 def test_every_group_that_an_eviction_concerns_is_matched():
-    """Two of them come to match as much, and then one of their calls matches more."""
+    """Two groups reach the same match, and then one of their calls matches more."""
     cache, lpm = TreeCache(40), Lpm()
     cache.tree.insert([1, 2, 3, 4], "w")
     for call_id, last in (("a", 4), ("b", 4), ("c", 5)):

@@ -1,4 +1,4 @@
-"""The walk of DLPM over the waiting calls on one worker: its turns, its options, what it refuses."""
+"""The walk of DLPM over the waiting calls on one worker: its turns, its options, its rejections."""
 
 import itertools
 import random
@@ -35,7 +35,7 @@ def test_everything_is_served_in_the_end(seed, quantum):
 
 
 def test_a_heavy_client_does_not_delay_a_light_one():
-    """The flood of one client; the other asks now and then: served at once, whatever the queue."""
+    """One client floods; the other calls now and then and is served at once, whatever the queue."""
     engine = Engine(DlpmOptions(quantum=200), 1000)
     for _ in range(500):
         engine.add("flood", 100, 20)
@@ -68,7 +68,7 @@ def test_a_small_quantum_takes_turns_and_a_large_one_follows_the_prefix():
 
 
 def test_refill_when_stuck_is_work_conserving_and_the_paper_is_not():
-    """A client in credit whose call does not fit, another in debt whose call would fit."""
+    """One client in credit has a call that does not fit, another in debt one that would fit."""
     idle = {}
     for stuck in (True, False):
         engine = Engine(DlpmOptions(quantum=100, refill_when_stuck=stuck, max_bypass=0), 1000)

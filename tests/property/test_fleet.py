@@ -57,7 +57,7 @@ desired_workers = st.builds(
 
 
 def wanted(desired):
-    """Those that shall serve; embedded ones without the URL, which their process chooses."""
+    """Return the workers that shall serve; embedded ones without the URL of their process."""
     return {
         worker_id: (worker.source == "embedded") or worker.spec
         for worker_id, worker in desired.workers.items()
@@ -87,7 +87,7 @@ def test_the_first_source_that_names_a_worker_has_it(said, drained):
 
 @given(parts, fleets)
 def test_what_does_not_clash_is_merged_whole(part, others):
-    """And what clashes is told: then something of it would be lost, or an alias lead to an alias."""
+    """Clashes are reported: a part would be lost, or an alias lead to an alias."""
     if clashes(part, others):
         return
     known = set(others.workers) | set(others.aliases)
@@ -117,7 +117,7 @@ def test_aliases_that_do_not_clash_lead_to_models(given_here, given_there):
 
 @given(st.lists(desired_workers, min_size=1, max_size=6), st.data())
 def test_every_way_is_safe_and_leads_there(stages, data):
-    """The wishes change at any time, calls end at any time."""
+    """The desired state changes at any time, calls end at any time."""
     present: dict[str, Present] = {}
     for desired in stages:
         steps = changes(desired, present)
@@ -161,7 +161,7 @@ def supervise(present, desired, started, ended):
 
 
 def settle(present, ended):
-    """Some of the draining workers have ended their calls."""
+    """End the calls of some of the draining workers."""
     return {
         worker_id: replace(there, idle=there.idle or worker_id in ended)
         if there.draining
@@ -199,8 +199,8 @@ def test_nothing_happens_to_what_stays(desired):
 
 
 @given(st.lists(specs, unique_by=lambda spec: spec.worker_id), st.sampled_from(SOURCES), drains)
-def test_a_drain_holds_for_every_source_and_is_taken_back(workers, source, drained):
-    """It ends calls on those workers alone; taken back while they end, they serve at once."""
+def test_a_drain_holds_for_every_source_and_can_be_undone(workers, source, drained):
+    """It ends calls on those workers alone; undrained while they end, they serve at once."""
     part = {source: FleetPart(tuple(workers))}
     serving = {spec.worker_id: Present(spec, source) for spec in workers}
     steps = changes(merge(part, drained), serving)

@@ -33,7 +33,7 @@ HASHER = BlockHasher(7, OURS)
 
 
 class ForgetfulBuffer:
-    """As vLLM's: the last batches and nothing else."""
+    """A replay buffer as vLLM's: the last batches and nothing else."""
 
     def __init__(self, steps):
         self._batches = deque(maxlen=steps)
@@ -46,7 +46,7 @@ class ForgetfulBuffer:
 
 
 class Worker:
-    """A trie of blocks by name, and the batches that tell of it. ``life`` makes its names its own."""
+    """A trie of blocks by name, and the batches about it. ``life`` makes its names unique."""
 
     def __init__(self, size, buffer, rng):
         self.size, self.buffer, self.rng = size, buffer, rng
@@ -59,7 +59,7 @@ class Worker:
         return int.from_bytes(hashlib.sha256(f"{salt}{tokens}".encode()).digest()[:8], "big")
 
     def store(self, salt, blocks):
-        """A prompt of single-valued blocks; what is not cached of it is told in one event."""
+        """Store a prompt of single-valued blocks; its uncached part is published in one event."""
         tokens, parent, new = (), None, []
         for block in blocks:
             tokens += (block,) * self.size
@@ -112,7 +112,7 @@ class Worker:
         self.cached, self.events = {}, []
 
     def keys(self):
-        """The platform's keys of all that is cached: of each whole block of ours."""
+        """Return the platform's keys of all cached blocks: of each whole block of ours."""
         keys = set()
         for _, salt, tokens in self.cached.values():
             keys.update(HASHER.keys(np.array(tokens, dtype=np.uint32), salt))
@@ -139,7 +139,7 @@ class Reader:
         self.do(self.sequence.connected())
 
     def disconnect(self):
-        """What was on its way is lost."""
+        """Lose the messages in transit."""
         self.connected = False
         self.wire.clear()
         self.answers.clear()
@@ -150,7 +150,7 @@ class Reader:
             self.wire.append(batch)
 
     def serve(self):
-        """The worker answers the last question."""
+        """Answer the last replay request."""
         if self.connected and self.asked is not None:
             self.answers = deque([*self.worker.buffer.since(self.asked), (dialect.END, b"")])
             self.asked = None
@@ -179,7 +179,7 @@ class Reader:
                     self.reports.take(report)
 
     def settle(self):
-        """Nothing more is lost, and all is read, in some order."""
+        """Read everything, in some order, without further losses."""
         if not self.connected:
             self.connect()
         for _ in range(10_000):
@@ -190,7 +190,7 @@ class Reader:
         raise AssertionError("it never comes to rest")
 
     def believed(self):
-        """All keys that the router's tree has of the worker."""
+        """Return all keys that the router's tree has of the worker."""
         return {key for node in self.tree._segments.heads.values() for key in node.keys}
 
 
@@ -224,7 +224,7 @@ def play(seed, size, make_buffer, loss, steps=250, rare=0.04):
         elif action == "away":  # for long
             reader.disconnect()
             reader.do(reader.sequence.lost())
-        elif action == "silence":  # nobody answers
+        elif action == "silence":  # no one answers
             reader.answers.clear()
             reader.asked = None
             reader.do(reader.sequence.failed())
@@ -256,7 +256,7 @@ def test_the_view_of_a_worker_that_forgets_is_a_part_of_its_cache(seed, size, lo
 
 
 def test_both_ends_are_reached():
-    """The properties above would say little if views were never complete, or always."""
+    """The properties above would be weak if views were never complete, or always."""
     complete = equal = 0
     for seed in range(60):
         worker, reader = play(seed, 4, lambda: ForgetfulBuffer(3), 0.1)
@@ -345,8 +345,8 @@ def test_other_memory_and_other_kinds_of_layers_do_not_count(view):
 
 def test_a_worker_cannot_claim_more_than_its_capacity():
     small = KvView("w", HASHER, 16)
-    told = small.apply([stored(list(range(100)), None, list(range(100)), 4)])
-    assert len(small) == len(told[0].keys) == 5
+    reports = small.apply([stored(list(range(100)), None, list(range(100)), 4)])
+    assert len(small) == len(reports[0].keys) == 5
     assert small.left_out == 95
 
 

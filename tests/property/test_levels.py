@@ -54,7 +54,7 @@ def by_level(service, depth):
 
 
 def flood(scheduler, clients, *, seed=0, steps=600):
-    """All are backlogged all the time; service by client id after every step."""
+    """Keep all backlogged; return the service by client id after every step."""
     rng = random.Random(seed)
     worker = OneWorker(scheduler, CAPACITY)
     services = []
@@ -345,8 +345,8 @@ def test_equal_matches_go_to_the_smaller_counter_level_by_level():
 
 
 @given(st.integers(0, 2**32), st.integers(1, 3))
-def test_a_snapshot_of_wsc_goes_on_as_the_original_does(seed, levels):
-    """Plain JSON in the middle, with dispatched and queued calls, predictions and runs under way."""
+def test_a_snapshot_of_wsc_continues_as_the_original(seed, levels):
+    """Plain JSON in the middle, with dispatched and queued calls, predictions and active runs."""
     rng = random.Random(seed)
     names = [(f"t{n % 2}", f"a{n % 3}", f"u{n}")[3 - levels :] for n in range(7)]
     calls, running = {}, []

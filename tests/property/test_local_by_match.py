@@ -20,7 +20,7 @@ from fairserve.scheduling.local.preble_groups import (
 
 
 class Queue:
-    """Random arrivals, ends, preemptions and cache changes at one scheduler; knows who waits."""
+    """Random arrivals, ends, preemptions and cache changes at one scheduler; lists waiting calls."""
 
     def __init__(self, scheduler, seed):
         self.scheduler, self.rng, self.cache = scheduler, random.Random(seed), FixedCache()
@@ -155,7 +155,7 @@ def test_calls_without_a_hit_are_delayed_and_not_starved(options):
 
 
 def test_lpm_starves_where_the_groups_do_not():
-    """The same flood at a worker that takes 115 calls a step: LPM never comes to the others."""
+    """The same flood at a worker that takes 115 calls a step: LPM never reaches the others."""
     served = {}
     for scheduler in (Lpm(), PrebleGroups()):
         worker = OneWorker(scheduler, 10**9, max_batch=115)

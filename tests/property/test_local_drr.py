@@ -26,7 +26,7 @@ class Literal:
         self.queues.setdefault(client, []).append(call_id)
 
     def next(self):
-        """The call taken next; the ring stays at its client."""
+        """Return the next call; the ring stays at its client."""
         if not any(self.queues.values()):
             return None
         if 0 <= self.at < len(self.ring):
@@ -46,7 +46,7 @@ class Literal:
 
 
 class LiteralLevels:
-    """The same by levels: a ring of the outermost nodes, and one below each, by the beginning of ids."""
+    """The same by levels: a ring of the outermost nodes, and one below each, by prefixes of ids."""
 
     def __init__(self, quantum):
         self.quantum, self.rings, self.clients = quantum, {}, {}
@@ -213,7 +213,7 @@ def test_weights_divide_the_service():
 
 
 def test_a_client_that_goes_idle_gains_no_visits():
-    """One call at a time, always back at once: not more than one quantum a round."""
+    """One call at a time, again at once: not more than one quantum a round."""
     worker = OneWorker(Drr(DrrOptions(quantum=100)), 60)
     for _ in range(200):
         worker.add("steady", 30, 10)

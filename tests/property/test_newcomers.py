@@ -120,7 +120,7 @@ def test_histories_are_made_under_every_system(system):
     assert not known.known("t", "A", "b0", flood.cluster.now_s)
 
 
-def test_a_restored_dispatcher_goes_on_alike():
+def test_a_restored_dispatcher_continues_alike():
     flood = Flood(newcomers="shared", newcomer_growth_s=30.0)
     for user in range(6):
         flood.send("A", f"a{user}")
@@ -222,8 +222,8 @@ def test_who_has_a_history(seed, levels, growth_s, slices):
                 assert 1 + first + made <= most * (1 + 1e-9)
 
 
-def test_clients_of_newcomers_are_nobody_elses():
-    """By tenant and app; a user with the name of such a client never has a history."""
+def test_clients_of_newcomers_are_separate():
+    """They differ by tenant and app; a user with the name of such a client never has a history."""
     newcomers, clients = Newcomers(Directory(), 0.0, 0.0), set()
     for levels in LEVELS:
         for tenant in ("t", "t/a"):

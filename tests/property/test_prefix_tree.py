@@ -4,7 +4,15 @@ import numpy as np
 from histories import histories
 from hypothesis import example, given
 from hypothesis import strategies as st
-from prefix_trees import BLOCK, WORKERS, PlainCache, check_structure, locked_blocks, prefixes_of
+from prefix_trees import (
+    BLOCK,
+    WORKERS,
+    PlainCache,
+    blocks_of,
+    check_structure,
+    locked_blocks,
+    prefixes_of,
+)
 
 from fairserve.scheduling.block_keys import BlockHasher
 from fairserve.scheduling.prefix_tree import PrefixTree
@@ -39,7 +47,7 @@ def test_one_worker_is_equal_to_a_plain_lru_of_blocks(history, capacity):
             tree.add_worker("w0", capacity)
             plain = PlainCache(capacity)
         assert tree.match(keys, -1)[0] == plain.match(prefixes)
-        assert len(tree) == tree.blocks_of("w0") == len(plain.held)
+        assert len(tree) == blocks_of(tree, "w0") == len(plain.held)
         check_structure(tree)
 
 
@@ -75,9 +83,9 @@ def test_several_workers_are_equal_to_plain_sets_while_nothing_must_go(history):
 
 @given(steps, st.integers(1, 12), st.integers(0, 60))
 def test_bounded_workers_forget_no_more_than_they_must(history, capacity, cut):
-    """A worker's part never exceeds its capacity, holds what it was given last, and is closed.
+    """A worker's part never exceeds its capacity, holds its last insertion, and is closed.
 
-    A snapshot in the middle goes on as the original does.
+    A snapshot in the middle continues as the original does.
     """
     hasher, tree = BlockHasher(1, BLOCK), PrefixTree()
     for name in WORKERS:
@@ -104,7 +112,7 @@ def test_bounded_workers_forget_no_more_than_they_must(history, capacity, cut):
             if len(keys) <= capacity:
                 assert tree.match(keys, tree.mask([worker]))[0] == len(keys)
         for name in WORKERS:
-            assert tree.blocks_of(name) <= capacity
+            assert blocks_of(tree, name) <= capacity
             depth = tree.match(keys, tree.mask([name]))[0]
             assert depth == 0 or prefixes[depth - 1] in inserted[name]
         check_structure(tree)
@@ -148,7 +156,7 @@ def test_locked_paths_stay(history, capacity):
         locked = len(locked_blocks(tree))
         # The unlocked ones have gone where there were too many; an empty path inserts nothing.
         if kind == "resize" or (kind == "insert" and tokens):
-            assert tree.blocks_of("w0") <= max(capacity, locked)
+            assert blocks_of(tree, "w0") <= max(capacity, locked)
         assert tree.locked_blocks("w0") == locked
         check_structure(tree)
     for node, _ in locks:
@@ -163,7 +171,7 @@ def test_locked_paths_stay(history, capacity):
         60,
     )
 )
-def test_locked_blocks_are_counted_and_stay_whatever_news_say(history):
+def test_locked_blocks_are_counted_and_stay_for_any_events(history):
     """Evictions that a worker reports leave them; only an empty cache takes them."""
     hasher, tree, locks = BlockHasher(1, BLOCK), PrefixTree(), []
     tree.add_worker("w0", 6)

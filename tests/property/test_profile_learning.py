@@ -1,4 +1,4 @@
-"""Whatever is declared and used, whenever it is looked at: what holds grows slowly and falls at once."""
+"""For any declaration and use, at any time: the profile in force grows slowly and falls at once."""
 
 import math
 
@@ -74,7 +74,7 @@ def test_what_was_learned_never_grows_faster_than_allowed(declared, options, loo
 
 @given(DECLARED, OPTIONS, st.lists(LOOK, min_size=1, max_size=6))
 def test_what_is_used_less_holds_at_once(declared, options, looks):
-    """From the first stage that was seen on, and up to the smallest change that is one."""
+    """The profile falls from the first observed stage on, up to the smallest change that counts."""
     now_s, held = 0.0, as_declared(declared, 0.0, options)
     for wait_s, calls, runs, declared_now in looks:
         now_s += wait_s

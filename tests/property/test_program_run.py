@@ -18,7 +18,7 @@ SEEDS = st.integers(0, 2**32)
 
 
 def random_parents(rng, size, most=3):
-    """An acyclic graph, declared in any order."""
+    """Return an acyclic graph, declared in any order."""
     names = [f"n{number}" for number in range(size)]
     parents = {
         name: rng.sample(names[:number], rng.randint(0, min(most, number)))
@@ -29,7 +29,7 @@ def random_parents(rng, size, most=3):
 
 
 def digraph(parents, weights=None):
-    """The graph in networkx, with an edge into every root, and on every edge the weight of its end."""
+    """Return the graph in networkx, with an edge into every root, weighted by the end of each edge."""
     graph = nx.DiGraph()
     for node, its_parents in parents.items():
         for parent in its_parents or ["before all"]:
@@ -146,7 +146,7 @@ def random_program(rng, size, limits):
 
 
 class Fate:
-    """What becomes of each task, however often and in whatever order it is asked."""
+    """The outcome of each task, the same for any number and order of look-ups."""
 
     def __init__(self, seed, failing):
         self._seed, self._failing = seed, failing
@@ -155,7 +155,7 @@ class Fate:
         return random.Random(repr((self._seed, *what)))
 
     def failures(self, task):
-        """How often it fails before it ends well."""
+        """Return how often it fails before it succeeds."""
         return self._of("fails", task).choice((1, 1, 2, 9)) if self._fails(task) else 0
 
     def _fails(self, task):
@@ -168,12 +168,12 @@ class Fate:
         return self._of("output", task).choice(OUTPUTS)
 
     def next(self, running):
-        """Which task has its turn; the same among the same."""
+        """Return the task whose turn it is; the same among the same."""
         return min(sorted(running), key=lambda task: self._of("turn", task).random())
 
 
 class Watched:
-    """A run that is restored now and then, with what must hold at every step."""
+    """A run that is restored now and then, with the invariants of every step."""
 
     def __init__(self, program, fate, rng, restores):
         self.program, self.fate, self.rng, self.restores = program, fate, rng, restores
@@ -203,7 +203,7 @@ class Watched:
         assert self.store == json.loads(json.dumps(self.run.to_plain()))
 
     def expected_prompt(self, task):
-        """By hand: what the parents said, the place and the item."""
+        """Build it by hand: the parents' outputs, the place and the item."""
         node = self.program.nodes[task.node]
         said = [f"{task.node}:"] + [self.text(parent) for parent in node.parents]
         if node.map:
@@ -255,8 +255,8 @@ class Watched:
         assert not self.running
         return self
 
-    def told(self):
-        """The end, without how often tasks were handed out."""
+    def outcome(self):
+        """Return the end, without the numbers of attempts."""
         plain = self.run.to_plain()
         for task in plain["tasks"].values():
             del task["attempt"]
@@ -277,14 +277,14 @@ def test_restarts_change_nothing(seed, size, failing, limits):
     program, fate = random_program(rng, size, limits), Fate(seed, failing)
     straight = Watched(program, fate, rng, 0.0).end()
     restored = Watched(program, fate, rng, 0.5).end()
-    assert restored.told() == straight.told()
+    assert restored.outcome() == straight.outcome()
     assert all(count == 1 for count in straight.ended.values())
     assert restored.ended == straight.ended
 
 
 @given(SEEDS, st.integers(1, 12), st.sampled_from([0.0, 0.15]))
 def test_the_end_is_that_of_a_plain_evaluation(seed, size, failing):
-    """In an order of its own: node by node, each with all of its instances."""
+    """The reference has an order of its own: node by node, each with all of its instances."""
     rng = random.Random(seed)
     program, fate = random_program(rng, size, LIMITS), Fate(seed, failing)
     run = Watched(program, fate, rng, 0.1).end().run
@@ -295,7 +295,7 @@ def test_the_end_is_that_of_a_plain_evaluation(seed, size, failing):
 
 
 def evaluate(program, fate):
-    """State and output of every node, by the rules of the documentation and by no others."""
+    """Return state and output of every node, by the documented rules and by no others."""
     states, outputs, lost = {}, {}, set()
 
     def settle(node, state, output=None, is_lost=False):

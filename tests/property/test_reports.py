@@ -1,6 +1,6 @@
-"""What the router believes of a worker that tells of its cache, against the worker's real cache.
+"""The router's belief about a worker that publishes its cache, against the worker's real cache.
 
-The worker's news come late; calls are placed, computed, cancelled and evicted in the meantime.
+The worker's events come late; calls are placed, computed, cancelled and evicted in the meantime.
 """
 
 import json
@@ -25,7 +25,7 @@ def keys_of(path):
 
 
 class World:
-    """One worker that tells everything, one that tells nothing and shares its prompts."""
+    """One worker that publishes everything, one that publishes nothing and shares its prompts."""
 
     def __init__(self, seed):
         self.rng = random.Random(seed)
@@ -94,7 +94,7 @@ class World:
         self.reports.left(name, "w", self.now_s)
 
     def reset(self, complete):
-        """News were lost: everything is told anew, or never."""
+        """Lose events: everything is published anew, or never."""
         self.news.clear()
         self.reports.take(WorkerCacheReset("w", complete))
         if complete:
@@ -171,8 +171,8 @@ def test_in_the_end_the_router_believes_what_is_there(seed):
 
 
 @given(st.integers(0, 2**32), st.integers(0, 120))
-def test_calls_are_believed_through_changes_of_what_is_told(seed, begins):
-    """A worker that begins to tell while calls are there, loses news for good, and tells all again."""
+def test_calls_are_believed_through_changes_of_what_is_published(seed, begins):
+    """A worker starts to publish while calls run, loses events for good, and publishes all again."""
     world = World(seed)
     for step in range(240):
         world.act(world.rng.choice(ACTIONS))
@@ -192,7 +192,7 @@ def test_calls_are_believed_through_changes_of_what_is_told(seed, begins):
 
 
 @given(st.integers(0, 2**32), st.integers(0, 150))
-def test_a_snapshot_goes_on_as_the_original(seed, cut):
+def test_a_snapshot_continues_as_the_original(seed, cut):
     one, two = World(seed), World(seed)
     for world in (one, two):
         world.reset(complete=True)
@@ -212,7 +212,7 @@ def test_a_snapshot_goes_on_as_the_original(seed, cut):
         assert one.believed() == two.believed()
 
 
-def test_a_worker_that_tells_nothing_is_believed_as_before():
+def test_a_worker_that_publishes_nothing_is_believed_as_before():
     world = World(0)
     for number in range(30):
         world.tree.insert(keys_of((number, 1, 2)), "w")
@@ -247,13 +247,13 @@ def test_an_older_eviction_does_not_take_what_a_call_is_about_to_compute():
     assert world.believed() == set(keys)
     world.reports.left("c", "w", 0.0)
     world.wait(LATE_S / 2)
-    assert world.believed() == set(keys), "that it computed them may be told yet"
+    assert world.believed() == set(keys), "that it computed them may be reported yet"
     world.wait(LATE_S / 2)
     assert world.believed() == {keys[0]}, "it was cancelled before"
 
 
 def test_what_a_call_does_not_need_may_go():
-    """A block that follows its prompt, in the same node of the tree."""
+    """A block follows its prompt in the same node of the tree, and may be evicted."""
     world = World(0)
     world.reset(complete=True)
     keys = keys_of((1, 2, 3, 4))

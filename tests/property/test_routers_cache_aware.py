@@ -28,7 +28,7 @@ def load(made, **calls):
 
 
 def reference(loads, held, tokens, open_workers, share, balance_abs, balance_rel):
-    """The rules over plain lists of tokens; ``held`` are the prompts sent to each worker."""
+    """Return the choice by plain lists of tokens; ``held`` are the prompts sent to each worker."""
     usable = [worker for worker in WORKERS if worker in open_workers]
     if not usable:
         return None
@@ -94,7 +94,7 @@ def test_the_three_rules(steps, share, balance_abs, balance_rel):
 
 
 def cached_at_w2(made, locality, share):
-    """A call of which about ``share`` is cached at w2 alone, and that alone."""
+    """Return a call of which about ``share`` is cached at w2 alone, and nothing elsewhere."""
     blocks = 100
     document = prompt((1, 16 * blocks))
     first = make_call("first", tokens=document[: round(16 * blocks * share)])

@@ -56,7 +56,7 @@ class PlainDlpm:
 
 
 class Both:
-    """The feeder and the plain one, told the same."""
+    """The feeder and the plain one with the same events."""
 
     def __init__(self, quantum):
         self.locality = Locality(seed=2)
@@ -151,7 +151,7 @@ def test_the_order_of_algorithm_1(seed, quantum):
 
 
 def test_deficits_stay_between_what_may_run_and_one_quantum(seed):
-    """A.1 over the cluster: -U <= q <= Q^u, U one prompt and the output of all that runs."""
+    """A.1 over the cluster: -U <= q <= Q^u, U one prompt and the output of all running calls."""
     rng = random.Random(seed)
     both = Both(200.0)
     for number in range(600):
@@ -255,7 +255,7 @@ def test_refills_counted_are_refills_made():
         assert {client: lazy.value((client,)) for client in eager} == eager
 
 
-def test_peek_looks_behind_the_refills_of_every_level():
+def test_peek_includes_the_refills_of_every_level():
     """Tenants take turns, and so do a tenant's users; dispatch refills for what was peeked."""
     rng = random.Random(2)
     locality = Locality(seed=2)

@@ -21,10 +21,10 @@ KV = 600
 
 
 class Measured:
-    """A cluster with closed-loop clients, and what each was served, by the extend cost.
+    """A cluster with closed-loop clients, and the service of each, by the extend cost.
 
-    ``backlogged[user]`` says whether the user had a call waiting at every worker ever since the
-    last sample; ``samples`` are ``(served, backlogged)`` after every step of a worker.
+    ``backlogged[user]`` is true if the user had a call waiting at every worker since the last sample;
+    ``samples`` are ``(served, backlogged)`` after every step of a worker.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ MIXES = {
 
 
 def d2lpm(quantum_u, quantum_w):
-    """The paper's scheme, its own refill rule included."""
+    """Return the paper's scheme, its own refill rule included."""
     return SYSTEMS["d2lpm"].with_options(
         {
             "local.quantum": quantum_u,

@@ -119,7 +119,7 @@ def test_the_loads_are_the_sums_over_the_nodes(seed):
                     output = median(s.outputs.values()) if len(s.outputs) else 40.0
                     expected += s.miss_rate * s.calls * prefill_s / len(s.node.allocated)
                     expected += s.node.references.get(worker, 0) * output * 0.1
-            assert run.router.cost_s(worker) == pytest.approx(expected, abs=1e-5)
+            assert run.router.cost_ns(worker) / 1e9 == pytest.approx(expected, abs=1e-5)
         live = sum(s.calls for s in run.router._important.values())
         assert live == len(run.router._window) <= 60
     for name in list(run.at):

@@ -30,7 +30,7 @@ def place(made, number, user, open_workers=WORKERS):
 
 
 class PlainTurns:
-    """The reference: a list of workers per client; who is served goes to its end."""
+    """The reference: a list of workers per client; the served one moves to its end."""
 
     def __init__(self, per_client):
         self.per_client = per_client
@@ -103,7 +103,7 @@ def test_each_client_has_equal_shares_whatever_the_others_send(seed):
 
 
 def test_plain_turns_do_not_share_each_client_out():
-    """Why VTC needs turns per client: in step with the number of workers a client sits on one."""
+    """VTC needs turns per client: in step with the number of workers a client stays on one."""
     made = router(["w0", "w1"])
     placed = [(number % 2, place(made, number, f"u{number % 2}")) for number in range(20)]
     assert {worker for user, worker in placed if user == 0} == {"w0"}

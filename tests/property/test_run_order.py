@@ -15,16 +15,16 @@ from fairserve.scheduling.feeder.wsc_options import PAPER, WscOptions
 
 APPS = {"app": (100, 10)}
 RUNS = 3
-"""Of each user."""
+"""Runs of each user."""
 
 
 def cached_prompt(blocks):
-    """A prompt of 100 tokens, of which so many blocks are like those of LONG."""
+    """Return a prompt of 100 tokens, of which this many blocks are like those of LONG."""
     return np.concatenate([LONG[: 16 * blocks], TOKENS[: 100 - 16 * blocks]])
 
 
 class Life:
-    """A feeder, with calls that come, go to workers, return, end and are given up; and runs end."""
+    """A feeder, with calls that arrive, go to workers, return, end and are given up; and runs end."""
 
     def __init__(self, seed, ways, *, run_order="critical_path", cached=True):
         self.rng = random.Random(seed)
@@ -44,7 +44,7 @@ class Life:
         return list(self.feeder.waiting())
 
     def step(self):
-        """One event; ``chosen`` is the call that it dispatched, if it did."""
+        """Make one event; ``chosen`` is the call that it dispatched, if any."""
         rng, feeder, self.chosen = self.rng, self.feeder, None
         action, lot = rng.random(), rng.random()
         if action < 0.42:
@@ -111,7 +111,7 @@ def longest_way(calls, run):
 
 @given(st.integers(0, 2**32))
 def test_the_longest_way_of_the_run_goes_first(seed):
-    """Of calls that return, after others were given up, and after a restart from a snapshot, too."""
+    """It holds for returning calls, after others were given up, and after a restore, too."""
     life = Life(seed, range(6), cached=False)
     dispatched = 0
     for _ in range(150):
@@ -129,7 +129,7 @@ def test_the_longest_way_of_the_run_goes_first(seed):
 @settings(max_examples=settings.default.max_examples // 3)
 @given(st.integers(0, 2**32))
 def test_the_run_that_is_next_is_that_of_arrival(seed):
-    """In any state the run is the same; another of its calls goes only if as much of that is cached."""
+    """In any state the run is the same; another of its calls needs as many cached tokens."""
     life = Life(seed, range(6))
     for _ in range(20):
         for _ in range(4):
@@ -186,7 +186,7 @@ def test_counters_stay_within_the_slacks_and_one_call(seed, locality_slack, inte
 
 
 def queued(calls, **options):
-    """Calls by id: user, run, way to the end, blocks that are cached at w0."""
+    """Return calls by id: user, run, path to the end, blocks that are cached at w0."""
     feeder = made(directory(**APPS), WscOptions(**options))
     cache(feeder, LONG)
     for call_id, (user, run, left, blocks) in calls.items():
@@ -207,7 +207,7 @@ def test_the_oldest_gives_way_to_the_longest_of_its_run_alone():
     assert [serve(feeder).call_id for _ in calls] == ["long", "as-long", "old", "other"]
 
 
-def test_the_first_of_those_under_way_gives_way_too():
+def test_the_first_active_run_gives_way_too():
     feeder = queued({"begun": ("u", "R", 1, 0)})
     serve(feeder)
     for call_id, run, left in (("new", None, 0), ("old", "R", 5), ("long", "R", 20)):
@@ -222,7 +222,7 @@ def test_a_match_gives_way_to_one_as_long(blocks, first):
     calls = {"cold": ("u", "S", 0, 0), "hot": ("v", "R", 5, 4), "long": ("v", "R", 20, blocks)}
     feeder = queued(calls)
     assert feeder.peek(["w0"]).call_id == first
-    feeder._under_way.begin("R")
+    feeder._active_runs.begin("R")
     assert feeder.peek_hit(["w0"]).call_id == first
 
 
@@ -231,7 +231,7 @@ def test_a_hit_gives_way_only_to_one_that_is_as_good_a_hit():
     feeder = queued({"hot": ("u", "R", 5, 6)})
     long = call("long", "u", run="R", left=20, tokens=np.concatenate([LONG, prompt((9, 300))]))
     queue(feeder, long)
-    feeder._under_way.begin("R")
+    feeder._active_runs.begin("R")
     assert feeder._locality.matched_tokens(long, ["w0"]) == 96
     assert feeder.peek(["w0"]).call_id == "long"
     assert feeder.peek_hit(["w0"]).call_id == "hot"
@@ -263,7 +263,7 @@ def test_the_paper_has_no_order_in_a_run():
 
 
 def test_a_long_queue_of_one_run_is_served_in_order():
-    """All of it, once each, whatever was asked in between."""
+    """All calls are served, once each, for any look-ups in between."""
     rng = random.Random(1)
     ways = {f"c{number}": ("u", "R", float(rng.randrange(50)), 0) for number in range(600)}
     feeder = queued(ways)

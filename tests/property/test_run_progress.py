@@ -1,4 +1,4 @@
-"""Priority by progress: of the runs under way within the slack the one nearest its expected end."""
+"""Priority by progress: among the active runs within the slack the one nearest its expected end."""
 
 import json
 import math
@@ -29,9 +29,9 @@ USERS = "abcd"
 
 
 def plainly(feeder, under_way, calls):
-    """The rule in words, for feeders that look at no cache: which of the queued calls is next.
+    """Return the next of the queued calls, by the plain rule, for feeders without caches.
 
-    ``under_way``: what the test knows of runs; ``calls``: queued ones by id, each client's in its order.
+    ``under_way``: the test's active runs; ``calls``: queued ones by id, each client's in its order.
     """
     options = feeder.options
     counters = {each.user: feeder.counter(("t", each.user)) for each in calls.values()}
@@ -65,7 +65,7 @@ def seq_of(feeder, each):
 
 
 class Life:
-    """A feeder through a random history; what is under way is followed beside it."""
+    """A feeder through a random history; the active runs are tracked beside it."""
 
     def __init__(self, seed, run_priority):
         self.rng = random.Random(seed)
@@ -144,7 +144,7 @@ def test_the_choice_is_that_of_the_rule_in_words(seed, run_priority):
 def test_counters_stay_within_the_slacks_and_one_call(
     seed, run_priority, locality_slack, interaction_slack
 ):
-    """The bound of WSC is the same whichever run goes first."""
+    """The bound of WSC is the same for any priority of runs."""
     rng = random.Random(seed)
     options = WscOptions(
         run_priority=run_priority,
@@ -170,7 +170,7 @@ def test_counters_stay_within_the_slacks_and_one_call(
 
 
 @given(st.integers(0, 2**32), st.integers(1, 5))
-def test_nobody_is_passed_over_more_often_than_allowed(seed, max_bypass):
+def test_no_client_is_passed_over_more_often_than_allowed(seed, max_bypass):
     """However near its end every other run is."""
     rng = random.Random(seed)
     options = WscOptions(max_bypass=max_bypass, interaction_slack=math.inf, locality_slack=math.inf)
@@ -196,7 +196,7 @@ def test_nobody_is_passed_over_more_often_than_allowed(seed, max_bypass):
 
 
 def under_way(*runs, run_priority="progress", **options):
-    """Next of these runs under way: (user, calls to the end, counter, cached tokens, prompt)."""
+    """Return the next of these active runs: (user, calls to the end, counter, cached tokens, prompt)."""
     feeder = made(directory(**APPS), WscOptions(run_priority=run_priority, **options))
     cache(feeder, LONG)
     for user, remaining, _, cached, prompt in runs:
@@ -227,7 +227,7 @@ def test_of_equally_near_runs_the_least_served_then_the_earlier_goes():
     assert under_way(("first", 3, 0.2, 0, 100), ("second", 3, 0.2, 0, 100)) == "first"
 
 
-def test_a_run_that_is_not_under_way_is_not_near_its_end():
+def test_a_run_that_is_not_active_is_not_near_its_end():
     feeder = made(directory(**APPS), WscOptions(run_priority="progress"))
     queue(feeder, call("new", "new", run="R", calls=1.0))
     queue(feeder, call("old", "old", run="O", calls=30.0))
@@ -240,7 +240,7 @@ def test_a_run_that_is_not_under_way_is_not_near_its_end():
     [(0, 100, "cached"), (64, 100, "cached"), (96, 112, "cached"), (96, 110, "near")],
 )
 def test_a_run_takes_the_place_of_a_match_only_with_about_as_much_cached(cached, prompt, chosen):
-    """Of the match 0.96 is cached, of the other 0, 0.64, 0.857 and 0.873: a tenth less will do."""
+    """The match has 0.96 cached, the others 0, 0.64, 0.857 and 0.873: a tenth less suffices."""
     runs = (("cached", 20, 0.0, 96, 100), ("near", 2, 0.5, cached, prompt))
     assert under_way(*runs) == chosen
     assert under_way(*runs, run_priority="arrival") == "cached"

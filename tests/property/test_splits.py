@@ -38,7 +38,7 @@ def test_shares_follow_the_weights(targets):
     ],
 )
 def test_no_more_runs_move_than_the_shares_do(before, after):
-    """The least that can move is what the shares of the growing versions gain."""
+    """The least that can move is the gain of the growing versions' shares."""
     old, new = picks(before), picks(after)
     moved = sum(a != b for a, b in zip(old, new, strict=True)) / RUNS
     sums = sum(before.values()), sum(after.values())
@@ -51,7 +51,7 @@ def test_no_more_runs_move_than_the_shares_do(before, after):
 
 @given(splits, names, names, weights)
 def test_a_version_that_grows_only_gains(targets, split, key, more):
-    """Only its weight changes, so whoever had it keeps it, and nobody moves between the others."""
+    """Only its weight changes, so its runs stay, and no run moves between the others."""
     grown = next(iter(targets))
     before = pick_version(split, targets, key)
     after = pick_version(split, {**targets, grown: targets[grown] + more}, key)

@@ -50,7 +50,7 @@ def test_stage_is_the_longest_path(seed, calls, infer):
         while live and rng.random() < 0.45:
             ended = live.pop(rng.randrange(len(live)))
             keys.append(rng.randrange(20))  # answers may be equal
-            tracker.finish(ended, "completed", 1, PROFILE, 0.0, answers=(keys[-1],))
+            tracker.finish(ended, "completed", 1, PROFILE, 0.0, continuation_keys=(keys[-1],))
         if rng.random() < 0.1:
             state = json.loads(json.dumps(tracker.snapshot(0.0)))
             tracker = tr.Tracker(infer=infer)
@@ -81,7 +81,7 @@ def test_by_time_a_call_follows_all_that_has_ended(seed, calls):
 
 @given(st.integers(0, 2**32))
 def test_every_run_ends_once_and_leaves_nothing(seed):
-    """Random lives with refusals, cancels and expiries; a snapshot at any point changes nothing."""
+    """Random lives with rejections, cancels and expiries; a snapshot at any point changes nothing."""
     rng = random.Random(seed)
     options = {"reopen_grace_s": rng.choice([0, 5])}
     tracker = tr.Tracker(**options)
@@ -113,7 +113,11 @@ def test_every_run_ends_once_and_leaves_nothing(seed):
         elif action < 0.85 and live:
             call = live.pop(rng.randrange(len(live)))
             outcome = rng.choice(["completed", "completed", "failed", "cancelled", "expired"])
-            note(tracker.finish(call, outcome, 10, PROFILE, now_s, asks=rng.random() < 0.2))
+            note(
+                tracker.finish(
+                    call, outcome, 10, PROFILE, now_s, requested_tools=rng.random() < 0.2
+                )
+            )
         elif action < 0.9:
             run = f"R{rng.randrange(8)}"
             with contextlib.suppress(errors.InteractionError):
@@ -235,7 +239,7 @@ def test_a_call_continues_the_latest_that_left_its_key(seed, keys):
         assert tracker.get("R")._continued(call) == ([] if found is None else [found])
         assert found is None or attachment.parents
         answers = tuple(rng.choices(chosen, k=rng.randrange(3)))
-        tracker.finish(call, "completed", 1, PROFILE, 0.0, answers=answers)
+        tracker.finish(call, "completed", 1, PROFILE, 0.0, continuation_keys=answers)
         latest |= dict.fromkeys(answers, number)
         if rng.random() < 0.05:
             state = json.loads(json.dumps(tracker.snapshot(0.0)))

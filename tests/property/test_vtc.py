@@ -45,7 +45,7 @@ def test_the_theorems_hold_in_a_long_run(seed):
 
 
 def on_off(scheduler):
-    """One client floods all the time, another comes after a long absence and floods, too."""
+    """One client floods all the time, another returns after a long absence and floods, too."""
     worker = OneWorker(scheduler, 400)
     watch = Watch(worker)
     for _ in range(600):

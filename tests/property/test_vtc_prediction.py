@@ -78,10 +78,10 @@ def test_equal_outputs_make_the_mean_of_five_an_oracle():
     st.booleans(),
 )
 def test_the_counter_is_the_service_once_everything_has_ended(seed, predict, cost, preempt):
-    """Predictions that came true are charged once, the others given back, whatever was preempted.
+    """Predictions that came true are charged once, the others refunded, for any preemptions.
 
     With counters that are never lifted, so that nothing but charges moves them. While calls run, a
-    counter is what was generated plus what is predicted of the running calls and not yet generated.
+    counter is the generated tokens plus those predicted of the running calls and not yet generated.
     """
     rng = random.Random(seed)
     options = VtcOptions(predict=predict, cost=cost, noise=1.0)
@@ -152,7 +152,7 @@ def test_what_is_charged_when(predicted):
     assert scheduler.counter(("c",)) == 1 + 100 + 2 * 10
 
 
-def test_a_newcomer_is_not_lifted_to_what_is_given_back():
+def test_a_newcomer_is_not_lifted_to_charges_that_are_refunded():
     worker = OneWorker(Vtc(VtcOptions(predict="oracle")), 1000)
     long = worker.add("busy", 10, 100)
     worker.waiting[long].output_tokens = 400

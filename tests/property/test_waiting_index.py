@@ -13,7 +13,7 @@ WORKERS = ["w0", "w1", "w2"]
 
 
 def path(rng):
-    """A chain of keys, as a hasher makes them: equal key, equal whole prefix."""
+    """Return a chain of keys, as a hasher makes them: equal key, equal whole prefix."""
     prefix, keys = (), []
     for _ in range(rng.randint(0, 5)):
         prefix = (*prefix, rng.randrange(2))

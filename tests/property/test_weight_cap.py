@@ -1,4 +1,4 @@
-"""The cap on an app's weight: siblings divide tokens, and nobody gains by it but those it protects."""
+"""The cap on an app's weight: siblings divide tokens, and only those that it protects gain."""
 
 import json
 import math
@@ -45,7 +45,7 @@ REFERENCE = WEIGHTS.typical_call(DEFAULT_PROFILE, 1)
 
 
 def weight_that_counts(cap, profiles, used_apps, app, stage, window, most):
-    """The rule written out; ``used_apps`` are those of the tenant's calls so far, the newest last."""
+    """Return the weight by the plain rule; ``used_apps`` are of the tenant's calls, newest last."""
     recent = list(dict.fromkeys(reversed(used_apps[-window:])))[:most]
     others = [WEIGHTS.typical_call(profiles[each], stage) for each in recent if each != app]
     own = WEIGHTS.typical_call(profiles[app], stage)

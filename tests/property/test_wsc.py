@@ -1,4 +1,4 @@
-"""WSC: service by weight and by profile, priority of runs under way, and what each option is for."""
+"""WSC: service by weight and by profile, priority of active runs, and the effect of each option."""
 
 import json
 import math
@@ -111,7 +111,7 @@ def test_charging_at_the_finish_selects_one_user_again_and_again():
     assert len(set(chosen["finish"])) == 1
 
 
-def test_a_run_under_way_goes_first_only_within_the_slack():
+def test_an_active_run_goes_first_only_within_the_slack():
     for slack, first in ((math.inf, "running"), (1.0, "idle")):
         options = WscOptions(interaction_slack=slack, locality_slack=0)
         feeder = made(directory(app=(100, 10)), options)
@@ -155,8 +155,8 @@ def test_a_run_that_thinks_keeps_its_priority_unless_only_the_batch_counts(in_pr
     assert feeder.peek(WORKERS).call_id == first
 
 
-def test_an_agent_that_thinks_blocks_nobody():
-    """Work conservation: a run under way with nothing queued is no reason to wait."""
+def test_an_idle_agent_blocks_no_client():
+    """Work conservation: an active run with nothing queued is no reason to wait."""
     feeder = made(directory(app=(100, 10)), PAPER)
     queue(feeder, call("first", "thinker", run="R"))
     serve(feeder)
@@ -181,7 +181,7 @@ def test_among_users_within_the_slack_the_longest_match_goes_first():
 
 
 def test_the_slack_is_worth_what_a_match_saves():
-    """A prefix that everybody has cached is no reason to go before the least served."""
+    """A prefix that all have cached is no reason to overtake the least served client."""
     short = LONG[:48]
 
     def next_after(served, *, gain):
@@ -370,7 +370,7 @@ def test_a_call_of_the_shown_size_and_cached_share_costs_1_whatever_cached_token
 
 @pytest.mark.parametrize("cached", [0, 40, 100])
 def test_no_declared_prompt_makes_a_call_cost_less_than_1(cached):
-    """Nobody has seen what is cached: a prompt that is declared counts as if all of it were."""
+    """The cached part is unknown: a declared prompt counts as if all of it were cached."""
     feeder = made(directory(app=(100, 10)), WscOptions(charge_cached=False))
     fill(feeder, "u", 1)
     serve(feeder, cached=cached)

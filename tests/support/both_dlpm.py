@@ -6,14 +6,14 @@ from fairserve.scheduling.local.dlpm import Dlpm
 
 
 class BothDlpm:
-    """``tokens(call)`` matches a waiting call anew, whatever the cache tells ``Dlpm``."""
+    """Both schedulers side by side; ``tokens(call)`` matches a waiting call anew."""
 
     def __init__(self, options, tokens, refused=lambda call: None):
         self.options = options
         self.dlpm = Dlpm(options)
         self.plain = PlainDlpm(options, tokens)
         self.refused = refused
-        """Called with a call that is said not to fit."""
+        """Called with a call that does not fit."""
         self.walk, self.offered = None, None
         self.offers = self.passes = 0
 
@@ -75,7 +75,7 @@ class BothDlpm:
         return self.dlpm.surplus(call_id)
 
     def deficit(self, client_id):
-        """The same by both."""
+        """Return the deficit, the same in both."""
         q = self.dlpm.deficit(client_id)
         assert abs(self.plain.q.get(tuple(client_id.split("/")), 0.0) - q) < 1e-6
         return q

@@ -4,7 +4,7 @@ from fairserve.platform.control.record import CallRecord
 
 
 def call_record(call_id="c", **more):
-    """A call that completed in the moment in which it was accepted, except for ``more``."""
+    """Return a call that completed at the moment of its acceptance, except for ``more``."""
     values = {
         "tenant": "t",
         "app": "a",

@@ -35,12 +35,12 @@ class Browser:
         self._playwright.stop()
 
     def visit(self, url, *, dark=False, size=WIDE, scripts=True):
-        """A person with a browser of their own, who looks at this server only."""
+        """Return the visit of a person with a browser of their own, who opens this server only."""
         return Visit(self, self._browser, url, dark, size, scripts)
 
 
 class Visit:
-    """A browser's context with one page. What must not happen is collected in ``problems``."""
+    """A browser's context with one page. Forbidden events are collected in ``problems``."""
 
     def __init__(self, browser, chromium, url, dark, size, scripts):
         self.url = url
@@ -60,7 +60,7 @@ class Visit:
         self.page.on("dialog", lambda dialog: dialog.accept())
 
     def _said(self, message):
-        expected = "Failed to load resource" in message.text  # an answer that the test looks at
+        expected = "Failed to load resource" in message.text  # an answer that the test checks
         if message.type in ("error", "warning") and not expected:
             self.problems.append(f"console: {message.text}")
 
@@ -82,7 +82,7 @@ class Visit:
         return self.page.goto(self.url + path, wait_until="load").status
 
     def sign_in(self, key):
-        """With a key. The form of it has tests of its own: this loads no page."""
+        """Sign in with a key. The sign-in form has tests of its own: this loads no page."""
         answer = self.context.request.post(
             f"{self.url}/console/sign-in", form={"key": key}, max_redirects=0
         )
@@ -90,11 +90,11 @@ class Visit:
         return self
 
     def text(self):
-        """Of the whole page."""
+        """Return the text of the whole page."""
         return self.page.locator("body").inner_text()
 
     def faults(self):
-        """What axe-core finds that is serious or critical."""
+        """Return the serious and critical findings of axe-core."""
         found = self._axe.run(self.page, options={"resultTypes": ["violations"]}).response
         return [
             (each["id"], [node["html"][:160] for node in each["nodes"]][:5])
@@ -103,7 +103,7 @@ class Visit:
         ]
 
     def overflow(self):
-        """By how many pixels the page is wider than its window."""
+        """Return how many pixels the page is wider than its window."""
         return self.page.evaluate(
             "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         )

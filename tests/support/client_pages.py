@@ -10,14 +10,14 @@ ODD = "<img src=x onerror=alert(1)>/\"'&? #%é 用户"
 
 
 def call(server, key, user, text="ok", **more):
-    """A chat call; returns the answer with its headers."""
+    """Send a chat call; return the answer with its headers."""
     return server.openai(key).chat.completions.with_raw_response.create(
         model=MODEL, messages=[{"role": "user", "content": text}], user=user, **more
     )
 
 
 def hold(server, key, user, run, *, words=1):
-    """The future answer to a call of a run that a scripted worker holds until ``server.release()``."""
+    """Return the future answer to a call that a scripted worker holds until ``server.release()``."""
     before = server.holding()
     headers = {"X-Interaction-Id": run}
     text = "hold " * words

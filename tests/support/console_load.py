@@ -10,14 +10,14 @@ from client_pages import call, hold
 SMALL = {"kv_blocks": 32, "overload_high": 0.3, "overload_low": 0.2}
 """Settings of a server for which a few held calls are an overload."""
 WORDS = 100
-"""Of a held call: six of them are an overload."""
+"""Words of a held call: six such calls are an overload."""
 DEADLINE_S = 60
 LIMIT = 20
 """Calls a minute of each user that the app allows under overload."""
 
 
 class Flood:
-    """Of one app of a server."""
+    """A flood of calls in one app of a server."""
 
     def __init__(self, server, app, *, users=6, flooder="flooder-0"):
         self._server = server
@@ -27,9 +27,9 @@ class Flood:
         self._bursts = 0
 
     def burst(self, calls=6):
-        """Some calls of the flooder while every user has one under way; returns how many were refused.
+        """Send calls of the flooder while every user has one in progress; return how many were rejected.
 
-        The sample of the bucket is taken while they are under way.
+        The sample of the bucket is taken while they are in progress.
         """
         self._bursts += 1
         held = [

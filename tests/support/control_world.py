@@ -1,4 +1,4 @@
-"""Control around the real dispatcher, with a journal in memory and a clock that stands still."""
+"""Control around the real dispatcher, with a journal in memory and a clock that does not move."""
 
 import asyncio
 from collections import defaultdict
@@ -50,7 +50,7 @@ class MemoryJournal:
 
 
 class World:
-    """Control, its journal, a clock that stands still, and short ways to use them."""
+    """Control, its journal, a clock that does not move, and short ways to use them."""
 
     def __init__(self, system="fairserve", capacity=1000, **options):
         self.now_s = 100.0
@@ -60,12 +60,15 @@ class World:
             self.journal,
             ControlOptions(**options),
             clock=lambda: self.now_s,
-            wall=lambda: 1_000_000.0 + self.now_s,
+            wall=self.wall,
         )
         self.control.start()
         self.cancelled = []
         for worker in ("w0", "w1"):
             self.control.post(ev.WorkerJoined(worker, capacity))
+
+    def wall(self):
+        return 1_000_000.0 + self.now_s
 
     def submit(self, name="c1", *, run="run", user="u", **more):
         values = {
@@ -85,7 +88,9 @@ class World:
         return self.control.submit(message, self.cancelled.append)
 
     async def submitted(self, name="c1", *, run="run", **more):
-        """The task of a submit which is in the journal: it has its grant, or waits for what is next."""
+        """Return the task of a submit that is in the journal: it has its grant, or waits for the
+        outcome.
+        """
         task = asyncio.create_task(self.submit(name, run=run, **more))
         async with asyncio.timeout(20):
             await self.journal.accepted[f"row-{run}-{name}"].wait()

@@ -14,7 +14,7 @@ NAME = "fairserve.sqlite3"
 
 @functools.cache
 def _migrated():
-    """A database with the schema of this version, made once per test process."""
+    """Return a database with the schema of this version, made once per test process."""
     folder = Path(tempfile.mkdtemp(prefix="fairserve-migrated-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     engine = connect(f"sqlite:///{folder / NAME}")

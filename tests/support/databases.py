@@ -7,7 +7,7 @@ heed them.
 import pytest
 
 ON_POSTGRESQL = pytest.mark.databases("postgresql")
-"""For SQL that PostgreSQL plans, locks, types or orders in its own way."""
+"""Mark of SQL that PostgreSQL plans, locks, types or orders in its own way."""
 
 ON_BOTH = pytest.mark.databases("sqlite", "postgresql")
 """Only where the statements or the code around them differ between the databases."""

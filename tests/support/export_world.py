@@ -13,7 +13,7 @@ from fairserve.platform.reporting.exports import content, parts
 from fairserve.platform.reporting.exports.parts import PartWriter
 from fairserve.platform.reporting.exports.work import expire_exports, make_exports
 from fairserve.platform.reporting.usage.repository import upsert_calls, upsert_interactions
-from fairserve.platform.reporting.usage.rollups import roll_up_all
+from fairserve.platform.reporting.usage.rollups import roll_up
 
 PATH = "/v1/usage/exports"
 ADMIN_PATH = "/admin/usage/exports"
@@ -52,13 +52,13 @@ class ExportWorld:
 
         made = [owned(call, n) for n, call in enumerate(calls(seed, call_count))]
         ended = [owned(run, n) for n, run in enumerate(runs(seed, run_count))]
-        # Many began at the same moment: their ids tell which is first.
+        # Many began at the same moment: their ids decide the order.
         ended = [replace(run, opened_at=ended[n // 7 * 7].opened_at) for n, run in enumerate(ended)]
         with self.sessions.begin() as session:
             upsert_calls(session, made)
             upsert_interactions(session, ended)
-            if call_count:
-                roll_up_all(session)
+        if call_count:
+            assert roll_up(self.sessions)
 
     def ask(self, key=None, path=PATH, *, status=202, **query):
         """Ask for an export; returns its description."""
@@ -69,7 +69,7 @@ class ExportWorld:
         return self.management.call(key or self.key, "GET", found, status=status, **query)
 
     def raw(self, path, key=None, *, method="GET", headers=None, **query):
-        """The whole answer."""
+        """Return the whole answer."""
         headers = {"Authorization": f"Bearer {key or self.key}"} | (headers or {})
         return self.management.client.request(method, path, params=query, headers=headers)
 
@@ -80,7 +80,7 @@ class ExportWorld:
         return make_exports(self.sessions, self.settings, **{"now": self.now} | more)
 
     def made(self, key=None, path=PATH, **query):
-        """The content of an export that is asked for and made."""
+        """Return the content of an export that is requested and made."""
         export = self.ask(key, path, **query)
         assert self.make() == 1
         answer = self.file(export, key, path)
@@ -95,7 +95,7 @@ class ExportWorld:
             return read_only(session).get(ReportExport, export["id"])
 
     def parts(self):
-        """How many parts there are, by export and attempt."""
+        """Return the number of parts by export and attempt."""
         key = (ReportExportPart.export_id, ReportExportPart.attempt)
         with self.sessions() as session:
             return {
@@ -113,7 +113,7 @@ class Killed(BaseException):
 
 
 def killed_after(monkeypatch, pieces):
-    """The process ends once so many parts are written; returns how to let others live."""
+    """End the process once this many parts are written; return a function that lets others live."""
     real = PartWriter._write_part
     written = []
 
@@ -140,5 +140,5 @@ def filled_world(management, monkeypatch, **counts):
 
 
 def whole_file(world):
-    """What an export of all interactions is to hold."""
+    """Return the expected export of all interactions."""
     return world.made(**LISTED).content

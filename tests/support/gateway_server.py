@@ -2,7 +2,7 @@
 
 Both run the whole command: flags, locks, socket, database, control and drain. A thread starts in a
 tenth of the time, because everything is imported already; it takes no signals, has no embedded workers,
-and looks at its fleet more often. What is tested of the process needs :class:`ChildServer`.
+and checks its fleet more often. Tests of the process itself need :class:`ChildServer`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from fairserve.platform.tenancy.profiles import news
 ADMIN_KEY = "sk-test-admin-" + "0" * 40
 DEADLINE_S = 90
 LOOK_S = 0.05
-"""How often a server in a thread looks at its fleet and at the fleet file."""
+"""Seconds between two checks of the fleet and of the fleet file, of a server in a thread."""
 REPORT_S = 0.2
-"""How often it asks its workers how they are."""
+"""Seconds between two health checks of its workers."""
 PROFILE = {
     "stages": [{"input_tokens": 30, "system_tokens": 0, "output_tokens": 20}],
     "calls_per_interaction": 3,
@@ -98,14 +98,14 @@ class GatewayServer:
         return self.http.request(method, path, headers=headers, **more)
 
     def new_app(self, name, *, tenant_key=None, **limits):
-        """The key of a new app."""
+        """Return the key of a new app."""
         body = {"name": name, "profile": PROFILE, "limits": limits}
         answer = self.request("POST", "/v1/apps", tenant_key or self.tenant_key, json=body)
         assert answer.status_code == 201, answer.text
         return answer.json()["api_key"]
 
     def openai(self, key=None, **more):
-        """A client that is closed with the server."""
+        """Return a client that is closed with the server."""
         options = {"max_retries": 0, "timeout": DEADLINE_S, **more}
         client = openai.OpenAI(base_url=f"{self.url}/v1", api_key=key or self.app_key, **options)
         self.clients.append(client)
@@ -116,7 +116,7 @@ class GatewayServer:
 
     @contextlib.contextmanager
     def asking(self, path, body, **headers):
-        """A client that has sent a request, and leaves without its answer at the end."""
+        """Return a client that has sent a request, and leaves without its answer at the end."""
         headers = {"Authorization": f"Bearer {self.app_key}", **headers}
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
         with closing(connection):
@@ -134,7 +134,7 @@ class GatewayServer:
             return [dict(row) for row in connection.execute(query, tuple(where.values()))]
 
     def row(self, **where):
-        """The one ledger row that fits, once it is there."""
+        """Return the one ledger row that matches, once it is there."""
         (row,) = eventually(lambda: self.rows(**where), f"no row with {where}")
         return row
 
@@ -177,7 +177,7 @@ class ChildServer(GatewayServer):
         self._becomes_ready()
 
     def errors_to(self, log):
-        """Where the standard error of the process goes: to its output, which is the open log."""
+        """Send the standard error of the process to its output, which is the open log."""
         return subprocess.STDOUT
 
     def runs(self):
@@ -215,7 +215,7 @@ def _eager():
     with ExitStack() as stack:
         for place, name, value in (
             (process._Server, "capture_signals", _take_no_signals),
-            (constants, "HF_HUB_OFFLINE", True),  # nobody has one for what scripted workers serve
+            (constants, "HF_HUB_OFFLINE", True),  # there is none for the models of scripted workers
             (watch, "REPORT_S", REPORT_S),
             (recorder, "WRITE_S", LOOK_S),
             (news, "INTERVAL_S", LOOK_S),
@@ -248,7 +248,7 @@ class _Eager:
 
 @contextlib.contextmanager
 def _take_no_signals(server):
-    """In place of the server's own method, which it calls when it is about to start."""
+    """Replace the server's own method, which it calls when it is about to start."""
     thread = threading.current_thread()
     thread.server = server
     thread.began.set()
@@ -292,7 +292,7 @@ class ThreadServer(GatewayServer):
 
     @property
     def request_limits(self):
-        """How long the server waits for requests; a change holds for what comes after it."""
+        """Return how long the server waits for requests; a change applies to later ones."""
         return self._thread.server.config.http.keywords["limits"]
 
     def runs(self):
@@ -300,7 +300,7 @@ class ThreadServer(GatewayServer):
 
     @property
     def application(self):
-        """The FastAPI application, whose loop is another thread's."""
+        """Return the FastAPI application, whose loop is another thread's."""
         return self._thread.server.config.app
 
     def log(self):
@@ -316,7 +316,7 @@ class ThreadServer(GatewayServer):
         return self._thread.code
 
     def close(self):
-        """Stop without waiting for calls under way."""
+        """Stop without waiting for calls in progress."""
         self._close_clients()
         if self.runs():
             server = self._thread.server

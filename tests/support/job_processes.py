@@ -42,13 +42,13 @@ class JobProcess:
         return self
 
     def kill(self):
-        """At once, it and its children."""
+        """Kill the process and its children at once."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def stop(self):
-        """As an operator does; returns the exit code."""
+        """Stop the process as an operator does; return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         try:
             return self.process.wait(60)
@@ -58,7 +58,7 @@ class JobProcess:
 
     @contextlib.contextmanager
     def paused(self):
-        """It does nothing meanwhile."""
+        """Suspend the process inside the context."""
         self.process.send_signal(signal.SIGSTOP)
         try:
             yield

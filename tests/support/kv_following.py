@@ -16,7 +16,7 @@ LOOK_S = 0.2
 
 
 def stored(name, parent=None, *, salt=None):
-    """One block, whose tokens are its name."""
+    """Return one block, whose tokens are its name."""
     extra = [[salt]] if salt else None
     return BlockStored([name], parent, [name] * 16, 16, medium="GPU", extra_keys=extra)
 
@@ -49,7 +49,7 @@ class Following:
         return self.subscriber.stats
 
     async def until(self, condition):
-        """Wait for the news that make it true; look without news, too, for what is sent may be lost."""
+        """Wait for the events that make it true; check without events, too, for they may be lost."""
         try:
             async with asyncio.timeout(60):
                 while not condition():

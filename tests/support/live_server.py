@@ -143,14 +143,14 @@ class LiveServer:
         return self.request(method, path, self.admin_key, **more)
 
     def new_app(self, *, name="app", profile=None, limits=None):
-        """A new tenant with one app; returns the app, its ``api_key`` and ``tenant_key`` with it."""
+        """Make a new tenant with one app; return the app with its ``api_key`` and ``tenant_key``."""
         tenant = self.admin("POST", "/admin/tenants", json={"name": f"tenant of {name}"})
         body = {"name": name, "profile": profile or PROFILE, "limits": limits or {}}
         app = self.request("POST", "/v1/apps", tenant["api_key"], json=body)
         return {**app, "tenant_key": tenant["api_key"]}
 
     def openai(self, key, **more):
-        """A client that is closed with the server."""
+        """Return a client that is closed with the server."""
         client = OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=120, **more)
         return self._clients.enter_context(client)
 
@@ -168,7 +168,7 @@ class LiveServer:
         return answer.json()
 
     def wait_for_usage(self, *, calls):
-        """The sums of ``/admin/usage`` once the ledger holds so many calls, and no more."""
+        """Return the sums of ``/admin/usage`` once the ledger holds exactly this many calls."""
         report = self.wait_for(
             "/admin/usage", self.admin_key, lambda report: report["sums"]["calls"] >= calls
         )

@@ -19,8 +19,8 @@ from sqlalchemy import Engine
 from fairserve.platform.console.state import ConsoleState
 from fairserve.platform.control.service import ControlService
 from fairserve.platform.db.keys import ensure_admin_key
+from fairserve.platform.server.lifecycle import Platform, build_app
 from fairserve.platform.server.settings import Settings
-from fairserve.platform.server.wiring import Platform, build_app
 from fairserve.platform.serving.programs.service import Programs
 from fairserve.platform.tuning.preview.service import Previews
 
@@ -63,7 +63,7 @@ class RecordingControl:
 
 
 class RecordingPrograms:
-    """The declared runs, and whose were cancelled."""
+    """The declared runs, and the users whose runs were cancelled."""
 
     def __init__(self, real: Programs) -> None:
         self.real = real
@@ -78,7 +78,7 @@ class RecordingPrograms:
 
 
 class RecordingJobs:
-    """Stands in for the background jobs: remembers which were requested."""
+    """A double of the background jobs: records the requested ones."""
 
     def __init__(self) -> None:
         self.asked: list = []
@@ -87,14 +87,14 @@ class RecordingJobs:
         self.asked.append(name)
 
     def start(self) -> None:
-        """Nothing runs."""
+        """Do nothing."""
 
     async def stop(self) -> None:
-        """Nothing ran."""
+        """Do nothing."""
 
 
 class ManagedPlatform(Platform):
-    """A platform that remembers what its endpoints post, and whose jobs only tests run."""
+    """A platform that records the posts of its endpoints, and whose jobs only tests run."""
 
     async def start(self) -> None:
         await super().start()
@@ -116,7 +116,7 @@ class CurrentPlatform:
 
 @functools.cache
 def shared_application() -> tuple[FastAPI, CurrentPlatform]:
-    """The application of this process, and which platform it starts when a client enters it."""
+    """Return the application of this process, and the platform it starts when a client enters it."""
     current = CurrentPlatform()
     return build_app(Settings(), current), current
 
@@ -174,10 +174,10 @@ class Management:
         return error
 
     def tenant(self, name: str) -> dict:
-        """A new tenant, with its ``api_key``."""
+        """Return a new tenant, with its ``api_key``."""
         return self.call(self.admin, "POST", "/admin/tenants", {"name": name}, status=201)
 
     def new_app(self, tenant: dict, name: str = "chat", **more) -> dict:
-        """A new app of the tenant, with its ``api_key``."""
+        """Return a new app of the tenant, with its ``api_key``."""
         body = {"name": name, "profile": {"stages": [{"input_tokens": 9, "output_tokens": 3}]}}
         return self.call(tenant["api_key"], "POST", "/v1/apps", body | more, status=201)

@@ -1,4 +1,4 @@
-"""A simulated worker driven by hand: what it tells, and when."""
+"""A simulated worker driven by hand, with the events that it sends."""
 
 import math
 from array import array
@@ -26,7 +26,7 @@ def costs(**changes):
 
 
 class OneEngine:
-    """Hears what its worker tells."""
+    """Records the events of its worker."""
 
     def __init__(self, model, scheduler="fcfs", **options):
         local = LOCAL_SCHEDULERS[scheduler](**options)

@@ -12,7 +12,7 @@ from fairserve.scheduling.base import LocalCall
 
 
 class FixedCache:
-    """Matches given per call. It counts what a scheduler asks, and tells of changes."""
+    """Matches set per call. It counts a scheduler's look-ups, and publishes changes."""
 
     def __init__(self):
         self.matches, self.asked, self._followers = {}, 0, []
@@ -47,7 +47,7 @@ class OneWorker:
         """Called after everything that may change a counter."""
 
     def add(self, client, prompt, output, *, longest=None, weight=1.0, matched=0, call_id=None):
-        """``output`` is generated, at most ``longest`` (the same by default) is reserved."""
+        """Add a call: ``output`` is generated, at most ``longest`` (the same by default) is reserved."""
         self.numbers += 1
         call_id = call_id or f"{client}-{self.numbers}"
         call = LocalCall(
@@ -73,7 +73,7 @@ class OneWorker:
         return not full and len(self.running) < self.max_batch
 
     def admit(self):
-        """One pass; ``(admitted, skipped)`` ids."""
+        """Run one pass; return ``(admitted, skipped)`` ids."""
         self.scheduler.start_pass(self.cache)
         admitted, skipped = [], []
         while (call := self.scheduler.peek()) is not None:

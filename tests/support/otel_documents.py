@@ -20,7 +20,7 @@ def at(second):
 
 
 def span(span_id, start, end, **changes):
-    """A span of no operation; ``attributes`` and other fields as given."""
+    """Return a span of no operation; ``attributes`` and other fields are parameters."""
     return {
         "trace_id": "t",
         "span_id": span_id,
@@ -34,7 +34,7 @@ def span(span_id, start, end, **changes):
 
 
 def chat(span_id, start, end, messages=None, answer=None, attributes=None, **changes):
-    """An LLM call; messages and answer are left out where None."""
+    """Return an LLM call; messages and answer are left out where None."""
     given = {"gen_ai.operation.name": "chat", "gen_ai.request.max_tokens": 4000}
     if messages is not None:
         given["gen_ai.input.messages"] = json.dumps(messages)
@@ -49,7 +49,7 @@ def write_spans(path, *spans, indent=2):
 
 
 def exported(*spans, service="shop"):
-    """The spans as an OTLP export has them: camel case, nanoseconds as text, lists of attributes."""
+    """Return the spans as an OTLP export has them: camel case, nanoseconds as text, attribute lists."""
 
     def value(plain):
         if isinstance(plain, bool):

@@ -1,7 +1,7 @@
-"""What ``fairserve serve`` wires, on a port of this process, with scripted workers behind it.
+"""The wiring of ``fairserve serve``, on a port of this process, with scripted workers behind it.
 
-It starts in a third of a second; pages and calls come over HTTP. Control's clock stands still until
-:meth:`PageServer.sample` closes a bucket of the activity history. Live pages look for news more often.
+It starts in a third of a second; pages and calls come over HTTP. Control's clock does not move until
+:meth:`PageServer.sample` closes a bucket of the activity history. Live pages poll more often.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from fairserve.platform.console import live_charts
 from fairserve.platform.console.pages import client, clients, cluster, interactions, refusals, run
 from fairserve.platform.db.engine import connect
 from fairserve.platform.monitoring.activity import BUCKET_S
+from fairserve.platform.server.database import prepare_database
+from fairserve.platform.server.lifecycle import Platform, build_app
 from fairserve.platform.server.settings import Settings
-from fairserve.platform.server.wiring import Platform, build_app, prepare_database
 
 LOOKING = (client, clients, cluster, interactions, live_charts, refusals, run)
-"""Modules whose ``LOOK_S`` is the time between two looks of a live page."""
-LOOK_S = 0.1
+"""Modules whose ``POLL_INTERVAL_S`` is the interval of a live page."""
+POLL_INTERVAL_S = 0.1
 DEADLINE_S = 90
 
 
@@ -41,7 +42,6 @@ class PageServer(LiveServer):
         super().__init__(folder)
         self.workers = [ScriptedWorker(kv_blocks, BUILTIN_MODEL_NAME) for _ in range(workers)]
         self.settings = Settings(
-            _env_file=None,
             data_dir=folder / "data",
             worker_urls=tuple(worker.url for worker in self.workers),
             admin_key=self.admin_key,
@@ -59,11 +59,11 @@ class PageServer(LiveServer):
             for worker in self.workers:
                 stack.callback(worker.close)
             for module in LOOKING:
-                stack.enter_context(mock.patch.object(module, "LOOK_S", LOOK_S))
+                stack.enter_context(mock.patch.object(module, "POLL_INTERVAL_S", POLL_INTERVAL_S))
             self.folder.joinpath("data").mkdir(exist_ok=True)
             engine = connect(self.settings.db.effective_database_url)
             stack.callback(engine.dispose)
-            prepare_database(self.settings, engine)
+            prepare_database(self.settings.db, engine)
             self.platform = Platform(self.settings, engine=engine, clock=lambda: self._now_s)
             listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=128))
             self.port = listener.getsockname()[1]
@@ -129,10 +129,10 @@ class PageServer(LiveServer):
         asyncio.run_coroutine_threadsafe(take(), self._loop).result(DEADLINE_S)
 
     def holding(self):
-        """How many calls the workers have held so far."""
+        """Return how many calls the workers have held so far."""
         return sum(len(worker.holding) for worker in self.workers)
 
     def release(self):
-        """Let calls go on that are held on the workers."""
+        """Release the calls that are held on the workers."""
         for worker in self.workers:
             worker.release()

@@ -8,14 +8,14 @@ class PlainCounters:
         self.lift_when_idle = lift_when_idle
         self.value, self.reserved, self.calls, self.last_left = {}, {}, {}, {}
         self.reserved_elsewhere = {}
-        """By path; a path with queued calls has their arrival numbers in ``calls``."""
+        """Reservations by path; a path with queued calls has their arrival numbers in ``calls``."""
 
     def total(self, path):
         counters = self.value, self.reserved, self.reserved_elsewhere
         return sum(counter.get(path, 0.0) for counter in counters)
 
     def arrivals(self, path):
-        """Of the calls queued at or below a path."""
+        """Return the arrivals of the calls queued at or below a path."""
         return [n for p, numbers in self.calls.items() if p[: len(path)] == path for n in numbers]
 
     def children(self, path):
@@ -34,7 +34,7 @@ class PlainCounters:
         self.calls[path].sort()
 
     def level(self, parent):
-        """What a child that arrives is lifted to."""
+        """Return the counter to which an arriving child is lifted."""
         last = self.last_left.get(parent) if self.lift_when_idle else None
         queued = [self.value[path] for path in self.children(parent)]
         return min(queued, default=self.value.get(last, 0.0))
@@ -50,7 +50,7 @@ class PlainCounters:
             self.reserved_elsewhere[node] = max(0.0, before + reserved)
 
     def leave(self, path):
-        """The client's earliest call leaves; returns the arrival of its next one."""
+        """Remove the client's earliest call; return the arrival of its next one."""
         before = [self.children(path[:depth]) for depth in range(len(path))]
         self.calls[path].pop(0)
         for depth, queued in enumerate(before):

@@ -1,4 +1,4 @@
-"""DLPM as its specification says it, naively: what the incremental one is held against."""
+"""DLPM as its specification defines it, naively: the reference of the incremental one."""
 
 import functools
 
@@ -9,7 +9,7 @@ def prefixes(path):
 
 
 class PlainDlpm:
-    """The rules of the specification, nothing kept between passes but deficits and bypasses."""
+    """The rules of the specification; only deficits and bypasses are kept between passes."""
 
     def __init__(self, options, tokens):
         self.options, self.tokens = options, tokens
@@ -101,7 +101,7 @@ class PlainDlpm:
             return cached is not None, stop
 
         def walk_on():
-            """As far as the clients in credit go, to the end and then from the top again."""
+            """Walk over the clients in credit, to the end and then from the top again."""
             at = 0
             while order:
                 self.refill()

@@ -1,4 +1,4 @@
-"""A pool of workers before scripted servers, and a control that only keeps what it is told."""
+"""A pool of workers before scripted servers, and a control that only records events."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def request(word="ok", name="call", **body):
 
 
 class PoolWorld:
-    """``joined`` are the workers that control knows, with their models; all events are kept."""
+    """``joined`` are the workers that control has, with their models; all events are kept."""
 
     def __init__(self, session, **options):
         self.events, self.joined, self.draining, self.calls, self.held = [], {}, set(), {}, {}
         self.facts, self.refuses = [], None
         self.while_asked = lambda: None
-        """Happens while the pool asks control what it knows."""
+        """Called while the pool asks control for its workers."""
         self.pool = WorkerPool(self, session, self._on_facts, circuit=CIRCUIT, **options)
 
     def _on_facts(self, spec, facts):
@@ -71,11 +71,11 @@ class PoolWorld:
         return ClusterView("s", False, False, 0, 0, 0, 0, 0, workers)
 
     async def until(self, condition):
-        """Wait for the news, or the look, that make it true."""
+        """Wait for the event, or the health check, that makes it true."""
         await until(condition)
 
     async def looks(self, server, count=3):
-        """Wait until a server was looked at so often from now on."""
+        """Wait for this many more health checks of a server."""
         asked = len(server.paths) + count
         await self.until(lambda: len(server.paths) >= asked)
 

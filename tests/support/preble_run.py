@@ -51,4 +51,4 @@ class Run:
         self.locality.forget(name)
 
     def costs(self):
-        return [round(self.router.cost_s(worker), 6) for worker in WORKERS]
+        return [round(self.router.cost_ns(worker) / 1e9, 6) for worker in WORKERS]

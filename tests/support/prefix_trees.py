@@ -1,4 +1,4 @@
-"""For tests of the prefix tree: a plain cache to compare it with, and what must hold in its nodes."""
+"""References for tests of the prefix tree: a plain cache, and the invariants of its nodes."""
 
 from collections import OrderedDict
 
@@ -29,14 +29,21 @@ class PlainCache:
 
 
 def prefixes_of(tokens):
-    """The full blocks of a prompt, each as all tokens up to its end."""
+    """Return the full blocks of a prompt, each as all tokens up to its end."""
     return [tuple(tokens[: (n + 1) * BLOCK]) for n in range(len(tokens) // BLOCK)]
 
 
-def check_structure(tree):
-    """Every node's holders hold its parent; counts, maps and recency lists agree.
+def blocks_of(tree, worker_id):
+    """Return the number of blocks that a worker holds, as the tree's snapshot has them."""
+    state = tree.snapshot()
+    held = state["held"].get(worker_id, {"nodes": ()})
+    return sum(len(state["nodes"][number][1]) for number in held["nodes"])
 
-    The tree has three workers at the most.
+
+def check_structure(tree):
+    """Check that a node's holders hold its parent, and that counts, maps and recency lists agree.
+
+    The tree has at most three workers.
     """
     nodes = set(tree._segments.heads.values())
     assert sum(len(node.keys) for node in nodes) == len(tree)

@@ -66,7 +66,7 @@ def traffic(runs, *, users=8, seconds=300.0, seed=1, most_calls=4):
 
 
 class History:
-    """What a server would have of a trace, were it served by workers of these costs."""
+    """The records that a server would have of a trace served by workers of these costs."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class History:
         )
 
     def job(self, proposed, *, seconds=400.0, **more):
-        """A preview of the whole history."""
+        """Return a preview of the whole history."""
         values = {
             "recording": self.folder,
             "lead_at": EPOCH - LEAD_S,

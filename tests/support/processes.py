@@ -1,4 +1,4 @@
-"""For tests that drive other processes: a free port, and the one wait for what those come to."""
+"""Helpers of tests that drive other processes: a free port, and the one wait for their effects."""
 
 import itertools
 import os
@@ -12,7 +12,7 @@ _next_port = itertools.count(os.getpid() * 101)  # test processes begin at diffe
 
 
 def free_port():
-    """A TCP port of the loopback that nobody listens on, and that this process has not given yet."""
+    """Return a TCP port of the loopback that is free, and that this process has not used yet."""
     for number in itertools.islice(_next_port, len(PORTS)):
         port = PORTS[number % len(PORTS)]
         with socket.socket() as listener:

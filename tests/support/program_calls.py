@@ -50,7 +50,7 @@ class Calls:
 
 
 def database(folder):
-    """An engine and its sessions, on a database below ``folder`` that may be there."""
+    """Return an engine and its sessions, on a database below ``folder`` that may exist."""
     data_dir = folder / "data"
     if not data_dir.exists():
         new_data_dir(data_dir)
@@ -59,7 +59,7 @@ def database(folder):
 
 
 def add_apps(sessions, *names, tenant="t"):
-    """A tenant with apps."""
+    """Add a tenant with apps."""
     with sessions.begin() as session:
         session.add(Tenant(id=tenant, name=tenant, created_at=utc_now(), suspended_at=None))
         session.flush()

@@ -1,4 +1,4 @@
-"""Declared programs for tests: small ones to make, to run and to be refused."""
+"""Declared programs for tests: small ones to make, to run and to reject."""
 
 import copy
 
@@ -9,7 +9,7 @@ from fairserve.interactions.program_fields import ProgramError
 
 
 def refused(plain, limits=ProgramLimits()):
-    """The path and the message with which a program is refused, which is left as it was."""
+    """Return the path and the message with which a program is rejected, and check it is unchanged."""
     before = copy.deepcopy(plain)
     with pytest.raises(ProgramError) as raised:
         parse_program(plain, limits)
@@ -21,14 +21,14 @@ def refused(plain, limits=ProgramLimits()):
 
 
 def with_node(**change):
-    """The program of a root ``a`` and a node ``b`` that is changed; None takes a field out."""
+    """Return the program of a root ``a`` and a node ``b`` with changes; None removes a field."""
     node = {"id": "b", "prompt": "{{a.output}}"} | change
     node = {name: value for name, value in node.items() if value is not None}
     return {"model": "m", "nodes": [{"id": "a", "prompt": "go"}, node]}
 
 
 def program(*nodes, limits=ProgramLimits(), **more):
-    """A program of the model ``m``, parsed; ``more`` are fields beside its nodes."""
+    """Return a parsed program of the model ``m``; ``more`` are fields beside its nodes."""
     return parse_program({"model": "m", "nodes": list(nodes)} | more, limits)
 
 
@@ -41,7 +41,7 @@ def ids(tasks):
 
 
 def states(run):
-    """The state of every node, by its id."""
+    """Return the state of every node, by its id."""
     return {node_id: each.state for node_id, each in run.nodes.items()}
 
 

@@ -53,12 +53,12 @@ def exported(folder, *calls, since_at=0.0):
 
 
 def without_parents(line):
-    """A line as it was written before parents were recorded."""
+    """Return a line in the form from before parents were recorded."""
     return re.sub(rb'"deps":\[[^]]*\]', b'"deps":null', line)
 
 
 def exported_without_parents(folder, *calls):
-    """As ``exported``, of a recording from before parents were recorded."""
+    """Return ``exported`` of a recording from before parents were recorded."""
     writer(folder).write(list(calls))
     [path] = segment_paths(folder)
     path.write_bytes(without_parents(path.read_bytes()))
@@ -68,6 +68,6 @@ def exported_without_parents(folder, *calls):
 
 
 def graph(result):
-    """Of the one interaction: call -> dependencies and gap."""
+    """Return the one interaction as call -> dependencies and gap."""
     [interaction] = result.trace.interactions
     return {call.call_id: (list(call.deps), call.gap_s) for call in interaction.calls}

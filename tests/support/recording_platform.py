@@ -25,9 +25,9 @@ class RecordingPlatform:
         path = request.url.path
         if path in self.fail:
             status, code = self.fail[path]
-            told = {"x-call-id": "failed", "x-interaction-id": "run-1"}
+            reply = {"x-call-id": "failed", "x-interaction-id": "run-1"}
             error = {"message": "no", "code": code}
-            return httpx.Response(status, json={"error": error}, headers=told)
+            return httpx.Response(status, json={"error": error}, headers=reply)
         body = json.loads(request.content) if request.content else None
         if path == "/v1/interactions":
             self.others.append((request.method, path, body))
@@ -44,17 +44,17 @@ class RecordingPlatform:
         self.calls.append((headers, body))
         record_id = f"c{len(self.calls)}"
         call_id = headers.get("x-call-id", record_id)
-        told = {"x-call-id": call_id, "x-interaction-id": headers.get("x-interaction-id", "alone")}
+        reply = {"x-call-id": call_id, "x-interaction-id": headers.get("x-interaction-id", "alone")}
         if body.get("stream"):
-            told["content-type"] = "text/event-stream"
-            return httpx.Response(200, content=STREAM % record_id.encode(), headers=told)
+            reply["content-type"] = "text/event-stream"
+            return httpx.Response(200, content=STREAM % record_id.encode(), headers=reply)
         choice = {
             "index": 0,
             "finish_reason": "stop",
             "message": {"role": "assistant", "content": "x"},
         }
         answer = {"id": f"chatcmpl-{record_id}", "object": "chat.completion", "created": 1}
-        return httpx.Response(200, json=answer | {"model": "m", "choices": [choice]}, headers=told)
+        return httpx.Response(200, json=answer | {"model": "m", "choices": [choice]}, headers=reply)
 
     def client(self, **more):
         http = httpx.Client(transport=httpx.MockTransport(self), **more)

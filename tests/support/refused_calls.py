@@ -1,10 +1,10 @@
-"""Records of refused calls, with what they were decided on."""
+"""Records of rejected calls, with the context of the decision."""
 
 from datetime import UTC, datetime
 
 from call_records import call_record
 
-from fairserve.platform.monitoring.live import refusal_fields
+from fairserve.platform.control.call_state import refusal_fields
 from fairserve.scheduling.events import Refuse
 from fairserve.scheduling.rejection_context import RejectionContext
 from fairserve.throttling.base import Decision

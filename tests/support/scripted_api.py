@@ -1,4 +1,4 @@
-"""An HTTP server for tests of clients of the management API: it answers what it is told to."""
+"""An HTTP server with set answers, for tests of clients of the management API."""
 
 import json
 import threading

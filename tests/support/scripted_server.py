@@ -1,6 +1,6 @@
-"""A worker on the loopback that does what a test says, in the test's own event loop.
+"""A worker on the loopback with scripted behaviour, in the test's own event loop.
 
-What it does to a call is the first word of its prompt: ``ok`` answers three tokens, ``many`` three in
+The first word of a call's prompt selects it: ``ok`` answers three tokens, ``many`` three in
 one chunk, ``silent`` three without any usage, ``hold`` waits for ``released`` after the first chunk,
 ``stall`` before the header, ``die`` breaks the connection before anything, ``empty`` ends it after the
 header, ``break`` after two tokens, ``cut`` ends the stream there as if it were complete, ``nothing``
@@ -36,9 +36,9 @@ class ScriptedServer:
         self.failing = False
         """Every call is answered 500."""
         self.failures = 0
-        """So many of the next calls are."""
+        """Number of the next calls that fail."""
         self.throttled = 0
-        """So many of the next calls are answered 429."""
+        """Number of the next calls that are answered 429."""
         self.retry_after = "7"
         self.bodies, self.paths = [], []
         self.disconnects = 0

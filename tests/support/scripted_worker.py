@@ -1,4 +1,4 @@
-"""A worker in a thread of the test, whose behaviour the prompts say."""
+"""A worker in a thread of the test, whose behaviour the prompts select."""
 
 import asyncio
 import json
@@ -20,11 +20,11 @@ ERRORS = {
 
 
 class ScriptedWorker:
-    """A worker without a model: it does to a call what the test says, by the prompt's first word.
+    """A worker without a model: the first word of a call's prompt selects its behaviour.
 
-    ``ok`` answers three tokens; ``say`` what follows it; ``once`` breaks off the first time it comes,
-    and then says what follows; ``use`` asks for the tools that follow it, whose calls, if they are
-    several, ``meet`` here: none goes on before all have come; ``hold`` waits for
+    ``ok`` answers three tokens; ``say`` the words after it; ``once`` breaks off at its first call,
+    and then answers the words after it; ``use`` requests the tools that follow it, whose calls, if they
+    are several, ``meet`` here: none continues before all have come; ``hold`` waits for
     :meth:`release` once it has begun, ``stall`` before; ``die`` breaks the connection before
     anything; ``break`` breaks it after two tokens; ``error`` sends an error after two; ``busy``
     answers 503; ``refuse`` 400; ``flood`` sends chunks of 64 KiB until it is cancelled; ``later``
@@ -35,10 +35,10 @@ class ScriptedWorker:
         self.kv_blocks = kv_blocks
         self.model, self.context_tokens = model, context_tokens
         self.tokenizes = tokenizes
-        """Whether it has ``/tokenize``: a token for each byte."""
+        """True if it has ``/tokenize``: a token for each byte."""
         self.bodies = []
         self.holding = []
-        """What the held calls that began say, in the order in which they came."""
+        """Texts of the held calls that began, in the order of arrival."""
         self.disconnects = 0
         self._once = set()
         self._held = None
@@ -71,7 +71,7 @@ class ScriptedWorker:
         await runner.cleanup()
 
     def release(self):
-        """Let the calls go on that are here, held or about to be."""
+        """Release the calls that are here, held or about to be."""
 
         def release():
             self._held.set()

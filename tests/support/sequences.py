@@ -10,7 +10,7 @@ PROMPT = [1, 0]
 
 
 def make_sequence(seed=0, output=(), **params):
-    """A sequence that has generated ``output``."""
+    """Return a sequence that has generated ``output``."""
     request = SequenceRequest(
         "s", "c", np.array(PROMPT, dtype=np.uint32), SamplingParams(**{"max_tokens": 99, **params})
     )

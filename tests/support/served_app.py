@@ -9,7 +9,7 @@ from processes import eventually
 
 @contextmanager
 def served(client):
-    """The URL of the application of an entered ``TestClient``; it is served in that client's loop."""
+    """Return the URL of an entered ``TestClient``'s application, served in that client's loop."""
     config = uvicorn.Config(client.app, lifespan="off", log_level="warning", log_config=None)
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -13,7 +13,7 @@ BESIDE = Path(__file__).resolve().parents[3] / "shared" / "traces"
 
 
 def shared_trace(name):
-    """The path of a recorded trace, from the folder FAIRSERVE_TRACES or the one beside the repository.
+    """Return the path of a recorded trace, from FAIRSERVE_TRACES or the folder beside the repository.
 
     Skips the test if there is no such folder, and fails if a folder that was named lacks the file.
     """
@@ -41,7 +41,7 @@ RECORDED_GRAPHS = (
 
 
 def recorded_graph(name):
-    """Every interaction of a file with the begin and the duration of its calls, in seconds."""
+    """Return the interactions of a file with the begin and duration of their calls, in seconds."""
     path = shared_trace(f"fixtures/otel_{name}.json")
     times = {}
     for span in json.loads(path.read_text())["spans"]:

@@ -16,7 +16,7 @@ ANYWHERE = "tcp://127.0.0.1:0"
 
 @functools.cache
 def shared_worker():
-    """The worker, started by the first test that asks for it. It publishes KV events."""
+    """Return the worker, started by the first test that requests it. It publishes KV events."""
     worker = Worker(
         "--kv-events-endpoint", ANYWHERE, "--kv-events-replay-endpoint", ANYWHERE
     )  # fmt: skip

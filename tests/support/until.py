@@ -8,7 +8,7 @@ DEADLINE_S = 90
 async def until(probe):
     """Let other tasks run until the answer is true; returns it."""
     async with asyncio.timeout(DEADLINE_S):
-        while not (found := probe()):  # noqa: ASYNC110  nothing tells of it
+        while not (found := probe()):  # noqa: ASYNC110  it sends no event
             await asyncio.sleep(0.001)
     return found
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from call_records import call_record
 
 from fairserve.platform.control.record import InteractionRecord
+from fairserve.platform.reporting.usage.rollups import lock_state, marked_days, roll_up_some
 
 START = datetime(2026, 3, 27, 20, tzinfo=UTC).timestamp()
 HOURS = 36
@@ -16,7 +17,7 @@ OUTCOMES = ["completed", "completed", "refused", "cancelled", "failed", "expired
 
 
 def calls(seed, count, *, start=START, hours=HOURS, tenants=2):
-    """Calls of tenants whose apps and users have the same ids, some served by another model."""
+    """Return calls of tenants whose apps and users have the same ids, some of another model."""
     rng = random.Random(seed)
     return [_call(rng, f"c{seed}-{number}", start, hours, tenants) for number in range(count)]
 
@@ -83,7 +84,7 @@ def runs(seed, count):
 
 
 def rewritten(records, seed):
-    """The charge of some calls is taken back, others are told differently."""
+    """Return the records with some charges refunded and other calls changed."""
     rng = random.Random(seed)
     some = rng.sample(records, len(records) // 3)
     return [
@@ -102,7 +103,7 @@ def gone_on(records, seed):
 
 
 def call_sums(records, key):
-    """Some sums of charged calls by ``key(record)``."""
+    """Return some sums of charged calls by ``key(record)``."""
     sums = defaultdict(Counter)
     for record in records:
         found = sums[key(record)]
@@ -121,3 +122,12 @@ def call_sums(records, key):
         found["queue_delay_count"] += record.queue_delay_s is not None
         found["ttft_count"] += record.ttft_s is not None
     return sums
+
+
+def roll_up_uncommitted(session):
+    """Roll up everything in the session's transaction, which the caller ends."""
+    state = lock_state(session)
+    for tenant_id, day_s in marked_days(session):
+        after = (day_s, "")
+        while after is not None:
+            after = roll_up_some(session, state, tenant_id, after)

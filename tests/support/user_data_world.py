@@ -1,4 +1,4 @@
-"""A tenant with an end user of whom there is something in every table, and others beside."""
+"""A tenant with an end user who has rows in every table, and others beside."""
 
 import json
 from dataclasses import replace
@@ -25,7 +25,7 @@ from fairserve.platform.serving.programs.repository import Change, ProgramKey, S
 
 USER = "Ann O'Neil/ä?&%#\"\\ <ann@example.org>"
 PERSONAL = (USER, "ann@example.org", "letters-to-ann", "ann-draft", "anns-agent", "dear ann")
-"""What was planted of the person, in every place that clients fill."""
+"""Planted personal texts, in every place that clients fill."""
 ROLLUPS = ["usage_calls", "usage_runs", "usage_refusals"]
 KINDS = [
     "settings",
@@ -56,7 +56,7 @@ CALL = call_record(
 
 
 class Ledger:
-    """The ledger, which may claim that something of the journal is not in the database."""
+    """The ledger, which may claim that a journal entry is not in the database."""
 
     def __init__(self, real):
         self.real = real
@@ -69,7 +69,7 @@ class Ledger:
 
 
 class Programs:
-    """The declared runs, and of which users they were cancelled."""
+    """The declared runs, and the users whose runs were cancelled."""
 
     def __init__(self, real):
         self.real = real
@@ -97,7 +97,7 @@ class World:
             self.register_webhook(tenant)
 
     def register_webhook(self, tenant):
-        """One that is told of everything, from long ago on."""
+        """Register an endpoint for all events, since long ago."""
         body = {"url": "https://1.1.1.1/", "events": ["interaction.finished", "calls.throttled"]}
         made = self.management.call(tenant["api_key"], "POST", "/v1/webhooks", body, status=201)
         with self.sessions.begin() as session:
@@ -105,16 +105,16 @@ class World:
             endpoint.since = dict.fromkeys(endpoint.since, self.began_at - 100)
 
     def write(self, calls, interactions=(), opened=()):
-        """As the ledger's thread does."""
-        self.management.platform._write_rows(Rows(calls, interactions, opened))
+        """Write as the ledger's thread does."""
+        self.management.platform.storage.rows.write(Rows(calls, interactions, opened))
 
     def opened(self, tenant, app, user):
-        """A run that has not ended."""
+        """Return a run that has not ended."""
         run = "letters-to-ann-open" if user != "bob" else "bobs-open"
         return OpenInteractionRecord(run, tenant["id"], app["id"], user, self.began_at)
 
     def records(self, tenant, app, user):
-        """Two calls of a run, a refused one, another run, and their ends."""
+        """Return two calls of a run, a rejected one, another run, and their ends."""
         letters, alone = ("letters-to-ann", "alone") if user != "bob" else ("to-bob", "bobs")
         base = replace(CALL, tenant=tenant["id"], app=app["id"], user=user, interaction_id=letters)
         name = f"{app['id']}-{user[:3]}"
@@ -219,7 +219,7 @@ class World:
         return rows["items"], rows["sums"]
 
     def dump(self, *, rolled_up=True):
-        """Every row of every table, as plain values, after what is marked was rolled up."""
+        """Return every row of every table, as plain values, after pending rollups."""
         if rolled_up:
             assert roll_up(self.sessions)
         with self.sessions() as session:
@@ -230,7 +230,7 @@ class World:
             }
 
     def rollups(self):
-        """What the rollups say of apps and tenants, which no erasure changes."""
+        """Return the rollups of apps and tenants, which no erasure changes."""
         assert roll_up(self.sessions)
         with self.sessions() as session:
             return {
@@ -261,7 +261,7 @@ def escaped(text):
 
 
 def texts_of(dump):
-    """Every text of a dump, those within JSON too, with the place that it stands in."""
+    """Yield every text of a dump, also within JSON, with its place."""
     for table in metadata.sorted_tables:
         for row in dump.get(table.name, ()):
             for column in table.columns:
@@ -274,14 +274,14 @@ def texts_of(dump):
                     yield f"{table.name}.{column.name}", json.dumps(value, ensure_ascii=False)
 
 
-def told(dump, *personal):
-    """Where any of these texts stands; also as JSON writes it."""
+def mentions(dump, *personal):
+    """Return the places with any of these texts, also in their JSON form."""
     wanted = {*personal, *(json.dumps(text, ensure_ascii=False)[1:-1] for text in personal)}
     return sorted({place for place, text in texts_of(dump) if any(part in text for part in wanted)})
 
 
 def of_others(dump, world):
-    """The rows that are the neighbour's or the other tenant's, in an order of their own."""
+    """Return the rows of the neighbour and the other tenant, in a fixed order."""
     text = json.dumps([world.other["id"], world.foreign_app["id"]])
     return {
         name: canonical_rows(
@@ -309,14 +309,14 @@ def canonical(rows):
 
 
 def mark_everything(session):
-    """As if all raw rows had just been written."""
+    """Mark all raw rows as just written."""
     for model, time in ((LedgerCall, "accepted_at"), (Interaction, "ended_at")):
         rows = session.execute(select(model.__table__))
         mark_rows(session, [row._asdict() for row in rows], time)
 
 
 def by_user(world, user):
-    """How many calls, runs and refusals of the first tenant the quarter hours say a user had."""
+    """Return a user's calls, runs and rejections in the first tenant's quarter hours."""
     counted = {"usage_calls": "calls", "usage_runs": "complete", "usage_refusals": "count"}
     with world.sessions() as session:
         return {
@@ -332,7 +332,7 @@ def by_user(world, user):
 
 
 def planted_world(management):
-    """The user in two apps of one tenant, a neighbour, and the same user at another tenant."""
+    """Return a world with the user in two apps of one tenant, a neighbour, and another tenant's user."""
     world = World(management)
     world.mine = world.plant(world.one, world.app, USER)
     again = world.records(world.one, world.second_app, USER)

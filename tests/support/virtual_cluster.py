@@ -4,8 +4,8 @@ Each worker decodes one token per running call and step, admits by the pull prot
 outputs, and caches whole prompts in blocks without eviction (the engine has tests of its own for
 eviction). Steps take ``step_s``; prefill of a step costs ``prefill_s_per_token``.
 
-With ``evict_share`` a worker drops some cached block, and what follows it, after so many of its steps;
-with ``tells`` it tells the dispatcher what it stores and drops.
+With ``evict_share`` a worker drops some cached block and those after it in that share of its steps;
+with ``publishes`` it reports stored and dropped blocks to the dispatcher.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def prompt(*parts):
 
 
 def make_call(call_id, *, user="u", app="app", run=None, tokens=None, output=8, system=0, **more):
-    """A call with sensible defaults; ``tokens`` are its prompt token ids."""
+    """Return a call with sensible defaults; ``tokens`` are its prompt token ids."""
     tokens = prompt((hash_of(call_id), 32)) if tokens is None else tokens
     return Call(
         call_id=call_id,
@@ -50,7 +50,7 @@ def make_call(call_id, *, user="u", app="app", run=None, tokens=None, output=8, 
 
 
 def hash_of(text):
-    """A seed from a name, equal in every process."""
+    """Return a seed from a name, equal in every process."""
     return int.from_bytes(text.encode()[-6:].rjust(6, b"0"), "big")
 
 
@@ -67,7 +67,7 @@ class VirtualWorker:
     busy_s: float = 0.0
     news: object = None
     stored: list = field(default_factory=list)  # of the prompts, as names of their blocks
-    told: list = field(default_factory=list)  # ("+", tokens, salt) or ("-", names)
+    published: list = field(default_factory=list)  # ("+", tokens, salt) or ("-", names)
 
     def _names(self, tokens):
         ids, names = tokens.tolist(), [()]
@@ -94,7 +94,7 @@ class VirtualWorker:
         self.blocks.update(new)
         if new:
             self.stored.append(names)
-            self.told.append(("+", names, tokens))
+            self.published.append(("+", names, tokens))
         if self.news is not None:
             for name in new[:1]:
                 self.news.changed(name)
@@ -110,7 +110,7 @@ class VirtualWorker:
         gone = {name for each, cut in ends for name in each[cut:]}
         self.blocks -= gone
         self.stored = [kept for each in self.stored if (kept := [n for n in each if n not in gone])]
-        self.told.append(("-", list(gone), None))
+        self.published.append(("-", list(gone), None))
         if self.news is not None:
             for name in gone:
                 self.news.changed(name)
@@ -177,13 +177,13 @@ class VirtualCluster:
         kv_tokens=4000,
         step_s=0.02,
         prefill_s_per_token=0.0002,
-        tells=False,
+        publishes=False,
         evict_share=0.0,
     ):
         self.dispatcher = Dispatcher(system, seed=7)
         self.step_s, self.prefill_s_per_token = step_s, prefill_s_per_token
         self.system = system
-        self.tells, self.evict_share, self.rng = tells, evict_share, random.Random(3)
+        self.publishes, self.evict_share, self.rng = publishes, evict_share, random.Random(3)
         self.now_s = 0.0
         self.workers = {}
         self.arrivals = []
@@ -199,11 +199,11 @@ class VirtualCluster:
         local = LOCAL_SCHEDULERS[self.system.local](**self.system.local_options)
         self.workers[worker_id] = VirtualWorker(worker_id, kv_tokens, local, free_s=self.now_s)
         self.event(ev.WorkerJoined(worker_id, kv_tokens, model))
-        if self.tells:
+        if self.publishes:
             self.event(ev.WorkerCacheReset(worker_id, complete=True))
 
     def lose(self, worker_id):
-        """The worker dies: calls not started go back to the queue, started ones fail."""
+        """Lose a worker: calls not started are queued again, started ones fail."""
         worker = self.workers.pop(worker_id)
         self.event(ev.WorkerLost(worker_id))
         for call_id in list(worker.waiting):
@@ -301,14 +301,14 @@ class VirtualCluster:
             self._end(call, cached, tokens, "completed")
         if worker.stored and self.rng.random() < self.evict_share:
             worker.evict(self.rng)
-        for report in self._reports(worker) if self.tells else ():
+        for report in self._reports(worker) if self.publishes else ():
             self.event(report)
 
     def _reports(self, worker):
-        """What the worker tells since the last time, in the dispatcher's keys."""
+        """Yield the worker's events since the last time, in the dispatcher's keys."""
         names = self.keys.setdefault(worker.worker_id, {})
         hasher = self.dispatcher.first.locality._hasher
-        for kind, blocks, tokens in worker.told:
+        for kind, blocks, tokens in worker.published:
             if kind == "+":
                 keys = hasher.keys(tokens).tolist()
                 names.update(zip(blocks, keys, strict=True))
@@ -316,4 +316,4 @@ class VirtualCluster:
             else:
                 keys = tuple(names.pop(block) for block in blocks if block in names)
                 yield ev.WorkerEvicted(worker.worker_id, keys)
-        worker.told.clear()
+        worker.published.clear()

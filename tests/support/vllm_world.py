@@ -38,7 +38,7 @@ from fairserve.scheduling.local.dlpm import Dlpm
 
 BLOCK = 4
 BOTH = pytest.mark.parametrize("kind", [DLPMScheduler, DLPMAsyncScheduler])
-"""For tests that both schedulers have to pass."""
+"""Mark of tests that both schedulers have to pass."""
 
 LONGEST = 1024
 LLAMA = {
@@ -58,7 +58,7 @@ LLAMA = {
 
 
 def write_llama(folder, **changes):
-    """A tiny Llama's config, for which vLLM makes weights up."""
+    """Write a tiny Llama's config, for which vLLM makes weights up."""
     path = os.path.join(folder, "config.json")
     with open(path, "w") as file:
         json.dump({**LLAMA, **changes}, file)
@@ -84,7 +84,7 @@ def model_config():
 
 
 def make_scheduler(kind, blocks=65, environment=None, groups=None, ahead=False, **options):
-    """A scheduler over ``blocks`` blocks, one of which vLLM keeps for itself."""
+    """Return a scheduler over ``blocks`` blocks, one of which vLLM keeps for itself."""
     options = {"max_num_seqs": 8, "max_num_batched_tokens": 64, **options}
     config = VllmConfig(
         scheduler_config=SchedulerConfig(
@@ -96,7 +96,7 @@ def make_scheduler(kind, blocks=65, environment=None, groups=None, ahead=False, 
         ),
     )
     config.cache_config.num_gpu_blocks = blocks
-    config.scheduler_config.async_scheduling = ahead  # off on CPUs whatever was said
+    config.scheduler_config.async_scheduling = ahead  # off on CPUs whatever the option
     spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=8, dtype=torch.float32)
     groups = groups or [KVCacheGroupSpec(["layer"], spec)]
     with patch.dict(os.environ, environment or {}):
@@ -121,7 +121,7 @@ class World:
         self.hasher = get_request_block_hasher(BLOCK, sha256)
         self.in_flight = deque()
         self.depth = 2 if kind is DLPMAsyncScheduler else 1
-        """Steps that are scheduled before the outputs of the first come back."""
+        """Steps scheduled before the outputs of the first arrive."""
         self.requests = {}
         self.admitted = []
         """Request ids in the order in which they entered the batch, again after a preemption."""
@@ -144,7 +144,7 @@ class World:
         )
 
     def add(self, request_id, tokens, max_tokens=4, client=None, **more):
-        """``tokens``: their number, of a prompt that nobody shares; or the prompt."""
+        """Add a request; ``tokens`` is the length of an unshared prompt, or the prompt."""
         if isinstance(tokens, int):
             first = 1000 * (len(self.requests) + 1)
             tokens = range(first, first + tokens)
@@ -160,7 +160,7 @@ class World:
         self.scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
 
     def schedule(self):
-        """One step is scheduled; the ids of who entered the batch."""
+        """Schedule one step; return the ids that entered the batch."""
         before = set(self.running())
         output = self.scheduler.schedule()
         sampled = {
@@ -175,7 +175,7 @@ class World:
         return entered
 
     def update(self):
-        """The output of the oldest step under way comes back."""
+        """Apply the output of the oldest step in flight."""
         output, sampled = self.in_flight.popleft()
         ids = list(output.num_scheduled_tokens)
         answers = self.scheduler.update_from_output(
@@ -228,7 +228,7 @@ class World:
 
 
 class Ledger:
-    """A local scheduler that notes what another is told, in ``events``."""
+    """A local scheduler that records another one's events, in ``events``."""
 
     def __init__(self, local):
         self.local, self.events, self._peeked = local, [], None

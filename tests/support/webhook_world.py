@@ -29,7 +29,7 @@ class Received(NamedTuple):
 
 
 class Receiver:
-    """An HTTP server that keeps what it gets, and answers what it is told to."""
+    """An HTTP server that keeps its requests, and returns set answers."""
 
     def __init__(self, tls=None):
         self.received = []
@@ -86,7 +86,7 @@ class Receiver:
 
 
 class Clock:
-    """The time of deliverers, which moves only when it is told to."""
+    """The time of deliverers, which only the test moves."""
 
     def __init__(self):
         self.time = utc_now()
@@ -95,7 +95,7 @@ class Clock:
         return self.time
 
     def catch_up(self):
-        """What was written in real time is not in the future."""
+        """Move past the times written in real time."""
         self.time = max(self.time, utc_now())
 
     def pass_s(self, seconds):
@@ -137,8 +137,8 @@ class WebhookWorld:
         return self.call("POST", "/v1/webhooks", body, key=key, status=201)
 
     def write(self, calls=(), runs=()):
-        """As the ledger's thread does."""
-        self.platform._write_rows(Rows(list(calls), list(runs)))
+        """Write as the ledger's thread does."""
+        self.platform.storage.rows.write(Rows(list(calls), list(runs)))
         self.clock.catch_up()
 
     def run(self, name="run", *, tenant=None, app=None, user="ann", ended_at=None, **more):
@@ -155,7 +155,7 @@ class WebhookWorld:
         )
 
     def record(self, name, *, tenant=None, app=None, user="ann", at=None, **more):
-        """A call, by default one that completed."""
+        """Return the record of a call, by default one that completed."""
         at = at or self.began.timestamp()
         fields = {"outcome": "completed", "input_tokens": 10, "output_tokens": 3} | more
         return call_record(

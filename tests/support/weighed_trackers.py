@@ -1,4 +1,4 @@
-"""What `tracker_bytes_per_call` says of trackers whose bytes are known otherwise, printed as JSON.
+"""Print the result of `tracker_bytes_per_call` for trackers of otherwise known size, as JSON.
 
 A program of its own: in the process of all tests others allocate beside it.
 """
@@ -13,7 +13,7 @@ from fairserve.interactions.run import Attachment
 
 
 class Weight:
-    """A tracker that keeps so many bytes of each call and nothing else."""
+    """A tracker that keeps this many bytes of each call and nothing else."""
 
     BYTES = 1000
 
@@ -29,7 +29,7 @@ class Weight:
     def accept(self, call, attachment, now_s):
         self.kept.append(bytes(self.BYTES - sys.getsizeof(b"")))
 
-    def finish(self, call, outcome, tokens, profile, now_s, *, answers):
+    def finish(self, call, outcome, tokens, profile, now_s, *, continuation_keys):
         pass
 
 
@@ -38,7 +38,7 @@ def figure(runs, seed):
 
 
 def objects_per_call(runs, seed):
-    """The sizes of all objects of a tracker, each counted once, by its calls."""
+    """Return the sizes of all objects of a tracker, each counted once, by its calls."""
     traffic = Traffic(runs, seed)
     traffic.grow()
     constants = {id(text) for text in (tracker_calls.APP, "tenant", "user", "")}
@@ -55,10 +55,10 @@ def objects_per_call(runs, seed):
 
 
 def main():
-    told = {"the tracker": figure(200, seed=1), "its objects": objects_per_call(200, seed=2)}
+    figures = {"the tracker": figure(200, seed=1), "its objects": objects_per_call(200, seed=2)}
     tracker_calls.Tracker = Weight
-    told["a thousand bytes a call"] = figure(2000, seed=1)
-    print(json.dumps(told))
+    figures["a thousand bytes a call"] = figure(2000, seed=1)
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

@@ -12,8 +12,9 @@ from processes import eventually
 from scripted_worker import ScriptedWorker
 
 from fairserve.platform.db.engine import connect
+from fairserve.platform.server.database import prepare_database
+from fairserve.platform.server.lifecycle import Platform, build_app
 from fairserve.platform.server.settings import Settings
-from fairserve.platform.server.wiring import Platform, build_app, prepare_database
 
 PROFILE = {"stages": [{"input_tokens": 30, "output_tokens": 20}], "calls_per_interaction": 3}
 
@@ -22,19 +23,19 @@ class WholeServer:
     """Starts on entering and stops on leaving."""
 
     def __init__(self, folder, *, lease=None, **settings):
-        """``lease`` makes the lease of the database from its engine."""
+        """Start the server; ``lease`` makes the lease of the database from its engine."""
         self._stack = ExitStack()
         self.worker = ScriptedWorker()
         self.settings = Settings(data_dir=folder, worker_urls=(self.worker.url,), **settings)
         self.engine = connect(self.settings.db.effective_database_url)
         self.lease = None if lease is None else lease(self.engine)
-        self.admin_key = prepare_database(self.settings, self.engine, self.lease)
+        self.admin_key = prepare_database(self.settings.db, self.engine, self.lease)
         self.platform = Platform(self.settings, engine=self.engine, lease=self.lease)
         self.app = build_app(self.settings, self.platform)
         self.client = TestClient(self.app)
 
     def __enter__(self):
-        # Nobody has a tokenizer for what scripted workers serve.
+        # There is no tokenizer for the models of scripted workers.
         self._stack.enter_context(mock.patch.object(constants, "HF_HUB_OFFLINE", new=True))
         self._stack.callback(self.worker.close)
         self._stack.enter_context(self.client)
@@ -47,25 +48,25 @@ class WholeServer:
         self._stack.close()
 
     def send(self, key, method, path, **more):
-        """The answer to a request; without a key for None."""
+        """Send a request and return the answer; without a key for None."""
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         headers |= more.pop("headers", {})
         return self.client.request(method, path, headers=headers, **more)
 
     def call(self, key, method, path, body=None, **query):
-        """The JSON of an answer that is none of an error."""
+        """Return the JSON of an answer; errors raise."""
         answer = self.send(key, method, path, json=body, params=query)
         assert answer.status_code < 300, (method, path, answer.status_code, answer.text)
         return answer.json() if answer.content else None
 
     def new_tenant(self, name):
-        """A tenant and an app of it, named after it, each with its ``api_key``."""
+        """Return a tenant and an app named after it, each with its ``api_key``."""
         tenant = self.call(self.admin_key, "POST", "/admin/tenants", {"name": f"{name}-tenant"})
         body = {"name": f"{name}-app", "profile": PROFILE}
         return tenant, self.call(tenant["api_key"], "POST", "/v1/apps", body)
 
     def chat(self, key, text, *, headers=None, **more):
-        """A completion; returns the answer."""
+        """Send a completion; return the answer."""
         body = {"model": "scripted", "messages": [{"role": "user", "content": text}], **more}
         answer = self.send(key, "POST", "/v1/chat/completions", json=body, headers=headers or {})
         assert answer.status_code == 200, answer.text

@@ -36,7 +36,7 @@ class Worker:
 
     @contextlib.contextmanager
     def asking(self, path, body):
-        """A connection on which a request was sent; without an answer by the end, its client left."""
+        """Return a connection with a sent request; its client leaves without an answer at the end."""
         connection = http.client.HTTPConnection(
             "127.0.0.1", self.ready["port"], timeout=DEADLINE_S
         )  # fmt: skip

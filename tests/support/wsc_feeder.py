@@ -20,7 +20,7 @@ LONG = prompt((3, 96))
 
 
 def made(known, options=WscOptions()):
-    """A feeder with two workers, both with empty caches."""
+    """Return a feeder with two workers, both with empty caches."""
     locality = Locality(seed=1)
     for worker in WORKERS:
         locality.add_worker(worker, 100_000)
@@ -28,13 +28,13 @@ def made(known, options=WscOptions()):
 
 
 def queue(feeder, new):
-    """What the dispatcher does: the call's keys first."""
+    """Queue a call as the dispatcher does: its keys first."""
     feeder._locality.register(new)
     feeder.add(new)
 
 
 def cache(feeder, tokens, worker="w0"):
-    """The worker has these tokens in its cache."""
+    """Put these tokens into the worker's cache."""
     seed = call("seed", "nobody", tokens=tokens)
     feeder._locality.register(seed)
     feeder._locality.placed(seed, worker)
@@ -50,7 +50,7 @@ def directory(**apps):
 
 
 def call(call_id, user, *, app="app", output=10, run=None, tokens=TOKENS, left=0.0, calls=1.0):
-    """``left``: expected output from it to the end of its run; ``calls``: expected calls to there."""
+    """Return a call; ``left`` output tokens and ``calls`` calls to the end of its run."""
     new = make_call(call_id, user=user, app=app, tokens=tokens, output=output, run=run)
     new.remaining_tokens, new.remaining_calls = left, calls
     new.stage, new.expected_output_tokens = 1, output

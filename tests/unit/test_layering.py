@@ -1,4 +1,7 @@
-"""The layering of CONTRIBUTING.md, checked on the syntax tree of every file."""
+"""Import rules that import-linter has no contract for, checked on the syntax tree of every file.
+
+The order of the packages and rooms is in pyproject.toml.
+"""
 
 import ast
 import functools
@@ -7,10 +10,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LAYERS = ["interactions", "throttling", "scheduling", "engine", "platform"]
-SERVER_ONLY = {"fastapi", "sqlalchemy", "celery", "redis", "alembic", "psycopg"}
+PACKAGES = ["interactions", "throttling", "scheduling", "engine", "platform"]
 CORE = {"interactions", "throttling", "scheduling"}
-CORE_FORBIDDEN = {"time", "asyncio", "socket", "threading", "aiohttp", "httpx", "starlette", "zmq"}
 
 
 def statements(tree):
@@ -49,40 +50,25 @@ class Source:
 @functools.cache
 def sources():
     """Every file of the product by its path in the repository, read once."""
-    files = sorted(path for top in [*LAYERS, "migrations"] for path in (ROOT / top).rglob("*.py"))
+    files = sorted(path for top in [*PACKAGES, "migrations"] for path in (ROOT / top).rglob("*.py"))
     files += sorted((ROOT / "src/fairserve").glob("*.py"))
     return {path.relative_to(ROOT): Source(path.read_text()) for path in files}
 
 
 def violation(parts, module):
     """Return the rule that the import of a module by the file at these path parts breaks, or None."""
-    layer, top = parts[0], module.split(".")[0]
+    top = module.split(".")[0]
     if module.startswith("."):
         return "imports are absolute"
-    if layer == "src":
+    if parts[0] == "src":
         own = module.startswith(("fairserve.interactions.identity", "fairserve.openai_calls"))
         return None if own or top in sys.stdlib_module_names else "agents need no server"
-    if top in set(LAYERS) - {"platform"}:
+    if top in {*PACKAGES, "benchmarks", "migrations"} - {"platform"}:
         return "the fairserve. prefix is missing"
-    if layer not in LAYERS:
-        return None
-    torch = parts[:2] == ("engine", "torch")
-    target = module.split(".")[1] if module.startswith("fairserve.") else None
-    rules = [
-        (target in LAYERS[LAYERS.index(layer) + 1 :], "a layer imports only those before it"),
-        (layer != "platform" and top in SERVER_ONLY, "only the platform is a server"),
-        (layer in CORE and top in CORE_FORBIDDEN, "the core is sans-IO"),
-        (top in {"torch", "safetensors"} and not torch, "torch stays in engine/torch"),
-        (
-            top in {"transformers", "tokenizers"} and not (torch or layer == "platform"),
-            "tokenizers stay in engine/torch and platform",
-        ),
-        (top == "vllm" and parts[:2] != ("engine", "vllm"), "vLLM stays in engine/vllm"),
-    ]
-    return next((rule for broken, rule in rules if broken), None)
+    return None
 
 
-def test_imports_follow_the_arrow():
+def test_imports_name_what_they_may():
     broken = [
         f"{path}:{line} imports {module}: {rule}"
         for path, source in sources().items()
@@ -94,30 +80,15 @@ def test_imports_follow_the_arrow():
 
 def test_each_rule_finds_what_breaks_it():
     broken = [
-        ("interactions/call.py", "fairserve.throttling.base"),
-        ("throttling/oit.py", "fairserve.scheduling"),
-        ("scheduling/feed.py", "fairserve.engine.wire.client"),
-        ("engine/wire/client.py", "fairserve.platform.base.errors"),
-        ("engine/wire/client.py", "sqlalchemy.orm"),
-        ("engine/wire/client.py", "torch"),
-        ("engine/vllm/plugin.py", "tokenizers"),
-        ("platform/server/app.py", "vllm"),
         ("platform/server/app.py", "engine.client"),
         ("migrations/env.py", "engine.client"),
-        ("scheduling/feed.py", "asyncio"),
         ("scheduling/feed.py", ".base"),
         ("src/fairserve/client.py", "fairserve.platform.server.app"),
         ("src/fairserve/client.py", "httpx"),
     ]
     allowed = [
-        ("platform/server/app.py", "fairserve.engine.wire.client"),
-        ("platform/server/app.py", "fastapi"),
-        ("platform/server/app.py", "tokenizers"),
+        ("platform/server/app.py", "fairserve.engine.client"),
         ("platform/server/app.py", "platform"),
-        ("engine/torch/model.py", "torch.nn"),
-        ("engine/vllm/plugin.py", "vllm"),
-        ("engine/wire/client.py", "asyncio"),
-        ("scheduling/feed.py", "fairserve.throttling.base"),
         ("src/fairserve/client.py", "fairserve.interactions.identity"),
         ("src/fairserve/client.py", "urllib.request"),
     ]
@@ -128,7 +99,7 @@ def test_each_rule_finds_what_breaks_it():
 
 
 def test_the_walk_finds_every_import():
-    assert {*LAYERS, "migrations", "src"} == {path.parts[0] for path in sources()}
+    assert {*PACKAGES, "migrations", "src"} == {path.parts[0] for path in sources()}
     text = (
         "import a.b, c\n"
         "async def f():\n try:\n  from d import e\n except E:\n  with x:\n   from . import g\n"

@@ -1,4 +1,4 @@
-"""What vLLM asks of its queue of waiting requests, step by step."""
+"""vLLM's use of its queue of waiting requests, step by step."""
 
 from concurrent.futures import Future
 

@@ -1,4 +1,4 @@
-"""What calls in vLLM's batch are charged, and what becomes of those that are aborted or preempted."""
+"""Charges of calls in vLLM's batch, also of those that are aborted or preempted."""
 
 import pytest
 from vllm_world import BOTH, World, watch

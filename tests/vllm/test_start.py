@@ -1,4 +1,4 @@
-"""How the plug-in starts, with which schedulers, and what it does beside vLLM's rarer features."""
+"""Start of the plug-in with each scheduler, and its work beside vLLM's rarer features."""
 
 import logging
 from types import SimpleNamespace
@@ -83,7 +83,7 @@ def _except(ignored):
     return set_attribute
 
 
-def test_a_vllm_without_what_is_needed_is_told_apart():
+def test_a_vllm_without_a_needed_name_is_recognised():
     with (
         patch("fairserve.engine.vllm.surface._BLOCK_POOL", ("store_block",)),
         pytest.raises(RuntimeError, match="the block pool lacks store_block"),
@@ -146,7 +146,7 @@ def test_two_kinds_of_attention():
     assert max(event[2] for event in ledger.of("accept")) == 40, "shared"
 
 
-def test_only_the_next_chunk_must_fit_if_vllm_is_told_so():
+def test_only_the_next_chunk_must_fit_if_vllm_is_set_so():
     world = World(blocks=33, max_num_batched_tokens=16, scheduler_reserve_full_isl=False)
     ledger = watch(world)
     world.add("runs", 80, max_tokens=8)

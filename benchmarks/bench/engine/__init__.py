@@ -1,1 +1,1 @@
-"""What the embedded engine does on this machine, beside others with the same weights."""
+"""Measurements of the embedded engine on this machine, beside others with the same weights."""

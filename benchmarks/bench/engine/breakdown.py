@@ -1,4 +1,4 @@
-"""Where the time of our engine's steps goes, as medians and shares.
+"""Parts of the time of our engine's steps, as medians and shares.
 
 Shares are of the summed time of the steps that are looked at. *Overhead* is what the engine does beside
 the model and the choice of tokens: schedule, prepare, publish.
@@ -18,7 +18,7 @@ _OVERHEAD = ("schedule", "prepare", "publish")
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """Of some steps."""
+    """The parts of the time of some steps."""
 
     steps: int
     step_ms: float
@@ -45,7 +45,7 @@ class Breakdown:
 
 
 def break_down(steps: Sequence[TimedStep]) -> Breakdown:
-    """Of at least one step."""
+    """Return the parts of the time of at least one step."""
     total_s = sum(step.total_s for step in steps)
     columns = list(zip(*(step.parts_s for step in steps), strict=True))
     return Breakdown(

@@ -1,4 +1,4 @@
-"""What was measured as a JSON document, and as text for people."""
+"""The measurements as a JSON document and as text."""
 
 from __future__ import annotations
 
@@ -80,51 +80,51 @@ def workload_table(workloads: Mapping[str, Any]) -> str:
 
 
 def lines(document: Mapping[str, Any]) -> list[str]:
-    """What is neither a figure nor a workload, a line each."""
-    told = []
+    """Return a line for each finding that is neither a figure nor a workload."""
+    texts = []
     if (found := document.get("breakdown")) is not None:
         for name, part in found.items():
             split = ", ".join(
                 f"{key} {number(ms)} ms ({part['shares'][key]:.1%})"
                 for key, ms in part["parts_ms"].items()
             )
-            told.append(f"{name}: {part['steps']} of {number(part['step_ms'])} ms, {split}")
+            texts.append(f"{name}: {part['steps']} of {number(part['step_ms'])} ms, {split}")
     for engine, peak in document.get("memory", {}).items():
         text = "unknown" if peak is None else f"{number(peak / 2**20)} MiB"
-        told.append(f"peak memory of {engine} beyond the weights: {text}")
+        texts.append(f"peak memory of {engine} beyond the weights: {text}")
     if (floor := document.get("floor")) is not None:
-        told += _floor_lines(floor)
+        texts += _floor_lines(floor)
     if (fit := document.get("fit")) is not None:
-        told.append(
+        texts.append(
             f"fit to {fit['passes']} passes: half within {fit['median_residual']:.1%}, "
             f"all within {fit['worst_residual']:.1%}"
         )
         for pattern, values in fit["replay"].items():
             for key, held in values.items():
-                told.append(
+                texts.append(
                     f"{pattern} {key}: measured {number(held['measured'])}, simulated "
                     f"{number(held['simulated'])} ({held['error']:+.1%})"
                 )
     if document["left_out"]:
-        told.append(f"left out, time was over: {', '.join(document['left_out'])}")
+        texts.append(f"left out, time was over: {', '.join(document['left_out'])}")
     for engine, reason in document["unavailable"].items():
-        told.append(f"{engine} did not run: {reason}")
-    return told
+        texts.append(f"{engine} did not run: {reason}")
+    return texts
 
 
 def _floor_lines(floor: Mapping[str, Any]) -> list[str]:
-    told = [
+    texts = [
         f"measured bounds: copies {number(floor['copy_gb_per_s'])} GB/s, products of matrices "
         f"{number(floor['matrix_tflops_per_s'])} TFLOP/s"
     ]
     if (decode := floor.get("decode")) is not None:
-        told.append(
+        texts.append(
             f"a decode step of {decode['sequences']}: {number(decode['step_ms'])} ms, "
             f"{number(decode['over_floor'])} times the floor of {number(decode['floor_ms'])} ms"
         )
     if (prefill := floor.get("prefill")) is not None:
-        told.append(
+        texts.append(
             f"a prefill of {prefill['tokens']} tokens: {number(prefill['tokens_per_s'])} tokens/s, "
             f"{prefill['of_matrix_rate']:.0%} of the rate of matrix products"
         )
-    return told
+    return texts

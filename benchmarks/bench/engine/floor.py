@@ -1,4 +1,4 @@
-"""What the device would need at least: a decode step moves bytes, a prefill multiplies matrices.
+"""Lower bounds of the device: a decode step moves bytes, a prefill multiplies matrices.
 
 A decode step reads every weight that it multiplies by, and the keys and values of every token that the
 batch holds, once; the floor is these bytes over the rate at which the device copies memory. A prefill
@@ -19,7 +19,7 @@ from fairserve.engine.torch.bench.runner import TimedStep
 
 @dataclass(frozen=True, slots=True)
 class ModelSizes:
-    """What of a model matters for its bounds."""
+    """Sizes of a model that determine its bounds."""
 
     parameters: int
     """All of them."""

@@ -217,7 +217,7 @@ def _memory(
             finally:
                 runner.close()
 
-        with contextlib.suppress(UnavailableError):  # its reason is told when engines enter
+        with contextlib.suppress(UnavailableError):  # its reason is reported when engines enter
             peaks[name] = peak_bytes(phase, loaded.device)
     return peaks
 

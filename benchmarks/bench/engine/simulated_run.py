@@ -1,4 +1,4 @@
-"""Does the simulator tell the truth about this engine on this machine?
+"""Compare the simulator with this engine on this machine.
 
 The engine serves a mixed load, once with all requests at the beginning and once with arrivals spread
 over it, and the simulator replays the same requests with a cost model that was fitted to measured
@@ -28,7 +28,7 @@ BLOCK_TOKENS = 16
 _SYSTEM = "dlpm"
 """Hands calls on at once, to a worker with the local scheduler that the engine is measured with."""
 _SPREAD = 0.7
-"""Of the time that all requests take at once: over so long their arrivals are spread."""
+"""Period of the arrivals, as a fraction of the time that all requests take at once."""
 
 Times = dict[str, float]
 RunAt = Callable[[Sequence[Request], Sequence[float]], Outcome]
@@ -160,7 +160,7 @@ def _held_against(simulated_s: float, measured_s: Sequence[float]) -> dict[str, 
 
 
 def _block_ids(requests: Sequence[Request]) -> Iterator[tuple[tuple[int, int], ...]]:
-    """Of each prompt's full blocks; equal prefixes have equal ids."""
+    """Yield the ids of each prompt's full blocks; equal prefixes have equal ids."""
     ids: dict[tuple[int, tuple[int, ...]], int] = {}
     for request in requests:
         parent = -1

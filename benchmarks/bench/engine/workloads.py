@@ -83,7 +83,7 @@ NAMES: Sequence[str] = tuple(workloads(False))
 
 
 def limits(on_gpu: bool, scale: float = 1.0) -> Limits:
-    """What every engine gets: enough for each workload, so that none has to wait for memory."""
+    """Return the limits of every engine: enough that no workload has to wait for memory."""
     kv_tokens, token_budget = (98_304, 8192) if on_gpu else (32_768, 512)
     return Limits(
         kv_tokens=max(2048, round(kv_tokens * scale)),

@@ -2,10 +2,10 @@
 
 A program asks through :meth:`AgentRun.ask`. The first refusal gives the run up: what runs beside it is
 dropped and the interaction is cancelled at the server, as an agent does that cannot go on. Nothing is
-retried. Times are the client's own monotonic clock; usage is what the server told.
+retried. Times are the client's own monotonic clock; usage is what the server reported.
 
-Weakness: a call that is cut off has told no usage yet, so its tokens are missing here (the ledger has
-them).
+Weakness: a call that is cut off has reported no usage yet, so its tokens are missing here (the ledger
+has them).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Message = dict[str, str]
 
 TEMPERATURE = 0.8
 CLEANUP_S = 10.0
-"""How long the cancellation of a run may take."""
+"""Seconds that the cancellation of a run may take."""
 
 
 class RunRefusedError(Exception):
@@ -52,7 +52,7 @@ class Answer:
 
 @dataclass(slots=True)
 class _Watch:
-    """What is known of a call while it goes on."""
+    """State of a call in progress."""
 
     arrival_s: float
     outcome: CallOutcome = "cancelled"
@@ -64,7 +64,7 @@ class _Watch:
 
 @dataclass(slots=True)
 class AgentRun:
-    """A run under way. ``client`` carries the app's key."""
+    """A run in progress. ``client`` carries the app's key."""
 
     client: AsyncOpenAI
     model: str
@@ -163,7 +163,7 @@ class AgentRun:
         return [task.result() for task in tasks]
 
     async def work(self) -> None:
-        """What an agent does between its calls (a search, a tool): a moment without a call."""
+        """Work between two calls (a search, a tool): wait a moment without a call."""
         await asyncio.sleep(self.random.uniform(0.05, 0.25))
 
     def about(self, tokens: int) -> int:

@@ -131,7 +131,7 @@ def _ratios(
 def earns(
     name: str, cells: Sequence[Cell], ratios: Sequence[Mapping[str, Sequence[float]]]
 ) -> Check:
-    """Whether some figure of some cell is worse without, under every seed, and how much at the most."""
+    """Check that some figure of some cell is worse without, under every seed, and how much at most."""
     worse = []
     for compared in COMPARED:
         found = [

@@ -37,9 +37,9 @@ PROTOTYPE = {
     "fs-wi": (0.36, 0.73, 56.0, 6.6),
     OURS: (0.73, 0.88, 2.6, 1.4),
 }
-"""What the prototype's twelve cells gave, in the order of the columns of :data:`SUMMARY`."""
+"""Results of the prototype's twelve cells, in the order of the columns of :data:`SUMMARY`."""
 REACHED = 0.9
-"""Where a system satisfies every client so far, ours must, too."""
+"""Satisfaction of the least satisfied client that ours must reach where any system does."""
 _NO_WORSE = 0.99
 """A median within a hundredth of another one is no worse."""
 
@@ -52,7 +52,7 @@ class Compared(NamedTuple):
 
     column: Column
     high: bool
-    """Whether more is better."""
+    """True if a greater value is better."""
 
 
 COMPARED = (Compared(THROUGHPUT, True), Compared(TAIL, False), Compared(SATISFIED, True))
@@ -165,7 +165,7 @@ def claims(rows: Rows) -> list[Check]:
 
 
 def losses(rows: Rows) -> list[str]:
-    """Where another system is better in one figure, by more than the spread of the seeds."""
+    """List the figures in which another system is better by more than the spread of the seeds."""
     found = []
     for (cell, name), ours in rows.items():
         if name != OURS:
@@ -186,7 +186,7 @@ def losses(rows: Rows) -> list[str]:
 
 
 def dominates(row: Row, ours: Row) -> bool:
-    """Whether it is no worse in any of the figures, and better in one by more than the spread."""
+    """Return whether a row is no worse in any figure, and better in one by more than the spread."""
     no_worse = all(_no_worse(row, ours, compared) for compared in COMPARED)
     return no_worse and any(_beats(row, ours, compared) for compared in COMPARED)
 

@@ -7,14 +7,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullFormatter, ScalarFormatter
 
+from fairserve.benchmarks.plots import (
+    BLACK,
+    COLORS,
+    band,
+    caption,
+    legend_below,
+    level,
+    log_places,
+    names_at,
+    save,
+    sheet,
+)
 from fairserve.benchmarks.reproduce.composition.workloads import OURS, SATISFIED, TAIL, THROUGHPUT
 from fairserve.benchmarks.reproduce.report import Row, Spread
-from fairserve.benchmarks.simulate.plots import COLORS, save, sheet
 
 _PANELS = (
     (THROUGHPUT.name, "tokens/s, of the best system of the cell", 0.83),
@@ -25,12 +32,11 @@ _PANELS = (
 _IN_A_ROW = 4
 _RATIOS = (0.5, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 3, 5)
 _NOTHING = Spread(math.nan, math.nan, math.nan)
-"""Of a row without the figure."""
+"""Values of a row without the figure."""
 
 
 def draw_cells(path: Path, ratios: Mapping[str, Mapping[str, Sequence[float]]]) -> Path:
-    """A panel a figure, a column of dots a system, a dot a cell; dashed: what the worst may be."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Draw a panel for each figure: a column of dots for each system, and its bound, dashed."""
     figure, panels = sheet(len(_PANELS), width=4.4, height=3.6)
     names = list(ratios)
     for axes, (column, title, bound) in zip(panels, _PANELS, strict=True):
@@ -39,13 +45,12 @@ def draw_cells(path: Path, ratios: Mapping[str, Mapping[str, Sequence[float]]]) 
             shifts = np.linspace(-0.25, 0.25, len(values))
             color = COLORS[1] if name == OURS else COLORS[0]
             axes.plot(place + shifts, values, ".", color=color, markersize=7)
-        axes.axhline(bound, color="black", linestyle="--", linewidth=1)
-        axes.set_xticks(range(len(names)), names, rotation=30, ha="right", fontsize=8)
-        axes.tick_params(axis="y", labelsize=8)
-        axes.set_title(title, fontsize=9)
+        level(axes, bound)
+        caption(axes, title)
+        names_at(axes, names)
         if column == TAIL.name:
             axes.set_yscale("log")
-            axes.yaxis.set_major_formatter(ScalarFormatter())
+            axes.yaxis.set_major_formatter("{x:g}")
         else:
             axes.set_ylim(0, 1.05)
     return save(figure, path)
@@ -59,19 +64,17 @@ def draw_sweeps(
     *,
     log: bool,
 ) -> Path:
-    """A panel a parameter, a line a column (with its label), dotted: the default. One scale for all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Draw a panel for each parameter: a line for each column, and the default, dotted."""
     across = min(_IN_A_ROW, len(sweeps))
     down = math.ceil(len(sweeps) / across)
-    figure = Figure(
-        figsize=(max(3.4 * across, 5.0), 2.8 * down + 0.4), dpi=120, layout="constrained"
+    figure, panels = sheet(
+        len(sweeps),
+        width=max(3.4, 5.0 / across),
+        height=2.8 + 0.4 / down,
+        across=across,
+        share_y=True,
     )
-    FigureCanvasAgg(figure)
-    first: Axes | None = None
-    for number, (parameter, rows) in enumerate(sweeps.items(), start=1):
-        axes = figure.add_subplot(down, across, number, sharey=first)
-        first = first or axes
-        axes.grid(alpha=0.3)
+    for axes, (parameter, rows) in zip(panels, sweeps.items(), strict=True):
         labels = [label for label, _ in rows]
         places = range(len(rows))
         for (column, label), color in zip(lines.items(), COLORS, strict=False):
@@ -79,19 +82,14 @@ def draw_sweeps(
             values = [each.value for each in seen]
             least, greatest = [each.least for each in seen], [each.greatest for each in seen]
             axes.plot(places, values, "o-", color=color, markersize=4, label=label)
-            axes.fill_between(places, least, greatest, color=color, alpha=0.15)
-        axes.axvline(labels.index(defaults[parameter]), color="black", linestyle=":", linewidth=1)
-        axes.set_xticks(places, labels, fontsize=8)
-        axes.set_title(f"{parameter} (default {defaults[parameter]})", fontsize=9)
-        axes.tick_params(axis="y", labelsize=8)
+            band(axes, places, least, greatest, color)
+        axes.axvline(labels.index(defaults[parameter]), color=BLACK, linestyle=":", linewidth=1)
+        axes.set_xticks(places, labels)
+        caption(axes, f"{parameter} (default {defaults[parameter]})")
         if log:
             axes.set_yscale("log")
-            axes.yaxis.set_major_locator(FixedLocator(_RATIOS))
-            axes.yaxis.set_major_formatter(ScalarFormatter())
-            axes.yaxis.set_minor_formatter(NullFormatter())
+            log_places(axes.yaxis, _RATIOS)
         else:
             axes.set_ylim(bottom=0)
-    assert first is not None
-    handles, names = first.get_legend_handles_labels()
-    figure.legend(handles, names, fontsize=8, loc="outside lower center", ncols=len(names))
+    legend_below(figure, panels)
     return save(figure, path)

@@ -149,8 +149,8 @@ def _relative(by_workload: Mapping[str, Summaries], name: str) -> list[dict[str,
 
 
 def recommended(parameter: str, rows: Mapping[str, Row], default: Row) -> Check:
-    """Whether no other value is better: by 2 % of throughput or a tenth of the tail, the other not worse
-    by as much, and nobody less satisfied by a hundredth.
+    """Check that no other value is better by 2 % of throughput or a tenth of the tail, the other not
+    worse by as much, and no client less satisfied by a hundredth.
     """
     better = []
     for label, row in rows.items():
@@ -201,7 +201,7 @@ _TOKENS = Column("tok/s", lambda s: float(s["throughput_tokens_per_s"]["total"])
 
 
 def late_enough(rows: Mapping[str, Row]) -> Check:
-    """Whether no watermark throttles abusers only, as the default does, and delays a tenth fewer."""
+    """Check that no watermark throttles abusers only, as the default does, and delays a tenth fewer."""
     default = rows[_text(default_of("high_watermark"))]
 
     def precise(row: Row) -> bool:

@@ -40,7 +40,7 @@ RECORDED = (
 """The agents, each one client's, and the runs a second that it starts for each worker; the first
 floods."""
 _WARM_UP = 0.25
-"""Of the arrivals: service is compared after it."""
+"""Fraction of the arrivals after which service is compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Workload:
     """One kind of requests."""
 
     duration_s: float
-    """Of the arrivals; afterwards all calls are served to their end."""
+    """Length of the arrivals in seconds; afterwards all calls are served to their end."""
     generate: Callable[[Setting, float, int, int], Trace]
     """From the setting, the seconds, the number of workers and the seed."""
 
@@ -148,7 +148,7 @@ COLUMNS = (
 
 
 def setting_text(setting: Setting) -> str:
-    """What a reader must know of the workloads."""
+    """Return the description of the workloads for the report."""
     agents = ", ".join(f"{name.split('.')[0]} {rate:g}" for name, rate in RECORDED)
     return (
         f"Cost model {COSTS.name} ({COSTS.origin}), batch {COSTS.max_running}. Three clients, one "

@@ -1,4 +1,4 @@
-"""What a scheduling step of centralised DLPM costs, as the strawman does it and as it is built here.
+"""Cost of a scheduling step of centralised DLPM, as the strawman does it and as it is built here.
 
 A step: every worker has room for one call more. Before the strawman hands out anything it matches each
 call of the global queue against each worker's tree and sorts, as the DLPM paper's section 5.1 says.
@@ -35,7 +35,7 @@ class StepTimes:
     indexed: float
     """The rest of the step: arrivals, selections, charges, trees."""
     decision: float
-    """Of D2LPM for one call, at the same number of workers."""
+    """Cost of D2LPM for one call, at the same number of workers."""
 
 
 class CentralSteps:

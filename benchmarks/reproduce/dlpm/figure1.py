@@ -42,7 +42,7 @@ from fairserve.engine.simulated.traces.generate.dlpm_programs import (
 WORKLOAD = "long-context-qa"
 DURATION_S = 600.0
 QUESTIONS_PER_S = 0.25
-"""Of a well-behaved client."""
+"""Questions per second of a well-behaved client."""
 QUANTA = (1_000, 30_000, 100_000, 300_000, 1_000_000, 10_000_000)
 VARIANTS = ("dlpm", PUBLISHED)
 ENDS = ("vtc", "lpm", OURS)
@@ -89,12 +89,12 @@ def dlpm_figure1(setting: Setting, quanta: Sequence[int] = QUANTA) -> Report:
 
 
 def row_name(variant: str, quantum: int) -> str:
-    """Of a form of DLPM with a quantum."""
+    """Return the name of the row of a form of DLPM with a quantum."""
     return f"{variant}, Q^u {quantum:,}"
 
 
 def claims(rows: Mapping[str, Row], quanta: Sequence[int]) -> list[Check]:
-    """What the paper says of the figure, for both forms, and what is claimed for our default."""
+    """Check the paper's claims for both forms of DLPM and those for this project's default."""
     vtc, lpm = rows["vtc"], rows["lpm"]
     checks = []
     points: dict[str, Row] = {}

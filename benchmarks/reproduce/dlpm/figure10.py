@@ -43,7 +43,7 @@ from fairserve.engine.simulated.traces.model import Trace
 WORKLOAD = "tree-of-thoughts-3"
 WORKERS = 4
 TREES_PER_S = 0.05
-"""Of a client, for each worker."""
+"""Trees per second of a client, for each worker."""
 DURATION_S = 100.0
 QUANTA = (2_000, 5_000, 10_000, 20_000, 40_000, 100_000, 400_000)
 PAPER_LAST = 40_000
@@ -108,12 +108,12 @@ def _with(quantum: int) -> str:
 
 
 def row_name(kind: str, what: str | int) -> str:
-    """Of a kind of clients with a system, or with D2LPM and a quantum."""
+    """Return the name of the row of a kind of clients with a system, or with D2LPM and a quantum."""
     return f"{kind}: {_with(what) if isinstance(what, int) else what}"
 
 
 def claims(rows: Mapping[str, Row], quanta: Sequence[int]) -> list[Check]:
-    """What the paper says of the figure, and what is claimed for our default."""
+    """Check the paper's claims, and those for this project's default."""
     checks = []
     for kind in KINDS:
         own = [rows[row_name(kind, quantum)] for quantum in quanta]

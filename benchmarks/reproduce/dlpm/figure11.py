@@ -44,7 +44,7 @@ from fairserve.scheduling.system import SystemConfig
 
 CLIENTS = (5, 10, 20, 30, 40, 50)
 QUESTIONS_PER_S = 1.2
-"""Of all clients together."""
+"""Questions per second of all clients together."""
 DURATION_S = 1800.0
 COMPARABLE = 0.9
 SLIGHT = 0.15
@@ -76,7 +76,7 @@ def service_rate(
 
 
 def row_name(system_name: str, clients: int) -> str:
-    """Of a system with so many clients."""
+    """Return the name of the row of a system with so many clients."""
     return f"{system_name}, {clients} clients"
 
 
@@ -121,7 +121,7 @@ def dlpm_figure11(setting: Setting, clients: Sequence[int] = CLIENTS) -> Report:
 
 
 def claims(rows: Mapping[str, Row], clients: Sequence[int]) -> list[Check]:
-    """What the paper says of the figure, of both forms of DLPM, and what is claimed for our default."""
+    """Check the paper's claims for both forms of DLPM and those for this project's default."""
 
     def rates(name: str) -> list[float]:
         return [rows[row_name(name, number)].measured["service/s"].value for number in clients]

@@ -77,7 +77,7 @@ COLUMNS = (
 
 
 def claims(rows: Rows) -> list[Check]:
-    """What the paper says of the figure, of both forms of DLPM, and of our default."""
+    """Check the paper's claims for both forms of DLPM and for this project's default."""
     vtc, lpm = rows["vtc"], rows["lpm"]
     checks = []
     for name in (PUBLISHED, "dlpm", OURS):

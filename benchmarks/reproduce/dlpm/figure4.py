@@ -20,12 +20,12 @@ from fairserve.benchmarks.reproduce.setting import Setting
 QUEUE = 200
 """The paper's, where it varies the workers."""
 WORKERS = 8
-"""Where the queue is varied."""
+"""Number of workers while the queue is varied."""
 BY_WORKERS = (1, 2, 4, 8, 16)
 BY_QUEUE = (50, 100, 200, 400, 800)
 WORKER_TOKENS = 50_000
 HELD_TOKENS = 3_200
-"""Of a sequence of the decode step: the mean prompt and output of the bench."""
+"""Tokens of a sequence in the decode step: the mean prompt and output of the bench."""
 DECODE_MS = 1000 * COSTS.decode_s(RUNNING, RUNNING * HELD_TOKENS, 1)
 GROWS = 0.5
 """Growth of at least so large a share of the sizes' counts as growing with them."""
@@ -93,7 +93,7 @@ def _measured(workers: int, queue: int, seed: int, scale: float) -> StepTimes:
 
 
 def row_name(place: Place) -> str:
-    """Of so many workers and queued calls."""
+    """Return the name of the row with so many workers and queued calls."""
     return f"D = {place[0]}, {place[1]} queued"
 
 

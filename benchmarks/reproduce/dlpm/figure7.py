@@ -12,6 +12,7 @@ so the claims are about the least satisfied client (:mod:`fairserve.benchmarks.r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,7 +41,7 @@ COSTS = replace(COST_MODELS["a100-llama3-8b"], max_running=4096)
 WORKERS = (1, 2, 4, 8)
 PAPER = ("vtc", "rr-lpm", "preble", "d2lpm")
 EXCEPTION = ("long-context-qa", "S2", 8)
-"""Where the paper's Preble has more throughput than its D2LPM."""
+"""The cell in which the paper's Preble has more throughput than its D2LPM."""
 OURS = "fairserve"
 DURATION_S = {"long-context-qa": 60.0, "tree-of-thoughts": 24.0, "judge": 40.0}
 RATES = {
@@ -92,7 +93,7 @@ _DRAWN = {
 
 
 def _latency(summary: Mapping[str, Any]) -> Mapping[str, float]:
-    """Of the well-behaved: of programs, or to the first token where a program is one short call."""
+    """Return latencies of well-behaved programs, or the TTFT where a program is one short call."""
     good = _good(summary)
     single = good["per_client"] and summary["workload"] == "long-context-qa"
     latency: Mapping[str, float] = good["ttft_s" if single else "interaction_latency_s"]
@@ -108,10 +109,17 @@ class Cells:
     def ratios(self, column: str, system: str, other: str) -> dict[Cell, float]:
         """By cell, one system's value over another's."""
         return {
-            cell: row.measured[column].value / self.rows[cell, other].measured[column].value
+            cell: _ratio(row.measured[column].value, self.rows[cell, other].measured[column].value)
             for (cell, name), row in self.rows.items()
             if name == system
         }
+
+
+def _ratio(value: float, other: float) -> float:
+    """Return the ratio of two figures that are not negative; 1 if both are 0."""
+    if not other:
+        return math.inf if value else 1.0
+    return value / other
 
 
 def dlpm_figure7(setting: Setting, workers: Sequence[int] = WORKERS) -> Report:
@@ -196,7 +204,7 @@ def _label(cell: Cell, system: str) -> str:
 
 
 def claims(cells: Cells) -> list[Check]:
-    """What the paper says of the figure, and what is claimed for this project's default."""
+    """Check the paper's claims, and those for this project's default."""
     vtc = cells.ratios("tok/s", "d2lpm", "vtc")
     lpm = cells.ratios("tok/s", "d2lpm", "rr-lpm")
     checks = [

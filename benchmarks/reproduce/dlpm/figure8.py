@@ -23,7 +23,7 @@ from fairserve.engine.simulated.traces.model import Trace
 
 WORKERS = 2
 CONVERSATIONS_PER_S = 0.15
-"""Of a calm client, for each worker."""
+"""Conversations per second of a calm client, for each worker."""
 FLOOD = 16.0
 DURATION_S = 300.0
 AFTER_S = 120.0
@@ -71,7 +71,7 @@ COLUMNS = (THROUGHPUT, HITS, _CALM_MEAN, _CALM_P99, _CALM_SERVED, _FLOOD_MEAN, _
 
 
 def claims(rows: Rows) -> list[Check]:
-    """What the paper says of the figure, and what is claimed for our default."""
+    """Check the paper's claims, and those for this project's default."""
     vtc, lpm, d2lpm, ours = (rows[name] for name in ("vtc", "rr-lpm", "d2lpm", OURS))
     checks = []
     for row in (vtc, d2lpm, ours):

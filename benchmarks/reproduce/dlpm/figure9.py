@@ -35,7 +35,7 @@ from fairserve.scheduling.metrics import jain_index
 WORKLOAD = "tree-of-thoughts-3"
 WORKERS = 4
 TREES_PER_S = 0.1
-"""Of a client, for each worker."""
+"""Trees per second of a client, for each worker."""
 DURATION_S = 60.0
 UP_TO = 1.8
 """A speed-up of so much counts as "up to 2 times"."""
@@ -65,7 +65,7 @@ def _starved(history: ServiceHistory) -> float:
 
 
 def _shared(curves: Mapping[str, Floats], history: ServiceHistory) -> dict[str, float]:
-    """What each client got in the part of the run in which all of them wait, per second."""
+    """Return the service per second of each client while all of them wait."""
     begin, end = (share * history.end_s for share in BUSY)
     inside = (begin <= history.times_s) & (history.times_s <= end)
     return {client: float(values[inside].mean()) for client, values in curves.items()}
@@ -100,7 +100,7 @@ COLUMNS = (
 
 
 def claims(rows: Rows) -> list[Check]:
-    """What the paper says of the figure, and what is claimed for our default."""
+    """Check the paper's claims, and those for this project's default."""
     d2lpm, vtc, preble, ours = (rows[name] for name in ("d2lpm", "vtc", "preble", OURS))
     checks = [
         less_by_median(f"ends before {name}", d2lpm, rows[name], END.name)

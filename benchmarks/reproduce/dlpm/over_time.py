@@ -1,4 +1,4 @@
-"""What the figures of the DLPM paper that show clients over time (8, 9 and 12) have in common.
+"""Parts that the figures of the DLPM paper with clients over time (8, 9 and 12) have in common.
 
 Curves are of windows of 30 s. Response is the time to the first token of a call; a program's time is
 from its arrival to the end of its last call.

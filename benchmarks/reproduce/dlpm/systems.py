@@ -27,7 +27,7 @@ def system(name: str) -> SystemConfig:
 
 
 def server_text(costs: CostModel, workers: int = 1) -> str:
-    """What a report says of the workers."""
+    """Return the description of the workers for a report."""
     several = "one worker" if workers == 1 else f"{workers} workers"
     return f"Cost model {costs.name} ({costs.origin}), {several}"
 

@@ -8,7 +8,7 @@ from itertools import combinations
 from fairserve.benchmarks.reproduce.report import Check, Row
 
 IN_ORDER = 0.7
-"""Of all pairs of values, for a sequence to be called rising: seeds make neighbours change places."""
+"""Fraction of all pairs in order that makes a sequence rising; seeds make neighbours change places."""
 
 
 def rising_pairs(values: Sequence[float]) -> float:

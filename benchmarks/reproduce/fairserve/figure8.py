@@ -26,7 +26,7 @@ from fairserve.benchmarks.reproduce.setting import Setting
 
 
 def _share(key: str, name: str) -> Column:
-    """Of the throttling quality, as percent; NaN where nobody was throttled."""
+    """Return a column of the throttling quality in percent; NaN if nobody was throttled."""
 
     def value(summary: Mapping[str, Any]) -> float:
         share = summary.get("throttling", {}).get(key)
@@ -100,7 +100,7 @@ def fairserve_figure8(setting: Setting) -> Report:
 
 
 def _about(simulated: Simulated, fs: str) -> list[Check]:
-    """What the paper says of FairServe, of one reading of it."""
+    """Check the paper's claims about FairServe for one reading of it."""
     return [
         less(
             f"{RPM} aborts over 10 times the runs of {fs}",

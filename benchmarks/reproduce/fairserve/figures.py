@@ -2,7 +2,7 @@
 
 A *request* of its Table 3 is a run of one call, an *interaction* a run of several. Both are served if
 they had their final response, of those that had any answer before the replay stopped; what was still
-under way then counts as neither. Service is compared in typical calls of an app: the weighted slice
+in progress then counts as neither. Service is compared in typical calls of an app: the weighted slice
 (FairServe 4.3) over the mean of the app's calls.
 """
 
@@ -85,7 +85,7 @@ def _ttft_s(calls: Iterable[CallSample]) -> Iterable[float]:
 
 
 def _calls_per_minute(calls: Iterable[CallSample], users: set[str], span_s: float) -> list[float]:
-    """Of each of these users over the whole replay, in increasing order."""
+    """Return the calls per minute of each user over the whole replay, in increasing order."""
     counts: dict[str, int] = defaultdict(int)
     for call in calls:
         if call.client in users:

@@ -64,7 +64,7 @@ def variants() -> dict[str, SystemConfig]:
     """Two of them changed in one respect, to show the cause of what does not hold.
 
     FairServe charged at the selection of a call instead of its end, with a bounded priority of runs
-    under way; and this project's default with the same slack for every match, whatever it saves.
+    in progress; and this project's default with the same slack for every match, whatever it saves.
     """
     at_selection = {"feeder.charge": "expected", "feeder.interaction_slack": 1.0}
     return {
@@ -122,7 +122,7 @@ def limits_text() -> str:
 
 
 def setting_text(setting: Setting) -> str:
-    """What a reader must know of the mix."""
+    """Return the description of the mix for the report."""
     return (
         f"Cost model {COSTS.name} ({COSTS.origin}), one worker. Generated mix: ten apps, "
         f"{MIX.users:,} users who together start {MIX.interactions_per_s:g} interactions/s, "

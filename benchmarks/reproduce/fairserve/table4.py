@@ -33,7 +33,7 @@ from fairserve.engine.simulated.traces.model import Trace
 _ARRIVALS_S = 60.0
 _UNTIL_S = 120.0
 _USERS = 8
-"""Of each app."""
+"""Users of each app."""
 _CALLS_PER_RUN = 1.964
 """Mean of an app's runs."""
 

@@ -1,4 +1,4 @@
-"""What a tenant may try to get more than its share: its honest work, sent or declared otherwise.
+"""Attempts of a tenant to get more than its share: its honest work, sent or declared otherwise.
 
 An attempt changes the honest runs, or what is declared of them, or whose they are said to be. What its
 app declares is the truth about the calls that it sends, unless the attempt is the declaration.
@@ -24,7 +24,7 @@ _CONSTANT = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What is sent, and what is said of it."""
+    """One way to send the work and to declare it."""
 
     runs: Runs
     declared: Mapping[str, AppProfile] = field(default_factory=dict)
@@ -231,7 +231,7 @@ def lets_others_pad(times: float, one_in: int) -> Try:
 
 
 def names_agents(runs: Runs) -> Attempt:
-    """Each call's agent is named by the size of its output, as a profile by agent would be best told."""
+    """Name each call's agent by the size of its output, which makes profiles by agent most exact."""
     named = [
         replace(
             run,

@@ -115,7 +115,7 @@ def job(
 
 
 def calls_by_stage(trace: Trace) -> dict[str, Counter[int]]:
-    """Of each app of the trace."""
+    """Return the number of calls in each stage, for each app of the trace."""
     counts: dict[str, Counter[int]] = defaultdict(Counter)
     for run in trace.interactions:
         counts[run.app].update(stages_of(run).values())
@@ -123,7 +123,7 @@ def calls_by_stage(trace: Trace) -> dict[str, Counter[int]]:
 
 
 def typical_size(profile: AppProfile, true: AppProfile, calls: Mapping[int, int]) -> float:
-    """What so many calls of each stage weigh by a profile, over what they weigh by the true one."""
+    """Return the weight of so many calls of each stage by a profile, over that by the true one."""
 
     def total(by: AppProfile) -> float:
         return sum(number * _WEIGHTS.typical_call(by, stage) for stage, number in calls.items())
@@ -132,7 +132,7 @@ def typical_size(profile: AppProfile, true: AppProfile, calls: Mapping[int, int]
 
 
 class ClosedLoop(Replay):
-    """Where a run ends, the next one of its app begins."""
+    """A replay in which the end of a run starts the next one of its app."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)

@@ -34,11 +34,11 @@ ONE_TENANT = "all"
 """The tenant of all three where they are apps of one."""
 USERS = 2
 _RUNS_PER_S = 1.8
-"""Of a tenant."""
+"""Runs per second of each tenant."""
 _AT_ONCE = 20
-"""Of a tenant, at the beginning."""
+"""Runs of each tenant that start together at the beginning."""
 _PROMPTS = (400, 600, 800, 1000)
-"""Of the stages, on average."""
+"""Mean prompt tokens of the stages."""
 _OUTPUT = 100
 
 _WEIGHTS = SliceWeights()

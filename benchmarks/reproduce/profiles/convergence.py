@@ -38,7 +38,7 @@ SETTINGS: Mapping[str, Mapping[str, float]] = {
     "first": dict(zip(APPS, (10.0, 0.1, 10.0), strict=True)),
     "second": dict(zip(APPS, (0.1, 10.0, 0.1), strict=True)),
 }
-"""How many times its true profile each app declares."""
+"""Factor on the true profile that each app declares."""
 NEAR = 1.25
 INTERACTIONS = 200
 """After so many the size of an app's calls is known as well as :data:`NEAR`."""
@@ -149,14 +149,14 @@ def wrongly(true: Mapping[str, AppProfile], factors: Mapping[str, float]) -> dic
 
 
 def share_of(app: str, summary: Summary) -> float:
-    """Of the app's equal share, in the last part of the time."""
+    """Return the app's service over its equal share, in the last part of the time."""
     served: Mapping[str, Sequence[float]] = summary["typical_per_s"]
     begin = round(len(served[app]) * (1 - _AFTER))
     return len(served) * fmean(served[app][begin:]) / sum(fmean(v[begin:]) for v in served.values())
 
 
 def learned_of(app: str, summary: Summary) -> dict[str, float]:
-    """How soon the size of the app's calls was known."""
+    """Return the time after which the size of the app's calls was known."""
     held = summary["profiles"][app]
     factors = [max(each["factor"], 1 / each["factor"]) for each in held]
     near = next((n for n, factor in enumerate(factors) if factor <= NEAR), len(held))
@@ -179,11 +179,11 @@ def _seen(app: str, declared: Summary, learned: Summary, right: Summary) -> dict
 WORST = 2.0
 """From when it is known on: sizes differ between runs, and long runs end last."""
 SHARE = 0.3
-"""Of its share an app may get more or less."""
+"""Largest accepted deviation of an app from its share, as a fraction of it."""
 
 
 def claims(rows: Sequence[Row]) -> list[Check]:
-    """Of every app, under every seed."""
+    """Return the checks of every app, under every seed."""
 
     def furthest(column: Column, key: Any) -> tuple[float, str]:
         return max(

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
+from fairserve.benchmarks.plots import (
+    BLACK,
+    COLORS,
+    caption,
+    legend_below,
+    level,
+    log_places,
+    save,
+    sheet,
+)
 
-from fairserve.benchmarks.simulate.plots import COLORS, save, sheet
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _FACTORS = (0.1, 0.25, 0.5, 1, 2, 4, 10)
 
@@ -17,8 +26,7 @@ _FACTORS = (0.1, 0.25, 0.5, 1, 2, 4, 10)
 def draw_convergence(
     path: Path, settings: Mapping[str, Mapping[str, float]], runs: Mapping[str, Any]
 ) -> str:
-    """A column a setting: shares by declared profiles, by learned ones, the factor of these."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Draw a column for each setting: shares by declared and learned profiles, learned factors."""
     across = len(settings)
     figure, panels = sheet(3 * across, width=5.6, height=2.7, across=across)
     for place, (name, factors) in enumerate(settings.items()):
@@ -29,10 +37,7 @@ def draw_convergence(
         _sizes(panels[place + 2 * across], learned)
     for axes in panels[: 2 * across]:
         axes.set_ylim(0, 3.1)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=len(labels), fontsize=9, frameon=False
-    )
+    legend_below(figure, panels[:1])
     return save(figure, path).name
 
 
@@ -45,8 +50,9 @@ def _shares(axes: Axes, summary: Mapping[str, Any], title: str) -> None:
     for (app, values), color in zip(served.items(), COLORS, strict=False):
         shares = [len(served) * v / max(all_, 1e-9) for v, all_ in zip(values, total, strict=True)]
         axes.plot(times_s, shares, color=color, label=app, linewidth=1.6)
-    axes.axhline(1.0, color="black", linestyle="--", linewidth=1, label="entitled")
-    _finish(axes, title, "times its share", end_s)
+    level(axes, 1.0, label="entitled")
+    axes.set_xlim(0, end_s)
+    caption(axes, title, y="times its share")
 
 
 def _sizes(axes: Axes, summary: Mapping[str, Any]) -> None:
@@ -55,21 +61,11 @@ def _sizes(axes: Axes, summary: Mapping[str, Any]) -> None:
         times_s = [each["since_s"] for each in held] + [end_s]
         factors = [each["factor"] for each in held]
         axes.step(times_s, [*factors, factors[-1]], where="post", color=color, linewidth=1.6)
-    axes.axhspan(1 / 1.25, 1.25, color="black", alpha=0.08, linewidth=0)
-    axes.axhline(1.0, color="black", linestyle="--", linewidth=1)
+    axes.axhspan(1 / 1.25, 1.25, color=BLACK, alpha=0.08, linewidth=0)
+    level(axes, 1.0)
+    axes.set_xlim(0, end_s)
     axes.set_yscale("log")
     axes.set_ylim(0.08, 13)
-    axes.yaxis.set_major_locator(FixedLocator(_FACTORS))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    _finish(
-        axes, "Typical call by the profile in force (grey: within 25 %)", "times the true", end_s
-    )
-    axes.set_xlabel("time (s)", fontsize=9)
-
-
-def _finish(axes: Axes, title: str, y: str, end_s: float) -> None:
-    axes.set_title(title, fontsize=9.5)
-    axes.set_ylabel(y, fontsize=9)
-    axes.set_xlim(0, end_s)
-    axes.tick_params(labelsize=8)
+    log_places(axes.yaxis, _FACTORS)
+    title = "Typical call by the profile in force (grey: within 25 %)"
+    caption(axes, title, "time (s)", "times the true")

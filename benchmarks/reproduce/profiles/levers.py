@@ -117,7 +117,7 @@ CAPPED: Mapping[str, Lever] = {
 }
 """One app pads its calls; the others are its siblings."""
 GAINFUL = (MERGES, NEW_APPS_BELIEVED)
-"""What learning does not stop."""
+"""Attempts that learned profiles do not stop."""
 
 COLUMNS = (
     Column("gain, declared only", lambda seen: seen["declared"]["gain"], 2),
@@ -263,7 +263,7 @@ def compared(tried: Summary, honest: Summary) -> dict[str, float]:
 
 
 BOUND = 1.2
-"""What learning leaves to be gained over all, but for :data:`GAINFUL`."""
+"""Largest gain that learned profiles leave over all attempts except :data:`GAINFUL`."""
 LATE = 1.15
 OTHERS = 0.85
 GAIN_OF_PADDING = 1.1
@@ -272,7 +272,7 @@ WORK_UNDER_CAP = 1.0
 
 
 def claims(rows: Mapping[str, Row]) -> list[Check]:
-    """That declarations alone can be lived on, and learned profiles cannot, but for what is named."""
+    """Check that attempts gain by declared profiles and, except the named ones, not by learned ones."""
     stopped = [row for name, row in rows.items() if name not in GAINFUL]
     lasting = [row for row in stopped if row.name != FIRST]
     padding = [row for name, row in rows.items() if name in CONSTANT_PROMPTS]

@@ -33,7 +33,7 @@ class Recorded:
 
     file: str
     runs: int
-    """Of a trace of it alone."""
+    """Number of runs of a trace of this workload alone."""
     runs_per_s: float
     """About what the worker can do of it."""
 
@@ -52,9 +52,9 @@ class Workload:
 
     apps: tuple[str, ...]
     share: float = 1.0
-    """Of the runs of each."""
+    """Fraction of the runs of each workload."""
     runs: int | None = None
-    """Of each, if it is said."""
+    """Number of runs of each workload; None: that of its own trace."""
     costs: CostModel = SMALL
     loads: Mapping[str, float] = field(default_factory=lambda: {"at once": 100.0})
     """Arrivals over what a worker with small batches can do."""
@@ -178,7 +178,7 @@ def _job(trace: Trace, costs: CostModel, priority: str, seed: int) -> Job:
 
 
 def claims(rows: Mapping[str, Row]) -> list[Check]:
-    """What progress gives and takes; medians of each workload and load."""
+    """Check gains and losses by progress; medians of each workload and load."""
     ours = {name: row for name, row in rows.items() if name.endswith(", progress")}
     mixed = [row for name, row in ours.items() if name.startswith(MIX)]
     return [

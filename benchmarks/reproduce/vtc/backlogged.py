@@ -121,7 +121,7 @@ def _figure_15(rows: Rows) -> list[Check]:
 
 
 def _entitled(history: ServiceHistory, weighted: bool) -> list[float]:
-    """What each client received over its weight, relative to the mean."""
+    """Return the service of each client over its weight, relative to the mean."""
     weights = VTC_SUITES["weighted"].weights
     received = [
         float(values[-1]) / (weights[client] if weighted else 1.0)

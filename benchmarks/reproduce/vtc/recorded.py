@@ -1,4 +1,4 @@
-"""What Figures 12 to 14 and 18 of the VTC paper claim, on its recorded trace of 27 clients.
+"""Figures 12 to 14 and 18 of the VTC paper, on its recorded trace of 27 clients.
 
 The trace is replayed to its end. A client is *over its share* if it asks, over the ten minutes, for
 more than the max-min fair share of what the server serves while it is busy; the others are under theirs,

@@ -21,7 +21,7 @@ _COLUMNS = (
     Column("median /min", lambda rates: float(np.median(rates[1]))),
     Column("greatest /min", lambda rates: float(rates[1].max())),
 )
-"""Of the number of requests, and the numbers in each window."""
+"""Columns of the number of requests, and of the numbers in each window."""
 
 
 def by_requests(trace: Trace) -> list[str]:

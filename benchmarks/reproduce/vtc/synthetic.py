@@ -1,4 +1,4 @@
-"""What the figures of the VTC paper on its synthetic workloads have in common.
+"""Parts that the figures of the VTC paper on its synthetic workloads have in common.
 
 ``U = max(wp * Linput, wq * M)`` is the paper's, with wp = 1, wq = 2 and M the tokens of the pool.
 Service may differ by 2 U over any interval in which both clients are backlogged (Theorem 4.4).
@@ -25,7 +25,7 @@ def bound(pool_tokens: int, input_tokens: int = 256) -> float:
 
 
 BOUND = bound(10_000)
-"""Of the pool of all workloads but those of Figure 15."""
+"""The bound 2U for the pool of all workloads except those of Figure 15."""
 
 DIFFERENCE = Column("largest difference", lambda h: h.largest_difference)
 INTERVAL = Column("while backlogged", lambda h: h.interval_difference)
@@ -56,7 +56,7 @@ class SyntheticFigure:
     whole: bool = False
     """Never shortened: what it shows comes late."""
     share: float = 1.0
-    """Of the duration."""
+    """Fraction of the duration."""
 
 
 def runs_of(suite: str, *systems: str) -> tuple[Run, ...]:

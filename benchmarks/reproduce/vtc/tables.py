@@ -87,7 +87,7 @@ _OURS_OPTIONS = {"feeder.gamma": 2.0}
 
 
 LENGTH_S = 600.0
-"""What tables and figures cover; the tables' last window is centred a step before its end."""
+"""Seconds that tables and figures cover; the tables' last window is centred a step before the end."""
 _AS_CODED = {"local.lift_when_idle": False}
 _BY_PROFILE = {**_AS_CODED, "local.cost": "profiled"}
 

@@ -22,7 +22,7 @@ from fairserve.benchmarks.reproduce.vtc.synthetic import (
 from fairserve.benchmarks.reproduce.vtc.tables import OURS
 
 _CALL_SERVICE = 256 + 2 * 256
-"""Of the usual request of these workloads."""
+"""Service of the usual request of these workloads."""
 _BOTH_PANELS = tuple(
     Panel(kind, (name,)) for kind in ("service", "response") for name in ("fcfs", *FAIR)
 )

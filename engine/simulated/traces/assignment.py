@@ -1,11 +1,10 @@
 """Rules that give interactions users, tenants and arrivals, and that cut and mix traces.
 
-Each rule takes a trace and returns a new one; what is random follows from a seed alone. A rule replaces
-what was there, so their order matters: users before tenants (a user stays within one tenant), arrivals
+Each rule takes a trace and returns a new one; random choices follow from a seed alone. A rule replaces
+existing values, so their order matters: users before tenants (a user stays within one tenant), arrivals
 before a window.
 
-Weakness: a rule knows nothing of an interaction's content, so a user's runs are alike only where the
-trace's are.
+Weakness: a rule ignores an interaction's content, so a user's runs are alike only where the trace's are.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def assign_users(
     User i has a share in proportion to ``1 / i ** skew`` (0: all alike). With ``abusive`` users, the
     first ones have ``abusive_share`` of all interactions between them, alike, and the group
     ``abusive``; the others share the rest by their skew and are ``well-behaved``. Without, groups stay
-    as they are. Raises `TraceError` for less than 1 user, a negative skew, nobody left to behave well,
+    as they are. Raises `TraceError` for less than 1 user, a negative skew, no well-behaved user left,
     or an abusive share that is not between 0 and 1.
     """
     _require(users >= 1, "users", users, "1 or more")
@@ -154,7 +153,7 @@ def limit(trace: Trace, interactions: int) -> Trace:
 
 
 def window(trace: Trace, from_s: float = 0.0, to_s: float = math.inf) -> Trace:
-    """Keep what arrives in ``[from_s, to_s)``; ``from_s`` becomes 0. The result may be empty.
+    """Keep arrivals in ``[from_s, to_s)``; ``from_s`` becomes 0. The result may be empty.
 
     Raises `TraceError` unless ``0 <= from_s < to_s``.
     """
@@ -177,7 +176,7 @@ def merge(traces: Sequence[Trace], *, name: str = "") -> Trace:
     where names repeat. Users and tenants stay: the same name is the same user. Raises `TraceError` for
     no trace.
 
-    What two prompts share within a coarse block was lost when the trace was recorded, and stays lost.
+    A prefix that two prompts share within a coarse block was lost when the trace was recorded.
     """
     _require(len(traces) >= 1, "traces", len(traces), "1 or more")
     sizes = [trace.block_tokens for trace in traces if _end_of_ids(trace)]
@@ -206,7 +205,7 @@ def _rebased(interaction: Interaction, prefix: str, factor: int, shift: int) -> 
 
 
 def _end_of_ids(trace: Trace) -> int:
-    """One more than the greatest block id; 0 if there are no blocks."""
+    """Return one more than the greatest block id; 0 if there are no blocks."""
     return max(
         (
             start + count

@@ -2,7 +2,7 @@
 
 Each row is a request. Times are wall-clock; the earliest becomes 0.
 
-Weakness: the traces name no user and no prefix, so they say nothing about fairness or sharing until an
+Weakness: the traces name no user and no prefix, so they show nothing about fairness or sharing until an
 assignment rule gives them users.
 """
 

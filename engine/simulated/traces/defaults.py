@@ -1,6 +1,6 @@
-"""What an interaction gets where its file says nothing.
+"""Default values of interactions for fields that a file lacks.
 
-The files of others name no tenant and often no user, arrival or gap. Reading fills in these constants;
+Foreign files name no tenant and often no user, arrival or gap. Reading fills in these constants;
 the rules of ``assignment.py`` then replace them.
 
 Weakness: after reading, a value from the file and the same value from here look alike.
@@ -16,7 +16,7 @@ from fairserve.engine.simulated.traces.model import TraceError
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """Values for what a file leaves out or gives as null."""
+    """Values of fields that a file leaves out or gives as null."""
 
     tenant: str = "default"
     user: str = "default"

@@ -1,9 +1,9 @@
-"""A request of a flat file as an interaction of one call.
+"""Makes an interaction of one call from each request of a flat file.
 
-Flat files list requests: when, how long a prompt, how many tokens out. They know no runs, so each
-request is a run of its own, and most name no blocks, so nothing of its prompt is shared.
+Flat files list requests: time, prompt tokens and output tokens. They contain no runs, so each request is
+a run of its own, and most name no blocks, so its prompt shares nothing.
 
-Weakness: runs and their gaps are lost; a client that waited for an answer before it asked again sends
+Weakness: runs and their gaps are lost; a client that waited for an answer before its next request sends
 here at the recorded times, however slow the service is.
 """
 
@@ -37,7 +37,7 @@ def single_call(
     blocks: tuple[tuple[int, int], ...] = (),
     origin: str = "",
 ) -> Interaction:
-    """An interaction of one call by the agent of the app's name; no output counts as 1 token."""
+    """Return an interaction of one call by the agent of the app's name; no output counts as 1 token."""
     call = TraceCall(
         call_id="0",
         agent=app,
@@ -62,7 +62,7 @@ def single_call(
 def flat_trace(
     path: Path, interactions: Sequence[Interaction], block_tokens: int = UNSHARED_BLOCK_TOKENS
 ) -> Trace:
-    """The trace of a file, in order of arrival; `TraceError` if it holds no request."""
+    """Return the trace of a file, in order of arrival; `TraceError` if it holds no request."""
     if not interactions:
         raise TraceError(f"{path}:1: holds no requests; at least one is needed")
     return Trace(trace_name(path), block_tokens, ()).with_interactions(interactions)

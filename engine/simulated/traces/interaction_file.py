@@ -1,12 +1,12 @@
 """Our trace format: one interaction a line, JSON, plain or gzip.
 
 The fields, their meaning and their defaults are in ``docs/guide/traces.md``. Reading checks what the
-simulator relies on and ignores keys it does not know. Writing is all or nothing: a temporary file beside
-the target replaces it once every interaction is known to read back as it was. The same trace gives the
-same bytes.
+simulator relies on and ignores unknown keys. Writing is all or nothing: a temporary file beside the
+target replaces it once every interaction has been read back unchanged. The same trace gives the same
+bytes.
 
-Weakness: whether an id stands for the same prefix in all calls is not checked; only that a prompt holds
-no id twice and no more blocks than fit.
+Weakness: an id may stand for different prefixes in two calls; only duplicate ids and too many blocks of
+one prompt are detected.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fairserve.engine.simulated.traces.model import (
 )
 
 UNNAMED = "default"
-"""App or agent of a file that names none."""
+"""Name of the app or agent in a file that names none."""
 
 
 def read_interactions(path: Path, *, defaults: Defaults = Defaults()) -> Trace:
@@ -86,7 +86,7 @@ def write_trace(trace: Trace, path: str | Path) -> None:
 
 
 def encode_trace(trace: Trace, path: Path) -> bytes:
-    """The bytes of ``trace`` in our format; ``path`` is for errors, which are as in `write_trace`."""
+    """Return ``trace`` in our format as bytes; ``path`` is for errors, which are as in `write_trace`."""
     if not trace.interactions:
         raise TraceError(f"{path}: the trace holds no interactions; at least one is needed")
     texts: list[str] = []
@@ -221,7 +221,7 @@ def _blocks(line: Line, where: str, runs: object, most: int) -> tuple[tuple[int,
 
 
 def _in_order(line: Line, calls: Sequence[TraceCall]) -> tuple[TraceCall, ...]:
-    """Dependencies first; among calls that are ready, as in the file."""
+    """Sort calls, dependencies first; calls that are ready stay in the order of the file."""
     index_by_id: dict[str, int] = {}
     for index, call in enumerate(calls):
         if index_by_id.setdefault(call.call_id, index) != index:
@@ -258,7 +258,7 @@ def _in_order(line: Line, calls: Sequence[TraceCall]) -> tuple[TraceCall, ...]:
 def _cycle(
     calls: Sequence[TraceCall], index_by_id: dict[str, int], missing: Sequence[int]
 ) -> list[str]:
-    """Call ids around one cycle: each depends on the one after it."""
+    """Return the call ids around one cycle: each depends on the one after it."""
     index = next(i for i, count in enumerate(missing) if count)
     path: list[int] = []
     while index not in path:

@@ -1,8 +1,7 @@
 """Numbered lines of a trace file, plain or gzip, and errors that name the place.
 
-A file is gzip if it begins with gzip's magic bytes, whatever its name says. A line checks the values
-that were found in it, so that each error names file, line and what is allowed. Blank lines are skipped
-but counted.
+A file is gzip if it begins with gzip's magic bytes, whatever its name is. A line checks its values, so
+each error names file, line and allowed values. Blank lines are skipped but counted.
 
 Weakness: lines are read one after another into Python objects, and a single line has no bound.
 """
@@ -22,14 +21,14 @@ from fairserve.engine.simulated.traces.model import TraceError
 
 GZIP_MAGIC = b"\x1f\x8b"
 GZIP_FORMAT = 31
-"""For zlib: the greatest window, with gzip header and trailer."""
+"""Option of zlib: the greatest window, with gzip header and trailer."""
 READ_BYTES = 1 << 16
 SHOWN_CHARACTERS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a file; its checks raise `TraceError` that names it."""
+    """A line of a file; its checks raise `TraceError` that names it."""
 
     path: Path
     number: int
@@ -37,15 +36,15 @@ class Line:
 
     @property
     def origin(self) -> str:
-        """File and number, as in error messages."""
+        """Return file and number, as in error messages."""
         return f"{self.path}:{self.number}"
 
     def error(self, message: str) -> TraceError:
-        """What is wrong here; the caller raises it."""
+        """Return an error that names this line; the caller raises it."""
         return TraceError(f"{self.origin}: {message}")
 
     def json_object(self) -> dict[str, Any]:
-        """The line as a JSON object."""
+        """Return the line as a JSON object."""
         try:
             value = json.loads(self.text)
         except json.JSONDecodeError as error:
@@ -58,7 +57,7 @@ class Line:
         return value
 
     def columns(self, header: tuple[str, ...]) -> list[str]:
-        """The line's comma-separated values, as many as the header has."""
+        """Return the line's comma-separated values, as many as the header has."""
         values = self.text.split(",")
         if len(values) != len(header):
             raise self.error(
@@ -67,13 +66,13 @@ class Line:
         return values
 
     def integer(self, value: object, name: str, least: int = 0) -> int:
-        """A JSON integer of at least ``least``; true and false are none."""
+        """Return a JSON integer of at least ``least``; true and false are none."""
         if type(value) is not int or value < least:
             raise self.error(f"{name} must be an integer of at least {least}, got {shown(value)}")
         return value
 
     def integer_text(self, value: str, name: str, least: int = 0) -> int:
-        """An integer of at least ``least``, written in decimal digits."""
+        """Return an integer of at least ``least``, written in decimal digits."""
         try:
             number = int(value) if value.isascii() and value.isdigit() else least - 1
         except ValueError:  # more digits than Python converts
@@ -83,7 +82,7 @@ class Line:
         return number
 
     def number_at_least_zero(self, value: object, name: str) -> float:
-        """A finite JSON number of at least 0, of seconds for example."""
+        """Return a finite JSON number of at least 0, of seconds for example."""
         if type(value) is float or type(value) is int:
             try:
                 number = float(value)
@@ -94,7 +93,7 @@ class Line:
         raise self.error(f"{name} must be a finite number of at least 0, got {shown(value)}")
 
     def number_text(self, value: str, name: str) -> float:
-        """A finite number of at least 0, written as text."""
+        """Return a finite number of at least 0, written as text."""
         try:
             number: object = float(value)
         except ValueError:
@@ -102,14 +101,14 @@ class Line:
         return self.number_at_least_zero(number, name)
 
     def identifier(self, value: object, name: str) -> str:
-        """A string that is not empty, or an integer, as a string."""
+        """Return a string that is not empty, or an integer, as a string."""
         if type(value) is int or (type(value) is str and value):
             return str(value)
         raise self.error(f"{name} must be a string or an integer, not empty, got {shown(value)}")
 
 
 def shown(value: object) -> str:
-    """A value as an error message shows it: long ones are cut."""
+    """Return a value for an error message: long ones are cut."""
     try:
         text = repr(value)
     except ValueError:  # an integer of more digits than Python prints
@@ -155,10 +154,10 @@ def _data_lines(raw: io.BufferedReader) -> Iterator[bytes]:
 
 
 def _decompressed(raw: io.BufferedReader) -> Iterator[bytes]:
-    """The data of all gzip members, and `EOFError` after what a truncated one still gave.
+    """Yield the data of all gzip members; `EOFError` after the data of a truncated one.
 
-    The standard library's reader fills its buffer before it gives a line, and so loses the lines before
-    a cut: their number could not be told.
+    The standard library's reader fills its buffer before it returns a line, and so loses the lines
+    before a cut: the line number of the error would be wrong.
     """
     member = zlib.decompressobj(GZIP_FORMAT)
     while data := raw.read(READ_BYTES):

@@ -5,7 +5,7 @@ stands for a part of a block, which an engine's prefix cache does not keep: ids 
 ``input_length // 512`` are dropped.
 
 Weakness: the trace names no sessions. They can be inferred: a prompt that begins with all blocks of an
-earlier one continues it. Two users with the same long document look like one, and the gap between two
+earlier one continues it. Two users with the same long document appear as one, and the gap between two
 calls, taken between arrivals, includes the time the recorded service took.
 """
 
@@ -23,15 +23,15 @@ from fairserve.engine.simulated.traces.model import Interaction, Trace
 MOONCAKE_BLOCK_TOKENS = 512
 MOONCAKE_KEYS = ("timestamp", "input_length", "output_length", "hash_ids")
 SHORTEST_SESSION_BLOCKS = 2
-"""Full blocks of a prompt that can be continued: the first block is shared by all of the trace."""
+"""Fewest full blocks of a prompt that can be continued: all prompts share the first block."""
 
 
 @dataclass(frozen=True, slots=True)
 class MooncakeOptions:
-    """How requests become interactions."""
+    """Options for making interactions of requests."""
 
     infer_sessions: bool = False
-    """Join a request to the longest one not yet continued with all of whose full blocks it begins."""
+    """True: join a request to the longest open one whose full blocks it begins with."""
 
 
 def read_mooncake(

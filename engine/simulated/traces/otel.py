@@ -2,19 +2,19 @@
 
 A *call* is a span whose ``gen_ai.operation.name`` is one of `OPERATIONS`, or that lacks the name and has
 ``gen_ai.input.messages``. A span that encloses another call is a wrapper and no call; neither is a call
-that failed without an answer. All other spans (agents, tools, servers) only lend names and times. The
+that failed without an answer. All other spans (agents, tools, servers) only provide names and times. The
 calls of a session are one interaction, or those of a trace where no session is named; its arrival is the
 start of its earliest span, counted from the earliest of the file. A call's gap runs from the last end of
-what it depends on (`otel_dependencies`), or from the arrival. Counts are those of ``gen_ai.usage``, else
+its dependencies (`otel_dependencies`), or from the arrival. Counts are those of ``gen_ai.usage``, else
 estimated from the text (`otel_messages`); a limit such as ``max_tokens`` is never taken for an output.
 
 Prompts share blocks as far as their texts begin alike. A block is 16 tokens of text: 64 characters, or,
-where the file gives usage, as many as 16 of its prompt tokens have on average. The trace keeps counts
-and ids, never text.
+if the file has usage, as many as 16 of its prompt tokens have on average. The trace keeps counts and
+ids, never text.
 
-Weaknesses: what clients do not record is guessed; the two modules named above say how, and where that
-fails. Texts in span events or in attributes of one message each are not read. What is counted but not
-in the text, such as tool definitions, is taken for evenly spread over the prompts.
+Weaknesses: values that clients do not record are guessed; the two modules named above describe how, and
+where that fails. Texts in span events or in attributes of one message each are not read. Tokens that are
+counted but not in the text, such as tool definitions, are spread evenly over the prompts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from fairserve.engine.simulated.traces.otel_spans import Span, SpanKey, read_spa
 OPERATION = "gen_ai.operation.name"
 OPERATIONS = ("chat", "text_completion", "generate_content")
 SESSIONS = ("gen_ai.conversation.id", "session.id")
-"""Beside any other attribute whose name ends in ``session.id``."""
+"""Attributes of sessions, beside any other whose name ends in ``session.id``."""
 USERS = ("user.id", "enduser.id")
 PROMPT_USAGE = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
 OUTPUT_USAGE = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
@@ -58,7 +58,7 @@ class _Call:
     user: str
     prompt_tokens: int
     counted: bool
-    """Whether the span gave the prompt tokens."""
+    """True if the span has the prompt tokens."""
     output_tokens: int
     samples: int
 
@@ -118,7 +118,7 @@ def _read(path: Path, defaults: Defaults) -> Trace:
 
 
 def _ancestors(span: Span, spans: Mapping[SpanKey, Span]) -> list[Span]:
-    """Those in the file, nearest first."""
+    """Return the ancestors in the file, nearest first."""
     ancestors = []
     while span.parent is not None and span.parent in spans:
         span = spans[span.parent]
@@ -145,7 +145,7 @@ def _is_call(span: Span) -> bool:
 
 
 def _run(span: Span, ancestors: Sequence[Span]) -> str:
-    """Id of the session that the span or its nearest ancestor names, else of its trace."""
+    """Return the session id of the span or its nearest ancestor, else the id of its trace."""
     for named in (span, *ancestors):
         others = sorted(name for name in named.attributes if name.endswith("session.id"))
         for name in (*SESSIONS, *others):
@@ -155,7 +155,7 @@ def _run(span: Span, ancestors: Sequence[Span]) -> str:
 
 
 def _call(span: Span, ancestors: Sequence[Span]) -> _Call | None:
-    """The call of a span; None if it failed without an answer."""
+    """Return the call of a span; None if it failed without an answer."""
     prompt, output = read_prompt(span), read_output(span)
     prompt_count = _count(span, PROMPT_USAGE)
     output_count = _count(span, OUTPUT_USAGE)
@@ -203,7 +203,7 @@ def _count(span: Span, names: Sequence[str], least: int = 0) -> int | None:
 
 
 def _blocks(calls: Sequence[_Call]) -> dict[SpanKey, tuple[tuple[int, int], ...]]:
-    """Runs of block ids of each prompt, by the span."""
+    """Return the runs of block ids of each prompt, by its span."""
     measured = [call for call in calls if call.counted and call.answered.prompt]
     tokens = sum(call.prompt_tokens for call in measured)
     characters = sum(_characters(call.answered.prompt) for call in measured)

@@ -1,23 +1,22 @@
-"""Which calls of a run waited for which, told by what their prompts repeat and by when they began.
+"""Infers the dependencies between a run's calls from repeated outputs and from times.
 
-A span says who called it, not whose answer it needed. So a call depends on
+A span names its caller, not the answers that it needed. So a call depends on
 
 - every call whose output occurs in its prompt (*found*) and that had ended when it began;
-- every call that had ended when it began and whose output occurs in no prompt at all: somebody must
-  have waited for it, and passed it on in other words;
-- where nothing is found, every call that had ended when it began, found elsewhere or not: an
-  orchestrator sends its helpers a task, not its own words. Except *siblings* of a call whose prompt
-  holds no answer yet: calls of the same agent with the same system prompt that a later prompt puts
-  beside it, such as questions asked in turn and compared in the end. If none is left, it depends on
-  nothing.
+- every call that had ended when it began and whose output occurs in no prompt at all: a later call
+  probably waited for it, and passed it on in other words;
+- if nothing is found, every call that had ended when it began, found elsewhere or not: an orchestrator
+  sends its helpers a task, not its own words. Except *siblings* of a call whose prompt holds no answer
+  yet: calls of the same agent with the same system prompt that a later prompt contains beside it, such
+  as questions asked in turn and compared in the end. If none is left, it depends on nothing.
 
-The last two look at whole branches: where the spans of two agents overlap, no call of one waits for the
-other's unless its output is found. Only direct dependencies stay: those that another one implies are
+The last two consider whole branches: where the spans of two agents overlap, no call of one waits for the
+other's unless its output is found. Only direct dependencies are kept: those that another one implies are
 dropped.
 
-Weaknesses: without recorded texts only times are left, and calls that merely happened to follow each
-other become a chain. An output that two calls gave alike makes both needed. Shortened or rephrased
-quotes are not found. Time grows with the square of a run's calls.
+Weaknesses: without recorded texts only times remain, and calls that followed each other by chance become
+a chain. An equal output of two calls makes both dependencies. Shortened or rephrased quotes are not
+found. Time grows with the square of a run's calls.
 """
 
 from __future__ import annotations
@@ -29,48 +28,48 @@ from fairserve.engine.simulated.traces.otel_messages import Messages
 from fairserve.engine.simulated.traces.otel_spans import Span, SpanKey
 
 SHORTEST_QUOTE_CHARACTERS = 16
-"""Shorter outputs are found only as a whole answer: ``yes`` occurs in too many prompts."""
+"""Fewest characters of an output that is found inside a prompt: ``yes`` occurs in too many."""
 ANSWERING_ROLES = ("assistant", "model")
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A call as far as dependencies are concerned."""
+    """A call, as needed for dependencies."""
 
     span: Span
     agent: str
     prompt: Messages
     output: Messages
     lineage: tuple[SpanKey, ...]
-    """Spans from the root to this one."""
+    """Keys of the spans from the root to this one."""
 
     @property
     def role(self) -> tuple[str, tuple[str, ...]]:
-        """Agent and system prompt."""
+        """Return agent and system prompt."""
         system = [part for m in self.prompt if m.role == "system" for part in m.parts]
         return self.agent, tuple(system)
 
     @property
     def continues(self) -> bool:
-        """Whether the prompt holds answers, so that it goes on with a conversation."""
+        """Return True if the prompt holds answers, so that it continues a conversation."""
         return any(message.role in ANSWERING_ROLES for message in self.prompt)
 
 
 def direct_dependencies(
     calls: Sequence[Answered], spans: Mapping[SpanKey, Span]
 ) -> list[tuple[int, ...]]:
-    """For each call the indices of those it waited for, earlier first.
+    """Return for each call the indices of those it waited for, earlier first.
 
     ``calls`` are those of one run in order of start, then end; so indices are below the call's own.
     """
     found = _found(calls)
-    finders = [0] * len(calls)  # as bits: who repeats the output of this call
+    finders = [0] * len(calls)  # as bits: the calls that repeat the output of this one
     for index, needed in enumerate(found):
         for other in needed:
             finders[other] |= 1 << index
     roles = [call.role for call in calls]
     dependencies: list[tuple[int, ...]] = []
-    implied: list[int] = []  # as bits: all that a call waits for, directly or not
+    implied: list[int] = []  # as bits: all dependencies of a call, direct or not
     for index, call in enumerate(calls):
         ended = [i for i in range(index) if _ended_before(calls[i], call, spans)]
         if found[index]:
@@ -93,7 +92,7 @@ def direct_dependencies(
 
 
 def _found(calls: Sequence[Answered]) -> list[set[int]]:
-    """For each call the earlier, ended ones of which its prompt repeats an output.
+    """Return for each call the earlier, ended ones of which its prompt repeats an output.
 
     Prompts repeat each other, so each distinct text is searched once.
     """
@@ -127,7 +126,7 @@ def _repeats(text: str, is_answer: bool, output: str) -> bool:
 
 
 def _ended_before(first: Answered, second: Answered, spans: Mapping[SpanKey, Span]) -> bool:
-    """Whether the branch of ``first`` had ended when that of ``second`` began, below what they share."""
+    """Return True if the branch of ``first`` had ended when that of ``second`` began."""
     if first.span.end_ns > second.span.start_ns:
         return False
     shared = 0

@@ -1,11 +1,11 @@
 """Messages of a GenAI span as texts, long enough to count, to compare and to find again.
 
 A message is its role and its parts: the ``content``, the ``parts`` of newer conventions, and tool calls
-as JSON with sorted keys, so that what one span answers and a later one repeats has the same text. A
+as JSON with sorted keys, so that an answer has the same text in its span and in a later prompt. A
 prompt's tokens are estimated from the characters of its parts, four to a token.
 
-Weakness: role markers, chat templates, tool definitions and images count for nothing here. Four
-characters suit English prose; code has fewer to a token, most other scripts far fewer.
+Weakness: role markers, chat templates, tool definitions and images are not counted. Four characters suit
+English prose; code has fewer to a token, most other scripts far fewer.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ OUTPUT_MESSAGES = "gen_ai.output.messages"
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Who says what."""
+    """A message: role and parts."""
 
     role: str
     parts: tuple[str, ...]
 
     @property
     def characters(self) -> int:
-        """Of all parts."""
+        """Return the characters of all parts."""
         return sum(map(len, self.parts))
 
 
@@ -42,7 +42,7 @@ Messages = tuple[Message, ...]
 
 
 def read_prompt(span: Span) -> Messages | None:
-    """What was asked, the system's instructions first; None if the span does not say it.
+    """Return the messages of a span's prompt, the system's first; None if it records none.
 
     Raises `TraceError` if the messages are not JSON, or no list of messages.
     """
@@ -59,7 +59,7 @@ def read_prompt(span: Span) -> Messages | None:
 
 
 def read_output(span: Span) -> Messages | None:
-    """What was answered; None if the span does not say it. Errors as in `read_prompt`."""
+    """Return the messages of a span's answer; None if it records none. Errors as in `read_prompt`."""
     text = span.attributes.get(OUTPUT_TEXT)
     if text is None:
         return _read(span, OUTPUT_MESSAGES)
@@ -69,7 +69,7 @@ def read_output(span: Span) -> Messages | None:
 
 
 def estimated_tokens(messages: Messages, role: str | None = None) -> int:
-    """Tokens of all messages or of those of one role, rounded up."""
+    """Return the tokens of all messages or of those of one role, rounded up."""
     characters = sum(m.characters for m in messages if role is None or m.role == role)
     return -(-characters // CHARACTERS_PER_TOKEN)
 
@@ -77,9 +77,9 @@ def estimated_tokens(messages: Messages, role: str | None = None) -> int:
 def block_runs(
     ids: BlockIds, messages: Messages, block_characters: int, most: int
 ) -> tuple[tuple[int, int], ...]:
-    """Runs of ids of the first ``most`` blocks of so many characters, chained.
+    """Return the chained ids of the first ``most`` blocks of so many characters, as runs.
 
-    A block is its characters and where in it which role begins to speak.
+    A block is identified by its characters and the places in it where each role begins.
     """
     text = "".join("".join(message.parts) for message in messages)
     turns: list[tuple[int, str]] = []

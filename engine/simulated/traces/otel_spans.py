@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry, out of the JSON documents in which collectors and tracers write them.
+"""Reads spans of OpenTelemetry from the JSON documents that collectors and tracers write.
 
 Two shapes are read: ``{"spans": [...]}``, with attributes as objects, and the OTLP export
 ``{"resourceSpans": [...]}``, with attributes as lists of key and value. A file is one document over many
@@ -22,7 +22,7 @@ from fairserve.engine.simulated.traces.model import TraceError
 
 DOCUMENT_KEYS = ("spans", "resourceSpans")
 SpanKey = tuple[str, str]
-"""Trace id and span id."""
+"""Key of a span: trace id and span id."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST_NS = 1 << 63
@@ -32,13 +32,13 @@ _KEY = re.compile(r'"(?P<key>spans|resourceSpans)"\s*:')
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One span; times are nanoseconds since 1970."""
+    """A span; times are nanoseconds since 1970."""
 
     path: Path
     trace_id: str
     span_id: str
     parent: SpanKey | None
-    """It need not be in the file."""
+    """Key of the parent, which need not be in the file."""
     name: str
     service: str
     start_ns: int
@@ -48,21 +48,21 @@ class Span:
 
     @property
     def key(self) -> SpanKey:
-        """What names the span in its file."""
+        """Return the key of the span in its file."""
         return self.trace_id, self.span_id
 
     def error(self, message: str) -> TraceError:
-        """What is wrong with this span; the caller raises it."""
+        """Return an error that names this span; the caller raises it."""
         return TraceError(f"{self.path}: span {self.span_id}: {message}")
 
     def text(self, name: str) -> str:
-        """An attribute that is a text or a number, as text; empty if it is missing or neither."""
+        """Return an attribute that is a text or a number, as text; empty if it is missing or neither."""
         value = self.attributes.get(name)
         return str(value) if type(value) in (str, int) else ""
 
 
 def document_keys(path: Path) -> frozenset[str]:
-    """Those of `DOCUMENT_KEYS` that the first line with one of them holds, wherever in the document."""
+    """Return the `DOCUMENT_KEYS` in the first line of the document that has one of them."""
     for line in read_lines(path):
         if found := _KEY.search(line.text):
             return frozenset({found["key"]})
@@ -70,10 +70,11 @@ def document_keys(path: Path) -> frozenset[str]:
 
 
 def read_spans(path: Path) -> list[Span]:
-    """All spans of the file, in its order.
+    """Return all spans of the file, in its order.
 
-    Raises `TraceError` for what is no JSON, a file without spans, a span without ids, name or times, an
-    end before the start, an id that occurs twice in a trace, and a span that is its own ancestor.
+    Raises `TraceError` for text that is not JSON, a file without spans, a span without ids, name or
+    times, an end before the start, an id that occurs twice in a trace, and a span that is its own
+    ancestor.
     """
     spans: dict[SpanKey, Span] = {}
     for line, document in _documents(path):
@@ -122,7 +123,7 @@ def _over_lines(path: Path, lines: list[Line]) -> dict[str, Any]:
 def _records(
     line: Line, document: dict[str, Any]
 ) -> Iterator[tuple[dict[str, Any], object, dict[str, Any]]]:
-    """Span records, each with its document's trace id and the attributes of its resource."""
+    """Yield span records, each with its document's trace id and the attributes of its resource."""
     if "resourceSpans" in document:
         for group in _objects(line, document, "resourceSpans"):
             resource = group.get("resource") or {}
@@ -206,7 +207,7 @@ def _span(path: Path, record: dict[str, Any], trace_id: object, resource: dict[s
 
 
 def _nanoseconds(value: object) -> int | None:
-    """Since 1970; None if it is no time. Texts without a zone are UTC."""
+    """Return nanoseconds since 1970; None if it is no time. Texts without a zone are UTC."""
     if type(value) is str and value.isascii() and value.isdigit() and len(value) < 20:
         value = int(value)
     if type(value) is int:
@@ -222,7 +223,7 @@ def _nanoseconds(value: object) -> int | None:
 
 
 def _attributes(value: object) -> dict[str, Any] | None:
-    """Attributes of either shape as a dictionary; None if they have neither."""
+    """Return attributes of either shape as a dictionary; None if they have neither."""
     if value is None or isinstance(value, dict):
         return value or {}
     if not isinstance(value, list):
@@ -236,7 +237,7 @@ def _attributes(value: object) -> dict[str, Any] | None:
 
 
 def _plain(value: object) -> Any:
-    """What an OTLP value stands for; an unknown kind of value stands for itself."""
+    """Return an OTLP value as a plain one; an unknown kind is returned as it is."""
     if not isinstance(value, dict) or len(value) != 1:
         return value
     ((kind, content),) = value.items()

@@ -1,10 +1,10 @@
-"""Read a trace of any known format: ours, and through adapters those of others.
+"""Reads a trace of any known format: ours, and through adapters those of others.
 
-The first line that is not blank tells the format, or, where it only begins a JSON document over many
+The first line that is not blank identifies the format, or, if it only begins a JSON document over many
 lines, a key of that document; only a pair of ServeGen files must also be named as such. The formats and
 their defaults are in ``docs/guide/traces.md``.
 
-Weakness: no more than that is looked at; a file that changes format later is an error there.
+Weakness: nothing else is checked; a file that changes format later is an error there.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from fairserve.engine.simulated.traces.vtc_csv import VTC_HEADER, read_vtc_csv
 
 @dataclass(frozen=True, slots=True)
 class TraceFormat:
-    """How a format is recognised by how it begins, and described to who gives an unknown one."""
+    """A format: the test of its beginning, and its description for error messages."""
 
     first_line: str
     matches: Callable[[str, frozenset[str]], bool]
-    """Of the first line and, if it is or begins a JSON object, keys of the object."""
+    """Test of the first line and, if it begins a JSON object, of the object's keys."""
 
 
 def _header(columns: tuple[str, ...]) -> TraceFormat:
@@ -86,8 +86,8 @@ def read_trace(
 ) -> Trace:
     """Read the trace in ``path``, plain or gzip.
 
-    ``defaults`` stand in for what the file leaves out. The options of a format have no effect on files
-    of another. Raises `TraceError` that names file, line and what is allowed.
+    ``defaults`` replace fields that the file leaves out. The options of a format have no effect on files
+    of another. Raises `TraceError` that names file, line and allowed values.
     """
     path = Path(path)
     name = trace_format(path)
@@ -105,7 +105,7 @@ def read_trace(
 
 
 def trace_format(path: Path) -> str:
-    """The name in `FORMATS` of a file's format; `TraceError` lists them if it is none of these."""
+    """Return the name in `FORMATS` of a file's format; else `TraceError` lists them."""
     first = next(read_lines(path), None)
     if first is None:
         raise TraceError(f"{path}:1: the file is empty; {_known()}")
@@ -122,7 +122,7 @@ def trace_format(path: Path) -> str:
         if known.matches(first.text, keys):
             return name
     if value is None and begins_object:
-        first.json_object()  # says what is wrong with it
+        first.json_object()  # raises the error of a broken object
     raise first.error(f"unknown format; {_known()}")
 
 

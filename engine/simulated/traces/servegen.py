@@ -5,10 +5,10 @@ distribution of the times between requests. ``*_lengths.jsonl``: for each client
 quantiles of each length.
 
 A window gets ``rate * 600`` requests; the times between them are drawn from the named distribution. If
-they fill less than the window they are a burst, which begins at a random moment of it; if they fill more
-(the fits of heavy tails do) they are shortened alike until they fit. Lengths are drawn independently by
-inverse CDF, straight between the quantiles, from the client's latest record at or before the window.
-Text, image, audio and video tokens together are the prompt.
+they fill less than the window they are a burst, which begins at a random moment of it; if they fill
+more (the fits of heavy tails do) all are shortened by one factor until they fit. Lengths are drawn
+independently by inverse CDF, straight between the quantiles, from the client's latest record at or
+before the window. Text, image, audio and video tokens together are the prompt.
 
 Departs from the generator of the source, which reuses one random number for all lengths of a request, so
 that the longest prompt always has the longest output.
@@ -51,13 +51,13 @@ _PAIR = re.compile(r"(?P<stem>.*)_(rates\.csv|lengths\.jsonl)(\.gz)?")
 
 @dataclass(frozen=True, slots=True)
 class ServeGenOptions:
-    """Which part of the model is sampled, and how densely."""
+    """Options of the sampling: part of the model, and density."""
 
     from_s: float = 0.0
     to_s: float | None = None
     """End of the range, not part of it; without it, 600 s after ``from_s``."""
     rate_factor: float = 1.0
-    """All rates are multiplied by this; bursts keep their duration."""
+    """Factor on all rates; bursts keep their duration."""
     seed: int = 0
     """A window's requests depend on seed, client and window, and not on the range."""
 
@@ -73,7 +73,7 @@ class ServeGenOptions:
 
     @property
     def end_s(self) -> float:
-        """End of the range in the time of the file."""
+        """Return the end of the range in the time of the file."""
         return self.from_s + WINDOW_S if self.to_s is None else self.to_s
 
 
@@ -131,7 +131,7 @@ def read_servegen(
 
 
 def servegen_pair(path: Path) -> tuple[Path, Path]:
-    """The files ``(rates, lengths)`` to which ``path`` belongs, plain or gzip."""
+    """Return the files ``(rates, lengths)`` to which ``path`` belongs, plain or gzip."""
     match = _PAIR.fullmatch(path.name)
     if not match:
         raise TraceError(
@@ -172,7 +172,7 @@ def _read_rates(path: Path) -> Iterator[_Window]:
 
 
 def _read_lengths(path: Path) -> dict[int, list[tuple[float, _Lengths]]]:
-    """Records by client, each with its time, in order of time."""
+    """Return records by client, each with its time, in order of time."""
     records: dict[int, list[tuple[float, _Lengths]]] = {}
     for line in read_lines(path):
         record = line.json_object()
@@ -235,7 +235,7 @@ def _sampled(
 def _arrivals(
     window: _Window, requests: int, scale_s: float, rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Seconds after the window's start, in order."""
+    """Return arrivals in seconds after the window's start, in order."""
     if window.distribution == "Gamma":
         gaps_s = rng.gamma(window.shape, scale_s, requests + 1)
     else:

@@ -2,7 +2,7 @@
 
 It works in a thread of its own, which is started before a run's time begins and ended after it, since
 its idle helpers would slow the other engines (see ``host_threads``); its memory stays. Its interface
-changes between versions: whatever does not fit is an UnavailableError that says what happened.
+changes between versions: an error of it is raised as an UnavailableError with its message.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any
 from fairserve.engine.torch.bench.runner import Limits, Outcome, Request, UnavailableError
 
 BLOCK_TOKENS = 32
-"""Of its KV cache. Its default of 256 shares less of a prefix, and gives a short sequence too much."""
+"""Block size of its KV cache. The default of 256 shares less, and wastes memory of short sequences."""
 _POLL_S = 1.0
 _FIRST = Request((0,), 1)
-"""Runs before the others, outside of the time: the thread makes its helpers."""
+"""Request that runs first, untimed: the thread makes its helpers."""
 
 
 class ContinuousBatching:
-    """One manager over a model of the caller's; see :func:`~.shapes.twin`."""
+    """A manager of a model of the caller; see :func:`~.shapes.twin`."""
 
     name = "transformers cb"
 
     def __init__(self, model: Any, limits: Limits) -> None:
-        """Raises UnavailableError."""
+        """Make a manager. Raises UnavailableError."""
         self._model = model
         try:
             from transformers import GenerationConfig
@@ -52,7 +52,7 @@ class ContinuousBatching:
     def run(self, requests: Sequence[Request]) -> Outcome:
         """See the protocol."""
         try:
-            # What is persistent is the manager's memory, not its thread.
+            # The manager's memory is persistent, not its thread.
             with self._model.continuous_batching_context_manager(
                 **self._configs, persistent_manager=True
             ) as manager:

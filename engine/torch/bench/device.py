@@ -1,4 +1,4 @@
-"""The device that is measured on: its name, its threads, and what it can do at most.
+"""The measured device: its name, its threads, and the bounds of its speed.
 
 The bounds are the best of some repetitions, as bounds should be: copies between two blocks of memory
 that no cache holds, and a large linear layer of the model's number type.
@@ -21,13 +21,13 @@ _MATRIX_ROWS = {"cpu": 1024, "cuda": 8192}
 
 
 def describe(device: torch.device) -> str:
-    """Its name."""
+    """Return the name of the device."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 @contextmanager
 def threads_restored() -> Iterator[None]:
-    """Whatever number of threads is set within, the one of before is set again at the end."""
+    """Restore the number of CPU threads at the end of the block."""
     before = torch.get_num_threads()
     try:
         yield
@@ -36,21 +36,21 @@ def threads_restored() -> Iterator[None]:
 
 
 def set_threads(number: int | None) -> int:
-    """Set the number of CPU threads, unless it is None; returns how many there are."""
+    """Set the number of CPU threads, unless it is None. Return the present number."""
     if number is not None:
         torch.set_num_threads(number)
     return torch.get_num_threads()
 
 
 def release() -> None:
-    """Give memory that nobody uses back to the device: an engine asks it how much is free."""
+    """Release unused memory to the device: an engine reads how much is free."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
 def copy_bytes_per_s(device: torch.device) -> float:
-    """Bytes read and bytes written by copies, together."""
+    """Return the bytes per second that copies read and write, together."""
     size = _COPY_BYTES[device.type]
     source = torch.ones(size // 4, dtype=torch.float32, device=device)
     target = torch.empty_like(source)
@@ -58,7 +58,7 @@ def copy_bytes_per_s(device: torch.device) -> float:
 
 
 def matrix_flops_per_s(dtype: torch.dtype, device: torch.device) -> float:
-    """Multiplications and additions of a square linear layer, as the engine runs it, on as many rows."""
+    """Return the FLOP/s of a square linear layer, as the engine runs it, on as many rows."""
     rows = _MATRIX_ROWS[device.type]
     layer = torch.nn.Sequential(torch.nn.Linear(rows, rows, bias=False, device=device, dtype=dtype))
     pack_linears(layer)

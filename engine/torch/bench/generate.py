@@ -1,7 +1,7 @@
 """transformers' ``generate`` over one padded batch as a benchmark runs it.
 
-All requests go in at once, padded on the left to the longest prompt, and all run until the longest
-output ends. What it computes of padding and of outputs that are over does not count as tokens.
+All requests start at once, padded on the left to the longest prompt, and all run until the longest
+output ends. Tokens of padding and of outputs that are over do not count.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PAD = 0
 
 
 class Generate:
-    """A model of the caller's; see :func:`~.shapes.twin`. It has no cache between runs."""
+    """A runner over a model of the caller; see :func:`~.shapes.twin`. It has no cache between runs."""
 
     name = "generate"
 
@@ -66,13 +66,13 @@ class Generate:
 
 
 class _FirstStep(StoppingCriteria):
-    """Never stops; notes when the first tokens were there."""
+    """A criterion that never stops, and records the time of the first tokens."""
 
     def __init__(self) -> None:
         self.at_s = 0.0
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **more: Any) -> Any:
-        """Asked after every step."""
+        """Record the time of the first step; called after every one."""
         if not self.at_s:
             if input_ids.is_cuda:
                 torch.cuda.synchronize()

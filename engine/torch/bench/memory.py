@@ -1,4 +1,4 @@
-"""The most memory that one phase of a process needed beyond what was there before it.
+"""Peak memory of one phase of a process, beyond the memory in use before it.
 
 On a GPU the allocator counts. Elsewhere it is the resident set, whose peak Linux lets a process
 set back; where that is not possible the phase's peak is unknown.
@@ -20,7 +20,7 @@ _PEAK, _NOW = "VmHWM", "VmRSS"
 
 
 def peak_bytes(phase: Callable[[], None], device: torch.device) -> int | None:
-    """Run a phase; its peak less what was in use when it began, or None where nobody can tell."""
+    """Run a phase. Return its peak less the memory in use at its beginning; None if unknown."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -42,7 +42,7 @@ def peak_bytes(phase: Callable[[], None], device: torch.device) -> int | None:
 
 
 def _trim() -> None:
-    """Give memory that is free back to the system, where the C library can: it would be used again."""
+    """Release free memory to the system, if the C library can: it would be used again."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -1,14 +1,13 @@
-"""The engine with an observer: what it generated, and where the time of its steps went.
+"""The engine with an observer: its outputs, and the time of each part of its steps.
 
 A subclass that calls the engine's own methods: the engine that serves has no hook and pays nothing.
-A step is cut where its parts begin and end: ``schedule`` (who runs, admissions and their events, pages),
+A step is divided into its parts: ``schedule`` (batch, admissions and their events, pages),
 ``prepare`` (the batch as tensors), ``forward`` (the model), ``sample``, ``publish`` (tokens to their
 sequences, their text, the prefix cache, events).
 
 While it records, no step overlaps with another, and on a GPU every step waits for the device after the
-forward pass, so that what is computed there is not counted elsewhere; such steps are longer than
-others. Where a recorded
-graph runs, its launch counts as ``prepare``: the two cannot be told apart from outside.
+forward pass, so that its time is not counted elsewhere; such steps are longer than others. Where a
+recorded graph runs, its launch counts as ``prepare``: the two cannot be separated from outside.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ Clock = Callable[[], float]
 
 
 def load_of(chunks: Sequence[Chunk]) -> PassLoad:
-    """Counts of a pass over these chunks, before it has run."""
+    """Return the counts of a pass over these chunks, before it has run."""
     prefill_tokens, prefill_pairs, sequences, held_tokens = 0, 0.0, 0, 0
     for chunk in chunks:
         computed = chunk.sequence.computed_tokens
@@ -54,7 +53,7 @@ def load_of(chunks: Sequence[Chunk]) -> PassLoad:
 
 
 class ObservedEngine(Engine):
-    """An engine for benchmarks. ``clock`` gives seconds."""
+    """An engine for benchmarks. ``clock`` returns seconds."""
 
     def __init__(
         self,
@@ -71,14 +70,14 @@ class ObservedEngine(Engine):
         if self._graphs is not None:
             self._graphs = cast("DecodeGraphs", TimedGraphs(self._graphs, self._marks))
         self.outputs: dict[str, tuple[int, ...]] = {}
-        """Tokens of every sequence that ended, by its id, until somebody takes them."""
+        """Tokens of each ended sequence by its id, until the caller removes them."""
         self.steps: list[TimedStep] = []
-        """What was recorded."""
+        """Recorded steps."""
         self._overlaps = self._overlap
 
     @property
     def recording(self) -> bool:
-        """Whether steps are recorded from now on."""
+        """Return True while steps are recorded."""
         return self._marks.on
 
     @recording.setter
@@ -87,7 +86,7 @@ class ObservedEngine(Engine):
         self._overlap = self._overlaps and not on
 
     def step(self) -> bool:
-        """See the engine."""
+        """Run a step, and record it."""
         marks = self._marks
         if not marks.on:
             return super().step()
@@ -122,7 +121,7 @@ class ObservedEngine(Engine):
 
 
 class _Marks:
-    """When the parts of the present step began and ended."""
+    """The times at which the parts of the present step began and ended."""
 
     def __init__(self, device: torch.device, clock: Clock) -> None:
         self.clock = clock
@@ -133,7 +132,7 @@ class _Marks:
         self._on_gpu = device.type == "cuda"
 
     def forward_ends(self) -> None:
-        """The model was called; wait for what it computes."""
+        """End ``forward``: wait for the results of the model."""
         if self._on_gpu:
             torch.cuda.synchronize()
         self.forward_end_s = self.clock()
@@ -155,7 +154,7 @@ class _TimedBatcher(Batcher):
 
 
 class _TimedModel:
-    """Calls a model, and notes when."""
+    """A model that records the times of its calls."""
 
     def __init__(self, model: Any, marks: _Marks) -> None:
         self._model, self._marks = model, marks
@@ -173,7 +172,7 @@ class _TimedModel:
 
 
 class TimedGraphs:
-    """Runs recorded graphs, and notes when they were launched and when they had ended."""
+    """Recorded graphs that record the times of their launches and ends."""
 
     def __init__(self, graphs: DecodeGraphs, marks: _Marks) -> None:
         self._graphs, self._marks = graphs, marks
@@ -181,7 +180,7 @@ class TimedGraphs:
     def logits(
         self, decodes: Sequence[Chunk], pending: PendingTokens | None = None
     ) -> torch.Tensor:
-        """See the graphs."""
+        """Run a graph, and record its times."""
         logits = self._graphs.logits(decodes, pending)
         if self._marks.on:
             self._marks.forward_s = self._marks.clock()

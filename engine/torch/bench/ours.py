@@ -25,7 +25,7 @@ _numbers = itertools.count()
 
 
 class FairServe:
-    """One engine; what it cached stays from run to run."""
+    """A runner of one engine, whose cache stays from run to run."""
 
     name = "fairserve"
 
@@ -38,14 +38,14 @@ class FairServe:
         scheduler = LOCAL_SCHEDULERS[LOCAL_SCHEDULER]()
         self.engine = ObservedEngine(loaded, scheduler, options, self._hear)
         self._first_s: dict[str, float] = {}
-        """When a sequence's first token came, by the clock."""
+        """Time of each sequence's first token."""
 
     def run(self, requests: Sequence[Request]) -> Outcome:
         """See the protocol."""
         return self.run_at(requests, [0.0] * len(requests))
 
     def run_at(self, requests: Sequence[Request], arrivals_s: Sequence[float]) -> Outcome:
-        """Requests that arrive at these times, in order; first tokens count from their arrival."""
+        """Run requests that arrive at these times, in order; first tokens count from their arrival."""
         engine = self.engine
         waiting = [_sequence_request(request) for request in requests]
         begin_s = time.perf_counter()
@@ -66,7 +66,7 @@ class FairServe:
         return Outcome(wall_s, first_s, tuple(engine.outputs.pop(name) for name in names))
 
     def record(self, requests: Sequence[Request]) -> list[TimedStep]:
-        """Run requests, and tell of each step."""
+        """Run requests. Return each step with its times."""
         self.engine.recording = True
         try:
             self.run(requests)

@@ -2,7 +2,7 @@
 
 A point of the grid is a batch of sequences that arrive together: their prompts are prefilled in
 chunks, some beside decodes, and then they decode a few steps. Every step is a measured pass. Larger
-batches are there with prompts of one length, and with many lengths, which attend in several groups.
+batches have prompts of one length, and of many lengths, which attend in several groups.
 Prompts are random, so nothing is found in the prefix cache.
 """
 
@@ -22,16 +22,16 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 CONTEXT_SHARES = (1 / 64, 1 / 8, 1)
 """Prompt tokens of each sequence, by the token budget of a pass."""
 _SPREAD_FROM = 4
-"""The least batch that is also measured with prompts of lengths from the least to the greatest."""
+"""Least batch that is also measured with prompts of all lengths."""
 _MOST_PROMPT_TOKENS = 20_480
 _MOST_BUDGETS = 10
-"""Of a point's prompts: larger ones take long and tell nothing new."""
+"""Most tokens of a point's prompts: larger ones take long and add no information."""
 DECODES = 6
 """Output tokens of each sequence."""
 
 
 class PassGrid:
-    """Turns over the grid on one engine; the same point has the same steps in every turn."""
+    """The grid on one engine; a point has the same steps in every turn."""
 
     def __init__(self, runner: FairServe, limits: Limits, vocabulary: int) -> None:
         self._runner, self._vocabulary = runner, vocabulary
@@ -50,11 +50,11 @@ class PassGrid:
         )
 
     def forget(self) -> None:
-        """What was measured so far was for warming up."""
+        """Drop the measurements so far, which were for warming up."""
         self._turns.clear()
 
     def medians(self) -> list[MeasuredPass]:
-        """Every pass with the median of its times."""
+        """Return every pass with the median of its times."""
         return [_median(list(same)) for same in zip(*self._turns, strict=True)]
 
     def _request(self, tokens: int) -> Request:
@@ -63,7 +63,7 @@ class PassGrid:
 
 
 def points(limits: Limits) -> list[tuple[int, ...]]:
-    """The prompt tokens of each sequence of each batch."""
+    """Return the prompt tokens of each sequence of each batch."""
     budget = limits.token_budget
     found: list[tuple[int, ...]] = []
     for batch in BATCHES:

@@ -1,4 +1,4 @@
-"""What a benchmark asks of an engine: some requests at once, when their tokens came, what steps took.
+"""The interface of a benchmark to an engine: requests, times of their tokens, times of steps.
 
 This file needs no torch, so that a command can parse its arguments before torch is imported.
 """
@@ -16,19 +16,19 @@ class UnavailableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Sizes that all engines are given alike."""
+    """The sizes that all engines get."""
 
     kv_tokens: int
-    """Of the KV cache, where an engine has one of a fixed size."""
+    """Tokens of the KV cache, if an engine has one of a fixed size."""
     max_batch: int
-    """Sequences that run at once."""
+    """Most sequences that run at once."""
     token_budget: int
-    """Tokens of one forward pass, where an engine mixes prefills and decodes."""
+    """Most tokens of one forward pass, if an engine mixes prefills and decodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A prompt, and how many tokens are to be generated from it: greedily, whatever they are."""
+    """A prompt, and the number of tokens to generate from it, greedily."""
 
     prompt: tuple[int, ...]
     output_tokens: int
@@ -36,53 +36,53 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a list of requests that were handed over together."""
+    """The outcome of a list of requests that start together."""
 
     wall_s: float
-    """From handing over the first request until the last token was there."""
+    """Seconds from the first request to the last token."""
     first_token_s: tuple[float, ...]
-    """Of each request, from the same beginning."""
+    """Seconds from that beginning to the first token of each request."""
     outputs: tuple[tuple[int, ...], ...]
     """Token ids of each request."""
 
     def tokens_per_s(self, requests: Sequence[Request]) -> float:
-        """Tokens that were asked for, over the wall time: prefill is in the time, padding nowhere."""
+        """Return the requested tokens over the wall time, prefill included, padding not counted."""
         return sum(request.output_tokens for request in requests) / self.wall_s
 
 
 PARTS = ("schedule", "prepare", "forward", "sample", "publish")
-"""Of a step of our engine, in their order."""
+"""Parts of a step of our engine, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassLoad:
-    """What one forward pass of our engine computes, as cost models count it."""
+    """The load of one forward pass of our engine, as cost models count it."""
 
     prefill_tokens: int
     prefill_pairs: float
-    """Of a prefilled token and one that it attends to."""
+    """Pairs of a prefilled token and one that it attends to."""
     sequences: int
-    """That decode."""
+    """Sequences that decode."""
     held_tokens: int
-    """In the KV cache of these sequences, their new tokens included."""
+    """Tokens in the KV cache of these sequences, their new ones included."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimedStep:
-    """Seconds of each part of one step of our engine, and what it computed."""
+    """The seconds of each part of one step of our engine, and its load."""
 
     load: PassLoad
     parts_s: tuple[float, ...]
-    """In the order of ``PARTS``."""
+    """Seconds in the order of ``PARTS``."""
 
     @property
     def total_s(self) -> float:
-        """All of the step."""
+        """Return the seconds of the whole step."""
         return sum(self.parts_s)
 
 
 class Runner(Protocol):
-    """One engine with its memory, ready to run."""
+    """An engine with its memory, ready to run."""
 
     name: str
 
@@ -91,5 +91,5 @@ class Runner(Protocol):
         ...
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         ...

@@ -1,7 +1,7 @@
-"""Models of random weights for benchmarks: sizes decide speed, not what the numbers say.
+"""Models of random weights for benchmarks: sizes decide speed, not the values.
 
 Nothing is downloaded or written: a model is built in memory, on its device, from a seed. Its tokenizer
-gives every token some bytes, so that turning tokens into text costs what it costs with a real one.
+gives every token some bytes, so that detokenisation costs as much as with a real one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAX_POSITIONS = 8192
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of a Llama."""
+    """The sizes of a Llama."""
 
     vocabulary: int
     hidden: int
@@ -41,7 +41,7 @@ class Shape:
     kv_heads: int
     head_size: int
     tied: bool = False
-    """The output layer uses the embedding's weights."""
+    """True if the output layer uses the embedding's weights."""
 
 
 SHAPES: Mapping[str, Shape] = {
@@ -50,13 +50,13 @@ SHAPES: Mapping[str, Shape] = {
     "0.6b": Shape(151_936, 1024, 3072, 28, 16, 8, 128, tied=True),
     "8b": Shape(128_256, 4096, 14_336, 32, 32, 8, 128),
 }
-"""``0.6b`` has the sizes of Qwen3-0.6B, ``8b`` those of Llama 3.1 8B."""
+"""Shapes by name: ``0.6b`` has the sizes of Qwen3-0.6B, ``8b`` those of Llama 3.1 8B."""
 
 
 def build(name: str, dtype: str = "auto", device: str = "auto") -> LoadedModel:
-    """A model of one of the shapes; the same weights for the same name, type and device.
+    """Return a model of one of the shapes; equal weights for equal name, type and device.
 
-    Raises KeyError for an unknown shape, ValueError for a type or device that is not there.
+    Raises KeyError for an unknown shape, ValueError for a type or device that is not available.
     """
     shape = SHAPES[name]
     where = choose_device(device)
@@ -84,7 +84,7 @@ def build(name: str, dtype: str = "auto", device: str = "auto") -> LoadedModel:
 
 
 def twin(loaded: LoadedModel) -> Any:
-    """The same weights once more, as transformers' own model with its own attention.
+    """Return the same weights as transformers' own model with its own attention.
 
     The tensors are shared, the modules are not: each may be set to another attention.
     """
@@ -96,7 +96,7 @@ def twin(loaded: LoadedModel) -> Any:
 
 
 def served(loaded: LoadedModel) -> LoadedModel:
-    """The same weights as a worker would hold them: on a CPU packed copies."""
+    """Return the same weights as in a worker: on a CPU packed copies."""
     model = twin(loaded)
     model.set_attn_implementation(ATTENTION_NAME)
     packed = pack_linears(model)
@@ -104,7 +104,7 @@ def served(loaded: LoadedModel) -> LoadedModel:
 
 
 def _tokenizer(vocabulary: int) -> Any:
-    """A byte-level vocabulary: 256 bytes, then texts of two bytes, then of three."""
+    """Return a byte-level vocabulary: 256 bytes, then texts of two bytes, then of three."""
     from tokenizers import Tokenizer, decoders, models
 
     characters = byte_characters()
@@ -118,7 +118,7 @@ def _tokenizer(vocabulary: int) -> Any:
 
 
 def parameter_counts(loaded: LoadedModel) -> tuple[int, int, int]:
-    """Of all weights, of those in the layers, and of those of the output layer (tied or not)."""
+    """Return the counts of all weights, of the layers', and of the output layer's (tied or not)."""
     model = loaded.model
     embedding = model.get_input_embeddings().weight
     output = model.get_output_embeddings().weight

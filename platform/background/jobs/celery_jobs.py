@@ -1,11 +1,10 @@
 """Background jobs on Celery: a task for each, beat to send them, Redis for messages and results.
 
-A task is one pass of a job (:mod:`fairserve.platform.background.jobs.passes`). Messages carry
-nothing but the job's name, since its work is in the database: one that is lost is sent again by beat
-at the job's next interval, one that is delivered twice is harmless. So a worker may be killed at any
-point, Redis may lose everything, and several beats may run. A message that nobody took within two
-intervals is dropped, and beat sends none while many are waiting: a queue without workers does not
-grow.
+A task is one pass of a job (:mod:`fairserve.platform.background.jobs.passes`). Messages carry only the
+job's name, because its work is in the database: beat sends a lost one again at the job's next interval,
+and a duplicate is harmless. So a worker may be killed at any point, Redis may lose everything, and
+several beats may run. A message that no worker took within two intervals is dropped, and beat sends none
+while many are waiting: a queue without workers does not grow.
 """
 
 from __future__ import annotations
@@ -34,19 +33,19 @@ logger = logging.getLogger(__name__)
 
 QUEUE = "fairserve"
 TASK = "fairserve.jobs."
-"""Before a job's name: its task."""
+"""Prefix of task names, before the job's name."""
 MOST_WAITING = 100
-"""Messages in the queue, at which beat sends no more."""
+"""Messages in the queue at which beat stops sending."""
 SLICE_S = 30.0
-"""A pass stops after so long, and goes on in the next message."""
+"""Seconds after which a pass stops; the next message continues it."""
 UNSEEN_S = 300
-"""A message that a worker took and never acknowledged is delivered again."""
+"""Seconds after which a message that was taken and not acknowledged is delivered again."""
 RESULTS_S = 3600
-"""Results are kept so long."""
+"""Seconds for which results are kept."""
 
 
 def celery_app(settings: JobSettings, jobs: Mapping[str, Job] = JOBS) -> Celery:
-    """The Celery app of a deployment. Raises ValueError without a Redis."""
+    """Return the Celery app of a deployment. Raises ValueError without a Redis."""
     url = settings.background.redis_url
     if not url:
         raise ValueError("Celery needs a Redis: set FAIRSERVE_REDIS_URL")
@@ -83,25 +82,25 @@ def celery_app(settings: JobSettings, jobs: Mapping[str, Job] = JOBS) -> Celery:
 
 
 class _Process:
-    """What the tasks of one worker process share: made on its first use, after the fork."""
+    """State that the tasks of one worker process share, created at its first use after the fork."""
 
     def __init__(self, settings: JobSettings) -> None:
         self._settings = settings
         self._context: JobContext | None = None
 
     def open(self, **_: Any) -> None:
-        """A worker process begins: nothing of its parent's connections is used."""
+        """Drop what was inherited: a worker process uses no connection of its parent."""
         self._context = None
 
     def close(self, **_: Any) -> None:
-        """It ends."""
+        """Close the connections at the end of the process."""
         if self._context is not None:
             self._context.sessions.kw["bind"].dispose()
             self._context = None
 
     @property
     def context(self) -> JobContext:
-        """Of this process."""
+        """Return the context of this process; create it at the first call."""
         if self._context is None:
             engine = connect(self._settings.db.effective_database_url, pool_size=2)
             self._context = JobContext(
@@ -116,7 +115,7 @@ def _task(job: Job, process: _Process) -> Any:
         try:
             return run_pass(job, process.context, lambda: time.monotonic() >= until_s)
         except JobFailedError:
-            return 0  # kept and logged; its state says when it may run again
+            return 0  # kept and logged; its state has the time of the next attempt
         except (OperationalError, InterfaceError) as error:
             logger.warning("the job %s waits for the database: %s", job.name, type(error).__name__)
             return 0
@@ -126,43 +125,43 @@ def _task(job: Job, process: _Process) -> Any:
 
 
 class BoundedScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
-    """Beat in memory, which sends nothing to a queue that nobody empties.
+    """Beat in memory, which stops sending to a queue that no worker empties.
 
-    It remembers nothing, so all jobs are due when it starts: one that is restarted often would never
-    come to those with long intervals.
+    It stores nothing, so all jobs are due at its start: otherwise jobs with long intervals would never
+    run under a beat that restarts often.
     """
 
     def setup_schedule(self) -> None:
-        """Make the entries."""
+        """Create the entries."""
         super().setup_schedule()
         for entry in self.schedule.values():
             entry.last_run_at = datetime.fromtimestamp(0, UTC)
 
     def apply_async(self, entry: ScheduleEntry, *args: Any, **kwargs: Any) -> Any:
-        """Send a message, unless too many wait already."""
+        """Send a message, unless too many are waiting."""
         with self.app.connection_for_read() as connection:
             waiting = connection.default_channel.client.llen(QUEUE)
         if waiting >= MOST_WAITING:
-            logger.warning("%d messages wait: does a worker run?", waiting)
+            logger.warning("%d messages wait in the queue; check that a worker is running", waiting)
             return None
         return super().apply_async(entry, *args, **kwargs)
 
 
 class JobsOnCelery:
-    """The jobs of a server whose jobs others do."""
+    """The jobs of a server whose jobs Celery's workers run."""
 
     def __init__(self, settings: JobSettings) -> None:
         self._app = celery_app(settings)
-        # Otherwise a request waits 6 s for a connection, also with ``retry=False``.
+        # Without this a request waits 6 s for a connection, also with ``retry=False``.
         self._app.conf.broker_transport_options["max_retries"] = 0
 
     def start(self) -> None:
-        """Beat and the workers are processes of their own."""
+        """Do nothing: beat and the workers are processes of their own."""
 
     def request(self, name: str) -> None:
         """Send a message, so that a worker runs a pass of this job soon.
 
-        Without a Redis that answers the job waits for its next interval.
+        While Redis does not answer, the job waits for its next interval.
         """
         try:
             self._app.send_task(TASK + name, expires=UNSEEN_S, retry=False, ignore_result=True)
@@ -170,5 +169,5 @@ class JobsOnCelery:
             logger.warning("the job %s waits for Redis: %s", name, type(error).__name__)
 
     async def stop(self) -> None:
-        """Nothing of them is in this process."""
+        """Close the connections; the jobs themselves run elsewhere."""
         self._app.close()

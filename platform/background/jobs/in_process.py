@@ -1,4 +1,4 @@
-"""Background jobs inside the server: each in a loop of its own, its passes in a thread."""
+"""Background jobs inside the server: each has a loop of its own and runs its passes in a thread."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class JobsInProcess:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Run all of them, from now on."""
+        """Start all jobs."""
         self._loop = asyncio.get_running_loop()
         for job in self._jobs.values():
             self._tasks.append(asyncio.create_task(self._keep_running(job), name=f"job {job.name}"))
 
     def request(self, name: str) -> None:
-        """Run a pass of this job soon. From any thread; nothing happens before :meth:`start`."""
+        """Run a pass of this job soon. From any thread; without effect before :meth:`start`."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._wanted[name].set)
 
     async def stop(self) -> None:
-        """Stop all; transactions under way are finished."""
+        """Stop all jobs; their current transactions are finished."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -55,7 +55,7 @@ class JobsInProcess:
                 await self._pass(job)
                 away = False
             except JobFailedError:
-                pass  # kept and logged; its state says when it may run again
+                pass  # kept and logged; its state has the time of the next attempt
             except SQLAlchemyError as error:
                 if not away:
                     logger.warning(

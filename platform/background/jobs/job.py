@@ -1,8 +1,8 @@
-"""A background job: a function that does what is due, and may be called again at any time.
+"""A background job: a function that does the work that is due, and may be called at any time.
 
-Every job finds its work in the database, does it in short transactions, and returns how much it did. It
-may be cut off at any point, run by several processes at once, and repeated: what is done twice is done
-once. So it does not matter who runs it: the server itself, or Celery's workers.
+Every job finds its work in the database, does it in short transactions, and returns its amount. It may
+be interrupted at any point, run by several processes at once, and repeated without a second effect. So
+either the server itself or Celery's workers may run it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.key_hash import KeyHasher
 
 Stopping = Callable[[], bool]
-"""Whether to stop after the transaction under way."""
+"""Returns True when a job has to stop after its current transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobContext:
-    """What jobs work with."""
+    """The database, settings and secrets that jobs use."""
 
     sessions: SessionFactory
     settings: JobSettings
@@ -29,14 +29,14 @@ class JobContext:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is done, and how often."""
+    """A job with its interval."""
 
     name: str
     about: str
     interval_s: Callable[[JobSettings], float]
-    """From the end of one pass to the beginning of the next, at least."""
+    """Least seconds from the end of one pass to the begin of the next."""
     run: Callable[[JobContext, Stopping], int]
-    """Does what is due until it is told to stop; returns how much it did."""
+    """Does the work that is due, until it has to stop; returns its amount."""
     rest: float = 10.0
-    """Inside the server, a pass is followed by a rest of so many times its length at least, so that it
-    takes little of a core that also serves calls. 0 for one that mostly waits."""
+    """Least pause after a pass inside the server, as a multiple of the pass's duration, so that the job
+    takes little of a core that also serves calls. 0 for a job that mostly waits."""

@@ -43,7 +43,7 @@ def _export(context: JobContext, stopping: Stopping) -> int:
 _ALL = (
     Job(
         "rollup",
-        "sums the ledger up for usage reports",
+        "sums the ledger for usage reports",
         lambda settings: settings.reporting.usage_rollup_interval_s,
         _roll_up,
     ),
@@ -62,7 +62,7 @@ _ALL = (
     ),
     Job(
         "exports",
-        "makes report exports, and lets them expire",
+        "makes report exports, and deletes expired ones",
         lambda settings: settings.reporting.export_poll_interval_s,
         _export,
         rest=1.0,

@@ -1,8 +1,8 @@
-"""One pass of a job, whoever runs it: what it did, or why it failed, is kept.
+"""One pass of a job; its result or error is stored, whichever process runs it.
 
-A pass that fails is tried again, later and later. A job that failed ``MOST_FAILURES`` times in a row
-counts as dead: it is shown so with its error, until somebody replays it or one of its hourly tries
-succeeds. While the database is away nothing counts as a failure, for nothing could be kept.
+A failed pass is repeated after growing delays. A job that failed ``MOST_FAILURES`` times in a row counts
+as dead: it is shown with its error until an operator replays it or one of its hourly attempts succeeds.
+While the database is down nothing counts as a failure, because nothing could be stored.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ logger = logging.getLogger(__name__)
 MOST_FAILURES = 8
 BACKOFF = Backoff(5.0, 3600.0)
 KEEP_EVERY_S = 60.0
-"""A pass that did nothing is noted so often, so that idle jobs hardly write."""
+"""Least seconds between records of passes without work, so that idle jobs hardly write."""
 
 
 class JobFailedError(Exception):
-    """A pass failed; the state says when to try again."""
+    """A pass failed; the job's state has the time of the next attempt."""
 
 
 def run_pass(
     job: Job, context: JobContext, stopping: Stopping, *, now: Callable[[], datetime] = utc_now
 ) -> int:
-    """Run one pass if the job may run; returns how much it did.
+    """Run one pass if the job is due; return the amount of work done.
 
-    Raises OperationalError while the database is away, and JobFailedError for everything else that went
-    wrong, which is kept and logged then.
+    Raises OperationalError while the database is down, and JobFailedError for every other error, which
+    is stored and logged first.
     """
     before = state_of(context.sessions, job.name)
     if before is not None and not _may_run(before, now()):
@@ -61,15 +61,15 @@ def run_pass(
 
 
 def state_of(sessions: SessionFactory, name: str) -> JobState | None:
-    """How a job fares; None if it never ran."""
+    """Return the state of a job; None if it never ran."""
     with sessions() as session:
         return read_only(session).get(JobState, name)
 
 
 def replay(session: Session, name: str) -> JobState | None:
-    """Let a job run at once that waits after failures, or is dead. Its last error stays to be read.
+    """Let a failing or dead job run at once. Its last error stays readable.
 
-    The caller commits. Returns how it fares; None if it never ran.
+    The caller commits. Returns the state; None if the job never ran.
     """
     state = session.get(JobState, name, with_for_update=True)
     if state is not None:
@@ -78,7 +78,7 @@ def replay(session: Session, name: str) -> JobState | None:
 
 
 def retry_at(state: JobState) -> datetime | None:
-    """When a job that failed is tried again; None: it did not fail."""
+    """Return the time of a failed job's next attempt; None if it did not fail."""
     if not state.failures or state.failed_at is None:
         return None
     return state.failed_at + timedelta(seconds=BACKOFF.pause_s(state.failures))

@@ -1,4 +1,4 @@
-"""What ``/admin/jobs`` says."""
+"""Answers of ``/admin/jobs``."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from fairserve.platform.background.jobs.passes import retry_at
 from fairserve.platform.db.jobs import JobState
 
 Health = Literal["fine", "failing", "dead", "late", "new"]
-"""late: it has not run for far longer than its interval: nobody seems to run it; new: it never ran."""
+"""late: the last run is far longer ago than its interval, its runner may be down; new: it never ran."""
 
 
 class JobOut(BaseModel):
-    """A background job, and how it fares."""
+    """A background job and its state."""
 
     name: str
     about: str
     health: Health
     interval_s: float
     succeeded_at: datetime | None
-    """When a pass of it ended well, to the minute."""
+    """End of its last successful pass, to the minute."""
     took_s: float | None
     done: int
-    """What that pass did: rows, profiles, deliveries, files; the rollup does not count."""
+    """Work of that pass: rows, profiles, deliveries, files; always 0 for the rollup."""
     failures: int
-    """Passes in a row that failed."""
+    """Failed passes in a row."""
     failed_at: datetime | None
     retry_at: datetime | None
     error: str
-    """Of the last pass that failed."""
+    """Error of the last failed pass."""
     dead_at: datetime | None
 
     @classmethod
     def of(cls, job: Job, interval_s: float, state: JobState | None, now: datetime) -> Self:
-        """As the API shows it."""
+        """Return the job as the API shows it."""
         if state is None:
             state = JobState(name=job.name, done=0, failures=0, error="")
         return cls(

@@ -1,16 +1,16 @@
-"""Which ends of budgets have been reached, found when the ledger writes the calls that reach them.
+"""Detection of budget limits that were reached, when the ledger writes the calls that reach them.
 
-Control knows what a budget has spent, in memory, and tells nobody but the caller of the next call; a
-soft end that only warns leaves no trace at all. So it is found in the database: what the holder has
-spent in its period (:mod:`fairserve.platform.reporting.usage.period_spending`) against its contract.
-A refusal for a spent budget tells it, too.
+Control holds the spending of a budget in memory and reports it only to the caller of the next call; a
+soft limit that only warns leaves no trace. So the database is asked: the spending of the holder in its
+period (:mod:`fairserve.platform.reporting.usage.period_spending`) is compared with its quota. A
+rejection for a spent budget counts, too.
 
-Cost, only for tenants that are told of budgets: two look-ups a batch, and a sum per holder when it is
-met first, once a minute while it spends (less often where a sum takes long), and when what was added
-since the last sum may have reached an end. What is remembered decides only when to ask; that is why a
-replay, a rollback or another server cannot make a wrong event.
+Cost, only for tenants with an endpoint for budgets: two queries a batch, and a sum per holder at its
+first call, then once a minute while it spends (less often if a sum takes long), and when the spending
+since the last sum may have reached a limit. The memory decides only when to ask; therefore a replay, a
+rollback or another server cannot cause a wrong event.
 
-Weakness: with several servers an end is told up to a minute late, and only when the holder calls again.
+Weakness: with several servers the event is up to a minute late, and needs a further call of the holder.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from fairserve.throttling.periods import parse_duration
 
 CHECK_S = 60.0
 REST = 20
-"""A sum is followed by a rest of so many times its length, unless an end may have been reached."""
+"""Pause after a sum, as a multiple of its duration, unless a limit may have been reached."""
 MAX_HOLDERS = 10_000
-"""Remembered; who was not met for longest is forgotten, and summed anew."""
+"""Holders in memory; the least recently seen one is dropped, and summed anew later."""
 _IDS = 500
 
 End = Literal["soft", "hard"]
 _REFUSED: Mapping[str, End] = {"contract_budget": "hard", "contract_soft_budget": "soft"}
 _SCOPE_OF = {"tenant": "tenant", "app": "app", "app_user": "user", "user": "user"}
-"""What refusals call the holders."""
+"""Names that rejections use for the holders."""
 
 
 class _Budget(NamedTuple):
@@ -60,7 +60,7 @@ class _Budget(NamedTuple):
 
 @dataclass(slots=True)
 class _Met:
-    """What a batch says of one budget."""
+    """A batch's calls under one budget."""
 
     limits: dict[End, int]
     last: CallRecord
@@ -70,15 +70,15 @@ class _Met:
 
 @dataclass(slots=True)
 class _Known:
-    """What is remembered of one budget: its last sum, with what was added since."""
+    """Memory of one budget: its last sum, and the spending since."""
 
     spent: int
     next_s: float
-    """When to ask again at the latest."""
+    """Latest time of the next sum."""
 
 
 class BudgetWatch:
-    """Finds ends that are reached. One at a time: it belongs to the ledger's thread."""
+    """Detects reached limits. Not thread-safe: it belongs to the ledger's thread."""
 
     def __init__(self, currency: str, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._currency = currency
@@ -88,8 +88,8 @@ class BudgetWatch:
     def reached(
         self, session: Session, calls: Sequence[CallRecord], anonymous: Collection[str], now: float
     ) -> list[Event]:
-        """The ends that these calls, written in this transaction, have reached, except those that are
-        events already. ``anonymous``: ids of calls whose users were erased, and so hold nothing.
+        """Return the limits that these calls, written in this transaction, have reached, without those
+        that have an event already. ``anonymous``: ids of calls of erased users, which count for nobody.
         """
         found = _met(session, calls, anonymous, now)
         ids = {
@@ -97,10 +97,10 @@ class BudgetWatch:
             for budget, met in found.items()
             for end, limit in met.limits.items()
         }
-        told = _existing(session, list(ids.values()))
+        existing = _existing(session, list(ids.values()))
         events = []
         for budget, met in found.items():
-            open_ends = [end for end in met.limits if ids[budget, end] not in told]
+            open_ends = [end for end in met.limits if ids[budget, end] not in existing]
             if not open_ends:
                 continue
             least = min(met.limits[end] for end in open_ends)
@@ -115,7 +115,7 @@ class BudgetWatch:
     def _spent(
         self, session: Session, budget: _Budget, added: int, least: int, ask: bool
     ) -> int | None:
-        """What was spent, if it is worth a sum; None if not, or if nobody knows now."""
+        """Return the spending; None if a sum is not worth it, or not available now."""
         began_s = self._monotonic_s()
         known = self._known.get(budget)
         if known is not None:
@@ -163,7 +163,7 @@ class BudgetWatch:
 def _met(
     session: Session, calls: Sequence[CallRecord], anonymous: Collection[str], now: float
 ) -> dict[_Budget, _Met]:
-    """The budgets that these calls fall under, in periods that are not over."""
+    """Return the budgets of these calls, in periods that are not over."""
     telling = [call for call in calls if call.cost > 0 or call.refusal_reason in _REFUSED]
     contracts = _contracts(session, telling)
     found: dict[_Budget, _Met] = {}
@@ -189,7 +189,7 @@ def _met(
 
 
 def _contracts(session: Session, calls: Sequence[CallRecord]) -> dict[Holder, Contract]:
-    """Those with a budget that these calls may fall under."""
+    """Return the quotas with a budget that these calls may count against."""
     if not calls:
         return {}
     users = sorted({_user(call) for call in calls})
@@ -211,7 +211,7 @@ def _contracts(session: Session, calls: Sequence[CallRecord]) -> dict[Holder, Co
 def _held(
     contracts: Mapping[Holder, Contract], call: CallRecord, anonymous: bool
 ) -> Iterator[tuple[Holder, Contract]]:
-    """The holders of budgets that a call falls under; a user's own replaces the one of each user."""
+    """Yield the holders of a call's budgets; a user's own replaces the one of each user."""
     tenant, app, user = call.tenant, call.app, _user(call)
     for holder in (Holder(tenant, "tenant"), Holder(tenant, "app", app)):
         if holder in contracts:

@@ -50,7 +50,7 @@ class Claimed:
     attempts: int
     """Attempts at this delivery, including this one."""
     failing: bool
-    """Whether the last attempt at its endpoint failed."""
+    """True if the last attempt at its endpoint failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ def _take(
 def record(
     sessions: SessionFactory, claimed: Claimed, outcome: Outcome, now: datetime, max_attempts: int
 ) -> None:
-    """Store the outcome of an attempt. A lost lease makes this change nothing."""
+    """Store the outcome of an attempt; change nothing if the lease is lost."""
     with sessions.begin() as session:
         endpoint = session.get(
             WebhookEndpoint, claimed.endpoint_id, with_for_update={"key_share": True}

@@ -1,9 +1,9 @@
-"""Sends what is due: at least once, under the same id, by any number of processes.
+"""Delivery of webhooks: at least once, under the same id, by any number of processes.
 
-A plain function for a thread or a task. Inside it an event loop sends some deliveries at a time; each
-is taken, sent and recorded by itself, so that a slow receiver holds up no other, and receivers that
-fail have half of the places at most. A process may be killed at any point: what it had taken is due
-again when its lease is over, and receivers tell what they have by ``webhook-id``.
+A plain function for a thread or a task. Inside it an event loop sends several deliveries at a time; each
+is claimed, sent and recorded by itself, so that a slow receiver delays no other, and failing receivers
+have at most half of the slots. A process may be killed at any point: its deliveries are due again when
+their leases expire, and receivers recognise repetitions by ``webhook-id``.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ SLOTS = 16
 """Deliveries that a process sends at a time."""
 FAILING_SLOTS = SLOTS // 2
 NAME_THREADS = 4 * SLOTS
-"""A look-up cannot be stopped: one that takes longer than its delivery may keeps its thread."""
-LOOK_S = 0.2
-"""How often a process that sends looks for more, and whether it is to stop."""
+"""Threads for name lookups. A lookup cannot be stopped: a slow one occupies its thread."""
+POLL_INTERVAL_S = 0.2
+"""Seconds between checks for due deliveries and for the end."""
 
 
 def deliver_due(
@@ -41,11 +41,11 @@ def deliver_due(
     now: Callable[[], datetime] = utc_now,
     resolve: Resolve = system_resolve,
 ) -> int:
-    """Send everything that is due, and return how many attempts that were.
+    """Send all due deliveries, and return the number of attempts.
 
-    Returns early, with what is under way given back, when ``stopping`` says so. Raises SQLAlchemyError
-    where the database fails; what was taken is due again when its lease is over. Not for a thread with
-    a running event loop.
+    Returns early when ``stopping`` returns True, and releases the deliveries in progress. Raises
+    SQLAlchemyError if the database fails; claimed deliveries are due again when their leases expire. Not
+    for a thread with a running event loop.
     """
     return asyncio.run(_Deliverer(sessions, settings, hasher, stopping, now, resolve).run())
 
@@ -68,12 +68,12 @@ class _Deliverer:
         self._max_attempts = settings.webhook_max_attempts
         self._guard = guard_of(settings, resolve)
         self._lease = timedelta(seconds=2 * self._timeout_s + 1)
-        # Names that take long to look up must not hold up the database.
+        # Slow name lookups must not delay the database.
         self._names = ThreadPoolExecutor(NAME_THREADS, thread_name_prefix="webhook names")
         self._running: dict[asyncio.Task[None], Claimed] = {}
 
     async def run(self) -> int:
-        """Until nothing is due any more."""
+        """Send until nothing is due."""
         tried = 0
         try:
             while not self._stopping():
@@ -109,9 +109,9 @@ class _Deliverer:
         )
 
     async def _some(self) -> None:
-        """Wait for the first that is through, or a moment. Raises what one of them raised."""
+        """Wait for the first delivery to finish, or a moment. Raises the error of a delivery."""
         done, _ = await asyncio.wait(
-            self._running, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED
+            self._running, timeout=POLL_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED
         )
         for task in done:
             del self._running[task]
@@ -133,7 +133,7 @@ class _Deliverer:
 
 
 def guard_of(settings: BackgroundSettings, resolve: Resolve = system_resolve) -> Guard:
-    """The guard that these settings ask for."""
+    """Return the guard for these settings."""
     return Guard(
         allow_http=settings.webhook_allow_http,
         allowed=settings.webhook_allowed_networks,

@@ -1,7 +1,6 @@
 """``/v1/webhooks`` for tenants (and admins who name one), ``/admin/webhooks`` for operators.
 
-A signing secret is in the answer to the request that made it, and nowhere else; such answers are not to
-be cached.
+A signing secret is only in the answer to the request that created it; such answers must not be cached.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ router = APIRouter()
 Named = Annotated[TenantQuery, Query()]
 
 _looking_up = BoundedSemaphore(4)
-"""Names that take long to look up must not hold all threads of the API."""
+"""Slow name lookups must not occupy all threads of the API."""
 
 
 def _webhooks(request: Request, session: WriteSession, principal: TenantPrincipal) -> Webhooks:
@@ -65,7 +64,7 @@ def create_webhook(
     response: Response,
     _: Named,
 ) -> WebhookWithSecret:
-    """Register a URL; the answer shows its signing secret, once."""
+    """Register a URL; only this answer contains its signing secret."""
     _check(request, body.url)
     webhooks = _webhooks(request, session, principal)
     return _with_secret(webhooks, *webhooks.create(body), response)
@@ -75,14 +74,14 @@ def create_webhook(
 def list_webhooks(
     webhooks: ReadableWebhooks, query: Annotated[TenantPaging, Query()]
 ) -> Page[WebhookOut]:
-    """The tenant's webhooks, oldest first."""
+    """List the tenant's webhooks, oldest first."""
     items, total = webhooks.page(query.limit, query.offset)
     return Page(items=items, total=total, limit=query.limit, offset=query.offset)
 
 
 @router.get("/v1/webhooks/{webhook_id}")
 def read_webhook(webhook_id: str, webhooks: ReadableWebhooks, _: Named) -> WebhookOut:
-    """One webhook."""
+    """Return one webhook."""
     return webhooks.describe(webhooks.get(webhook_id))
 
 
@@ -104,7 +103,7 @@ def change_webhook(
 
 @router.delete("/v1/webhooks/{webhook_id}")
 def delete_webhook(webhook_id: str, webhooks: WritableWebhooks, _: Named) -> WebhookOut:
-    """Delete it, with its deliveries."""
+    """Delete a webhook with its deliveries."""
     return webhooks.delete(webhook_id)
 
 
@@ -112,7 +111,7 @@ def delete_webhook(webhook_id: str, webhooks: WritableWebhooks, _: Named) -> Web
 def rotate_secret(
     webhook_id: str, webhooks: WritableWebhooks, response: Response, _: Named
 ) -> WebhookWithSecret:
-    """A new signing secret, shown once; for a day messages are signed with the old one, too."""
+    """Create a new signing secret; for a day messages are signed with the old one, too."""
     return _with_secret(webhooks, *webhooks.rotate(webhook_id), response)
 
 
@@ -126,7 +125,7 @@ def send_test(webhook_id: str, webhooks: WritableWebhooks, _: Named) -> QueuedOu
 def list_deliveries(
     webhook_id: str, webhooks: ReadableWebhooks, query: Annotated[DeliveriesQuery, Query()]
 ) -> Page[DeliveryOut]:
-    """What was sent, is to be sent, or was given up; newest first."""
+    """List deliveries, newest first."""
     rows, total = webhooks.deliveries(webhook_id, query.state, query.limit, query.offset)
     items = [_delivery(delivery, type_) for delivery, type_, _ in rows]
     return Page(items=items, total=total, limit=query.limit, offset=query.offset)
@@ -138,21 +137,21 @@ def list_deliveries(
 def replay_delivery(
     webhook_id: str, event_id: str, webhooks: WritableWebhooks, _: Named
 ) -> QueuedOut:
-    """Send an event again that was delivered or given up, with all attempts."""
+    """Send a delivered or dead event again, with all attempts."""
     webhooks.replay(webhook_id, event_id)
     return QueuedOut(event_id=event_id)
 
 
 @router.post("/v1/webhooks/{webhook_id}/replay", status_code=status.HTTP_202_ACCEPTED)
 def replay_dead(webhook_id: str, webhooks: WritableWebhooks, _: Named) -> ReplayOut:
-    """Send again all that was given up."""
+    """Send all dead deliveries again."""
     replayed, left = webhooks.replay_dead(webhook_id)
     return ReplayOut(replayed=replayed, left=left)
 
 
 @router.get("/admin/webhooks/dead", dependencies=[Depends(require_admin)])
 def list_dead(session: ReadSession, query: Annotated[DeadQuery, Query()]) -> Page[DeadDeliveryOut]:
-    """What was given up, of all tenants, the last first."""
+    """List the dead deliveries of all tenants, the last first."""
     rows, total = repository.dead(session, query.limit, query.offset)
     items = [
         DeadDeliveryOut(
@@ -166,7 +165,7 @@ def list_dead(session: ReadSession, query: Annotated[DeadQuery, Query()]) -> Pag
 
 
 def _check(request: Request, url: str) -> None:
-    """Before anything is asked of the database: looking up a name can take long."""
+    """Check a URL before the transaction begins, because a name lookup can take long."""
     settings: BackgroundSettings = request.app.state.settings.background
     if not _looking_up.acquire(blocking=False):
         raise UnavailableError(

@@ -1,4 +1,4 @@
-"""The names of what tenants can be told of."""
+"""Types of the events that tenants can subscribe to."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from typing import Literal, get_args
 EventType = Literal["interaction.finished", "budget.reached", "calls.throttled"]
 TYPES: tuple[EventType, ...] = get_args(EventType)
 TEST = "webhook.test"
-"""Sent when somebody asks for it, whatever an endpoint is told of."""
+"""Type of a test event, which is sent on request, whatever an endpoint subscribes to."""

@@ -1,12 +1,12 @@
-"""Where webhooks may go: to public addresses, and to those that the operator allows.
+"""Guard against requests to internal hosts: webhooks go to public addresses and to allowed networks.
 
-A tenant chooses the URL and the server sends the request, so without this it would reach what only the
-server can reach (SSRF). The URL is taken apart by the library that sends the request, the host is looked
-up here, every address that it has must be allowed, and the connection goes to the very addresses that
-were checked: a name that answers otherwise the next time (DNS rebinding) gains nothing. It is checked
+A tenant chooses the URL and the server sends the request, so without this it could reach what only the
+server can reach (SSRF). The URL is parsed by the library that sends the request, the host is resolved
+here, every address of it must be allowed, and the connection goes to the very addresses that were
+checked: a name that resolves differently the next time (DNS rebinding) gains nothing. The check runs
 when an endpoint is set and again at each attempt.
 
-Weakness: a public address may belong to the operator's own gateway, which only its firewall knows.
+Weakness: a public address may belong to the operator's own gateway, which only its firewall can know.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from fairserve.platform.db.webhooks import URL_CHARS
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
 Resolve = Callable[[str, int], Sequence[str]]
-"""The addresses of a host, for a port; blocks. Raises OSError where it has none."""
+"""Returns the addresses of a host, for a port; blocks. Raises OSError if it has none."""
 
 _GLOBAL_UNICAST = IPv6Network("2000::/3")
 _NAT64 = IPv6Network("64:ff9b::/96")
 _NOT_PUBLIC: tuple[Network, ...] = (
-    # What Python's lists of special networks did not have in all versions.
+    # Networks that some versions of Python's lists of special networks lack.
     IPv4Network("192.88.99.0/24"),
     IPv6Network("3fff::/20"),
 )
@@ -44,16 +44,16 @@ _PRINTABLE = re.compile(r"[!-\[\]-~]+")
 """ASCII without space and backslash, which libraries read differently."""
 _NAME = re.compile(r"[\w.-]+", re.ASCII)
 _ENDS_IN_NUMBER = re.compile(r"(.*\.)?(0[xX][0-9a-fA-F]*|[0-9]+)\.?")
-"""Hosts that some libraries take for IPv4 addresses: decimal, octal, hexadecimal, shortened."""
+"""Hosts that some libraries parse as IPv4 addresses: decimal, octal, hexadecimal, shortened."""
 
 
 class UnsafeUrlError(ValueError):
-    """Webhooks may not go there; the text says what was wrong and what is allowed."""
+    """The URL is not allowed; the text names the problem and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A URL that may be sent to, and the addresses that were checked."""
+    """An allowed URL, and the addresses that were checked."""
 
     url: URL
     host: str
@@ -62,7 +62,7 @@ class Target:
 
 
 def system_resolve(host: str, port: int) -> list[str]:
-    """What the system's resolver says."""
+    """Return the addresses that the system's resolver finds."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
@@ -82,13 +82,13 @@ class Guard:
         self._resolve = resolve
 
     def check(self, text: str) -> Target:
-        """What the URL leads to. Blocks for the look-up of its host. Raises UnsafeUrlError."""
+        """Return the target of a URL. Blocks while its host is resolved. Raises UnsafeUrlError."""
         url, host, port = self._parts(text)
         addresses = self._addresses(host, port)
         if not addresses:
             raise UnsafeUrlError(f"{host} (port {port}) has no address that can be looked up")
         if not all(self._may_be_sent_to(address) for address in addresses):
-            # Which address it is would tell strangers of names inside.
+            # The address itself would reveal internal names to strangers.
             raise UnsafeUrlError(
                 f"{host} (port {port}) has an address that is not public; allowed: hosts with public"
                 " addresses only, and networks that the operator allows"
@@ -117,7 +117,7 @@ class Guard:
             url = URL(text)
             scheme, host, port = url.scheme, url.host, url.port
         except ValueError:
-            raise UnsafeUrlError(f"it cannot be read; allowed: {allowed}") from None
+            raise UnsafeUrlError(f"it cannot be parsed; allowed: {allowed}") from None
         if scheme not in self._schemes:
             raise UnsafeUrlError(f"its scheme is {scheme!r}; allowed: {allowed}")
         if "@" in url.raw_authority:
@@ -150,7 +150,7 @@ class Guard:
 
 
 def is_public(address: Address) -> bool:
-    """Whether packets to it leave for the internet, whatever way it is written."""
+    """Return whether packets to an address leave for the internet, in whichever form it is written."""
     inner = _within(address)
     if inner:
         return all(is_public(each) for each in inner)
@@ -169,7 +169,7 @@ def is_public(address: Address) -> bool:
 
 
 def _within(address: Address) -> tuple[IPv4Address, ...]:
-    """IPv4 addresses that an IPv6 address is a form of: mapped, 6to4, Teredo, NAT64."""
+    """Return the IPv4 addresses that an IPv6 address embeds: mapped, 6to4, Teredo, NAT64."""
     if isinstance(address, IPv4Address):
         return ()
     if address.ipv4_mapped is not None:

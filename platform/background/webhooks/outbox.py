@@ -1,9 +1,9 @@
-"""Writes events, with their deliveries, in the very transaction that writes the ledger's rows.
+"""Outbox of webhook events: they are written in the transaction that writes the ledger's rows.
 
-So an event is there if and only if its rows are. Records that the journal brings again give the same
-events, which are there already and stay as they are. Where no tenant has an endpoint it costs one
-look-up for the whole batch. Nothing is told that ended before an endpoint was set, or so long ago that
-its event may have been deleted.
+So an event exists if and only if its rows do. A replay of the journal produces the same events, which
+exist already and stay unchanged. A batch without any tenant that has an endpoint costs one query. There
+are no events for what ended before an endpoint was set, or so long ago that its event may have been
+deleted.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint, Web
 logger = logging.getLogger(__name__)
 
 MAX_PENDING = 10_000
-"""Deliveries of one endpoint that wait; beyond it the oldest are dead."""
+"""Pending deliveries of one endpoint; beyond it the oldest are dead."""
 OVERFLOW = f"more than {MAX_PENDING} deliveries were pending"
 _ROWS = 500
 
 Endpoints = Mapping[str, Sequence[WebhookEndpoint]]
-"""Enabled ones, by tenant."""
+"""Enabled endpoints by tenant."""
 
 
 class Outbox:
-    """Belongs to the ledger's thread."""
+    """Writes events. Belongs to the ledger's thread."""
 
     def __init__(self, settings: BackgroundSettings, currency: str) -> None:
         self._retention = timedelta(days=settings.webhook_retention_days)
@@ -50,8 +50,9 @@ class Outbox:
         calls: Sequence[tuple[CallRecord, CallRecord]],
         runs: Sequence[tuple[InteractionRecord, InteractionRecord]],
     ) -> None:
-        """Write the events of records that this transaction has written: each as the journal has it, and
-        as it may be told, which differ where a user was erased. The caller commits.
+        """Write the events of the records of this transaction. The caller commits.
+
+        Each record is a pair: the journal's, and the one to publish, which differ for an erased user.
         """
         tenants = {call.tenant for call, _ in calls} | {run.tenant for run, _ in runs}
         endpoints = _enabled(session, tenants)
@@ -78,7 +79,7 @@ class Outbox:
             for tenant, found in endpoints.items()
         }
         oldest = (now - self._retention).timestamp()
-        told = [
+        relevant = [
             (original, each)
             for original, each in calls
             if each.tenant in wanted and each.ended_at >= oldest
@@ -90,11 +91,11 @@ class Outbox:
         ]
         refused = (
             each
-            for _, each in told
+            for _, each in relevant
             if each.outcome == "refused" and "calls.throttled" in wanted[each.tenant]
         )
         events += _throttled(refused)
-        spending = [pair for pair in told if "budget.reached" in wanted[pair[1].tenant]]
+        spending = [pair for pair in relevant if "budget.reached" in wanted[pair[1].tenant]]
         if spending:
             events += self._budgets.reached(
                 session,
@@ -106,8 +107,9 @@ class Outbox:
 
 
 def write(session: Session, events: Sequence[Event], endpoints: Endpoints, now: datetime) -> None:
-    """Write those that are new and that an endpoint wants, each with its deliveries; they are due at
-    once. The endpoints are locked, or nobody else writes. The caller commits.
+    """Write new events that an endpoint subscribes to, each with its deliveries, which are due at once.
+
+    The endpoints are locked, or there is no other writer. The caller commits.
     """
     takers = {
         event.id: [
@@ -115,7 +117,7 @@ def write(session: Session, events: Sequence[Event], endpoints: Endpoints, now: 
         ]
         for event in events
     }
-    # In one order, so that no two writers wait in a ring.
+    # In one order, so that writers cannot deadlock.
     rows = [
         {
             "id": event.id,
@@ -152,7 +154,7 @@ def write(session: Session, events: Sequence[Event], endpoints: Endpoints, now: 
 
 
 def bound_pending(session: Session, endpoint_id: str, now: datetime) -> None:
-    """Give up the oldest of an endpoint's pending deliveries where they are too many."""
+    """Mark the oldest pending deliveries of an endpoint as dead beyond ``MAX_PENDING``."""
     pending = (WebhookDelivery.endpoint_id == endpoint_id, WebhookDelivery.state == "pending")
     number = session.scalar(select(func.count(WebhookDelivery.event_id)).where(*pending)) or 0
     if number <= MAX_PENDING:
@@ -172,7 +174,7 @@ def bound_pending(session: Session, endpoint_id: str, now: datetime) -> None:
 
 
 def _enabled(session: Session, tenants: Collection[str]) -> dict[str, list[WebhookEndpoint]]:
-    """The enabled endpoints of tenants, locked against their deletion."""
+    """Return the enabled endpoints of tenants, locked against their deletion."""
     found: dict[str, list[WebhookEndpoint]] = {}
     statement = (
         select(WebhookEndpoint)
@@ -186,7 +188,7 @@ def _enabled(session: Session, tenants: Collection[str]) -> dict[str, list[Webho
 
 
 def _throttled(refused: Iterable[CallRecord]) -> list[Event]:
-    """One event for each tenant, app, reason and minute: of the first refusal."""
+    """Return one event for each tenant, app, reason and minute: that of the first rejection."""
     first: dict[tuple[Any, ...], CallRecord] = {}
     for call in refused:
         key = (call.tenant, *throttled_key(call))
@@ -203,7 +205,7 @@ def _wants(endpoint: WebhookEndpoint, event: Event) -> bool:
 
 
 def _insert_new(session: Session, rows: Sequence[dict[str, Any]]) -> Sequence[str]:
-    """Insert events; returns the ids of those that were not there."""
+    """Insert events; return the ids of new ones."""
     table = WebhookEvent.__table__
     assert isinstance(table, Table)
     insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert

@@ -1,4 +1,4 @@
-"""Queries on endpoints and deliveries. Every one that serves a tenant is scoped to it."""
+"""Queries on endpoints and deliveries. Every query for a tenant is restricted to that tenant."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Row = tuple[WebhookDelivery, str, str]
 def get(
     session: Session, tenant_id: str, endpoint_id: str, *, lock: bool = False
 ) -> WebhookEndpoint | None:
-    """The tenant's endpoint; ``lock`` keeps other writers off it."""
+    """Return the tenant's endpoint; ``lock`` keeps other writers off it."""
     statement = select(WebhookEndpoint).where(
         WebhookEndpoint.id == endpoint_id, WebhookEndpoint.tenant_id == tenant_id
     )
@@ -30,13 +30,13 @@ def get(
 
 
 def count(session: Session, tenant_id: str) -> int:
-    """How many endpoints a tenant has."""
+    """Return the number of a tenant's endpoints."""
     statement = select(func.count(WebhookEndpoint.id)).where(WebhookEndpoint.tenant_id == tenant_id)
     return session.scalar(statement) or 0
 
 
 def page(session: Session, tenant_id: str, limit: int, offset: int) -> Sequence[WebhookEndpoint]:
-    """A tenant's endpoints, oldest first."""
+    """Return a tenant's endpoints, oldest first."""
     return session.scalars(
         select(WebhookEndpoint)
         .where(WebhookEndpoint.tenant_id == tenant_id)
@@ -47,14 +47,14 @@ def page(session: Session, tenant_id: str, limit: int, offset: int) -> Sequence[
 
 
 def delivery(session: Session, endpoint_id: str, event_id: str) -> WebhookDelivery | None:
-    """One delivery of an endpoint, locked."""
+    """Return one delivery of an endpoint, locked."""
     return session.get(WebhookDelivery, (endpoint_id, event_id), with_for_update=True)
 
 
 def deliveries(
     session: Session, endpoint_id: str, state: DeliveryState | None, limit: int, offset: int
 ) -> tuple[list[Row], int]:
-    """Deliveries of an endpoint, newest first, and how many there are."""
+    """Return deliveries of an endpoint, newest first, and their number."""
     conditions = [WebhookDelivery.endpoint_id == endpoint_id]
     if state is not None:
         conditions.append(WebhookDelivery.state == state)
@@ -66,7 +66,7 @@ def deliveries(
 
 
 def dead(session: Session, limit: int, offset: int) -> tuple[list[Row], int]:
-    """All tenants' dead deliveries, the one given up last first, and how many there are."""
+    """Return all tenants' dead deliveries, the last first, and their number."""
     conditions = [WebhookDelivery.state == "dead"]
     order = (
         WebhookDelivery.settled_at.desc(),
@@ -80,12 +80,12 @@ def dead(session: Session, limit: int, offset: int) -> tuple[list[Row], int]:
 
 
 def count_deliveries(session: Session, *conditions: ColumnElement[bool]) -> int:
-    """How many deliveries there are of which this holds."""
+    """Return the number of deliveries that meet the conditions."""
     return session.scalar(select(func.count(WebhookDelivery.event_id)).where(*conditions)) or 0
 
 
 def replay_dead(session: Session, endpoint_id: str, now: datetime, limit: int) -> int:
-    """Make an endpoint's dead deliveries pending again, oldest first; returns how many."""
+    """Make an endpoint's dead deliveries pending again, oldest first; return their number."""
     oldest = (
         select(WebhookDelivery.event_id)
         .where(WebhookDelivery.endpoint_id == endpoint_id, WebhookDelivery.state == "dead")
@@ -105,7 +105,7 @@ def replay_dead(session: Session, endpoint_id: str, now: datetime, limit: int) -
 
 
 def queued_again(now: datetime) -> dict[str, object]:
-    """The columns of a delivery that begins anew."""
+    """Return the columns of a delivery that is queued again."""
     return {
         "state": "pending",
         "attempts": 0,

@@ -1,4 +1,4 @@
-"""What has been delivered, or was given up, goes after its retention, and its event with it."""
+"""Deletion of settled deliveries after their retention, and of events without any."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ _KEYS = 500
 
 
 def delete_old(session: Session, before: datetime, *, max_rows: int = 5_000) -> int:
-    """Delete deliveries that were settled before a time, those that nobody took since (their endpoint is
-    disabled), and events without any. At most ``max_rows`` of each. Returns how many; call it again, in
-    a new transaction, until that is 0.
+    """Delete old deliveries and events, at most ``max_rows`` of each; return their number.
+
+    Old are deliveries that were settled before a time, those that were due before it and never sent
+    (their endpoint is disabled), and events without deliveries. Call it again, in a new transaction,
+    until it returns 0.
     """
     key = (WebhookDelivery.endpoint_id, WebhookDelivery.event_id)
     old = or_(
@@ -25,7 +27,7 @@ def delete_old(session: Session, before: datetime, *, max_rows: int = 5_000) -> 
     deliveries = [tuple(row) for row in session.execute(select(*key).where(old).limit(max_rows))]
     for start in range(0, len(deliveries), _KEYS):
         part = deliveries[start : start + _KEYS]
-        # Looked at again: one may have been replayed meanwhile.
+        # The condition is repeated: a delivery may have been replayed meanwhile.
         session.execute(
             delete(WebhookDelivery).where(tuple_(*key).in_(part), old),
             execution_options={"synchronize_session": False},

@@ -18,7 +18,7 @@ DELAYS_S = (5, 30, 120, 600, 1800, 3600, 3 * 3600, 6 * 3600, 12 * 3600)
 JITTER = 0.1
 
 PAUSE_AFTER_FAILURES = 5
-"""Failures of an endpoint in a row."""
+"""Failures in a row after which an endpoint pauses."""
 PAUSES = Backoff(30.0, 600.0)
 
 

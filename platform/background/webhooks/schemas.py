@@ -1,4 +1,4 @@
-"""Bodies, queries and answers of ``/v1/webhooks``."""
+"""Requests and answers of ``/v1/webhooks``."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class WebhookCreate(Strict):
     """A new endpoint."""
 
     url: Url
-    """Where to: https, and a host with public addresses only."""
+    """Target of the deliveries: https, and a host with public addresses only."""
     events: Types
     description: Description = ""
     enabled: bool = True
 
 
 class WebhookPatch(Strict):
-    """Changes of an endpoint; what is left out, or null, stays."""
+    """Changes of an endpoint; omitted or null fields stay unchanged."""
 
     url: Url | None = None
     events: Types | None = None
@@ -40,7 +40,7 @@ class WebhookPatch(Strict):
 
 
 class DeliveriesQuery(TenantPaging):
-    """Which deliveries of an endpoint; all states by default."""
+    """Filters of an endpoint's deliveries; all states by default."""
 
     state: DeliveryState | None = None
 
@@ -59,16 +59,16 @@ class WebhookOut(BaseModel):
     description: str
     enabled: bool
     disabled_reason: str | None
-    """Why the platform disabled it."""
+    """Reason for which the platform disabled it."""
     failures: int
-    """Attempts that failed since the last one that did not."""
+    """Failed attempts since the last successful one."""
     rests_until: datetime | None
-    """After many failures in a row nothing is sent until then."""
+    """End of a pause after many failures in a row."""
     secret_version: int
     secret_outdated: bool
-    """Made under an earlier secret key of the platform: rotate it before that is taken away."""
+    """True if an earlier secret key of the platform made it: rotate it before that key is removed."""
     previous_secret_until: datetime | None
-    """Until then the secret before signs, too."""
+    """Time until which the previous secret signs, too."""
     created_at: datetime
 
 
@@ -88,14 +88,14 @@ class DeliveryOut(BaseModel):
     attempts: int
     next_attempt_at: datetime | None
     last_status: int | None
-    """Of the receiver's last answer."""
+    """HTTP status of the receiver's last answer."""
     last_error: str | None
     created_at: datetime
     delivered_at: datetime | None
 
 
 class DeadDeliveryOut(DeliveryOut):
-    """One that was given up, of any tenant."""
+    """A dead delivery of any tenant."""
 
     tenant_id: str
     webhook_id: str
@@ -108,7 +108,7 @@ class QueuedOut(BaseModel):
 
 
 class ReplayOut(BaseModel):
-    """How many dead deliveries are pending again, and how many found no room."""
+    """Numbers of dead deliveries that are pending again, and of those beyond the limit."""
 
     replayed: int
     left: int

@@ -1,9 +1,9 @@
-"""One attempt: a signed POST to addresses that were checked, and what came of it.
+"""One attempt at a delivery: a signed POST to checked addresses.
 
-Each has a connection of its own, to the addresses of its
+Each attempt has a connection of its own, to the addresses of its
 :class:`~fairserve.platform.background.webhooks.guard.Target` and no others; TLS and the Host header
-name the host. Redirects are not followed, the environment's proxies are not used, little of the
-answer is read, and less is kept.
+name the host. Redirects are not followed, the environment's proxies are not used, only the beginning of
+the answer is read, and less is stored.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from fairserve.platform.db.webhooks import ERROR_CHARS
 MAX_ANSWER_BYTES = 64 * 1024
 BODY_S = 1.0
 UNSIGNED = (
-    "not sent: its signing secret belongs to a secret key of the platform that is not set any more;"
-    " rotate it"
+    "not sent: its signing secret is derived from a secret key of the platform that is no longer set;"
+    " rotate the signing secret"
 )
 
 
 async def send(
     claimed: Claimed, guard: Guard, names: Executor, timeout_s: float, now: Callable[[], datetime]
 ) -> Outcome:
-    """Send one delivery; ``names`` is where hosts are looked up. Raises nothing but CancelledError."""
+    """Send one delivery; ``names`` runs name lookups. Raises nothing but CancelledError."""
     if not claimed.secrets:
         return Outcome(None, UNSIGNED)
     try:
@@ -48,7 +48,7 @@ async def send(
     except TimeoutError:
         return Outcome(None, f"no answer within {timeout_s:g} s")
     except Exception as error:
-        # Whatever a receiver answers, the others get what is theirs.
+        # No answer of a receiver may affect the other deliveries.
         return Outcome(None, printable(f"{type(error).__name__}: {error}"))
 
 
@@ -81,7 +81,7 @@ async def _post(claimed: Claimed, target: Target, now: Callable[[], datetime]) -
 
 
 async def _beginning(answer: aiohttp.ClientResponse) -> str:
-    """What came of the body right after its head; no more is waited for."""
+    """Return the part of the body that came with the head; do not wait for more."""
     try:
         async with asyncio.timeout(BODY_S):
             return (await answer.content.read(MAX_ANSWER_BYTES)).decode("utf-8", "replace")
@@ -90,13 +90,13 @@ async def _beginning(answer: aiohttp.ClientResponse) -> str:
 
 
 def printable(text: str) -> str:
-    """A text as it is kept: short, on one line, without control characters."""
+    """Return a text as it is stored: short, on one line, without control characters."""
     words = " ".join(text[: 4 * ERROR_CHARS].split())
     return "".join(char if char.isprintable() else "?" for char in words)[:ERROR_CHARS]
 
 
 class _Checked(AbstractResolver):
-    """Answers with the addresses that were checked, and looks up nothing."""
+    """Resolves to the checked addresses, and looks up nothing."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -104,7 +104,7 @@ class _Checked(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """The checked addresses. Raises OSError for any other host."""
+        """Return the checked addresses. Raises OSError for any other host."""
         if host.rstrip(".").lower() != self._target.host.rstrip(".").lower():
             raise OSError(f"{host} was not checked")
         return [
@@ -120,4 +120,4 @@ class _Checked(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is no connection to close."""

@@ -1,8 +1,8 @@
-"""What can be done with a tenant's endpoints: register, change, rotate, delete, test, replay.
+"""Service for a tenant's endpoints: register, change, rotate, delete, test, replay.
 
-Functions take the request's session and leave the commit to it. URLs were checked before: looking up a
-name must not hold a transaction open. What changes is audited, without the query of a URL, where
-services put secrets.
+Methods use the session of the HTTP request and leave the commit to it. URLs are checked beforehand, so
+that no name lookup holds a transaction open. Changes are audited without the query of a URL, which may
+contain secrets.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from fairserve.platform.tenancy.apps.repository import tenant_exists
 from fairserve.platform.tenancy.auth import Principal
 
 MAX_ENDPOINTS = 20
-"""Of one tenant."""
+"""Endpoints of one tenant."""
 
 
 class Webhooks:
-    """The endpoints of one tenant, as seen by one request. Raises NotFoundError where there is no such
-    tenant, and everywhere for what is another's.
+    """The endpoints of one tenant, within one request.
+
+    Raises NotFoundError without that tenant, and for endpoints of another one.
     """
 
     def __init__(self, session: Session, principal: Principal, hasher: KeyHasher) -> None:
@@ -47,21 +48,21 @@ class Webhooks:
             raise NotFoundError("there is no such tenant", param="tenant")
 
     def get(self, endpoint_id: str, *, lock: bool = False) -> WebhookEndpoint:
-        """One endpoint."""
+        """Return one endpoint."""
         endpoint = repository.get(self._session, self._tenant_id, endpoint_id, lock=lock)
         if endpoint is None:
             raise NotFoundError("there is no such webhook", param="webhook_id")
         return endpoint
 
     def page(self, limit: int, offset: int) -> tuple[list[WebhookOut], int]:
-        """A part of the tenant's endpoints, and their number."""
+        """Return a page of the tenant's endpoints, and their number."""
         rows = repository.page(self._session, self._tenant_id, limit, offset)
         return [self.describe(row) for row in rows], repository.count(
             self._session, self._tenant_id
         )
 
     def describe(self, endpoint: WebhookEndpoint) -> WebhookOut:
-        """The endpoint as the API shows it."""
+        """Return the endpoint as the API shows it."""
         until = endpoint.previous_until
         return WebhookOut(
             id=endpoint.id,
@@ -80,8 +81,8 @@ class Webhooks:
         )
 
     def create(self, body: WebhookCreate) -> tuple[WebhookEndpoint, str]:
-        """Register an endpoint; returns its signing secret with it."""
-        # Others that register one wait, so that there are not too many.
+        """Register an endpoint; return it with its signing secret."""
+        # Concurrent registrations wait here, so that the limit holds.
         self._session.get(Tenant, self._tenant_id, with_for_update={"key_share": True})
         if repository.count(self._session, self._tenant_id) >= MAX_ENDPOINTS:
             raise ConflictError(
@@ -107,8 +108,9 @@ class Webhooks:
         return endpoint, self._secret(endpoint)
 
     def change(self, endpoint_id: str, body: WebhookPatch) -> WebhookEndpoint:
-        """URL, events, description, enabled or not. Enabled again, it is told of what happens from now
-        on; what was pending is sent.
+        """Change URL, events, description or state.
+
+        An endpoint that is enabled again gets events from now on, and its pending deliveries.
         """
         endpoint = self.get(endpoint_id, lock=True)
         before = _audited(endpoint)
@@ -131,7 +133,7 @@ class Webhooks:
         return endpoint
 
     def delete(self, endpoint_id: str) -> WebhookOut:
-        """Delete, with its deliveries; returns how it was."""
+        """Delete an endpoint with its deliveries; return its last state."""
         endpoint = self.get(endpoint_id, lock=True)
         was, before = self.describe(endpoint), _audited(endpoint)
         self._session.delete(endpoint)
@@ -140,7 +142,7 @@ class Webhooks:
         return was
 
     def rotate(self, endpoint_id: str) -> tuple[WebhookEndpoint, str]:
-        """A new signing secret; the one before signs, too, for a day."""
+        """Create a new signing secret; the previous one signs, too, for a day."""
         endpoint = self.get(endpoint_id, lock=True)
         before = _audited(endpoint)
         endpoint.previous_secret_id = endpoint.secret_id
@@ -152,7 +154,7 @@ class Webhooks:
         return endpoint, self._secret(endpoint)
 
     def test(self, endpoint_id: str) -> str:
-        """Queue an event for this endpoint alone; returns its id."""
+        """Queue a test event for this endpoint alone; return its id."""
         endpoint = self.get(endpoint_id, lock=True)
         if not endpoint.enabled:
             raise ConflictError("the webhook is disabled; enable it first", code="disabled")
@@ -167,11 +169,11 @@ class Webhooks:
     def deliveries(
         self, endpoint_id: str, state: DeliveryState | None, limit: int, offset: int
     ) -> tuple[list[repository.Row], int]:
-        """A part of an endpoint's deliveries, and their number."""
+        """Return a page of an endpoint's deliveries, and their number."""
         return repository.deliveries(self._session, self.get(endpoint_id).id, state, limit, offset)
 
     def replay(self, endpoint_id: str, event_id: str) -> None:
-        """Send an event again that was delivered or given up. Raises ConflictError if it is pending."""
+        """Queue a delivered or dead event again. Raises ConflictError if it is pending."""
         endpoint = self.get(endpoint_id, lock=True)
         delivery = repository.delivery(self._session, endpoint_id, event_id)
         if delivery is None:
@@ -187,8 +189,9 @@ class Webhooks:
         self._record("webhook.replay", endpoint_id, before, {"event": event_id})
 
     def replay_dead(self, endpoint_id: str) -> tuple[int, int]:
-        """Send again all that was given up, oldest first; returns how many, and how many are left
-        because too many are pending.
+        """Queue all dead deliveries again, oldest first.
+
+        Returns the number of queued ones, and of those left because too many are pending.
         """
         endpoint = self.get(endpoint_id, lock=True)
         room = MAX_PENDING - self._in_state(endpoint_id, "pending")
@@ -240,12 +243,12 @@ class Webhooks:
 
 
 def _since(was: dict[str, float], types: Collection[str], now: datetime) -> dict[str, float]:
-    """From when on an endpoint is told of each type: what it was told of before stays."""
+    """Return the begin of each subscription; existing ones keep theirs."""
     return {name: was.get(name, now.timestamp()) for name in types}
 
 
 def _wake(endpoint: WebhookEndpoint) -> None:
-    """Somebody says that its receiver is well: it is tried at once."""
+    """Clear the failures of an endpoint, so that it is tried at once."""
     endpoint.failures, endpoint.rests_until = 0, None
 
 

@@ -1,8 +1,8 @@
-"""Signatures as the Standard Webhooks specification has them (https://www.standardwebhooks.com).
+"""Signatures by the Standard Webhooks specification (https://www.standardwebhooks.com).
 
 HMAC-SHA256 over ``id.timestamp.body``. Signing secrets are stored nowhere: they are derived from the
-platform's secret key, the endpoint's id and a version, so a copy of the database signs nothing. Nor does
-it after the platform's secret key was replaced twice: an endpoint's secret is rotated in between.
+platform's secret key, the endpoint's id and a version, so a copy of the database cannot sign. After two
+replacements of the platform's secret key nothing is signed: rotate each endpoint's secret in between.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ from fairserve.platform.db.webhooks import WebhookEndpoint
 
 PREFIX = "whsec_"
 GRACE = timedelta(hours=24)
-"""After a rotation the secret before signs, too."""
+"""Time after a rotation in which the previous secret signs, too."""
 
 
 def derive(hasher: KeyHasher, endpoint_id: str, version: int, secret_id: str) -> bytes | None:
-    """One signing secret; None if the platform's secret key of this id is not set any more."""
+    """Return one signing secret; None if the platform's secret key of this id is no longer set."""
     return hasher.subkey(f"webhook {endpoint_id} {version}", secret_id)
 
 
 def secret_text(secret: bytes) -> str:
-    """A signing secret as people and libraries keep it: ``whsec_...``."""
+    """Return a signing secret in its text form: ``whsec_...``."""
     return PREFIX + base64.b64encode(secret).decode()
 
 
 def signing_secrets(hasher: KeyHasher, endpoint: WebhookEndpoint, now: datetime) -> list[bytes]:
-    """The secrets in force, the present one first. None where the platform's secret key that they are
-    derived from is not set any more.
+    """Return the secrets in force, the present one first.
+
+    Empty if the platform's secret key that they are derived from is no longer set.
     """
     version = endpoint.secret_version
     present = derive(hasher, endpoint.id, version, endpoint.secret_id)
@@ -47,7 +48,7 @@ def signing_secrets(hasher: KeyHasher, endpoint: WebhookEndpoint, now: datetime)
 
 
 def headers(secrets: Sequence[bytes], event_id: str, body: bytes, now: datetime) -> dict[str, str]:
-    """The three headers of a message."""
+    """Return the three headers of a message."""
     timestamp = str(int(now.timestamp()))
     signed = b".".join((event_id.encode(), timestamp.encode(), body))
     signatures = (base64.b64encode(hmac.digest(each, signed, "sha256")) for each in secrets)

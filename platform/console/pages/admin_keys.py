@@ -1,4 +1,4 @@
-"""Admin keys, for operators: who has one, when it was used last, and how to end one that leaked."""
+"""Admin keys, for operators: their holders, their last use, and revocation."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ router = APIRouter(prefix=PLACE)
 
 @router.get("")
 def show(request: Request, viewer: AdminViewer) -> Response:
-    """All admin keys, revoked ones included."""
+    """Show all admin keys, including revoked ones."""
     return _page(request, viewer)
 
 
 @router.post("")
 def create(request: Request, viewer: AdminViewer, form: OwnForm) -> Response:
-    """Make a further key, and show it, once."""
+    """Create a further key, and show it once."""
     values = {
         "name": forms.given(form.get("name")),
         "expires_at": forms.given(form.get("expires_at")),
@@ -47,7 +47,7 @@ def create(request: Request, viewer: AdminViewer, form: OwnForm) -> Response:
 
 @router.post("/rotate")
 def rotate(request: Request, viewer: AdminViewer, form: OwnForm) -> Response:
-    """Make a key in place of all others, and show it, once. This sign-in ends with its key."""
+    """Create a key that replaces all others, and show it once. This sign-in ends with its key."""
     return _issue(request, viewer, form, lambda ring: ring.rotate(0.0))
 
 

@@ -1,4 +1,4 @@
-"""Apps: their weight and limits, and which profile of their runs holds."""
+"""Apps: their weight and limits, and the profile of their runs."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ from fairserve.platform.tenancy.quotas.schemas import ContractBody
 router = APIRouter(prefix="/console/clients/apps")
 
 VERSIONS = 20
-"""Of a profile, on a page."""
+"""Versions of a profile on a page."""
 
 
 class StageRow(NamedTuple):
-    """A stage as it was declared, as calls have used it, and as it holds."""
+    """A stage as declared, as observed, and as in force."""
 
     declared: StageOut | None
     seen: StageSeen | None
@@ -61,7 +61,7 @@ class StageRow(NamedTuple):
 def list_all(
     request: Request, viewer: AnyViewer, session: ReadSession, options: Options
 ) -> Response:
-    """The viewer's apps, or all tenants', or those that are deleted."""
+    """List the viewer's apps, or all tenants', or deleted ones."""
     tenant = scoped(viewer, filters(request).get("tenant"), request)
     forced = {} if tenant is None else {"tenant": tenant}
     found = all_apps_page(
@@ -83,7 +83,7 @@ def list_all(
 def sources(
     session: Session, apps: Sequence[AppOut], options: LearningOptions | None
 ) -> dict[str, ProfileSource]:
-    """Where the profile that holds comes from, by app."""
+    """Return the source of the profile in force, by app."""
     rows = session.scalars(
         select(App).where(App.id.in_([each.id for each in apps])).options(selectinload(App.stages))
     ).all()
@@ -97,7 +97,7 @@ def sources(
 
 
 def _owner(app_id: str, request: Request, viewer: AnyViewer) -> Principal:
-    """The viewer, acting for the tenant that has the app. Raises NotFoundError for a foreign one."""
+    """Return the viewer, acting for the app's tenant. Raises NotFoundError for a foreign app."""
     with request.app.state.session_factory() as session:
         app = read_only(session).get(App, app_id)
     if app is None or viewer.tenant_id not in (None, app.tenant_id):
@@ -112,7 +112,7 @@ Owner = Annotated[Principal, Depends(_owner)]
 def show(
     app_id: str, request: Request, viewer: AnyViewer, owner: Owner, options: Options
 ) -> Response:
-    """One app, deleted or not."""
+    """Show one app, deleted or not."""
     return _page(app_id, request, viewer, owner, options)
 
 
@@ -125,7 +125,7 @@ def change(
     options: Options,
     form: OwnForm,
 ) -> Response:
-    """Change its name, limits, weight or a contract, suspend or resume it."""
+    """Change an app's name, limits, weight or quotas; suspend or resume it."""
     body = patch_of(form, weigh=viewer.is_admin)
     if isinstance(body, AppPatch):
         patch = body
@@ -150,7 +150,7 @@ def change_profile(
     options: Options,
     form: OwnForm,
 ) -> Response:
-    """Let it be learned, believe its owner, or keep what holds now."""
+    """Let the profile be learned, trust its owner, or freeze the one in force."""
     body = forms.read(ProfileModeBody, {"mode": form.get("mode", "")})
     if isinstance(body, ProfileModeBody):
         mode = body
@@ -168,7 +168,7 @@ def change_profile(
 
 
 def patch_of(form: Mapping[str, str], *, weigh: bool) -> AppPatch | forms.Wrong:
-    """What a form changes; with ``weigh`` the weight, too."""
+    """Return the changes of a form; with ``weigh`` including the weight."""
     action = form.get("action", "")
     if action in ("suspend", "resume"):
         return AppPatch(suspended=action == "suspend")
@@ -186,7 +186,7 @@ def patch_of(form: Mapping[str, str], *, weigh: bool) -> AppPatch | forms.Wrong:
 
 
 def stage_rows(profile: AppProfileOut) -> list[StageRow]:
-    """Stage by stage, as far as any of the three goes."""
+    """Return one row a stage, up to the last stage of any of the three."""
     declared, seen = profile.declared.stages, profile.seen.stages
     held = profile.in_force.profile.stages
     return [StageRow(*each) for each in zip_longest(declared, seen, held)]

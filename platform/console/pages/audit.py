@@ -1,4 +1,4 @@
-"""Who changed what."""
+"""Audit log: changes with their authors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ router = APIRouter(prefix="/console/audit")
 
 @router.get("")
 def show(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
-    """Changes, newest first; a tenant sees those of its own things."""
+    """List changes, newest first; a tenant sees those of its own objects."""
     given = filters(request)
     forced = {"tenant": scoped(viewer, given.get("tenant"), request)}
     found = changes_page(session, asked(request, AuditQuery, **forced))
@@ -35,7 +35,7 @@ def show(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
 
 
 def differences(change: AuditOut) -> list[tuple[str, Any, Any]]:
-    """Field by field, what was and what is; fields that stayed as they were are left out."""
+    """Return the changed fields, each with its old and new value."""
     before, after = change.before or {}, change.after or {}
     names = [*before, *(name for name in after if name not in before)]
     pairs = [(name, before.get(name), after.get(name)) for name in names]

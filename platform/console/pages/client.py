@@ -1,4 +1,4 @@
-"""One client: its service against what it is entitled to, and an operator's settings for its user."""
+"""One client: its service against its entitled share, and an operator's settings for its user."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from fairserve.platform.console.guard import (
 from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
-from fairserve.platform.control.port import ControlPort
-from fairserve.platform.control.schemas import ClientOut
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.names import names_of
 from fairserve.platform.db.schemas import UserId
 from fairserve.platform.monitoring.client_views import ClientDetail
+from fairserve.platform.monitoring.clients import Clients
+from fairserve.platform.monitoring.schemas import ClientOut
 from fairserve.platform.tenancy.auth import Principal
 from fairserve.platform.tenancy.quotas.schemas import ContractBody
 from fairserve.platform.tenancy.tenants.schemas import UserPut
@@ -42,9 +42,9 @@ from fairserve.platform.tenancy.tenants.users import change_user, read_user, res
 
 router = APIRouter(prefix="/console/clients")
 
-LOOK_S = 1.0
-LOOKS = 5
-"""The moving parts are shown anew after so many."""
+POLL_INTERVAL_S = 1.0
+POLLS_PER_REFRESH = 5
+"""Polls after which the moving parts are sent again."""
 
 
 class Client(NamedTuple):
@@ -57,7 +57,7 @@ class Client(NamedTuple):
 
 
 def path_of(client: Client) -> str:
-    """Of its page."""
+    """Return the path of the client's page."""
     return "/console/clients/" + "/".join(map(part, client[:3]))
 
 
@@ -83,16 +83,16 @@ Shown = Annotated[Client, Depends(_client)]
 
 @router.get("/stream/{tenant_id}/{app_id}/{user:path}")
 async def follow(client: Shown, request: Request, viewer: AnyViewer) -> Response:
-    """The moving parts anew every few seconds."""
+    """Send the moving parts every few seconds."""
 
     async def pieces() -> AsyncIterator[bytes]:
         while True:
-            found = await _look(request, viewer, client)
+            found = await _read(request, viewer, client)
             draw = partial(render, "client_part", viewer=viewer, **_live(client, found))
             yield event("client", await asyncio.to_thread(draw))
             yield event("charts", orjson.dumps(_charts(found)))
-            for _ in range(LOOKS):
-                await asyncio.sleep(LOOK_S)
+            for _ in range(POLLS_PER_REFRESH):
+                await asyncio.sleep(POLL_INTERVAL_S)
                 yield KEEP_ALIVE
 
     return stream(request, viewer, pieces)
@@ -100,13 +100,13 @@ async def follow(client: Shown, request: Request, viewer: AnyViewer) -> Response
 
 @router.get("/{tenant_id}/{app_id}/{user:path}")
 async def show(client: Shown, request: Request, viewer: AnyViewer) -> Response:
-    """The client as it stands; one that did not call lately has its settings only."""
+    """Show a client; one without recent calls has its settings only."""
     return await _page(request, viewer, client)
 
 
 @router.post("/{tenant_id}/{app_id}/{user:path}")
 async def change(client: Shown, request: Request, viewer: AdminViewer, form: OwnForm) -> Response:
-    """Block or unblock the user, set its weight, rpm or contract, or return it to the defaults."""
+    """Block or unblock the user, set its weight, rpm or quota, or reset it to the defaults."""
     principal = acting_for(viewer)
     wrong = await asyncio.to_thread(_store, request, principal, client, form)
     if wrong:
@@ -138,14 +138,14 @@ def _store(
 
 
 def read_put(session: Session, tenant: str, user: str) -> UserPut:
-    """What holds for a user, as it would be set."""
+    """Return the settings in force for a user, as a body that would set them."""
     held = read_user(tenant, user, session)
     contract = ContractBody.model_validate(held.contract.model_dump())
     return UserPut(weight=held.weight, rpm=held.rpm, blocked=held.blocked, contract=contract)
 
 
 def changed(held: UserPut, form: Mapping[str, str]) -> UserPut | forms.Wrong:
-    """What shall hold: what the form does not show stays."""
+    """Return the settings after a change; those that the form does not show stay."""
     action = form.get("action", "")
     if action in ("block", "unblock"):
         return held.model_copy(update={"blocked": action == "block"})
@@ -161,9 +161,9 @@ def changed(held: UserPut, form: Mapping[str, str]) -> UserPut | forms.Wrong:
     return held.model_copy(update={"weight": body.weight, "rpm": body.rpm})
 
 
-async def _look(request: Request, viewer: Viewer, client: Client) -> ClientDetail | None:
-    control: ControlPort = request.app.state.control
-    return await control.client(client.tenant, client.app, client.user, within=viewer.tenant_id)
+async def _read(request: Request, viewer: Viewer, client: Client) -> ClientDetail | None:
+    clients: Clients = request.app.state.clients
+    return clients.one(client.tenant, client.app, client.user, within=viewer.tenant_id)
 
 
 async def _page(
@@ -174,7 +174,7 @@ async def _page(
     given: Mapping[str, str] | None = None,
     wrong: forms.Wrong | None = None,
 ) -> Response:
-    found = await _look(request, viewer, client)
+    found = await _read(request, viewer, client)
     return await asyncio.to_thread(_shown, request, viewer, client, found, given or {}, wrong or {})
 
 
@@ -216,5 +216,5 @@ def _charts(found: ClientDetail | None) -> dict[str, Chart]:
         return {}
     return {
         "service": {"time": found.at, "series": [series("service", found.service)]},
-        "refused": {"time": found.at, "series": [series("refused calls", found.refused)]},
+        "refused": {"time": found.at, "series": [series("rejected calls", found.refused)]},
     }

@@ -1,4 +1,4 @@
-"""The clients of the last half hour: who is served how much, against what each is entitled to."""
+"""Clients of the last half hour: their service against their entitled shares."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from fairserve.platform.console.lists import PER_PAGE, Part, asked, filters, pla
 from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
-from fairserve.platform.control.port import ControlPort
-from fairserve.platform.control.schemas import ClientQuery
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.names import names_of
 from fairserve.platform.monitoring.client_pages import clients_page
 from fairserve.platform.monitoring.client_views import ClientPage, ClientView
+from fairserve.platform.monitoring.clients import Clients
+from fairserve.platform.monitoring.schemas import ClientQuery
 
 router = APIRouter(prefix="/console/clients")
 
-LOOK_S = 1.0
-LOOKS = 5
-"""The list is shown anew after so many."""
+POLL_INTERVAL_S = 1.0
+POLLS_PER_REFRESH = 5
+"""Polls after which the list is sent again."""
 MOST_ALARMS = 3
 SORTS = (
     ("service_5m", "Share, 5 min"),
@@ -35,14 +35,14 @@ SORTS = (
     ("service_30m", "30 min"),
     ("queued_calls", "Queued"),
     ("running_calls", "Running"),
-    ("refused_calls", "Refused"),
+    ("refused_calls", "Rejected"),
     ("name", "Client"),
 )
-"""By what the list can be sorted, and how that is called."""
+"""Fields by which the list can be sorted, with their labels."""
 
 
 class _Found(NamedTuple):
-    """The asked part of the list, and what is told above it."""
+    """The requested part of the list, and the figures above it."""
 
     clients: ClientPage
     of_all: Totals
@@ -51,9 +51,9 @@ class _Found(NamedTuple):
 
 @router.get("")
 async def show(request: Request, viewer: AnyViewer) -> Response:
-    """The list, live."""
+    """Show the list, live."""
     query = _query(request, viewer)
-    found = await _look(request, query)
+    found = await _read(request, query)
     kept = filters(request)
     values = await asyncio.to_thread(_values, request, viewer, query, found)
     return page(
@@ -68,15 +68,15 @@ async def show(request: Request, viewer: AnyViewer) -> Response:
 
 @router.get("/stream")
 async def follow(request: Request, viewer: AnyViewer) -> Response:
-    """The list anew every few seconds."""
+    """Send the list every few seconds."""
     query = _query(request, viewer)
 
     async def pieces() -> AsyncIterator[bytes]:
         while True:
-            found = await _look(request, query)
+            found = await _read(request, query)
             yield event("clients", await asyncio.to_thread(_part, request, viewer, query, found))
-            for _ in range(LOOKS):
-                await asyncio.sleep(LOOK_S)
+            for _ in range(POLLS_PER_REFRESH):
+                await asyncio.sleep(POLL_INTERVAL_S)
                 yield KEEP_ALIVE
 
     return stream(request, viewer, pieces)
@@ -87,17 +87,15 @@ def _query(request: Request, viewer: Viewer) -> ClientQuery:
     return asked(request, ClientQuery, **({} if tenant is None else {"tenant": tenant}))
 
 
-async def _look(request: Request, query: ClientQuery) -> _Found:
-    control: ControlPort = request.app.state.control
-    clients = await clients_page(
-        request.app.state.control, request.app.state.session_factory, query
-    )
-    queued = await control.clients(query.tenant, limit=PER_PAGE, sort="queued_calls")
-    refused = await control.clients(query.tenant, limit=PER_PAGE, sort="refused_calls")
-    served = await control.clients(query.tenant, limit=PER_PAGE, sort="service_5m")
+async def _read(request: Request, query: ClientQuery) -> _Found:
+    clients: Clients = request.app.state.clients
+    shown = await clients_page(clients, request.app.state.session_factory, query)
+    queued = clients.page(query.tenant, limit=PER_PAGE, sort="queued_calls")
+    refused = clients.page(query.tenant, limit=PER_PAGE, sort="refused_calls")
+    served = clients.page(query.tenant, limit=PER_PAGE, sort="service_5m")
     of_all = totals(queued.items, refused.items)
     alarms = worst((*served.items, *queued.items), of_all, MOST_ALARMS)
-    return _Found(clients, of_all, alarms)
+    return _Found(shown, of_all, alarms)
 
 
 def _part(request: Request, viewer: Viewer, query: ClientQuery, found: _Found) -> str:
@@ -133,5 +131,5 @@ def _sorted_by(request: Request, name: str) -> str:
 
 
 def _own_place(request: Request) -> str:
-    """Of the list, from its stream, too."""
+    """Return the address of the list, also for a request of its stream."""
     return "/console/clients" + place(request).removeprefix(request.url.path)

@@ -1,4 +1,4 @@
-"""Models and workers: what they hold and do, how they are, and draining them."""
+"""Models and workers: load, health, and draining."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from fairserve.platform.monitoring.live_snapshot import WorkerSeries
 router = APIRouter(prefix="/console/cluster")
 
 PLACE = "/console/cluster"
-LOOK_S = 2.0
-JOBS_LOOKS = 5
-"""At each fifth look the jobs are looked at, too."""
+POLL_INTERVAL_S = 2.0
+POLLS_PER_JOBS = 5
+"""Polls between updates of the jobs."""
 MOST_WORKERS = 100
 MOST_CHARTED = 16
 
 
 @router.get("")
 async def show(request: Request, viewer: AdminViewer) -> Response:
-    """The cluster as it is now; live."""
+    """Show the cluster, live."""
     text = _filter(request)
     times, series = _history(request)
     part = await _part_values(request, text, hit_rates(series))
@@ -58,17 +58,17 @@ async def show(request: Request, viewer: AdminViewer) -> Response:
 
 @router.get("/stream")
 async def follow(request: Request, viewer: AdminViewer) -> Response:
-    """Models and workers as they change, charts with each sample, jobs now and then."""
+    """Send models and workers when they change, charts with each sample, jobs now and then."""
     text = _filter(request)
     history: History = request.app.state.history
 
     async def pieces() -> AsyncIterator[bytes]:
         sampled = asyncio.Event()
         sampled.set()
-        stop = history.watch(lambda _: sampled.set())
-        said: dict[str, str] = {}
+        stop = history.subscribe(lambda _: sampled.set())
+        sent: dict[str, str] = {}
         rates: dict[str, float | None] = {}
-        looks = 0
+        polls = 0
         try:
             while True:
                 new: dict[str, str] = {}
@@ -84,16 +84,16 @@ async def follow(request: Request, viewer: AdminViewer) -> Response:
                 new["cluster"] = await asyncio.to_thread(
                     render, "cluster_part", viewer=viewer, **part
                 )
-                if looks % JOBS_LOOKS == 0:
+                if polls % POLLS_PER_JOBS == 0:
                     jobs = await asyncio.to_thread(_jobs, request)
                     new["jobs"] = await asyncio.to_thread(
                         render, "cluster_jobs", viewer=viewer, jobs=jobs
                     )
-                looks += 1
-                changed = {name: value for name, value in new.items() if said.get(name) != value}
-                said |= changed
+                polls += 1
+                changed = {name: value for name, value in new.items() if sent.get(name) != value}
+                sent |= changed
                 yield b"".join(event(*each) for each in changed.items()) or KEEP_ALIVE
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_INTERVAL_S)
         finally:
             stop()
 
@@ -144,13 +144,13 @@ def _history(request: Request) -> tuple[list[float], dict[str, WorkerSeries]]:
 async def _part_values(
     request: Request, text: str, rates: dict[str, float | None]
 ) -> dict[str, Any]:
-    """The moving part of the page; ``text`` is a part of the ids or models of its workers."""
+    """Return the values of the moving part; ``text`` is a part of worker ids or models."""
     state = request.app.state
     cluster = await cluster_out(request.app.state)
     aliases = aliases_page(state, Paging(limit=MAX_PAGE)).items
     members = {worker["worker_id"]: worker for worker in cluster["workers"]}
     workers = [each for each in await workers_out(state) if text in f"{each.id} {each.model}"]
-    # Those that need somebody come first.
+    # Workers that need attention come first.
     workers.sort(key=lambda each: (each.state == "serving" and not each.problem, each.id))
     shown = workers[:MOST_WORKERS]
     return {

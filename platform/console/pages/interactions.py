@@ -1,4 +1,4 @@
-"""Runs: the live ones as they go on, then the ended ones."""
+"""Runs: first those in progress, live, then the ended ones."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from fairserve.platform.serving.interactions.schemas import (
 
 router = APIRouter(prefix="/console/interactions")
 
-LOOK_S = 2.0
+POLL_INTERVAL_S = 2.0
 MOST_SHARE = 0.02
-"""Of the time, at most, goes into looking for what is new, however long a look takes."""
+"""Share of the time that is spent on finding changes, however long one search takes."""
 SURE_S = 20.0
-"""So often the list is read even if no run has ended since: an end may be stored late."""
+"""Seconds between unconditional reads of the list: an end may be stored late."""
 MOST_LIVE = 50
 STATES = ("all", "live", "ended", "complete", "cancelled", "aborted", "expired")
 
@@ -59,17 +59,17 @@ class Row(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The list's part that is shown."""
+    """The part of the list that is shown."""
 
     live: list[RunView]
     more_live: bool
     ended: list[Interaction]
     more_ended: bool
     names: dict[str, str]
-    """Of the apps."""
+    """Names of the apps by id."""
 
     def values(self) -> dict[str, Any]:
-        """What the template needs."""
+        """Return the values for the template."""
         now = utc_now()
         return {
             "rows": [
@@ -83,7 +83,7 @@ class Rows(NamedTuple):
 
 @router.get("")
 async def show(request: Request, viewer: AnyViewer) -> Response:
-    """Live runs and ended ones, the latest opened first; the first page of the list is live."""
+    """Show live and ended runs, the latest opened first; the first page of the list is live."""
     query = _query(request, viewer)
     found = await _find(request, query)
     given = {name: text for name, text in filters(request).items() if name != "offset"}
@@ -103,7 +103,7 @@ async def show(request: Request, viewer: AnyViewer) -> Response:
 
 @router.get("/stream")
 async def follow(request: Request, viewer: AnyViewer) -> Response:
-    """The list's rows, whenever one of them has changed."""
+    """Send the rows of the list when one of them has changed."""
     query = _query(request, viewer)
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -112,19 +112,19 @@ async def follow(request: Request, viewer: AnyViewer) -> Response:
         text = ""
         due_s = sure_until_s = 0.0
         while True:
-            told = KEEP_ALIVE
+            piece = KEEP_ALIVE
             began_s = time.monotonic()
             if began_s >= due_s:
                 now = (await _live(request, query), await asyncio.to_thread(last_end, factory))
-                # A live run lasts longer each time that it is looked at.
+                # The duration of a live run grows with time.
                 if now[0] or now != shown or began_s >= sure_until_s:
                     shown, sure_until_s = now, began_s + SURE_S
                     found = await _find(request, query)
                     before, text = text, await asyncio.to_thread(_text, viewer, found)
-                    told = KEEP_ALIVE if text == before else event("rows", text)
+                    piece = KEEP_ALIVE if text == before else event("rows", text)
                 due_s = began_s + (time.monotonic() - began_s) / MOST_SHARE
-            yield told
-            await asyncio.sleep(LOOK_S)
+            yield piece
+            await asyncio.sleep(POLL_INTERVAL_S)
 
     return stream(request, viewer, pieces)
 
@@ -136,7 +136,7 @@ def _query(request: Request, viewer: Viewer) -> AnyInteractionQuery:
 
 
 async def _live(request: Request, query: AnyInteractionQuery) -> list[RunView]:
-    """Up to one more than are shown."""
+    """Return live runs, up to one more than are shown."""
     state = request.app.state
     which = replace(_which(query), state="live" if query.state in ("all", "live") else "ended")
     if which.state == "ended":

@@ -1,4 +1,4 @@
-"""The first page: load, service, refusals and alarms of the last minutes, live."""
+"""First page: load, service, rejections and alarms of the last minutes, live."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App
 from fairserve.platform.fleet.fleet_view import cluster_out
 from fairserve.platform.monitoring.activity import BUCKET_S
+from fairserve.platform.monitoring.clients import Clients
 from fairserve.platform.monitoring.history import History
 from fairserve.platform.monitoring.live_snapshot import LiveSnapshot
 
@@ -39,19 +40,19 @@ WAIT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What the page shows of a moment."""
+    """Contents of the page at one moment."""
 
     live: LiveSnapshot
     charts: dict[str, Chart]
     alarms: list[Alarm]
     now: dict[str, Any] = field(default_factory=dict)
-    """The figures on top."""
+    """Figures at the top."""
 
 
 @router.get("")
 async def show(request: Request, viewer: AnyViewer, minutes: Minutes = 10) -> Response:
-    """The page as it is now."""
-    seen = await _look(request, viewer, minutes)
+    """Show the page."""
+    seen = await _read(request, viewer, minutes)
     return page(
         request,
         viewer,
@@ -66,20 +67,20 @@ async def show(request: Request, viewer: AnyViewer, minutes: Minutes = 10) -> Re
 
 @router.get("/stream")
 async def follow(request: Request, viewer: AnyViewer, minutes: Minutes = 10) -> Response:
-    """The same, whenever there is a new sample."""
+    """Send the page's contents with each new sample."""
     history: History = request.app.state.history
     console: ConsoleState = request.app.state.console
 
     async def make() -> bytes:
-        seen = await _look(request, viewer, minutes)
+        seen = await _read(request, viewer, minutes)
         text = render("overview_part", alarms=seen.alarms, now=seen.now, is_admin=viewer.is_admin)
         return event("charts", orjson.dumps(seen.charts)) + event("part", text)
 
     async def pieces() -> AsyncIterator[bytes]:
         key = (viewer.is_admin, viewer.tenant_id, minutes)
-        with latest(history.watch) as news:
+        with latest(history.subscribe) as updates:
             while True:
-                sample = await news.next(WAIT_S)
+                sample = await updates.next(WAIT_S)
                 if sample is None:
                     yield KEEP_ALIVE
                 else:
@@ -88,14 +89,13 @@ async def follow(request: Request, viewer: AnyViewer, minutes: Minutes = 10) -> 
     return stream(request, viewer, pieces)
 
 
-async def _look(request: Request, viewer: Viewer, minutes: int) -> Overview:
+async def _read(request: Request, viewer: Viewer, minutes: int) -> Overview:
     state = request.app.state
     history: History = state.history
     tenant = viewer.tenant_id
     live = history.snapshot(tenant, buckets=round(minutes * 60 / BUCKET_S))
-    busiest = await state.control.clients(
-        tenant, limit=CLIENTS_LOOKED_AT, offset=0, sort="service_5m", query=""
-    )
+    clients: Clients = state.clients
+    busiest = clients.page(tenant, limit=CLIENTS_LOOKED_AT)
     names, jobs = await asyncio.to_thread(_stored, request, live, viewer.is_admin)
     health = Health(live=live, clients=busiest.items, draining=state.draining.is_set())
     if viewer.is_admin:
@@ -118,7 +118,7 @@ async def _look(request: Request, viewer: Viewer, minutes: int) -> Overview:
 def _stored(
     request: Request, live: LiveSnapshot, with_jobs: bool
 ) -> tuple[dict[str, str], list[JobOut]]:
-    """Names of the apps that are shown, and how background jobs fare."""
+    """Return the names of the apps in view, and the states of background jobs."""
     ids = {each.app for each in live.clients}
     with request.app.state.session_factory() as session:
         read_only(session)
@@ -147,7 +147,7 @@ def _charts(live: LiveSnapshot, names: dict[str, str]) -> dict[str, Chart]:
 
 
 def _now(live: LiveSnapshot) -> dict[str, Any]:
-    """The figures of the last minute, and of the last sample."""
+    """Return the figures of the last minute, and of the last sample."""
     activity, cluster = live.activity, live.cluster
     minute = round(60 / live.bucket_s)
 

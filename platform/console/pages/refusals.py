@@ -1,4 +1,4 @@
-"""Refused calls, as they come, and why each was refused."""
+"""Rejected calls, live, with the explanation of each."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from fairserve.platform.tuning.schemas import EventOut, EventQuery
 
 router = APIRouter(prefix="/console/refusals")
 
-LOOK_S = 2.0
+POLL_INTERVAL_S = 2.0
 
 
 @router.get("")
 def show(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
-    """Refusals, newest first; the first page of the list is live."""
+    """Show rejections, newest first; the first page of the list is live."""
     query = _query(request, viewer)
     found = events.page(session, query, tenant_id=query.tenant, app_id=query.app)
     given = {name: text for name, text in filters(request).items() if name != "offset"}
@@ -51,7 +51,7 @@ def show(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
 
 @router.get("/stream")
 def follow(request: Request, viewer: AnyViewer) -> Response:
-    """The list's rows, whenever there are new ones."""
+    """Send the rows of the list when there are new ones."""
     query = _query(request, viewer)
     factory = request.app.state.session_factory
 
@@ -82,14 +82,14 @@ def follow(request: Request, viewer: AnyViewer) -> Response:
             else:
                 text, shown = found
                 yield event("rows", text)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
     return stream(request, viewer, pieces)
 
 
 @router.get("/{call_id}")
 def explain(call_id: str, request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
-    """Why this call was refused: in words, and all that the decision was made of."""
+    """Show the explanation of a rejection, and the values that the decision was based on."""
     currency = request.app.state.settings.tenancy.currency
     refusal = events.one(
         session, call_id, tenant_id=viewer.tenant_id, app_id=None, currency=currency
@@ -105,7 +105,7 @@ def _query(request: Request, viewer: Viewer) -> EventQuery:
 
 
 def _names(session: Session, refusals: Sequence[EventOut]) -> dict[str, str]:
-    """Of their apps."""
+    """Return the names of the apps."""
     ids = {each.app for each in refusals}
     found = session.execute(select(App.id, App.name).where(App.id.in_(ids)))
     return {app_id: name for app_id, name in found}  # noqa: C416

@@ -1,4 +1,4 @@
-"""One run: what it used, its graph as it grows, and ending it."""
+"""One run: its usage, its graph as it grows, and its cancellation."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from fairserve.platform.console.lists import Part
 from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.streams import KEEP_ALIVE, event, latest, stream
+from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App
 from fairserve.platform.serving.interactions.drawing import draw
@@ -34,19 +35,19 @@ from fairserve.platform.serving.interactions.service import (
 router = APIRouter(prefix="/console/interactions")
 
 OF_RUN = "{tenant_id}/{app_id}/{run_id:path}"
-"""It comes last in a path: a run's id may be anything, and have slashes."""
+"""Last part of a path, because a run's id may contain slashes."""
 
-LOOK_S = 2.0
+POLL_INTERVAL_S = 2.0
 REDRAW_S = 1.0
-"""A run that changes faster is drawn so often."""
+"""Least seconds between drawings of a run."""
 REST = 9.0
-"""After a large run was drawn, so many times as long as that took."""
+"""Pause after drawing a large run, as a multiple of the drawing time."""
 PER_PAGE = 500
-"""Calls of a page, as many as a picture has."""
+"""Calls on a page, as many as a picture shows."""
 
 
 def _runs(tenant_id: str, app_id: str, viewer: AnyViewer, request: Request) -> Interactions:
-    """The runs of an app of the viewer's, or of any tenant's for an operator."""
+    """Return the runs of an app of the viewer's, or of any tenant's for an operator."""
     scoped(viewer, tenant_id, request)
     state = request.app.state
     with state.session_factory() as session:
@@ -71,12 +72,12 @@ async def follow(
     runs: Runs,
     offset: Offset = 0,
 ) -> Response:
-    """The page's moving part, drawn anew when something happens, until the run has ended."""
-    control = request.app.state.control
+    """Send the page's moving part when it changes, until the run has ended."""
+    control: ControlPort = request.app.state.control
     await runs.get(run_id)
 
     async def pieces() -> AsyncIterator[bytes]:
-        with latest(partial(control.watch, core_run_id(app_id, run_id))) as news:
+        with latest(partial(control.follow_run, core_run_id(app_id, run_id))) as updates:
             while True:
                 began_s = time.monotonic()
                 run = await runs.get(run_id)
@@ -87,7 +88,7 @@ async def follow(
                     yield event("ended", "")
                     return
                 await asyncio.sleep(max(REDRAW_S, REST * (time.monotonic() - began_s)))
-                while await news.next(LOOK_S) is None:
+                while await updates.next(POLL_INTERVAL_S) is None:
                     yield KEEP_ALIVE
 
     return stream(request, viewer, pieces)
@@ -103,7 +104,7 @@ async def cancel(
     form: OwnForm,
     runs: Runs,
 ) -> Response:
-    """End the run with all its calls."""
+    """Cancel the run with all its calls."""
     if viewer.is_admin:
         await cancel_for_operator(request.app.state, viewer.principal, app_id, run_id)
     else:
@@ -122,7 +123,7 @@ async def show(
     runs: Runs,
     offset: Offset = 0,
 ) -> Response:
-    """The run as it stands, and a page of its calls."""
+    """Show the run, and a page of its calls."""
     run = await runs.get(run_id)
     graph = await runs.graph(run_id, limit=PER_PAGE, offset=offset)
 

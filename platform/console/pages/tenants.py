@@ -1,4 +1,4 @@
-"""Tenants, for operators: who they are, their weight, levels, contract and suspension."""
+"""Tenants, for operators: weight, levels, quota and suspension."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from fairserve.platform.tenancy.tenants.service import tenants_of
 router = APIRouter(prefix="/console/clients/tenants")
 
 MOST_APPS = 20
-"""Listed on a tenant's page."""
+"""Apps listed on a tenant's page."""
 
 
 @router.get("")
 def list_all(request: Request, viewer: AdminViewer, session: ReadSession) -> Response:
-    """All tenants, or those that are deleted."""
+    """List all tenants, or deleted ones."""
     query = asked(request, NamedPaging)
     items, total = tenants_of(request.app.state, session, acting_for(viewer)).page(query)
     found = Page[TenantOut](items=items, total=total, limit=query.limit, offset=query.offset)
@@ -50,13 +50,13 @@ def list_all(request: Request, viewer: AdminViewer, session: ReadSession) -> Res
 
 @router.get("/{tenant_id}")
 def show(tenant_id: str, request: Request, viewer: AdminViewer) -> Response:
-    """One tenant, deleted or not, and its first apps."""
+    """Show one tenant, deleted or not, and its first apps."""
     return _page(tenant_id, request, viewer)
 
 
 @router.post("/{tenant_id}")
 def change(tenant_id: str, request: Request, viewer: AdminViewer, form: OwnForm) -> Response:
-    """Weigh it, divide its share, suspend or resume it, or set the limits of its contract."""
+    """Set a tenant's weight, levels or quota; suspend or resume it."""
     body = patch_of(form)
     wrong = body if isinstance(body, dict) else _store(tenant_id, request, acting_for(viewer), body)
     if wrong:
@@ -65,7 +65,7 @@ def change(tenant_id: str, request: Request, viewer: AdminViewer, form: OwnForm)
 
 
 def patch_of(form: Mapping[str, str]) -> TenantPatch | forms.Wrong:
-    """What a form changes."""
+    """Return the changes of a form."""
     action = form.get("action", "")
     if action in ("suspend", "resume"):
         return TenantPatch(suspended=action == "suspend")

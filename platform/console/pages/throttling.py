@@ -1,4 +1,4 @@
-"""The throttling page: what holds, changing it with a preview, and going back to what held."""
+"""Throttling page: settings in force, changes with a preview, and earlier versions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ router = APIRouter(prefix="/console/throttling")
 
 HERE = "/console/throttling"
 SHOWN_BUCKETS = 120
-"""Ten minutes."""
+"""Buckets of ten minutes."""
 
 
 def _draw(request: Request) -> dict[str, Chart]:
@@ -40,7 +40,7 @@ def _draw(request: Request) -> dict[str, Chart]:
 
 
 async def _charts(viewer: AdminViewer, request: Request) -> dict[str, Chart]:
-    return _draw(request)  # on the event loop, to which the history belongs
+    return _draw(request)  # on the event loop, which owns the history
 
 
 Charts = Annotated[dict[str, Chart], Depends(_charts)]
@@ -50,7 +50,7 @@ Charts = Annotated[dict[str, Chart], Depends(_charts)]
 def show(
     request: Request, viewer: AdminViewer, session: ReadSession, live: Charts, done: str = ""
 ) -> Response:
-    """What holds, or the parameters of the system that the address names."""
+    """Show the settings in force, or the parameters of the system in the address."""
     query = asked(request, view.ThrottlingPageQuery)
     current = load_current(session, request.app.state.settings.tuning)
     try:
@@ -66,7 +66,7 @@ def show(
 
 @router.get("/stream")
 async def follow(request: Request, viewer: AdminViewer) -> Response:
-    """Load and refusals as they go on."""
+    """Send charts of load and rejections."""
 
     def pieces() -> AsyncIterator[bytes]:
         return chart_events(request.app.state.history, lambda: _draw(request))
@@ -78,7 +78,7 @@ async def follow(request: Request, viewer: AdminViewer) -> Response:
 def apply(
     request: Request, viewer: AdminViewer, form: OwnForm, session: WriteSession, live: Charts
 ) -> Response:
-    """Let what the form says hold from now on."""
+    """Apply the settings of the form."""
     settings = request.app.state.settings.tuning
     current = load_current(session, settings)
     shown, problem = _read(request, current, form)
@@ -101,7 +101,7 @@ def apply(
 
 @router.post("/preview")
 async def preview(request: Request, viewer: AdminViewer, form: OwnForm, live: Charts) -> Response:
-    """What the form's settings would have made of the last minutes; nothing changes."""
+    """Show the last minutes replayed under the form's settings; nothing changes."""
 
     def read() -> tuple[Current, ParameterForm | None, FairServeError | None]:
         with request.app.state.session_factory() as session:
@@ -150,7 +150,7 @@ async def preview(request: Request, viewer: AdminViewer, form: OwnForm, live: Ch
 def revert(
     request: Request, viewer: AdminViewer, form: OwnForm, session: WriteSession, live: Charts
 ) -> Response:
-    """Let an earlier version hold again, as a new one."""
+    """Apply an earlier version again, as a new one."""
     system, parameters = view.version(
         session, request.app.state.settings.tuning, view.version_of(form, "to")
     )
@@ -167,7 +167,7 @@ def revert(
 def _read(
     request: Request, current: Current, form: Form
 ) -> tuple[ParameterForm | None, FairServeError | None]:
-    """The form's parameters, and what is wrong with it, if anything."""
+    """Return the form's parameters, and its error, if any."""
     system = form.get("system", "") or current.system
     try:
         found = parameter_form(request.app.state.settings.tuning, current, system, form)
@@ -191,7 +191,7 @@ def _page(
     status: int | None = None,
     **more: Any,
 ) -> Response:
-    """The whole page; of a form that a script sent with something wrong, the form."""
+    """Return the whole page; for a wrong form that a script sent, only the form."""
     settings = request.app.state.settings.tuning
     values = view.values(session, settings, shown, problem, form, **more)
     status = status or (200 if problem is None else problem.status)

@@ -1,4 +1,4 @@
-"""Usage reports: sums, plots, shares, and the files that are made of them."""
+"""Usage reports: sums, plots, shares, and exported files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.session import ReadSession
 from fairserve.platform.reporting.usage import reports
 from fairserve.platform.reporting.usage.formats import MAX_ANSWERED_ROWS, document
-from fairserve.platform.reporting.usage.readers import refuse_tenant_groups
 from fairserve.platform.reporting.usage.schemas import (
     Group,
     UsageQuery,
@@ -31,17 +30,18 @@ from fairserve.platform.reporting.usage.schemas import (
     UsageRow,
 )
 from fairserve.platform.reporting.usage.slots import ReportSlots
+from fairserve.platform.tenancy.readers import knows_app
 
 router = APIRouter(prefix="/console/usage")
 
 DAYS = 30
-"""What is shown where no days are asked for."""
+"""Days of a report by default."""
 MOST_DAYS = 1000
 GROUPS: tuple[Group, ...] = ("tenant", "app", "user", "model", "day", "hour")
 
 
 class _Asked(NamedTuple):
-    """Whose usage is asked for, and which."""
+    """Scope and query of a report."""
 
     query: UsageRequest
     ask: partial[UsageReport]
@@ -50,7 +50,7 @@ class _Asked(NamedTuple):
 
 @router.get("")
 def show(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
-    """The report of the asked days."""
+    """Show the report."""
     found = _asked(request, viewer, session)
     query, ask = found.query, found.ask
     with _slots(request).one(viewer.tenant_id):
@@ -78,7 +78,7 @@ def show(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
 
 @router.get("/report")
 def download(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
-    """The same as a file, or as a page to print."""
+    """Return the report as a file, or as a page for printing."""
     query, ask, group = _asked(request, viewer, session)
     with _slots(request).one(viewer.tenant_id):
         found = document(query, query.format, ask, group, MAX_ANSWERED_ROWS)
@@ -102,8 +102,8 @@ def _asked(request: Request, viewer: Viewer, session: Session) -> _Asked:
     if query.group_by:
         group = query.group_by[0]
     if tenant is not None:
-        refuse_tenant_groups(query)
-        if query.app is not None and not reports.knows_app(session, tenant, query.app):
+        reports.refuse_tenant_groups(query)
+        if query.app is not None and not knows_app(session, tenant, query.app):
             raise not_there(request)
     ask = reports.reporter(session, request.app.state.settings, tenant_id=tenant, app_id=query.app)
     return _Asked(query, ask, group)
@@ -126,7 +126,7 @@ def _periods(today: date) -> list[tuple[str, date, date]]:
 
 
 def name_of(report: UsageReport, group: Group, row: UsageRow) -> str:
-    """A row's group in words."""
+    """Return the name of a row's group."""
     if group == "hour":
         return "" if row.hour is None else row.hour.strftime("%Y-%m-%d %H:%M %z")
     value = str(getattr(row, group))
@@ -134,7 +134,7 @@ def name_of(report: UsageReport, group: Group, row: UsageRow) -> str:
 
 
 def _every_day(rows: Sequence[UsageRow], query: UsageQuery) -> list[UsageRow]:
-    """A row for each day that is asked for; as a rule most are there."""
+    """Return a row for each day of the query, also for days without usage."""
     found = {row.day: row for row in rows if row.day is not None}
     days = sorted(found)
     first = query.first_day or (days[0] if days else utc_now().date())
@@ -173,7 +173,7 @@ def _charts(days: Sequence[UsageRow], currency: str) -> dict[str, Chart]:
             "time": time,
             "series": [
                 series("completed", [row.completed for row in days]),
-                series("refused", [row.refused for row in days]),
+                series("rejected", [row.refused for row in days]),
                 series("failed, cancelled, expired", [_unfinished(row) for row in days]),
             ],
             "stacked": True,

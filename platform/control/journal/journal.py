@@ -90,9 +90,9 @@ class Journal:
         self._sync = sync
         self._condition = threading.Condition()
         self._reserve = Reserve(allocate)
-        self._no_room = ""
+        self._disk_full = ""
         """Why no more space could be allocated; empty: it could."""
-        self._no_room_until_s = 0.0
+        self._disk_full_until_s = 0.0
         """When to try again."""
         self._waiting: deque[_Pending] = deque()
         """Entries that hold no space, and find none."""
@@ -150,7 +150,7 @@ class Journal:
             kept_bytes = self._kept.size_bytes + self._pending_bytes
             has_room = self._has_room(CALL_BYTES)
         if not has_room:
-            raise JournalUnavailableError(f"the journal's disk is full: {self._no_room}")
+            raise JournalUnavailableError(f"the journal's disk is full: {self._disk_full}")
         if kept_bytes >= self._max_bytes:
             raise JournalUnavailableError(
                 f"the journal has {kept_bytes} bytes that are not in the database yet; allowed: "
@@ -198,21 +198,21 @@ class Journal:
         used_bytes = self._writing.segment.size_bytes + self._pending_bytes
         if self._reserve.free_bytes(used_bytes) >= need_bytes:
             return True
-        if self._no_room and time.monotonic() < self._no_room_until_s:
+        if self._disk_full and time.monotonic() < self._disk_full_until_s:
             return False
         try:
             self._reserve.grow(self._writing.descriptor, used_bytes, need_bytes)
         except OSError as error:
             self._lacks_room(error)
             return False
-        self._no_room = ""
+        self._disk_full = ""
         return True
 
     def _lacks_room(self, error: OSError) -> None:
-        if not self._no_room:
+        if not self._disk_full:
             logger.error("the journal's disk is full, new calls are rejected: %s", error)
-        self._no_room = error.strerror or str(error)
-        self._no_room_until_s = time.monotonic() + RETRY_S
+        self._disk_full = error.strerror or str(error)
+        self._disk_full_until_s = time.monotonic() + RETRY_S
 
     async def durable(self, sequence: int) -> None:
         """Wait until an ``accepted`` entry is on disk.
@@ -401,7 +401,7 @@ class Journal:
         """Continue in a new segment, if there is room for one."""
         assert self._writing is not None
         old = self._writing
-        if self._no_room and time.monotonic() < self._no_room_until_s:
+        if self._disk_full and time.monotonic() < self._disk_full_until_s:
             return
         try:
             self._start_segment(old.segment.number + 1)
@@ -428,7 +428,7 @@ class Journal:
                     raise
                 self._lacks_room(error)
             else:
-                self._no_room = ""
+                self._disk_full = ""
             self._writing = _Writing(segment, descriptor)
             self._kept.add(segment)
             self._durable = Position(number, 0)

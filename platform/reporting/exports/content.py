@@ -1,6 +1,6 @@
-"""What an export's file holds, as a stream of bytes.
+"""Contents of an export's file, as a stream of bytes.
 
-A report is made as ``GET /v1/usage`` makes it, whole, which its limits of rows allow. Interactions may
+A report is made whole, as ``GET /v1/usage`` makes it; its limits of rows allow that. Interactions may
 be millions: they are read page by page, each page in a transaction of its own.
 """
 
@@ -17,7 +17,7 @@ from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.exports import ReportExport
 from fairserve.platform.reporting.exports import interaction_files
-from fairserve.platform.reporting.exports.patience import Patience
+from fairserve.platform.reporting.exports.outages import RetryWhileDbDown
 from fairserve.platform.reporting.settings import ReportSettings
 from fairserve.platform.reporting.usage import interactions, reports
 from fairserve.platform.reporting.usage.formats import MEDIA_TYPES, document
@@ -36,20 +36,20 @@ Query = TypeVar("Query", UsageQuery, InteractionQuery)
 
 
 class Reader:
-    """Reads for one export, each time in a transaction of its own."""
+    """Reads the rows of one export, each time in a transaction of its own."""
 
-    def __init__(self, sessions: SessionFactory, patiently: Patience) -> None:
+    def __init__(self, sessions: SessionFactory, retry_while_db_down: RetryWhileDbDown) -> None:
         self._sessions = sessions
-        self._patiently = patiently
+        self._retry_while_db_down = retry_while_db_down
 
     def read(self, ask: Callable[[Session], T]) -> T:
-        """What ``ask`` finds, once the database answers."""
+        """Return the result of ``ask``; wait while the database is down."""
 
         def once() -> T:
             with self._sessions() as session:
                 return ask(read_only(session))
 
-        return self._patiently(once)
+        return self._retry_while_db_down(once)
 
 
 def content(
@@ -59,7 +59,7 @@ def content(
     settings: ReportSettings,
     progress: Callable[[float], None],
 ) -> Iterator[bytes]:
-    """The file. Raises InvalidRequestError where it cannot be made."""
+    """Return the bytes of the file. Raises InvalidRequestError for a query that is no longer allowed."""
     if export.kind == "interactions":
         pages = _pages(export, reader, progress)
         return interaction_files.WRITERS[export.format](pages)
@@ -67,7 +67,7 @@ def content(
 
 
 def media_type(export: ReportExport) -> str:
-    """The file's type."""
+    """Return the media type of the file."""
     if export.kind == "interactions" and export.format == "json":
         return "application/x-ndjson"
     format: Format = export.format  # type: ignore[assignment]  # the column holds nothing else
@@ -75,7 +75,7 @@ def media_type(export: ReportExport) -> str:
 
 
 def file_name(export: ReportExport) -> str:
-    """What the file is called when it is stored."""
+    """Return the file name for the download."""
     lines = export.kind == "interactions" and export.format == "json"
     return f"{export.kind}.{'jsonl' if lines else export.format}"
 
@@ -97,7 +97,7 @@ def _report(export: ReportExport, reader: Reader, settings: ReportSettings) -> b
 def _pages(
     export: ReportExport, reader: Reader, progress: Callable[[float], None]
 ) -> Iterator[Sequence[InteractionUsage]]:
-    """All interactions, newest first. One that begins meanwhile is not among them."""
+    """Yield all interactions, newest first. One that begins meanwhile is not among them."""
     query = _query(export, InteractionQuery)
     tenant_id, app_id = export.tenant_id, export.app_id
     total = reader.read(
@@ -130,6 +130,4 @@ def _query(export: ReportExport, model: type[Query]) -> Query:
         return model(**export.query, user=export.user_id)
     except ValidationError as error:
         problem = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
-        raise InvalidRequestError(
-            f"what was asked for is not allowed any more: {problem}"
-        ) from None
+        raise InvalidRequestError(f"the query is no longer allowed: {problem}") from None

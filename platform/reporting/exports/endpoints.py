@@ -1,6 +1,6 @@
 """``/v1/usage/exports`` for apps and tenants, ``/admin/usage/exports`` for operators.
 
-An export is asked for like a report, is made in the background, and is downloaded when it is ready.
+An export is requested like a report, made in the background, and downloaded when it is ready.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from fairserve.platform.reporting.exports.content import file_name, media_type
 from fairserve.platform.reporting.exports.repository import Viewer
 from fairserve.platform.reporting.exports.schemas import ExportOut, ExportPage, ExportRequest
 from fairserve.platform.reporting.exports.service import Exports, describe
-from fairserve.platform.reporting.usage.readers import Reader, asked_app, refuse_tenant_groups
+from fairserve.platform.reporting.usage.reports import refuse_tenant_groups
 from fairserve.platform.tenancy.auth import AdminPrincipal
+from fairserve.platform.tenancy.readers import Reader, asked_app
 
 router = APIRouter()
 
@@ -61,7 +62,7 @@ def create_export(
     response: Response,
     query: Annotated[ExportRequest, Query()],
 ) -> ExportOut:
-    """Ask for a report, or for all interactions, as a file."""
+    """Request a report, or all interactions, as a file."""
     refuse_tenant_groups(query)
     export = exports.create(query, app_id=asked_app(session, principal, query))
     named = f"?tenant={principal.tenant_id}" if principal.scope == "admin" else ""
@@ -71,19 +72,19 @@ def create_export(
 
 @router.get("/v1/usage/exports")
 def list_exports(exports: Readable, query: Paged) -> ExportPage:
-    """Exports of an app, or of a tenant and its apps, newest first."""
+    """List the exports of an app, or of a tenant and its apps, newest first."""
     return _page(exports, query, None)
 
 
 @router.get("/v1/usage/exports/{export_id}")
 def read_export(export_id: str, exports: Readable, _: Named) -> ExportOut:
-    """How far an export is."""
+    """Return the state of an export."""
     return describe(exports.get(export_id))
 
 
 @router.get("/v1/usage/exports/{export_id}/file", response_class=StreamingResponse, responses=_FILE)
 def download_export(export_id: str, request: Request, exports: Readable, _: Named) -> Response:
-    """The file of an export that is ready."""
+    """Download the file of an export that is ready."""
     return _file(export_id, request, exports)
 
 
@@ -97,7 +98,7 @@ def delete_export(export_id: str, exports: Writable, _: Named) -> None:
 def create_any_export(
     exports: AllWritable, response: Response, query: Annotated[ExportRequest, Query()]
 ) -> ExportOut:
-    """Ask for a report on all tenants, or on one, as a file."""
+    """Request a report on all tenants, or on one, as a file."""
     export = exports.create(query, app_id=query.app)
     response.headers["Location"] = f"/admin/usage/exports/{export.id}"
     return describe(export)
@@ -105,13 +106,13 @@ def create_any_export(
 
 @router.get("/admin/usage/exports")
 def list_all_exports(exports: AllReadable, query: Paged) -> ExportPage:
-    """Everybody's exports, or those of one tenant's usage, newest first."""
+    """List the exports of all tenants, or those of one tenant's usage, newest first."""
     return _page(exports, query, query.tenant)
 
 
 @router.get("/admin/usage/exports/{export_id}")
 def read_any_export(export_id: str, exports: AllReadable) -> ExportOut:
-    """How far an export is."""
+    """Return the state of an export."""
     return describe(exports.get(export_id))
 
 
@@ -119,7 +120,7 @@ def read_any_export(export_id: str, exports: AllReadable) -> ExportOut:
     "/admin/usage/exports/{export_id}/file", response_class=StreamingResponse, responses=_FILE
 )
 def download_any_export(export_id: str, request: Request, exports: AllReadable) -> Response:
-    """The file of an export that is ready."""
+    """Download the file of an export that is ready."""
     return _file(export_id, request, exports)
 
 
@@ -145,7 +146,7 @@ def _file(export_id: str, request: Request, exports: Exports) -> Response:
         return Response(status_code=status.HTTP_304_NOT_MODIFIED, headers=headers)
     headers["Content-Length"] = str(export.size_bytes)
     headers["Content-Disposition"] = f'attachment; filename="{file_name(export)}"'
-    # Each part in a transaction of its own: a slow reader holds nothing.
+    # Each part is read in its own transaction: a slow client holds no lock.
     parts = repository.parts(
         request.app.state.session_factory, export.id, export.attempt, export.size_bytes
     )

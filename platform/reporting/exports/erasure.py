@@ -1,8 +1,8 @@
-"""Exports and the erasure of an end user.
+"""Deletion of exports that may name an erased end user.
 
-What is in a file is not looked at: every file that may name users goes, of the user's tenant and of all
-tenants together, unless it was asked for about another user alone. One that is being made is begun
-anew, because it may have read the user's rows before.
+Files are not searched: every file that may name users is deleted, of the user's tenant and of all
+tenants together, unless it was requested for another user alone. An export in progress starts again,
+because it may have read the user's rows before the erasure.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from fairserve.platform.reporting.exports import repository
 
 
 def forget_user(sessions: SessionFactory, tenant_id: str, user: str) -> int:
-    """Delete the exports that may name a user of a tenant; returns how many.
+    """Delete the exports that may name a user of a tenant; return their number.
 
-    Call it once no other table names the user. Doing it again finishes what was cut off.
+    Call it once no other table names the user. A repetition finishes an interrupted deletion.
     """
     theirs = or_(ReportExport.tenant_id == tenant_id, ReportExport.tenant_id.is_(None))
     about = ReportExport.user_id.is_not_distinct_from(user)  # it is null in most
@@ -27,7 +27,7 @@ def forget_user(sessions: SessionFactory, tenant_id: str, user: str) -> int:
         or_(ReportExport.user_id.is_(None), about),
     ]
     with sessions.begin() as session:
-        # First, so that none becomes ready between this and the search for those that are.
+        # First, so that none becomes ready between this update and the search for ready ones.
         repository.change(
             session,
             [*may_name, ReportExport.state == "running"],

@@ -1,6 +1,6 @@
 """Interactions as CSV, JSON lines or Parquet, written while they are read.
 
-Each writer holds a page of rows, and Parquet a group of rows, never the file.
+Each writer holds a page of rows, Parquet a row group, never the whole file.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ COLUMNS: Mapping[str, Kind] = {
     "wasted_tokens": "count",
     "waste_cause": "text",
 }
-"""The fields of :class:`InteractionUsage`, in this order."""
+"""Fields of :class:`InteractionUsage`, in this order."""
 GROUP_ROWS = 32_000
-"""Of a Parquet file at most, and a page more."""
+"""Rows of a Parquet row group at most, and one page more."""
 
 
 def as_csv(pages: Pages) -> Iterator[bytes]:
-    """UTF-8 with a head; a text that a spreadsheet would take for a formula begins with ``'``."""
+    """Write UTF-8 with a header; prefix ``'`` to texts that a spreadsheet would read as a formula."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(COLUMNS)
@@ -54,13 +54,15 @@ def as_csv(pages: Pages) -> Iterator[bytes]:
 
 
 def as_json_lines(pages: Pages) -> Iterator[bytes]:
-    """One object a line, as the listing shows it."""
+    """Write one object a line, as the listing returns it."""
     for page in pages:
         yield b"".join(row.model_dump_json().encode("utf-8") + b"\n" for row in page)
 
 
 def as_parquet(pages: Pages) -> Iterator[bytes]:
-    """Money is a decimal with nine places, times are UTC. Raises InvalidRequestError without pyarrow."""
+    """Write money as decimals with nine places and times in UTC. Raises InvalidRequestError without
+    pyarrow.
+    """
     pa, pq = require_pyarrow()
     schema = pa.schema([(name, parquet_type(kind, "UTC")) for name, kind in COLUMNS.items()])
     sink = _Drain()
@@ -81,22 +83,22 @@ def as_parquet(pages: Pages) -> Iterator[bytes]:
 
 
 class _Drain(io.RawIOBase):
-    """A file that is only written at its end, and from which what was written can be taken."""
+    """A write-only file whose written bytes can be removed as they come."""
 
     def __init__(self) -> None:
         self._chunks: list[bytes] = []
 
     def writable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def write(self, data: Any) -> int:
-        """Keep the bytes until they are taken."""
+        """Keep the bytes until the next :meth:`drain`."""
         self._chunks.append(bytes(data))
         return len(data)
 
     def drain(self) -> bytes:
-        """What was written since the last time."""
+        """Return the bytes that were written since the last call."""
         taken = b"".join(self._chunks)
         self._chunks.clear()
         return taken

@@ -1,7 +1,7 @@
-"""The file of an attempt, written part by part, each in a short transaction that also extends the lease.
+"""The file of an attempt, written in parts; each short transaction also renews the lease.
 
-The bounds on what is kept are checked with every part. Weakness: processes that write at the same time
-do not see each other's last part, so a bound may be passed by a part for each of them.
+The storage limits are checked with every part. Weakness: processes that write at the same time do not
+see each other's last part, so each of them may exceed a limit by one part.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.exports import ReportExport, ReportExportPart
 from fairserve.platform.reporting.exports import claims, repository
 from fairserve.platform.reporting.exports.claims import Now
-from fairserve.platform.reporting.exports.patience import Patience
+from fairserve.platform.reporting.exports.outages import RetryWhileDbDown
 from fairserve.platform.reporting.settings import ReportingSettings
 
 PART_BYTES = 1 << 20
 
 
 class PartWriter:
-    """Takes the bytes of a file in any pieces; holds less than a part of them, and what it was given."""
+    """Splits the bytes of a file into parts and stores them; holds less than one part in memory."""
 
     def __init__(
         self,
         sessions: SessionFactory,
         export: ReportExport,
         settings: ReportingSettings,
-        patiently: Patience,
+        retry_while_db_down: RetryWhileDbDown,
         now: Now,
     ) -> None:
         self.progress: float | None = None
-        """Stored with the next part."""
+        """Share of the work that is done; stored with the next part."""
         self.size_bytes = 0
         self._sessions = sessions
         self._export = export
         self._settings = settings
-        self._patiently = patiently
+        self._retry_while_db_down = retry_while_db_down
         self._now = now
         self._hash = hashlib.sha256()
         self._pending = bytearray()
@@ -47,11 +47,11 @@ class PartWriter:
 
     @property
     def sha256(self) -> str:
-        """Of what was written, hexadecimal."""
+        """Return the SHA-256 of the written bytes, hexadecimal."""
         return self._hash.hexdigest()
 
     def write(self, piece: bytes) -> None:
-        """Add to the file. Raises RowLeaseLostError, and ConflictError where too much would be kept."""
+        """Add to the file. Raises RowLeaseLostError, and ConflictError beyond a storage limit."""
         self._hash.update(piece)
         self._pending += piece
         while len(self._pending) >= PART_BYTES:
@@ -59,7 +59,7 @@ class PartWriter:
             del self._pending[:PART_BYTES]
 
     def flush(self) -> None:
-        """Write what is left; nothing may be added then."""
+        """Write the remaining bytes. Nothing may be added afterwards."""
         if self._pending:
             self._write_part(bytes(self._pending))
             self._pending.clear()
@@ -82,12 +82,12 @@ class PartWriter:
                     "attempt": self._export.attempt,
                     "number": self._number,
                 }
-                # It is there already if the answer to the commit was lost.
+                # The part exists already if the answer to its commit was lost.
                 same = [getattr(ReportExportPart, name) == value for name, value in key.items()]
                 session.execute(delete(ReportExportPart).where(*same))
                 session.execute(insert(ReportExportPart).values(**key, data=data))
 
-        self._patiently(once)
+        self._retry_while_db_down(once)
         self.size_bytes = size_bytes
         self._number += 1
 
@@ -99,6 +99,6 @@ class PartWriter:
             allowed: int = getattr(self._settings, setting)
             if repository.kept_bytes(session, where) > allowed:
                 raise ConflictError(
-                    f"with this file more than {allowed:,} bytes of exports would be kept"
-                    f" ({setting}); ask for less, or delete others"
+                    f"this file would exceed the limit of {allowed:,} bytes of stored exports"
+                    f" ({setting}); request a smaller export, or delete others"
                 )

@@ -1,4 +1,4 @@
-"""Queries on exports and their parts. What serves a key is scoped to what that key may see."""
+"""Queries on exports and their parts. Queries for a key are restricted to what the key may see."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from fairserve.platform.db.exports import ReportExport, ReportExportPart
 
 UNFINISHED = ("queued", "running")
 _DELETED_PARTS = 16
-"""Of one transaction."""
+"""Parts deleted by one transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Who asks: an app for itself, a tenant for all its apps, or an operator."""
+    """The requester: an app for itself, a tenant for all its apps, or an operator."""
 
     asks_as: Literal["app", "tenant", "operator"]
     tenant_id: str | None = None
     app_id: str | None = None
 
     def sees(self) -> list[ColumnElement[bool]]:
-        """Conditions on the exports that it may see. An operator sees all."""
+        """Return conditions on the exports that it may see. An operator sees all."""
         if self.asks_as == "operator":
             return []
         own = [ReportExport.tenant_id == self.tenant_id]
@@ -36,14 +36,14 @@ class Viewer:
         return [*own, ReportExport.app_id == self.app_id, ReportExport.asked_by == "app"]
 
     def shares_bounds(self) -> list[ColumnElement[bool]]:
-        """Conditions on the exports that count together: a tenant's with its apps', operators'."""
+        """Return conditions on the exports that share limits: a tenant's with its apps', operators'."""
         if self.asks_as == "operator":
             return [ReportExport.asked_by == "operator"]
         return [ReportExport.tenant_id == self.tenant_id, ReportExport.asked_by != "operator"]
 
 
 def same_bounds(export: ReportExport) -> list[ColumnElement[bool]]:
-    """Conditions on the exports that count together with this one."""
+    """Return conditions on the exports that share limits with this one."""
     operators = export.asked_by == "operator"
     return Viewer("operator" if operators else "tenant", export.tenant_id).shares_bounds()
 
@@ -51,7 +51,7 @@ def same_bounds(export: ReportExport) -> list[ColumnElement[bool]]:
 def get(
     session: Session, viewer: Viewer, export_id: str, *, lock: bool = False
 ) -> ReportExport | None:
-    """One export that the viewer may see; ``lock`` keeps other writers off it."""
+    """Return an export that the viewer may see; ``lock`` keeps other writers off it."""
     statement = select(ReportExport).where(ReportExport.id == export_id, *viewer.sees())
     if lock:
         statement = statement.with_for_update()
@@ -61,7 +61,9 @@ def get(
 def page(
     session: Session, viewer: Viewer, tenant_id: str | None, *, limit: int, offset: int
 ) -> tuple[Sequence[ReportExport], int]:
-    """Exports that the viewer may see, of one tenant's usage or of any, newest first; their number."""
+    """Return exports that the viewer may see, newest first, of one tenant's usage or of any; and their
+    number.
+    """
     where = viewer.sees()
     if tenant_id is not None:
         where.append(ReportExport.tenant_id == tenant_id)
@@ -71,17 +73,17 @@ def page(
 
 
 def count(session: Session, where: Sequence[ColumnElement[bool]]) -> int:
-    """How many exports there are."""
+    """Return the number of exports."""
     return session.scalar(select(func.count(ReportExport.id)).where(*where)) or 0
 
 
 def kept_bytes(session: Session, where: Sequence[ColumnElement[bool]] = ()) -> int:
-    """Bytes of files, those that are being made included."""
+    """Return the stored bytes of files, including those of files in progress."""
     return int(session.scalar(select(func.sum(ReportExport.size_bytes)).where(*where)) or 0)
 
 
 def remove(session: Session, where: Sequence[ColumnElement[bool]]) -> int:
-    """Delete exports with their files; returns how many. The caller commits."""
+    """Delete exports with their files; return their number. The caller commits."""
     result = session.execute(
         delete(ReportExport).where(*where), execution_options={"synchronize_session": False}
     )
@@ -89,7 +91,7 @@ def remove(session: Session, where: Sequence[ColumnElement[bool]]) -> int:
 
 
 def change(session: Session, where: Sequence[ColumnElement[bool]], **values: object) -> int:
-    """Change exports; returns how many. The caller commits."""
+    """Change exports; return their number. The caller commits."""
     result = session.execute(
         update(ReportExport).where(*where).values(**values),
         execution_options={"synchronize_session": False},
@@ -100,9 +102,9 @@ def change(session: Session, where: Sequence[ColumnElement[bool]], **values: obj
 def parts(
     sessions: SessionFactory, export_id: str, attempt: int, size_bytes: int
 ) -> Iterator[bytes]:
-    """A file in its parts, each read in a transaction of its own.
+    """Yield the parts of a file, each read in a transaction of its own.
 
-    Raises ConnectionAbortedError if it is deleted meanwhile: what was read is no whole file.
+    Raises ConnectionAbortedError if the export is deleted meanwhile: the parts so far are incomplete.
     """
     read_bytes = number = 0
     while read_bytes < size_bytes:
@@ -115,14 +117,14 @@ def parts(
                 )
             )
         if part is None:
-            raise ConnectionAbortedError("the export was deleted while it was read")
+            raise ConnectionAbortedError("the export was deleted during the download")
         read_bytes += len(part)
         number += 1
         yield part
 
 
 def drop_parts(sessions: SessionFactory, export_id: str, before_attempt: int) -> None:
-    """Delete the parts of attempts below this one, in short transactions."""
+    """Delete the parts of attempts before this one, in short transactions."""
     key = (ReportExportPart.export_id, ReportExportPart.attempt, ReportExportPart.number)
     old = (ReportExportPart.export_id == export_id, ReportExportPart.attempt < before_attempt)
     while True:
@@ -139,7 +141,7 @@ def drop_parts(sessions: SessionFactory, export_id: str, before_attempt: int) ->
 
 
 def is_over(export: ReportExport, now: datetime) -> bool:
-    """Whether its file has gone, or is about to."""
+    """Return whether the file was deleted or is due for deletion."""
     return export.state == "expired" or (
         export.state == "ready" and export.expires_at is not None and export.expires_at <= now
     )

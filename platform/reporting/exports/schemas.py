@@ -1,4 +1,4 @@
-"""What can be asked of ``/v1/usage/exports``, and how an export is shown."""
+"""Requests and answers of ``/v1/usage/exports``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ExportRequest(UsageRequest):
 
     kind: ExportKind = "usage"
     state: InteractionState | None = None
-    """Of interactions; they are exported as JSON lines, CSV or Parquet."""
+    """State of the interactions; they are exported as JSON lines, CSV or Parquet."""
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
@@ -37,7 +37,7 @@ class ExportRequest(UsageRequest):
 
 
 class ExportOut(BaseModel):
-    """An export. What is not known yet is null."""
+    """An export. Values that are not known yet are null."""
 
     object: str = "usage.export"
     id: str
@@ -45,23 +45,23 @@ class ExportOut(BaseModel):
     format: str
     asked_by: Literal["app", "tenant", "operator"]
     tenant: str | None
-    """Whose usage; null is that of all."""
+    """Tenant whose usage it holds; null: all tenants."""
     app: str | None
     user: str | None
     query: dict[str, Any]
-    """The other parameters as they were given."""
+    """Other parameters of the request, as given."""
     state: ExportState
     progress: float | None
-    """Between 0 and 1."""
+    """Share of the work that is done, between 0 and 1."""
     size_bytes: int | None
     sha256: str | None
     error: str | None
-    """Why it failed."""
+    """Reason of a failure."""
     created_at: datetime
     finished_at: datetime | None
     expires_at: datetime | None
-    """The file can be downloaded until then."""
+    """Time until which the file can be downloaded."""
 
 
 class ExportPage(Page[ExportOut]):
-    """A part of the exports, newest first."""
+    """A page of exports, newest first."""

@@ -1,7 +1,7 @@
-"""What can be done with exports at the request's edge: ask, look, download, delete.
+"""Service behind the endpoints of exports: request, list, download, delete.
 
-Everything that can be told to be wrong is refused when an export is asked for. Functions take the
-request's session and leave the commit to it.
+A request that cannot succeed is rejected at once, as far as that can be checked. Methods use the
+session of the HTTP request and leave the commit to it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fairserve.platform.reporting.usage.formats import require_extras
 from fairserve.platform.tenancy.auth import Principal
 
 MAX_LISTED = 1_000
-"""Exports of one tenant, those that have failed or expired included until they are forgotten."""
+"""Exports of one tenant, including failed and expired ones that are not deleted yet."""
 _RETRY_AFTER_S = 60
 
 
@@ -42,8 +42,9 @@ class Exports:
         self._settings = settings
 
     def create(self, query: ExportRequest, *, app_id: str | None) -> ReportExport:
-        """Ask for an export, within an app that the viewer may read. Raises InvalidRequestError for
-        what cannot be made, and RateLimitedError where too many wait or too much is kept.
+        """Queue an export, within an app that the viewer may read.
+
+        Raises InvalidRequestError for an impossible query, and RateLimitedError at a storage limit.
         """
         viewer = self._viewer
         tenant_id = query.tenant if viewer.asks_as == "operator" else viewer.tenant_id
@@ -77,36 +78,36 @@ class Exports:
         return export
 
     def page(self, tenant_id: str | None, limit: int, offset: int) -> tuple[list[ExportOut], int]:
-        """A part of the exports, newest first, and their number."""
+        """Return a page of the exports, newest first, and their number."""
         found, total = repository.page(
             self._session, self._viewer, tenant_id, limit=limit, offset=offset
         )
         return [describe(export) for export in found], total
 
     def get(self, export_id: str, *, lock: bool = False) -> ReportExport:
-        """One export. Raises NotFoundError, also for one that is somebody else's."""
+        """Return one export. Raises NotFoundError, also for another owner's export."""
         export = repository.get(self._session, self._viewer, export_id, lock=lock)
         if export is None:
             raise NotFoundError("there is no such export", param="export_id")
         return export
 
     def finished(self, export_id: str) -> ReportExport:
-        """One whose file can be read. Raises ConflictError, and GoneError where it has expired."""
+        """Return an export whose file is ready. Raises ConflictError, and GoneError after its expiry."""
         export = self.get(export_id)
         shown = describe(export)
         if shown.state == "expired":
-            raise GoneError("the export has expired; ask for a new one", code="expired")
+            raise GoneError("the export has expired; request a new one", code="expired")
         if shown.state != "ready":
             why = f": {shown.error}" if shown.error else ""
             raise ConflictError(
-                f"the export is {shown.state}{why}; a file is there once it is ready",
+                f"the export is {shown.state}{why}; its file can be downloaded once it is ready",
                 code="not_ready",
                 details={"state": shown.state},
             )
         return export
 
     def delete(self, export_id: str) -> None:
-        """Delete an export with its file; one that waits, or is being made, is cancelled."""
+        """Delete an export with its file; cancel one that waits or is in progress."""
         export = self.get(export_id, lock=True)
         repository.remove(self._session, [ReportExport.id == export.id])
         self._audit("export.delete", export)
@@ -121,28 +122,28 @@ class Exports:
         waiting = ReportExport.state.in_(repository.UNFINISHED)
         if repository.count(self._session, [*own, waiting]) >= settings.export_max_unfinished:
             raise _too_many(
-                f"{settings.export_max_unfinished} exports are waiting or being made; wait for one"
+                f"{settings.export_max_unfinished} exports are waiting or in progress; wait for one"
                 " of them, or delete one"
             )
         if repository.count(self._session, own) >= MAX_LISTED:
             raise _too_many(f"there are {MAX_LISTED} exports; delete some")
         if repository.kept_bytes(self._session, own) >= settings.export_max_bytes_per_tenant:
             raise _too_many(
-                f"the files of exports fill their {settings.export_max_bytes_per_tenant:,} bytes;"
-                " delete some"
+                f"the stored files reach the limit of {settings.export_max_bytes_per_tenant:,} bytes;"
+                " delete some exports"
             )
         if repository.kept_bytes(self._session) >= settings.export_max_bytes:
-            raise _too_many("there is no room for files of exports at present; try again later")
+            raise _too_many("the space for export files is full; retry later, or delete exports")
 
     def _audit(self, action: str, export: ReportExport) -> None:
-        # Without the user that it may be about: an erasure looks for users elsewhere.
-        told: dict[str, Any] = {
+        # The user is left out: an erasure does not search these entries.
+        values: dict[str, Any] = {
             "kind": export.kind,
             "format": export.format,
             "app": export.app_id,
             "names_users": export.names_users,
         }
-        before, after = (told, None) if action == "export.delete" else (None, told)
+        before, after = (values, None) if action == "export.delete" else (None, values)
         audit.record(
             self._session,
             self._principal,
@@ -155,7 +156,7 @@ class Exports:
 
 
 def describe(export: ReportExport, now: datetime | None = None) -> ExportOut:
-    """An export as the API shows it; ``now`` is the present time if not given."""
+    """Return an export as the API shows it; ``now`` defaults to the present time."""
     over = repository.is_over(export, utc_now() if now is None else now)
     state = "expired" if over else export.state
     finished = state in ("ready", "expired")
@@ -180,7 +181,7 @@ def describe(export: ReportExport, now: datetime | None = None) -> ExportOut:
 
 
 def _names_users(query: ExportRequest) -> bool:
-    # A page shows bars by user where nothing else is left to show.
+    # An HTML page without groups shows bars by user.
     shown = query.kind == "interactions" or query.format == "html" or "user" in query.group_by
     return shown or query.user is not None
 

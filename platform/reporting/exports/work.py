@@ -1,7 +1,7 @@
-"""Makes the exports that wait, and forgets those whose time is over.
+"""The job that makes queued exports, and the one that deletes expired ones.
 
-Plain functions for threads and task queues. Any number of processes may run them at once, and be killed
-at any point: what is half done is begun anew by the next.
+Plain functions for threads and task queues. Any number of processes may run them at once and be killed
+at any point: the next one starts an unfinished export again.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from fairserve.platform.db.leases import RowLeaseLostError
 from fairserve.platform.reporting.exports import claims, repository
 from fairserve.platform.reporting.exports.claims import Now
 from fairserve.platform.reporting.exports.content import Reader, content
+from fairserve.platform.reporting.exports.outages import RetryWhileDbDown, StoppedError
 from fairserve.platform.reporting.exports.parts import PartWriter
-from fairserve.platform.reporting.exports.patience import Patience, StoppedError
 from fairserve.platform.reporting.settings import ReportSettings
 
 logger = logging.getLogger(__name__)
 
 WAIT = timedelta(days=7)
-"""An export that nobody made in that time fails."""
+"""Time in the queue after which an export fails."""
 FORGOTTEN_AFTER = timedelta(days=1)
-"""A row stays for so long after its file has gone."""
+"""Time that a row outlives its file."""
 _BATCH = 100
 
 
@@ -43,12 +43,12 @@ def make_exports(
     now: Now = utc_now,
     pause: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Make exports until none waits, or ``stopping`` says so; returns how many were handled.
+    """Make exports until none waits or ``stopping`` returns True; return the number handled.
 
-    One that is under way then is given back. Raises OperationalError if the database does not answer.
+    An export in progress is then released. Raises OperationalError if the database does not answer.
     """
     kept = timedelta(hours=settings.reporting.export_retention_hours)
-    patiently = Patience(stopping, pause)
+    retry_while_db_down = RetryWhileDbDown(stopping, pause)
     handled = 0
     while not stopping():
         export = claims.claim(sessions, now, kept)
@@ -56,12 +56,12 @@ def make_exports(
             break
         try:
             with claims.renewing_lease(sessions, export, now):
-                _make(sessions, settings, export, patiently, now)
+                _make(sessions, settings, export, retry_while_db_down, now)
         except StoppedError:
             claims.release(sessions, export)
             break
         except RowLeaseLostError:
-            logger.info("export %s was deleted or taken over while it was made", export.id)
+            logger.info("export %s was deleted or taken over while it was in progress", export.id)
         handled += 1
     return handled
 
@@ -70,26 +70,26 @@ def _make(
     sessions: SessionFactory,
     settings: ReportSettings,
     export: ReportExport,
-    patiently: Patience,
+    retry_while_db_down: RetryWhileDbDown,
     now: Now,
 ) -> None:
-    """Make what was claimed, or write down why that cannot be."""
+    """Make a claimed export, or store why it failed."""
     failed = export.state != "running"
-    # What attempts before this one have left, or all of them.
-    patiently(lambda: repository.drop_parts(sessions, export.id, export.attempt + failed))
+    # Parts of earlier attempts; after the last attempt, all parts.
+    retry_while_db_down(lambda: repository.drop_parts(sessions, export.id, export.attempt + failed))
     if failed:
         return
     kept = timedelta(hours=settings.reporting.export_retention_hours)
-    writer = PartWriter(sessions, export, settings.reporting, patiently, now)
+    writer = PartWriter(sessions, export, settings.reporting, retry_while_db_down, now)
 
-    def told(progress: float) -> None:
+    def set_progress(progress: float) -> None:
         writer.progress = progress
-        patiently.check()
+        retry_while_db_down.check()
 
     error = ""
     try:
-        reader = Reader(sessions, patiently)
-        for piece in content(export, reader, settings=settings, progress=told):
+        reader = Reader(sessions, retry_while_db_down)
+        for piece in content(export, reader, settings=settings, progress=set_progress):
             writer.write(piece)
         writer.flush()
     except (RowLeaseLostError, StoppedError, InterfaceError, OperationalError):
@@ -97,18 +97,18 @@ def _make(
     except FairServeError as refused:
         error = refused.message
     except Exception:
-        logger.exception("export %s cannot be made", export.id)
-        error = "an internal error; the server's log tells more"
+        logger.exception("export %s failed", export.id)
+        error = "internal error; see the server's log"
     sha256 = None if error else writer.sha256
-    patiently(lambda: claims.end(sessions, export, now, kept, error=error, sha256=sha256))
+    retry_while_db_down(lambda: claims.end(sessions, export, now, kept, error=error, sha256=sha256))
     if error:
-        patiently(lambda: repository.drop_parts(sessions, export.id, export.attempt + 1))
+        retry_while_db_down(lambda: repository.drop_parts(sessions, export.id, export.attempt + 1))
 
 
 def expire_exports(sessions: SessionFactory, *, now: Now = utc_now) -> int:
-    """Delete the files whose time is over, somewhat later their rows, and parts that no file has.
+    """Delete the files of expired exports, later their rows, and parts that belong to no file.
 
-    Returns how many exports it was; it may be called again at any point. Raises OperationalError.
+    Returns the number of exports handled. It may be repeated at any point. Raises OperationalError.
     """
     at = now()
     with sessions.begin() as session:
@@ -119,7 +119,7 @@ def expire_exports(sessions: SessionFactory, *, now: Now = utc_now) -> int:
             session,
             old,
             state="failed",
-            error=f"nobody has made it in {WAIT.days} days; does a server run?",
+            error=f"no process made it within {WAIT.days} days; check that a server is running",
             lease_until=None,
             size_bytes=0,
             finished_at=at,
@@ -135,7 +135,7 @@ def expire_exports(sessions: SessionFactory, *, now: Now = utc_now) -> int:
 
 
 def _with_old_parts(sessions: SessionFactory) -> list[tuple[str, int]]:
-    """Exports with parts that are of no file, and the attempt from which on parts are kept."""
+    """Return exports with obsolete parts, each with the first attempt whose parts are kept."""
     kept = ReportExport.state.in_(("ready", "running"))
     parts = (
         select(ReportExportPart.export_id)

@@ -1,13 +1,12 @@
-"""From a recording to a trace: runs, what waited for what, gaps, and small chained block ids.
+"""Conversion of a recording into a trace: runs, dependencies, gaps, and small chained block ids.
 
-A call depends on its parents, named by its client or found by the tracker; one that was recorded before
-parents were, on the calls of the stage before that had ended when it came. The gap is from the end of
-the last of these to its arrival. Calls that generated nothing (withdrawn, failed before the first token)
-are no load that could be replayed: they are left out, and what waited for them waits for what they
-waited for.
+A call depends on its parents, named by its client or found by the tracker. In recordings without
+parents it depends on the calls of the previous stage that had ended at its arrival. The gap is from the
+last end among these to its arrival. Calls that generated nothing (withdrawn, failed before the first
+token) are no load to replay: they are left out, and their dependents take over their dependencies.
 
-Runs are left out whole if they began before the asked time, or if a call of theirs is missing: it was
-deleted with its segment, or never written. A call's stage tells.
+Whole runs are left out that began before the requested time, or that miss a call: it was deleted with
+its segment, or never written. The stages of the recorded calls reveal this.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ Runs = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """A trace, and what is not in it."""
+    """A trace, and counts of what was left out of it."""
 
     trace: Trace
     begin_at: float
-    """The epoch second that is 0 in the trace."""
+    """UTC epoch second that is second 0 of the trace."""
     incomplete_runs: int
-    """Runs of which calls are missing."""
+    """Runs with missing calls."""
     empty_calls: int
     """Calls without output."""
 
 
 def export(calls: Sequence[RecordedCall], block_tokens: int, since_at: float) -> Export:
-    """The trace of all runs that began since. ``calls`` are in the order of their segments' lines."""
+    """Return the trace of all runs that began since. ``calls`` are in the order of their segments."""
     by_run: dict[str, list[RecordedCall]] = {}
     for call in calls:
         if call.opened_at >= since_at:
@@ -101,11 +100,11 @@ def _interaction(
     )
 
 
-# --- who waited for whom --------------------------------------------------------------------------
+# --- dependencies ----------------------------------------------------------------------------------
 
 
 def _dependencies(run: Sequence[RecordedCall]) -> dict[str, list[str]] | None:
-    """By call, what it waited for; None if a call is missing. ``run`` is in order of begin."""
+    """Return the dependencies of each call; None if a call is missing. ``run`` is in order of begin."""
     stages = {call.call: call.stage for call in run}
     begun: dict[int, list[RecordedCall]] = {}  # by stage
     deps: dict[str, list[str]] = {}
@@ -125,7 +124,7 @@ def _dependencies(run: Sequence[RecordedCall]) -> dict[str, list[str]] | None:
 
 
 def _without_empty(call: str, deps: dict[str, list[str]], kept: dict[str, str]) -> list[str]:
-    """What it waited for; in place of calls that are left out, what those waited for."""
+    """Return the dependencies of a call; calls that are left out are replaced by their own."""
     found: dict[str, None] = {}
     seen: set[str] = set()
     todo = list(reversed(deps[call]))
@@ -142,7 +141,7 @@ def _without_empty(call: str, deps: dict[str, list[str]], kept: dict[str, str]) 
 
 
 def _in_order(calls: list[TraceCall]) -> list[TraceCall]:
-    """Dependencies first: a named parent may have been under way still when its child came."""
+    """Sort dependencies first: a named parent may not have ended when its child arrived."""
     by_id = {call.call_id: call for call in calls}
     placed: dict[str, TraceCall] = {}
     for call in calls:
@@ -161,7 +160,7 @@ def _in_order(calls: list[TraceCall]) -> list[TraceCall]:
 
 
 def _blocks(calls: Sequence[RecordedCall]) -> dict[int, Runs]:
-    """Ids of each call's full blocks by the call's ``id()``: from 1 on, in order of appearance."""
+    """Return ids of each call's full blocks by the call's ``id()``, from 1 in order of appearance."""
     needed: dict[int, RecordedCall] = {}
     for call in calls:
         chain = []
@@ -169,7 +168,7 @@ def _blocks(calls: Sequence[RecordedCall]) -> dict[int, Runs]:
         while node is not None and id(node) not in needed:
             chain.append(node)
             node = node.like
-        for link in reversed(chain):  # what a call refers to stands before it
+        for link in reversed(chain):  # a call comes after the calls that it refers to
             needed[id(link)] = link
     if not needed:
         return {}
@@ -189,7 +188,7 @@ def _blocks(calls: Sequence[RecordedCall]) -> dict[int, Runs]:
 
 
 def _runs(ids: npt.NDArray[np.int64]) -> Runs:
-    """Consecutive ids together."""
+    """Return consecutive ids as runs."""
     if not len(ids):
         return ()
     starts = np.concatenate([[0], np.flatnonzero(np.diff(ids) != 1) + 1])

@@ -1,10 +1,10 @@
-"""A recorded call as a line: counts, times, pseudonyms and block keys; never text, never token ids.
+"""Lines of a recording, one a call: counts, times, pseudonyms and block keys; no text, no token ids.
 
-Users, runs, calls and agents, whose names clients choose, become keyed hashes before they reach the
-disk. Prompts of one run begin alike, so a line holds only the keys of blocks that no earlier line of its
-segment holds: ``like`` names the line whose prompt begins the same, and how many blocks of it. Keys are
-chained and salted already (:mod:`fairserve.scheduling.block_keys`): equal keys, equal whole prefixes,
-and none in common across isolation domains.
+Names that clients choose (users, runs, calls, agents) become keyed hashes before they are written.
+Prompts of one run share a prefix, so a line holds only the block keys that no earlier line of its
+segment holds: ``like`` names the line with the longest common prefix, and its length in blocks. Keys are
+already chained and salted (:mod:`fairserve.scheduling.block_keys`): equal keys mean equal whole
+prefixes, and isolation domains have no key in common.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import orjson
 
 FORMAT = 1
 KNOWN_KEYS = 131_072
-"""Keys of a segment that are remembered in memory, about 12 MB; then all are forgotten."""
+"""Keys of a segment kept in memory, about 12 MB; at the limit all are dropped."""
 
 Keys = npt.NDArray[np.uint64]
 
@@ -31,10 +31,10 @@ class EndedCall(NamedTuple):
 
     run: str
     opened_at: float
-    """When the run began; with it a run is told from a later one of the same name."""
+    """Begin of the run; it distinguishes the run from a later one of the same name."""
     call: str
     deps: tuple[str, ...]
-    """Its parents, whoever found them."""
+    """Parents, named by the client or found by the tracker."""
     stage: int
     tenant: str
     app: str
@@ -45,20 +45,20 @@ class EndedCall(NamedTuple):
     prompt_tokens: int
     system_tokens: int
     output_tokens: int
-    """Of all samples."""
+    """Output tokens of all samples."""
     samples: int
     keys: Sequence[int]
 
 
 @dataclass(slots=True, eq=False)
 class RecordedCall:
-    """A line that was read. Names are pseudonyms."""
+    """A decoded line. Names are pseudonyms."""
 
     run: str
     opened_at: float
     call: str
     deps: tuple[str, ...] | None
-    """None where the client named none and the tracker's were not recorded yet."""
+    """None if the client named none and the recording has none of the tracker's."""
     stage: int
     tenant: str
     app: str
@@ -71,41 +71,41 @@ class RecordedCall:
     output_tokens: int
     samples: int
     like: RecordedCall | None
-    """The call whose prompt begins the same."""
+    """Call with the longest common prefix."""
     like_blocks: int
     own_keys: Keys
-    """Of the blocks after those."""
+    """Keys of the blocks after the common prefix."""
 
 
 def header(block_tokens: int) -> bytes:
-    """The first line of a segment."""
+    """Return the first line of a segment."""
     return orjson.dumps({"format": FORMAT, "block_tokens": block_tokens}) + b"\n"
 
 
 class Pseudonyms:
-    """Keyed hashes of names that clients chose: equal names, equal pseudonyms, under one salt."""
+    """Keyed hashes of names that clients choose: under one salt equal names have equal hashes."""
 
     def __init__(self, salt: bytes) -> None:
         self._salt = salt
 
     def of(self, kind: str, *names: str) -> str:
-        """16 hexadecimal digits. ``kind`` keeps a user and an agent of one name apart."""
+        """Return 16 hexadecimal digits. ``kind`` separates a user from an agent of the same name."""
         text = "\0".join((kind, *names)).encode()
         return hashlib.blake2b(text, key=self._salt, digest_size=8).hexdigest()
 
 
 class LineEncoder:
-    """Writes the lines of one segment, in order. Not thread-safe."""
+    """Encodes the lines of one segment, in order. Not thread-safe."""
 
     def __init__(self, pseudonyms: Pseudonyms, known_keys: int = KNOWN_KEYS) -> None:
         self._names = pseudonyms
         self._most = known_keys
         self._known: dict[int, int] = {}
-        """Keys of written blocks, and a line that holds each. Whole prefixes are in it, or nothing."""
+        """Keys of written blocks, each with a line that holds it; always whole prefixes."""
         self._lines = 0
 
     def line(self, call: EndedCall) -> bytes:
-        """The line of a call, with its end."""
+        """Return the encoded line of a call, with its newline."""
         name = self._names.of
         run = name("run", call.run, repr(call.opened_at))
         keys = call.keys
@@ -141,7 +141,7 @@ class LineEncoder:
         return text + b"\n"
 
     def _shared(self, keys: Sequence[int]) -> int:
-        """Blocks at the beginning that are known: a binary search, because prefixes are whole."""
+        """Return the number of leading known blocks: a binary search, because prefixes are whole."""
         low, high = 0, len(keys)
         while low < high:
             middle = (low + high + 1) // 2
@@ -153,7 +153,7 @@ class LineEncoder:
 
 
 def decode_lines(lines: Sequence[bytes]) -> tuple[list[RecordedCall], int]:
-    """The calls of a segment's lines after its header, and how many lines cannot be used."""
+    """Return the calls of a segment's lines after its header, and the number of damaged lines."""
     calls: list[RecordedCall | None] = []
     for line in lines:
         try:
@@ -166,14 +166,14 @@ def decode_lines(lines: Sequence[bytes]) -> tuple[list[RecordedCall], int]:
 
 def _decoded(line: bytes, before: Sequence[RecordedCall | None]) -> RecordedCall:
     if not line.endswith(b"\n"):
-        raise ValueError("the line was not written to its end")
+        raise ValueError("the line is incomplete")
     value = orjson.loads(line)
     like, like_blocks = None, 0
     if value["like"] is not None:
         number, like_blocks = value["like"]
         like = before[number]
         if like is None:
-            raise ValueError("the line that it refers to is damaged")
+            raise ValueError("the line refers to a damaged line")
     deps = value["deps"]
     return RecordedCall(
         run=value["run"],

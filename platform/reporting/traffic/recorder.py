@@ -1,11 +1,11 @@
-"""Turns live traffic into a recording: control tells of every call that ended, a thread writes it.
+"""Recorder of live traffic: control reports each ended call, a thread writes the recording.
 
 The event loop pays for one tuple a call. Block keys are those that the router matched by, so nothing is
-hashed twice; hashing names, encoding and writing happen in the thread. Whatever goes wrong, the call
-does not notice: what cannot be kept in memory or written is dropped, counted and logged.
+hashed twice; names are hashed, and lines encoded and written, in the thread. Errors never reach the
+call: what exceeds the memory bound or cannot be written is dropped, counted and logged.
 
-What is recorded: accepted calls, completed or not. Refused calls are not: nobody knows what they would
-have generated, and a flood of them must not push out the rest.
+Accepted calls are recorded, completed or not. Rejected calls are not: their outputs are unknown, and a
+flood of them must not displace the rest.
 """
 
 from __future__ import annotations
@@ -16,22 +16,24 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fairserve.platform.monitoring.live import LiveCall
+from fairserve.platform.control.call_state import CallState
+from fairserve.platform.control.listener import CallListener
 from fairserve.platform.reporting.traffic.lines import EndedCall
 from fairserve.platform.reporting.traffic.segments import SegmentWriter
+from fairserve.scheduling.events import CallOutcome
 
 logger = logging.getLogger(__name__)
 
 MAX_PENDING_CALLS = 20_000
 MAX_PENDING_BLOCKS = 4_000_000
-"""Keys of calls that are not written yet: 32 MB."""
+"""Block keys of calls that are not written yet: 32 MB."""
 WRITE_S = 1.0
-"""Calls are written so often, all together: the event loop wakes nobody."""
+"""Seconds between writes. The thread wakes by itself, so the event loop notifies nobody."""
 PRUNE_S = 600.0
 
 
-class TrafficRecorder:
-    """``ended`` belongs to the event loop, the files to a thread. ``start`` and ``close`` once each."""
+class TrafficRecorder(CallListener):
+    """Events belong to the event loop, the files to a thread. Call ``start`` and ``close`` once."""
 
     def __init__(
         self,
@@ -51,7 +53,7 @@ class TrafficRecorder:
             wall=wall,
         )
         self._began_at = wall() - clock()
-        """What makes a wall time of a monotonic one: steps of the wall clock bend no run."""
+        """Offset of wall time from monotonic time, fixed: steps of the wall clock distort no run."""
         self._lock = threading.Lock()
         self._pending: list[EndedCall] = []
         self._pending_blocks = 0
@@ -61,27 +63,27 @@ class TrafficRecorder:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start the writing thread."""
         self._thread = threading.Thread(target=self._write_all, name="traffic", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Write what is pending and stop. May be repeated."""
+        """Write what is pending and stop the thread. May be repeated."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
-    def ended(self, live: LiveCall, now_s: float) -> None:
-        """A call ended, at this time of the monotonic clock. Raises nothing."""
+    def call_ended(self, call: CallState, outcome: CallOutcome, now_s: float) -> None:
+        """Keep what is recorded of an ended call. Raises nothing."""
         try:
-            self._take(self._call(live, now_s))
+            self._take(self._call(call, now_s))
         except Exception:
             logger.exception("a call was not recorded")
 
-    def _call(self, live: LiveCall, now_s: float) -> EndedCall:
+    def _call(self, live: CallState, now_s: float) -> EndedCall:
         call, usage = live.call, live.usage
-        told = usage.prompt_tokens > 0  # by the worker, whose count is the ledger's
+        reported = usage.prompt_tokens > 0  # by the worker, whose count the ledger stores
         return EndedCall(
             run=call.interaction_id,
             opened_at=live.run_opened_at,
@@ -94,8 +96,8 @@ class TrafficRecorder:
             agent=call.agent,
             begin_at=self._began_at + live.submitted_s,
             end_at=self._began_at + now_s,
-            prompt_tokens=usage.prompt_tokens if told else call.prompt_tokens,
-            system_tokens=usage.system_tokens if told else call.system_tokens,
+            prompt_tokens=usage.prompt_tokens if reported else call.prompt_tokens,
+            system_tokens=usage.system_tokens if reported else call.system_tokens,
             output_tokens=usage.output_tokens,
             samples=call.samples,
             keys=live.block_keys,
@@ -129,11 +131,11 @@ class TrafficRecorder:
                 self._safely(calls)
 
     def _safely(self, calls: list[EndedCall]) -> None:
-        """Write and prune; an error is logged when it begins."""
+        """Write and prune; log an error only when it begins."""
         try:
             self._writer.write(calls)
             self._failing = False
         except Exception as error:
             if not self._failing:
-                logger.warning("the traffic is not recorded: %s", error)
+                logger.warning("traffic is not recorded: %s", error)
             self._failing = True

@@ -1,8 +1,8 @@
-"""The files of a recording: append-only segments in one folder, bounded in bytes and in age.
+"""Files of a recording: append-only segments in one folder, bounded in bytes and in age.
 
-A segment is begun anew at a share of the bound, or of the retention, so that the oldest can be deleted
-without keeping much less than was asked for. Nothing is synced to disk: a crash of the machine may cost
-the last moments. Readers need no lock; a last line that is being written is not a line yet.
+A new segment begins at a fixed share of the size bound or the retention, so that the oldest one can be
+deleted while nearly as much as allowed is kept. Nothing is synced to disk: a crash of the machine may
+lose the last moments. Readers need no lock; an incomplete last line is ignored.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from fairserve.platform.reporting.traffic.lines import (
 )
 
 SEGMENTS = 16
-"""Of which the bound and the retention are made."""
+"""Segments into which the size bound and the retention are divided."""
 SALT_FILE = "salt"
 SALT_BYTES = 32
 
 
 def recording_folder(data_dir: Path) -> Path:
-    """Where a server with this data folder records."""
+    """Return the folder in which a server with this data folder records."""
     return data_dir / "recording"
 
 
 def segment_paths(folder: Path) -> list[Path]:
-    """The segments in a folder, oldest first."""
+    """Return the segments in a folder, oldest first."""
     return sorted(folder.glob("traffic-*.jsonl"))
 
 
 def load_salt(folder: Path) -> bytes:
-    """The secret of the pseudonyms, made at the first time. Raises OSError."""
+    """Return the secret of the pseudonyms; create it at the first call. Raises OSError."""
     path = folder / SALT_FILE
     with contextlib.suppress(FileNotFoundError):
         salt = path.read_bytes()
@@ -64,7 +64,7 @@ def delete_recording(folder: Path) -> None:
 
 
 class SegmentWriter:
-    """Appends calls; belongs to one thread. All methods raise OSError."""
+    """Appends calls to segments; belongs to one thread. All methods raise OSError."""
 
     def __init__(
         self,
@@ -83,12 +83,12 @@ class SegmentWriter:
         self._encoder: LineEncoder | None = None
         self._pseudonyms: Pseudonyms | None = None
         self._path: Path | None = None
-        """The segment that is being written; None until there is something to write."""
+        """Current segment; None before the first call is written."""
         self._begun_at = 0.0
         self._size = 0
 
     def write(self, calls: list[EndedCall]) -> None:
-        """Append calls; on an error the rest of them is lost and the next ones get a new segment."""
+        """Append calls; after an error the rest is lost and the next calls get a new segment."""
         try:
             waiting = deque(calls)
             while waiting:
@@ -99,7 +99,7 @@ class SegmentWriter:
         self.prune()
 
     def prune(self) -> None:
-        """Delete what is too old or too much."""
+        """Delete segments beyond the size bound or the retention."""
         now_at = self._wall()
         if self._path is not None and now_at - self._begun_at > self._retention_s / SEGMENTS:
             self._path = None
@@ -113,7 +113,7 @@ class SegmentWriter:
                 total -= sizes[path]
 
     def _append(self, waiting: deque[EndedCall]) -> None:
-        """At least one of them, and those that the segment has room for."""
+        """Append at least one call, and as many as the segment has space for."""
         if self._path is None or self._size >= self._max_bytes // SEGMENTS:
             self._begin()
         assert self._encoder is not None
@@ -143,15 +143,15 @@ class SegmentWriter:
 
 
 def read_recording(folder: Path, since_at: float) -> tuple[list[RecordedCall], int, int]:
-    """Calls of segments that hold any that ended since; tokens of a block; lines that are damaged.
+    """Return calls of segments with any that ended since, the tokens of a block, and damaged lines.
 
-    A server may be writing meanwhile. Raises OSError for a segment that cannot be read.
+    A server may be writing meanwhile. Raises OSError for an unreadable segment.
     """
     calls: list[RecordedCall] = []
     block_tokens = damaged = 0
     for size, lines in _segments(folder, since_at):
         if block_tokens and size != block_tokens:
-            calls.clear()  # of a version with other blocks, whose keys mean something else
+            calls.clear()  # of a version with other blocks, whose keys are not comparable
         block_tokens = size
         good, bad = decode_lines(lines)
         calls += good
@@ -169,7 +169,7 @@ def _segments(folder: Path, since_at: float) -> Iterator[tuple[int, list[bytes]]
             continue  # deleted meanwhile
         size = _block_tokens(lines[0]) if lines else None
         if lines and not lines[-1].endswith(b"\n"):
-            lines.pop()  # being written, or cut by a crash
+            lines.pop()  # incomplete, or cut by a crash
         if size is not None:
             yield size, lines[1:]
 
@@ -198,7 +198,7 @@ def _size(path: Path) -> int:
 
 @contextlib.contextmanager
 def _private(path: Path) -> Iterator[int]:
-    """A new file that only this user may read."""
+    """Create a file that only this user may read."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         yield descriptor

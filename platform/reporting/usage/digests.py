@@ -16,7 +16,7 @@ COMPRESSION = 100
 
 
 def digest_of(values: Sequence[float]) -> bytes | None:
-    """The digest of values in any order; None of none."""
+    """Return the digest of values in any order; None without values."""
     if not values:
         return None
     digest = tdigest_double(COMPRESSION)
@@ -25,7 +25,7 @@ def digest_of(values: Sequence[float]) -> bytes | None:
 
 
 def merged(digests: Iterable[bytes | None]) -> bytes | None:
-    """One digest of all values, merged in this order; None if there are none."""
+    """Return one digest of all values, merged in this order; None without values."""
     present = [digest for digest in digests if digest is not None]
     if len(present) < 2:
         return bytes(present[0]) if present else None
@@ -36,7 +36,7 @@ def merged(digests: Iterable[bytes | None]) -> bytes | None:
 
 
 def quantiles(digest: bytes | None, ranks: Sequence[float]) -> tuple[float, ...] | None:
-    """The values at ranks between 0 and 1; None if there are no values."""
+    """Return the values at ranks between 0 and 1; None without values."""
     if digest is None:
         return None
     found = tdigest_double.deserialize(digest)
@@ -44,5 +44,5 @@ def quantiles(digest: bytes | None, ranks: Sequence[float]) -> tuple[float, ...]
 
 
 def weight(digest: bytes | None) -> int:
-    """How many values a digest was made of."""
+    """Return the number of values in a digest."""
     return 0 if digest is None else int(tdigest_double.deserialize(digest).get_total_weight())

@@ -1,4 +1,4 @@
-"""``/v1/usage`` for apps and tenants, ``/admin/usage`` for operators; below, single interactions."""
+"""``/v1/usage`` for apps and tenants, ``/admin/usage`` for operators, and their interactions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from fairserve.platform.db.session import ReadSession
 from fairserve.platform.reporting.settings import ReportSettings
 from fairserve.platform.reporting.usage import interactions, reports
 from fairserve.platform.reporting.usage.formats import MAX_ANSWERED_ROWS, MEDIA_TYPES, Ask, document
-from fairserve.platform.reporting.usage.readers import Reader, asked_app, refuse_tenant_groups
 from fairserve.platform.reporting.usage.schemas import (
     Group,
     InteractionPage,
@@ -20,6 +19,7 @@ from fairserve.platform.reporting.usage.schemas import (
 )
 from fairserve.platform.reporting.usage.slots import ReportSlots
 from fairserve.platform.tenancy.auth import require_admin
+from fairserve.platform.tenancy.readers import Reader, asked_app
 
 router = APIRouter()
 
@@ -35,8 +35,8 @@ def read_usage(
     request: Request,
     query: Annotated[UsageRequest, Query()],
 ) -> Response:
-    """An app key reads its app's usage, a tenant key that of all its apps."""
-    refuse_tenant_groups(query)
+    """Return an app's usage to its key, and the usage of all its apps to a tenant key."""
+    reports.refuse_tenant_groups(query)
     app_id = asked_app(session, principal, query)
     settings: ReportSettings = request.app.state.settings
     ask = reports.reporter(session, settings, tenant_id=principal.tenant_id, app_id=app_id)
@@ -52,7 +52,7 @@ def read_usage(
 def read_all_usage(
     session: ReadSession, request: Request, query: Annotated[UsageRequest, Query()]
 ) -> Response:
-    """Usage of all tenants, or of one."""
+    """Return the usage of all tenants, or of one."""
     settings: ReportSettings = request.app.state.settings
     ask = reports.reporter(session, settings, tenant_id=query.tenant, app_id=query.app)
     return _answer(request, query, ask, "app" if query.tenant else "tenant", None)
@@ -62,7 +62,7 @@ def read_all_usage(
 def read_interactions(
     session: ReadSession, principal: Reader, query: Annotated[InteractionQuery, Query()]
 ) -> InteractionPage:
-    """Single interactions of an app, or of a tenant's apps, newest first."""
+    """List single interactions of an app, or of a tenant's apps, newest first."""
     app_id = asked_app(session, principal, query)
     return interactions.page(session, query, tenant_id=principal.tenant_id, app_id=app_id)
 
@@ -71,7 +71,7 @@ def read_interactions(
 def read_all_interactions(
     session: ReadSession, query: Annotated[InteractionQuery, Query()]
 ) -> InteractionPage:
-    """Single interactions of all tenants, or of one."""
+    """List single interactions of all tenants, or of one."""
     return interactions.page(session, query, tenant_id=query.tenant, app_id=query.app)
 
 

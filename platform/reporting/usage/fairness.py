@@ -1,17 +1,17 @@
-"""How the service was divided, against the shares that weights and levels entitle to.
+"""Fairness of a division of service: received shares against entitled shares.
 
-Over tenants, apps or users: a holder's share of the service beside the share that it is entitled to
-(:func:`~fairserve.scheduling.level_weights.entitled_shares`, as the console has it and WSC divides by),
-and Jain's index (Jain, Chiu and Hawe, 1984) of x = service / entitled share, which is
-(sum x)^2 / (n sum x^2): 1 where all got what they are entitled to, 1/n where one got all.
+For tenants, apps or users it compares the share of the service with the entitled share
+(:func:`~fairserve.scheduling.level_weights.entitled_shares`, shown by the console and used by WSC),
+and computes Jain's index (Jain, Chiu and Hawe, 1984) of x = service / entitled share, which is
+(sum x)^2 / (n sum x^2): 1 if all received their entitled share, 1/n if one received everything.
 
-Service is counted as the system in force does. WSC counts slices of typical calls: weighted tokens,
+Service is counted as by the system in force. WSC counts slices of typical calls: weighted tokens,
 cached ones times ``cached_weight``, divided by those of a typical call of the app. Other systems count
-prompt tokens plus twice the output tokens. Departure: rollups do not know the stage of a call, so that
-the mean over the stages of the app's profile is its typical call.
+prompt tokens plus twice the output tokens. Departure: rollups do not have the stage of a call, so the
+typical call is the mean over the stages of the app's profile.
 
-Weights, levels and profiles are those of now. Weakness: who asked for little got little, which is no
-injustice; the index does not know what was asked for.
+Weights, levels and profiles are the present ones. Weakness: demand is unknown, so a client that asked
+for little lowers the index although nobody was treated unfairly.
 """
 
 from __future__ import annotations
@@ -33,14 +33,13 @@ from fairserve.platform.reporting.usage.levels import CALLS, Detail
 from fairserve.platform.reporting.usage.schemas import Fairness, Group, UsageRow
 from fairserve.platform.reporting.usage.selection import Selection
 from fairserve.platform.tenancy.profiles.repository import profiles_in_force
-from fairserve.platform.tuning.service import load_system
 from fairserve.scheduling.cost import SliceWeights
 from fairserve.scheduling.feeder.wsc_options import WscOptions
 from fairserve.scheduling.level_weights import Owner, Weights, entitled_shares
 from fairserve.scheduling.metrics import jain_index
 
 MAX_OWNERS = 100_000
-"""Holders of service that a report weighs, at most: by tenant, app and user, and by day or hour."""
+"""Owners of service in one report at most: by tenant, app and user, and by day or hour."""
 _LOOKED_UP = 1000
 """Ids in a statement."""
 _TIMES: tuple[Group, ...] = ("day", "hour")
@@ -59,20 +58,20 @@ class Measure:
     levels: str = DEFAULT_LEVELS
     """Levels of the tenants that have none of their own."""
     wsc: WscOptions | None = None
-    """Options of the feeder where it is WSC, which counts typical calls; None: tokens are counted."""
+    """Options of WSC, which counts typical calls; None: another feeder, tokens are counted."""
     learning: LearningOptions | None = None
-    """Options of the learning of profiles; None: nothing is learned."""
+    """Options of profile learning; None: nothing is learned."""
 
 
 def measure_of(session: Session, settings: ReportSettings) -> Measure:
     """Return the measure of the system that is in force."""
-    system = load_system(session, settings.tuning)
+    system = settings.system_in_force(session)
     wsc = WscOptions(**system.feeder_options) if system.feeder == "wsc" else None
     return Measure(system.levels, wsc, settings.tenancy.learning_options)
 
 
 class _Shares(NamedTuple):
-    """Parts of the service by holder: received, and entitled to."""
+    """Received and entitled shares by holder."""
 
     got: Mapping[Key, float]
     entitled: Mapping[Key, float]
@@ -103,7 +102,7 @@ class Division:
 def division(session: Session, selection: Selection, measure: Measure) -> Division | None:
     """Return the division among all holders of a report, over all its days and hours.
 
-    None if it has none, is not by one kind of them, or has more than ``MAX_OWNERS`` to weigh.
+    Returns None without service, for other groups than holders, and for more than ``MAX_OWNERS``.
     """
     return _division(session, selection, measure, ())
 
@@ -116,10 +115,10 @@ def add_fairness(
     keys: Sequence[Key],
     items: Sequence[UsageRow],
 ) -> None:
-    """Give each group of a page its shares, within its day or hour where the report has those.
+    """Add the shares to each group of a page, within its day or hour in a report by these.
 
-    Of days and hours there are none where shares depend on users that the report does not group by:
-    for apps without a level of their own, and for tenants where the system's only level is ``user``.
+    Reports by days or hours have none if shares depend on users by which the report does not group: for
+    apps without a level of their own, and for tenants if the system's only level is ``user``.
     """
     times = tuple(group for group in _TIMES if group in selection.groups)
     found = _division(session, selection, measure, times) if times and items else whole
@@ -138,7 +137,7 @@ def _division(
     known = _Known(session, selection, measure)
     detail = known.detail(holders)
     if times and detail == "user" and "user" not in holders:
-        return None  # users by days are many rows, which nothing else in the report needs
+        return None  # users by days are many rows, which no other part of the report reads
     whose = _OWNER[: _OWNER.index(detail) + 1]
     names: tuple[Group, ...] = (*times, *whose)
     rows = _sums(session, selection.grouped(*names))
@@ -169,7 +168,7 @@ def _division(
 
 
 def _holders(selection: Selection) -> tuple[Group, ...]:
-    """The groups that say whose service it is, if they are of one kind; users have a tenant."""
+    """Return the groups that name holders, if they are of one kind; users have a tenant."""
     holders = tuple(group for group in selection.groups if group not in _TIMES)
     return holders if set(holders) - {"tenant"} in (set(), {"app"}, {"user"}) else ()
 

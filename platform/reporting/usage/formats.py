@@ -1,4 +1,4 @@
-"""A report in the format that was asked for, over HTTP and on the command line."""
+"""Reports in the requested format, for HTTP and the command line."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from fairserve.platform.reporting.usage.schemas import Format, Group, UsageQuery
 from fairserve.platform.reporting.usage.table import MAX_ROWS, require_pyarrow, to_csv, to_parquet
 
 MAX_ANSWERED_ROWS = 10_000
-"""Rows of a table that answers a request: two seconds of a processor. Exports have ``MAX_ROWS``."""
+"""Rows of a table in a direct answer: two seconds of a processor. Exports have ``MAX_ROWS``."""
 
 Ask = Callable[..., UsageReport]
-"""Makes the report of a :class:`UsageQuery`."""
+"""A function that makes the report of a :class:`UsageQuery`."""
 
 MEDIA_TYPES: Mapping[Format, str] = {
     "json": "application/json",
@@ -25,7 +25,7 @@ MEDIA_TYPES: Mapping[Format, str] = {
 
 
 class Document(NamedTuple):
-    """A report as bytes, and the head lines that belong to it."""
+    """A report as bytes, with its HTTP headers."""
 
     content: bytes
     media_type: str
@@ -39,13 +39,13 @@ def document(
     default_group: Group,
     max_rows: int = MAX_ROWS,
 ) -> Document:
-    """The report. CSV and Parquet hold all rows, ``max_rows`` at most, JSON and HTML a page of them.
+    """Return the report as a document. CSV and Parquet hold all rows, JSON and HTML a page of them.
 
-    Raises InvalidRequestError where they are too many, or an extra is not installed.
+    Raises InvalidRequestError for more than ``max_rows`` rows, or if an extra is not installed.
     """
     headers = {"X-Content-Type-Options": "nosniff"}
     if format == "html":
-        # The page has no scripts, and loads nothing.
+        # The page has no scripts and loads nothing.
         headers["Content-Security-Policy"] = (
             "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
         )
@@ -62,7 +62,7 @@ def document(
 
 
 def require_extras(format: Format) -> None:
-    """Raises InvalidRequestError if what the format needs is not installed."""
+    """Raise InvalidRequestError if a package that the format needs is not installed."""
     if format == "parquet":
         require_pyarrow()
     elif format == "html":

@@ -1,4 +1,4 @@
-"""Single interactions with what they used, newest first, from the ledger's rows while those are kept."""
+"""Single interactions with their usage, newest first, from the ledger while it keeps their rows."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _NEWEST = (
 def page(
     session: Session, query: InteractionQuery, *, tenant_id: str | None, app_id: str | None
 ) -> InteractionPage:
-    """A part of the ended interactions within a tenant and an app; None is all of them.
+    """Return a page of the ended interactions within a tenant and an app; None stands for all.
 
-    Days are those on which an interaction was opened.
+    The days of the query are those on which an interaction was opened.
     """
     where = _where(query, tenant_id, app_id)
     runs = session.scalars(
@@ -49,7 +49,7 @@ def page(
 def count(
     session: Session, query: InteractionQuery, *, tenant_id: str | None, app_id: str | None
 ) -> int:
-    """How many there are."""
+    """Return the number of ended interactions."""
     return _count(session, _where(query, tenant_id, app_id))
 
 
@@ -62,16 +62,16 @@ def after(
     app_id: str | None,
     rows: int,
 ) -> list[InteractionUsage]:
-    """The next ``rows`` after the last one of before, in the order of :func:`page`; None begins.
+    """Return ``rows`` interactions after ``last``, in the order of :func:`page`; None: the first ones.
 
-    It costs the same at any depth. ``limit`` and ``offset`` of the query do not matter.
+    The cost is the same at any depth. ``limit`` and ``offset`` of the query are ignored.
     """
     where = _where(query, tenant_id, app_id)
     if last is not None:
         names = tuple_(Interaction.id, Interaction.app_id, Interaction.tenant_id)
         same_time = Interaction.opened_at == last.opened_at
         where += [
-            Interaction.opened_at <= last.opened_at,  # this one uses the index
+            Interaction.opened_at <= last.opened_at,  # this condition uses the index
             or_(
                 Interaction.opened_at < last.opened_at,
                 and_(same_time, names > (last.interaction, last.app, last.tenant)),
@@ -128,7 +128,7 @@ def _items(session: Session, runs: Sequence[Interaction]) -> list[InteractionUsa
 def _used(
     session: Session, runs: Sequence[Interaction]
 ) -> dict[tuple[str, str, str], dict[str, Any]]:
-    """Tokens, service and cost of the charged calls of each run."""
+    """Return tokens, service and cost of the charged calls of each run."""
     key = (LedgerCall.tenant_id, LedgerCall.app_id, LedgerCall.interaction_id)
     charged = LedgerCall.charged
     sums = [
@@ -147,7 +147,7 @@ def _used(
         )
         for tenant, app, interaction_id, *tokens, service, cost in found:
             counts = {name: int(count) for name, count in zip(TOKENS, tokens, strict=True)}
-            counts["input_tokens"] += counts["system_tokens"]  # rows keep a prompt's parts apart
+            counts["input_tokens"] += counts["system_tokens"]  # rows store a prompt's parts apart
             used[tenant, app, interaction_id] = {
                 **counts,
                 "service": float(service),

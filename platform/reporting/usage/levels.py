@@ -1,7 +1,7 @@
-"""The levels of the rollups, their tables as data, and how rows of a level make those of a coarser one.
+"""Levels of the rollups, their tables as data, and the fold of one level into a coarser one.
 
-Folding is the same for every table: sums are added, digests merged in the order of the rows, and the
-keys that a level sums over are empty. The same rows in the same order give the same bytes.
+Folding is the same for every table: sums are added, digests are merged in the order of the rows, and
+the keys that a level sums over are empty. The same rows in the same order result in the same bytes.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _SUMMED_OVER: Mapping[Detail, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class RollupTable:
-    """One of the tables, with the columns that a fold treats alike."""
+    """A table of rollups, with its columns grouped by how a fold treats them."""
 
     model: type[Base]
     keys: tuple[str, ...]
-    """Beside level, tenant and start."""
+    """Key columns besides level, tenant and start."""
     sums: tuple[str, ...]
     digests: tuple[str, ...] = ()
 
     @property
     def table(self) -> Table:
-        """The table itself."""
+        """Return the table."""
         table = self.model.__table__
         assert isinstance(table, Table)
         return table
@@ -82,7 +82,7 @@ TABLES = (CALLS, RUNS, REFUSALS)
 
 
 def level(span: Span, detail: Detail) -> str:
-    """The value of the column ``level``."""
+    """Return the value of the column ``level``."""
     return f"{span}_{detail}"
 
 
@@ -96,9 +96,9 @@ def fold(
     detail: Detail,
     merge: Callable[[Iterable[Any]], Any] = merged,
 ) -> list[Row]:
-    """Rows of a finer level as rows of this one, in the order in which their keys are met first.
+    """Fold rows of a finer level into rows of this one, in the order in which their keys first occur.
 
-    ``merge`` makes one digest of several.
+    ``merge`` merges digests.
     """
     length_s = SPANS[span]
     dropped = {name for name in _SUMMED_OVER[detail] if name in table.keys}

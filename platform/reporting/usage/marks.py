@@ -1,7 +1,7 @@
-"""What is to be rolled up: the ledger marks the quarter hours of an app whenever it writes their rows.
+"""Record of the quarter hours that need a new rollup.
 
-It does so in the transaction that writes them, so that there is no row without its mark. A run that goes
-on after its end is written again with a later end: then both quarter hours are marked.
+The ledger writes a mark in the same transaction as the rows. A run that continues after its end is
+written again with a later end: then both quarter hours are marked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ROWS = 500
 
 
 def quarter_of(time: datetime) -> int:
-    """The UTC epoch second at which the quarter hour of a time begins."""
+    """Return the UTC epoch second at which the quarter hour of a time begins."""
     return int(time.timestamp()) // QUARTER_S * QUARTER_S
 
 
@@ -33,7 +33,7 @@ def mark_rows(session: Session, rows: Iterable[Row], time: str) -> None:
 
 
 def mark_ends_until_now(session: Session, rows: Sequence[Row]) -> None:
-    """Mark where runs that are about to be written again ended before."""
+    """Mark the previous end time of each run whose row is about to be updated."""
     keys = [(row["tenant_id"], row["app_id"], row["id"]) for row in rows]
     columns = (Interaction.tenant_id, Interaction.app_id, Interaction.id)
     ends: list[Row] = []
@@ -48,7 +48,7 @@ def mark_ends_until_now(session: Session, rows: Sequence[Row]) -> None:
 
 
 def mark(session: Session, quarters: Iterable[tuple[str, str, int]]) -> None:
-    """Mark (tenant, app, start) as changed, in one order, so that no two writers wait in a ring."""
+    """Mark (tenant, app, start) as changed, in one order, so that writers cannot deadlock."""
     table = UsageDirty.__table__
     assert isinstance(table, Table)
     rows: list[dict[str, Any]] = [

@@ -1,4 +1,4 @@
-"""A report as one HTML page that needs nothing else, for the screen and for A4 paper."""
+"""A report as one self-contained HTML page, for the screen and for A4 paper."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MOST_BARS = 15
 Ask = Callable[[UsageQuery], UsageReport]
 _TIMES = ("day", "hour")
 _EARLIEST, _LATEST = date(1970, 1, 1), date(9998, 12, 31)
-"""Days that an axis can show."""
+"""First and last day that an axis can show."""
 
 
 class Plot(NamedTuple):
-    """A picture with its caption; ``text`` says in words what it shows."""
+    """A picture with its caption; ``text`` is its description."""
 
     title: str
     text: str
@@ -33,7 +33,7 @@ class Plot(NamedTuple):
 
 
 def to_html(query: UsageQuery, ask: Ask, default_group: Group) -> bytes:
-    """The page. ``ask`` makes reports; without groups its bars are of ``default_group``."""
+    """Return the page. ``ask`` makes reports; without groups its bars are by ``default_group``."""
     report = ask(query)
     by_day = ask(_asked(query, ["day"]))
     holders = [group for group in query.group_by if group not in _TIMES] or [default_group]
@@ -56,9 +56,9 @@ def _asked(query: UsageQuery, groups: Sequence[Group]) -> UsageQuery:
 
 
 def _period(query: UsageQuery, by_day: UsageReport) -> Period | None:
-    """The days that are asked for; an open end is the first or last day with usage, or the report's own.
+    """Return the days of the query; an open end becomes the first or last day with usage.
 
-    None if nothing was used.
+    None without usage.
     """
     days = [row.day for row in by_day.items if row.day is not None]
     if not days:

@@ -1,9 +1,9 @@
-"""What one holder of a budget has spent in a period so far, cheaply enough to be asked all the time.
+"""Spending of one budget subject in a period so far, cheap enough for every check.
 
-Of a tenant or an app: whole days and quarter hours from the rollups, and from raw rows only the quarter
-hours that are marked as changed, as a rule the last one. Of one user: that user's raw rows, by their
-index, because rollups of users are found by tenant only; days whose raw rows have gone from the rollups.
-The caller's own rows count as soon as they are flushed, because their marks are written with them.
+For a tenant or an app it sums whole days and quarter hours from the rollups, and raw rows only for
+quarter hours marked as changed, usually the last one. For one user it sums that user's raw rows by their
+index, because rollups of users are indexed by tenant only; days without raw rows come from the rollups.
+Rows that the caller has flushed count at once, because their marks are written with them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fairserve.platform.db.usage import UsageCalls, UsageDirty, UsageState
 from fairserve.platform.reporting.usage.levels import DAY_S, QUARTER_S, level
 
 MAX_MARKS = 200
-"""With more, the rollups are far behind, and raw rows would take long."""
+"""Marks beyond which the rollups are far behind and summing raw rows would take long."""
 
 
 class Spender(NamedTuple):
@@ -32,8 +32,9 @@ class Spender(NamedTuple):
 
 
 def spent_in_period(session: Session, spender: Spender, begin: float, end: float) -> int | None:
-    """Nanounits, of calls accepted from ``begin`` until before ``end`` (UTC epoch seconds, on quarter
-    hours); None while the rollups are far behind.
+    """Return the spent nanounits of calls accepted from ``begin`` until before ``end``.
+
+    Both are UTC epoch seconds on quarter hours. Returns None while the rollups are far behind.
     """
     raw_from_s = int(session.scalar(select(UsageState.raw_from_s)) or 0)
     begin_s, end_s = int(begin), int(end)
@@ -90,7 +91,7 @@ def _raw(session: Session, spender: Spender, spans: Iterable[tuple[int, int]]) -
 
 
 def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Sorted spans, those that touch as one."""
+    """Return sorted spans, adjacent ones merged."""
     found: list[tuple[int, int]] = []
     for begin_s, end_s in spans:
         if found and found[-1][1] == begin_s:

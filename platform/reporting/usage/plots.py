@@ -1,4 +1,4 @@
-"""The plots of a report's page, as SVG. Only this module imports matplotlib."""
+"""Plots of a report's HTML page, as SVG. Only this module imports matplotlib."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _BLUE, _GREEN, _ORANGE, _GREY = "#3566a8", "#4b9b6b", "#d98032", "#9aa4b1"
 _LABEL_CHARS = 28
 _MOST_TICKS = 8
 _HALF_A_DAY = timedelta(hours=12)
-"""The bar of a day has its middle at midnight."""
+"""Margin of the time axis: the bar of a day is centred at midnight."""
 
 
 class Period(NamedTuple):
-    """The days that a time axis spans, both included, whether or not anything happened on them."""
+    """The days of a time axis, both ends included, with or without usage."""
 
     first: date
     last: date
 
 
 def tokens_by_day(days: Sequence[UsageRow], period: Period) -> str:
-    """Prompt tokens computed and cached, and output tokens, stacked."""
+    """Plot computed and cached prompt tokens and output tokens, stacked."""
     figure, axes = _figure(2.8)
     dates = [_day(row) for row in days]
     parts = (
@@ -51,7 +51,7 @@ def tokens_by_day(days: Sequence[UsageRow], period: Period) -> str:
 
 
 def cost_by_group(labels: Sequence[str], costs: Sequence[float], currency: str) -> str:
-    """A bar for each group, the first on top."""
+    """Plot a bar for each group, the first on top."""
     figure, axes = _figure(0.9 + ROW_IN * len(labels))
     axes.barh(range(len(labels)), costs, color=_BLUE)
     _group_axis(axes, labels)
@@ -60,7 +60,7 @@ def cost_by_group(labels: Sequence[str], costs: Sequence[float], currency: str) 
 
 
 def shares(labels: Sequence[str], service: Sequence[float], entitled: Sequence[float]) -> str:
-    """Two bars for each group: what it got, and what its weight entitles it to."""
+    """Plot two bars for each group: its share of the service, and its entitled share."""
     figure, axes = _figure(1.0 + 1.5 * ROW_IN * len(labels))
     places = range(len(labels))
     axes.barh([place - 0.2 for place in places], [100 * s for s in service], 0.38, color=_BLUE)
@@ -74,7 +74,7 @@ def shares(labels: Sequence[str], service: Sequence[float], entitled: Sequence[f
 
 
 def durations_by_day(days: Sequence[UsageRow], period: Period) -> str:
-    """Quantiles of queue delay and time to first token, side by side."""
+    """Plot quantiles of queue delay and time to first token, side by side."""
     from matplotlib.ticker import StrMethodFormatter
 
     figure, left = _figure(2.8, columns=2)
@@ -105,7 +105,7 @@ def _day(row: UsageRow) -> date:
 
 
 def require_figures() -> type[Figure]:
-    """The figures of matplotlib. Raises InvalidRequestError if it is not installed."""
+    """Return matplotlib's figure class. Raises InvalidRequestError if it is not installed."""
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
@@ -150,7 +150,7 @@ def _group_axis(axes: Axes, labels: Sequence[str]) -> None:
     shown = [
         text if len(text) <= _LABEL_CHARS else text[: _LABEL_CHARS - 1] + "…" for text in labels
     ]
-    # A name is not a formula, whatever dollars are in it.
+    # A dollar sign in a name starts no formula.
     axes.set_yticks(range(len(labels)), labels=shown, parse_math=False)
     axes.margins(y=0.01)
     axes.invert_yaxis()
@@ -161,7 +161,7 @@ def _group_axis(axes: Axes, labels: Sequence[str]) -> None:
 def _svg(figure: Figure) -> str:
     out = io.StringIO()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of names in scripts that the font does not have
+        warnings.simplefilter("ignore")  # for scripts that the font lacks
         figure.savefig(out, format="svg", metadata={"Date": None})
     text = out.getvalue()
     return text[text.index("<svg") :]

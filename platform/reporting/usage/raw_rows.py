@@ -1,6 +1,6 @@
 """The ledger's raw rows as rows of the finest level: quarter hours by user.
 
-The database adds up; only durations are read one by one, for their digests.
+The database sums; only durations are read one by one, for their digests.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Window(NamedTuple):
 
 
 SERVED_MODEL = func.coalesce(func.nullif(LedgerCall.served_model, ""), LedgerCall.model)
-"""The model that a call counts for."""
+"""Model to which a call is attributed."""
 _SPENT = LedgerCall.input_tokens + LedgerCall.system_tokens + LedgerCall.output_tokens
 _READ_ROWS = 5000
 
 
 def calls(session: Session, window: Window) -> list[Row]:
-    """Rows of ``usage_calls``, in the order of their keys."""
+    """Return rows of ``usage_calls``, in the order of their keys."""
     groups = _groups(session, LedgerCall, LedgerCall.accepted_at, SERVED_MODEL.label("model"))
     where = _within(LedgerCall, LedgerCall.accepted_at, window)
     found = session.execute(select(*groups, *_call_sums()).where(where).group_by(*groups))
@@ -62,7 +62,7 @@ def calls(session: Session, window: Window) -> list[Row]:
 
 
 def runs(session: Session, window: Window) -> list[Row]:
-    """Rows of ``usage_runs``, in the order of their keys."""
+    """Return rows of ``usage_runs``, in the order of their keys."""
     groups = _groups(session, Interaction, Interaction.ended_at)
     sums = [
         *(_count(Interaction.state == state).label(state) for state in STATES),
@@ -80,7 +80,7 @@ def runs(session: Session, window: Window) -> list[Row]:
 
 
 def refusals(session: Session, window: Window) -> list[Row]:
-    """Rows of ``usage_refusals``, in the order of their keys."""
+    """Return rows of ``usage_refusals``, in the order of their keys."""
     event = ThrottlingEvent
     groups = _groups(session, event, event.at, event.reason.label("reason"))
     sums = [func.count().label("count"), _count(event.mid_run).label("mid_run")]
@@ -90,11 +90,11 @@ def refusals(session: Session, window: Window) -> list[Row]:
 
 
 def epoch_quarter(session: Session, time: InstrumentedAttribute[datetime]) -> ColumnElement[int]:
-    """The epoch second at which a time's quarter hour begins, as the database computes it."""
+    """Return the SQL of the epoch second at which a time's quarter hour begins."""
     if session.get_bind().dialect.name == "postgresql":
         quarter = func.floor(func.extract("epoch", time) / QUARTER_S)
         return cast(quarter, BigInteger) * QUARTER_S
-    # SQLite keeps times as text, 2026-01-31 23:59:59.999999, and would round the fraction.
+    # SQLite stores times as text, 2026-01-31 23:59:59.999999, and would round the fraction.
     second = cast(func.strftime("%s", func.substr(cast(time, String), 1, 19)), Integer)
     return second // QUARTER_S * QUARTER_S
 
@@ -150,7 +150,7 @@ def _count(condition: ColumnElement[bool] | InstrumentedAttribute[bool]) -> Colu
 def _durations(
     session: Session, groups: Sequence[ColumnElement[Any]], where: ColumnElement[bool]
 ) -> dict[tuple[Any, ...], tuple[list[float], list[float]]]:
-    """Queue delays and times to the first token of charged calls, by key."""
+    """Return queue delays and times to the first token of charged calls, by key."""
     durations: dict[tuple[Any, ...], tuple[list[float], list[float]]] = defaultdict(
         lambda: ([], [])
     )
@@ -170,7 +170,7 @@ def _durations(
 
 
 def _row(tenant_id: str, found: Mapping[str, Any]) -> Row:
-    """PostgreSQL's sums of big integers are decimals."""
+    """Convert a row: PostgreSQL returns sums of big integers as decimals."""
     row: Row = {"level": "quarter_user", "tenant_id": tenant_id}
     for name, value in found.items():
         if name == "service":

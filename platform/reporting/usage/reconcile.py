@@ -1,9 +1,8 @@
-"""Proof that the rollups say what the ledger's rows say.
+"""Comparison of the rollups with the ledger's raw rows.
 
-For one UTC day after the other, every sum of every level is compared with the raw rows' own, per tenant,
-app, user and model as far as the level tells them apart; digests by how many values they hold. Only days
-of which all raw rows are kept, and quarter hours without marks, can be compared. It reads raw rows once,
-a tenant's day at a time.
+Day by day (UTC), each sum of each level is compared with that of the raw rows, per tenant, app, user and
+model as far as the level distinguishes them; of digests the number of values. Only days with all raw
+rows, and quarter hours without marks, can be compared. Raw rows are read once, a tenant's day at a time.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _SOURCES: Sequence[tuple[Any, Any]] = (
 
 
 class Difference(NamedTuple):
-    """A row of a rollup that is not what the raw rows say."""
+    """A rolled up sum that differs from the raw rows."""
 
     table: str
     level: str
@@ -54,29 +53,29 @@ class Difference(NamedTuple):
     raw: float
 
     def __str__(self) -> str:
-        """One line for people."""
+        """Return one readable line."""
         begin = datetime.fromtimestamp(self.start_s, UTC).isoformat(timespec="minutes")
         key = ", ".join(part for part in (self.tenant_id, *self.key) if part)
         return (
             f"{self.table} {self.level} {begin} {key}: {self.column} is {self.rolled_up:g},"
-            f" the ledger says {self.raw:g}"
+            f" the raw rows sum to {self.raw:g}"
         )
 
 
 class Comparison(NamedTuple):
-    """What came of comparing."""
+    """Result of a comparison."""
 
     compared: int
-    """Tenants' days."""
+    """Compared days, counted per tenant."""
     marked: int
-    """Of them left out, because they are to be rolled up anyway."""
+    """Days left out because they wait for a rollup, counted per tenant."""
     differences: list[Difference]
 
 
 def compare(
     sessions: SessionFactory, begin_s: int | None, end_s: int | None, *, most: int = 1000
 ) -> Comparison:
-    """Compare the days wholly within the bounds; stops looking after ``most`` differences."""
+    """Compare the days wholly within the bounds; stop after ``most`` differences."""
     compared = marked = 0
     differences: list[Difference] = []
     with sessions() as session:
@@ -98,7 +97,7 @@ def compare(
 
 
 def repair(sessions: SessionFactory, differences: Iterable[Difference]) -> bool:
-    """Roll up the days of differences from nothing; whether that came to its end."""
+    """Roll up the days of differences anew; return whether all were done."""
     days = {(found.tenant_id, found.start_s // DAY_S * DAY_S) for found in differences}
     for tenant_id, day_s in sorted(days):
         with sessions.begin() as session:
@@ -121,7 +120,7 @@ def repair(sessions: SessionFactory, differences: Iterable[Difference]) -> bool:
 
 
 def _days(session: Session, begin_s: int | None, end_s: int | None) -> range:
-    """The UTC days of which all raw rows are kept, from the first row of any kind to the last."""
+    """Return the UTC days of which all raw rows are kept, from the first row of any kind to the last."""
     kept_from_s = session.scalar(select(UsageState.raw_from_s)) or 0
     times: list[float] = []
     for _, time in _SOURCES:
@@ -143,7 +142,7 @@ def _days(session: Session, begin_s: int | None, end_s: int | None) -> range:
 
 
 def _apps(session: Session, day_s: int) -> dict[str, set[str]]:
-    """The tenants with their apps of which there are rows on a day, raw or rolled up."""
+    """Return the tenants and apps with rows on a day, raw or rolled up."""
     begin, end = datetime.fromtimestamp(day_s, UTC), datetime.fromtimestamp(day_s + DAY_S, UTC)
     queries = [
         select(source.tenant_id, source.app_id).where(time >= begin, time < end).distinct()
@@ -195,12 +194,12 @@ def _differences(
         _key(table, row): row | {name: weight(row[name]) for name in table.digests}
         for row in map(dict, found.mappings())
     }
-    said = {_key(table, row): row for row in expected}
-    for key in sorted(rolled_up.keys() | said.keys()):
+    by_key = {_key(table, row): row for row in expected}
+    for key in sorted(rolled_up.keys() | by_key.keys()):
         level, start_s, *rest = key
         for name in (*table.sums, *table.digests):
             one = rolled_up.get(key, {}).get(name, 0)
-            other = said.get(key, {}).get(name, 0)
+            other = by_key.get(key, {}).get(name, 0)
             if not math.isclose(one, other, rel_tol=1e-9):
                 yield Difference(
                     table.table.name,

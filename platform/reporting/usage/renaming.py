@@ -1,4 +1,4 @@
-"""Rollups under another user's id. They outlive the raw rows, so they are changed themselves."""
+"""Renaming of a user in the rollups, which outlive the raw rows."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from fairserve.platform.reporting.usage.marks import mark
 
 
 def rename_user(sessions: SessionFactory, tenant_id: str, user_id: str, new_id: str) -> None:
-    """Give a user's rows to another user; where that one has some already they become one.
+    """Move a user's rows to another user id, and merge them with rows that it has already.
 
-    A day is a transaction; doing it again finishes what was cut off. Quarter hours of which raw rows
-    are kept are marked, too, so that in the end they say what the raw rows do.
+    Each day is one transaction; a repetition finishes an interrupted renaming. Quarter hours with raw
+    rows are marked, too, so that their next rollup agrees with the raw rows.
     """
     for table in TABLES:
         for day_s in _days(sessions, table, tenant_id, user_id):
@@ -61,7 +61,7 @@ def _rename(
     tenant_id: str,
     users: tuple[str, str],
 ) -> set[tuple[str, int]]:
-    """The rows of one level and day; returns their apps and starts."""
+    """Rename the rows of one level and day; return their apps and starts."""
     column = table.table.c
     where = and_(
         column.level == level(span, "user"),

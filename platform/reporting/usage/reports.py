@@ -1,8 +1,8 @@
 """Usage reports from the rollups, never from raw rows.
 
-One statement sums a page of groups and counts them all; further ones read what does not add up: the
-digests of the page's groups, refusals by reason, fairness over all groups. Groups are ordered by bytes,
-whatever the database's own collation is, so that pages do not overlap.
+One statement sums a page of groups and counts all groups; further ones read what cannot be summed: the
+digests of the page's groups, rejections by reason, fairness over all groups. Groups are ordered by
+bytes, whatever the database's collation is, so that pages do not overlap.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from fairserve.platform.reporting.usage.table import MAX_ROWS
 from fairserve.platform.reporting.usage.zones import day_bounds, local_day, offsets, zone_named
 
 MAX_HOURS_DAYS = 100
-"""Of a report by hours."""
+"""Days that a report by hours covers at most."""
 _RANKS = (0.5, 0.9, 0.99)
 _DIGESTS = {"queue_delay_s": "queue_delay", "ttft_s": "ttft"}
 
@@ -75,10 +75,10 @@ def report(
     measure: Measure = Measure(),
     max_groups: int | None = None,
 ) -> UsageReport:
-    """The report that ``query`` asks for, within a tenant and an app; None is all of them.
+    """Return the report for ``query``, within a tenant and an app; None stands for all of them.
 
-    ``measure`` is what fairness is measured by. Raises InvalidRequestError for an unknown zone, for
-    hours over too long a time, and where there are more than ``max_groups``.
+    ``measure`` is the unit of fairness. Raises InvalidRequestError for an unknown zone, for a report by
+    hours over too many days, and for more than ``max_groups`` groups.
     """
     zone = zone_named(query.zone)
     selection = _selection(session, query, zone, tenant_id, app_id)
@@ -88,9 +88,8 @@ def report(
         total, page = _page(session, selection, query.limit, query.offset)
         if max_groups is not None and total > max_groups:
             raise InvalidRequestError(
-                f"the report has {total:,} rows, and {max_groups:,} are allowed in this format;"
-                " narrow it by from, to or other filters, or ask for it as an export, which may have"
-                f" {MAX_ROWS:,}",
+                f"the report has {total:,} rows; this format allows {max_groups:,}; narrow it by"
+                f" from, to or other filters, or request it as an export, which allows {MAX_ROWS:,}",
                 param="format",
             )
         items = [UsageRow(**_named(selection, key, zone), **usage) for key, usage in page]
@@ -119,7 +118,7 @@ def report(
 def reporter(
     session: Session, settings: ReportSettings, *, tenant_id: str | None, app_id: str | None
 ) -> partial[UsageReport]:
-    """:func:`report` as this server makes it, within a tenant and an app, to be asked a query."""
+    """Return :func:`report` with this server's settings, within a tenant and an app."""
     return partial(
         report,
         session,
@@ -131,18 +130,14 @@ def reporter(
 
 
 def check(session: Session, query: UsageQuery, *, tenant_id: str | None) -> None:
-    """Raise InvalidRequestError where :func:`report` would, unless it is for too many groups."""
+    """Raise InvalidRequestError as :func:`report` does, except for too many groups."""
     _selection(session, query, zone_named(query.zone), tenant_id, query.app)
 
 
-def knows_app(session: Session, tenant_id: str, app_id: str) -> bool:
-    """Whether the tenant has, or in the rollups had, this app."""
-    present = select(App.id).where(App.id == app_id, App.tenant_id == tenant_id)
-    column = CALLS.table.c
-    past = select(column.app_id).where(
-        column.level == "day_app", column.tenant_id == tenant_id, column.app_id == app_id
-    )
-    return session.scalar(present) is not None or session.scalar(past.limit(1)) is not None
+def refuse_tenant_groups(query: UsageQuery) -> None:
+    """Raise InvalidRequestError for groups by tenant, where a report is about one tenant."""
+    if "tenant" in query.group_by:
+        raise InvalidRequestError("allowed groups: app, user, model, day, hour", param="group_by")
 
 
 def _selection(
@@ -154,7 +149,7 @@ def _selection(
 ) -> Selection:
     groups = list(query.group_by)
     if tenant_id is None and "user" in groups and "tenant" not in groups:
-        groups.insert(0, "tenant")  # two tenants' users of one name are two users
+        groups.insert(0, "tenant")  # users of the same name in two tenants are two users
     begin_s, end_s = day_bounds(query.first_day, query.last_day, zone)
     held_from_s, held_until_s = _held(session, tenant_id)
     first_s = held_from_s if begin_s is None else max(begin_s, held_from_s)
@@ -177,7 +172,7 @@ def _selection(
 
 
 def _held(session: Session, tenant_id: str | None) -> tuple[int, int]:
-    """From when until when there are rollups."""
+    """Return the first and the last second that the rollups cover."""
     begins, ends = [], []
     for table in (CALLS, RUNS):
         column = table.table.c
@@ -195,7 +190,7 @@ def _held(session: Session, tenant_id: str | None) -> tuple[int, int]:
 def _page(
     session: Session, selection: Selection, limit: int, offset: int
 ) -> tuple[int, list[tuple[Key, dict[str, Any]]]]:
-    """How many groups there are, and of a part of them the key and the sums."""
+    """Return the number of groups, and the keys and sums of one page of them."""
     found = _all_sums(selection)
     keys = _ordered(session, [found.c[group] for group in selection.groups])
     sums = [column for column in found.c if column.name not in selection.groups]
@@ -214,7 +209,7 @@ def _page(
 
 
 def _all_sums(selection: Selection) -> Subquery:
-    """Sums by group, of calls and of runs apart: a group has one row or two."""
+    """Sum by group, calls and runs apart: a group has one row or two."""
     tables = (CALLS,) if selection.by_model else (CALLS, RUNS)
     names = [(table, name) for table in tables for name in table.sums]
     parts = []
@@ -232,12 +227,12 @@ def _all_sums(selection: Selection) -> Subquery:
 
 
 def _label(table: RollupTable, name: str) -> str:
-    """Calls and runs may both be cancelled."""
+    """Return a unique label: calls and runs both have a column ``cancelled``."""
     return f"run_{name}" if table is RUNS else name
 
 
 def _ordered(session: Session, keys: Sequence[ColumnElement[Any]]) -> list[ColumnElement[Any]]:
-    """Keys that compare by bytes; SQLite's do."""
+    """Return keys that compare by bytes, as SQLite's do."""
     if session.get_bind().dialect.name != "postgresql":
         return list(keys)
     return [
@@ -247,7 +242,7 @@ def _ordered(session: Session, keys: Sequence[ColumnElement[Any]]) -> list[Colum
 
 
 def _usage(found: dict[str, Any]) -> dict[str, Any]:
-    """Sums over no rows are null, and PostgreSQL's sums of big integers are decimals."""
+    """Convert sums: over no rows they are null, and PostgreSQL's sums of integers are decimals."""
     usage: dict[str, Any] = {
         name: float(found[name] or 0) if name == "service" else int(found[name] or 0)
         for name in Sums.model_fields
@@ -268,7 +263,7 @@ def _usage(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sums_of_all(session: Session, selection: Selection) -> Usage:
-    """The sums over all groups, from the coarsest level."""
+    """Return the sums over all groups, from the coarsest level."""
     everything = selection.grouped()
     found = _all_sums(everything)
     row = session.execute(select(*(func.sum(column).label(column.name) for column in found.c)))
@@ -280,7 +275,7 @@ def _sums_of_all(session: Session, selection: Selection) -> Usage:
 def _add_details(
     session: Session, selection: Selection, keys: Sequence[Key], items: Sequence[Usage]
 ) -> None:
-    """Quantiles and refusals of a page's groups, whose keys are in order."""
+    """Add quantiles and rejections to a page's groups, whose keys are in order."""
     if not items:
         return
     digests: dict[Key, dict[str, list[bytes | None]]] = {
@@ -331,7 +326,7 @@ def _add_refusals(
 def _of_page(
     session: Session, selection: Selection, table: RollupTable, keys: Sequence[Key]
 ) -> list[ColumnElement[bool]]:
-    """A page's groups lie between its first and its last."""
+    """Return conditions on the groups between the first and the last of a page."""
     if not selection.groups:
         return []
     columns = tuple_(*_ordered(session, selection.keys(table)))

@@ -1,8 +1,8 @@
-"""The ledger: writing what the journal tells, exactly once per call, and forgetting it in time.
+"""The ledger: it stores each call of the journal exactly once, and deletes rows after their retention.
 
-Writing the same records again changes nothing, so the journal may be replayed from any point. Texts
-that clients chose are cut to their columns, because a row that the database refuses would stop the
-journal for ever. The caller commits.
+Writing the same records again changes nothing, so the journal may be replayed from any point. Texts that
+clients choose are cut to their columns: a row that the database rejects would block the journal. The
+caller commits.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ REFUSAL_INPUTS = (
     "budget_held",
     "call_cost",
 )
-"""What a refusal was decided on beside its limit: keys of a record's ``refusal_inputs``, and columns."""
+"""Values on which a rejection was decided, besides its limit: keys of ``refusal_inputs``, columns."""
 DELETED_AT_ONCE = 500
-"""Rows that one statement deletes by their keys: databases bound the parameters of a statement."""
+"""Rows that one statement deletes by key: databases bound the parameters of a statement."""
 
 
 def upsert_calls(session: Session, records: Sequence[CallRecord]) -> None:
-    """Write calls, and the throttling event of each refused one. A repeated id: the last wins."""
+    """Write calls, and the throttling event of each rejected one. The last record of an id wins."""
     calls = [_call(record) for record in records]
     upsert(session, LedgerCall, calls)
-    mark_rows(session, calls, "accepted_at")  # a refusal's time is its call's
+    mark_rows(session, calls, "accepted_at")  # a rejection has the time of its call
     refused = [_event(record) for record in records if record.outcome == "refused"]
     upsert(session, ThrottlingEvent, refused)
 
 
 def upsert_interactions(session: Session, records: Sequence[InteractionRecord]) -> None:
-    """Write ended interactions. A repeated id of the same app: the last wins."""
+    """Write ended interactions. The last record of an app and id wins."""
     table = Interaction.__table__
     assert isinstance(table, Table)
     runs = [fitting(table, _interaction(record)) for record in records]
@@ -60,7 +60,7 @@ def save_open_interactions(
     ended: Sequence[InteractionRecord],
     opened: Sequence[OpenInteractionRecord],
 ) -> None:
-    """Write the interactions that are open now, and forget those that have ended."""
+    """Write the interactions that are open now, and delete those that have ended."""
     table = OpenInteraction.__table__
     assert isinstance(table, Table)
     key = (OpenInteraction.tenant_id, OpenInteraction.app_id, OpenInteraction.id)
@@ -75,10 +75,10 @@ def save_open_interactions(
 
 
 def delete_before(session: Session, time: datetime, *, max_rows: int = 10_000) -> int:
-    """Delete what is older than ``time``: calls, refusals, interactions, audit, erasures, ended keys.
+    """Delete rows older than ``time``: calls, rejections, interactions, audit, erasures, ended keys.
 
-    At most ``max_rows`` of each, so that no transaction is long. Returns how many were deleted;
-    call it again, in a new transaction, until that is 0.
+    Deletes at most ``max_rows`` of each, which keeps the transaction short, and returns the number.
+    Call it again in a new transaction until that is 0.
     """
     ended_keys = or_(ApiKey.revoked_at < time, ApiKey.expires_at < time)
     old = (

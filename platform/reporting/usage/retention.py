@@ -1,7 +1,7 @@
-"""How long raw rows and rollups are kept.
+"""Retention of raw rows and rollups.
 
-Raw rows go by whole UTC days, and only those that have been rolled up: a quarter hour is never summed
-from rows of which some are gone.
+Raw rows are deleted by whole UTC days, and only after their rollup: a quarter hour is never summed from
+an incomplete set of rows.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from fairserve.platform.reporting.usage.levels import DAY_S, LEVELS, TABLES
 
 
 def raw_rows_from(session: Session, wanted: datetime) -> datetime:
-    """Let go of the raw rows before ``wanted``; returns before when they may be deleted.
+    """Release the raw rows before ``wanted``; return the time before which they may be deleted.
 
-    That is a UTC midnight, earlier where marks are left. Commit before deleting: from then on nobody
-    sums those rows.
+    That is a UTC midnight, an earlier one while marks remain. Commit before deleting: from then on
+    nobody sums those rows.
     """
     state = session.scalars(select(UsageState).with_for_update()).one()
     oldest_s = session.scalar(
@@ -31,9 +31,9 @@ def raw_rows_from(session: Session, wanted: datetime) -> datetime:
 
 
 def delete_rollups_before(session: Session, time: datetime) -> int:
-    """Delete the oldest day of each level that is over before ``time``; returns how many rows.
+    """Delete the oldest day of each level that ended before ``time``; return the number of rows.
 
-    The caller commits, and calls again until it is 0.
+    The caller commits, and calls again until that is 0.
     """
     before_s = int(time.timestamp()) // DAY_S * DAY_S
     deleted = 0

@@ -1,12 +1,12 @@
-"""Keeping the rollups true to the ledger: what was marked is summed anew from raw rows, wholly.
+"""The job that keeps the rollups equal to the ledger: it sums marked quarter hours anew.
 
 A step takes the marks of a few quarter hours of one tenant's day, writes their rows at the finest level
-from raw rows, folds those into the coarser levels, and removes the marks, in one short transaction. So a
-step that is cut off has not happened, and one that is repeated changes nothing. Quarter hours of which
-raw rows may have been deleted are never summed again.
+from raw rows, folds those into the coarser levels, and removes the marks, in one short transaction. An
+interrupted step has no effect, and a repeated one changes nothing. Quarter hours whose raw rows may have
+been deleted are never summed again.
 
 Steps of several processes exclude each other by the lock of the row in ``usage_state``. The ledger does
-not take it: what it marks while a step runs is marked still when the step has ended.
+not take that lock: marks that it writes during a step are still there after the step.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from fairserve.platform.reporting.usage.levels import (
 from fairserve.platform.reporting.usage.raw_rows import Window
 
 MAX_MARKS = 400
-"""Of one step."""
+"""Marks handled by one step."""
 MAX_GAP_S = 16 * QUARTER_S
-"""Marks so near each other are rolled up together, with what is between them."""
+"""Gap up to which marks are rolled up together with the quarter hours between them."""
 _KEYS = 200
-"""Of one condition: SQLite bounds the depth of an expression."""
+"""Keys in one condition: SQLite bounds the depth of an expression."""
 
 RAW: Sequence[tuple[RollupTable, Callable[[Session, Window], list[Row]]]] = (
     (CALLS, raw_rows.calls),
@@ -54,7 +54,7 @@ _UNMARK = delete(UsageDirty).where(
 
 
 class Mark(NamedTuple):
-    """A quarter hour to be rolled up, and how often it was marked when that was read."""
+    """A quarter hour that needs a rollup, and its number of marks at the time of reading."""
 
     tenant_id: str
     app_id: str
@@ -65,7 +65,7 @@ class Mark(NamedTuple):
 def roll_up(sessions: SessionFactory, *, stopping: Callable[[], bool] = lambda: False) -> bool:
     """Roll up everything that is marked now, each step in a transaction of its own.
 
-    Returns False if it stopped early: ``stopping`` said so, or another process is at it.
+    Returns False if ``stopping`` returned True or another process is rolling up.
     """
     began_s = time.time()
     with sessions() as session:
@@ -88,19 +88,8 @@ def roll_up(sessions: SessionFactory, *, stopping: Callable[[], bool] = lambda: 
     return True
 
 
-def roll_up_all(session: Session) -> None:
-    """Roll up everything in the session's transaction. The caller commits."""
-    state = lock_state(session)
-    assert state is not None
-    for tenant_id, day_s in marked_days(session):
-        after: tuple[int, str] | None = (day_s, "")
-        while after is not None:
-            after = roll_up_some(session, state, tenant_id, after)
-    state.rolled_up_s = time.time()
-
-
 def lock_state(session: Session) -> UsageState | None:
-    """The state, locked until the transaction ends; None if another process has it."""
+    """Return the state row, locked until the transaction ends; None if another process locks it."""
     return session.scalars(
         select(UsageState)
         .with_for_update(skip_locked=True)
@@ -109,7 +98,7 @@ def lock_state(session: Session) -> UsageState | None:
 
 
 def marked_days(session: Session) -> list[tuple[str, int]]:
-    """The tenants and days with marks, oldest day first."""
+    """Return the tenants and days with marks, oldest day first."""
     day = (UsageDirty.start_s // DAY_S * DAY_S).label("day")
     found = session.execute(
         select(UsageDirty.tenant_id, day)
@@ -122,7 +111,7 @@ def marked_days(session: Session) -> list[tuple[str, int]]:
 def roll_up_some(
     session: Session, state: UsageState, tenant_id: str, after: tuple[int, str]
 ) -> tuple[int, str] | None:
-    """One step: marks of a tenant's day beyond (start, app). Returns how far; None at its end."""
+    """Run one step on a tenant's day beyond (start, app). Return the last key; None at its end."""
     day_end_s = after[0] // DAY_S * DAY_S + DAY_S
     found = session.execute(
         select(UsageDirty.tenant_id, UsageDirty.app_id, UsageDirty.start_s, UsageDirty.marks)
@@ -147,7 +136,7 @@ def roll_up_some(
 
 
 def _near_each_other(marks: list[Mark]) -> list[Mark]:
-    """The first of them, until a gap that is too long to be summed along."""
+    """Return the first marks, up to the first gap that is too long to be summed along."""
     for number, (one, next_one) in enumerate(pairwise(marks), start=1):
         if next_one.start_s - one.start_s > MAX_GAP_S:
             return marks[:number]

@@ -1,4 +1,4 @@
-"""Query and answer of the usage reports."""
+"""Queries and answers of the usage reports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Cost = Annotated[Decimal, PlainSerializer(float, return_type=float, when_used="j
 
 
 def _split(value: Any) -> Any:
-    """``group_by=app,day`` and ``group_by=app&group_by=day`` mean the same."""
+    """Split values, so that ``group_by=app,day`` equals ``group_by=app&group_by=day``."""
     if isinstance(value, str):
         value = [value]
     if isinstance(value, list):
@@ -36,7 +36,7 @@ def _split(value: Any) -> Any:
 
 
 class UsageFilter(Paging):
-    """Whose usage, and when. Days are those of ``zone``, both ends included."""
+    """Filters of a report. Days are those of ``zone``, both ends included."""
 
     tenant: ObjectId | None = None
     app: ObjectId | None = None
@@ -53,7 +53,7 @@ class UsageFilter(Paging):
 
 
 class UsageQuery(UsageFilter):
-    """What to sum. ``tenant`` is for admin keys; ``zone`` is an IANA name."""
+    """Groups of a report. ``tenant`` is for admin keys; ``zone`` is an IANA name."""
 
     model: ModelName | None = None
     group_by: Annotated[list[Group], BeforeValidator(_split), Field(max_length=6)] = Field(
@@ -74,7 +74,7 @@ class UsageRequest(UsageQuery):
 
 
 class Quantiles(BaseModel):
-    """Of a duration, in seconds; null where nothing was measured."""
+    """Quantiles of a duration, in seconds; null without measurements."""
 
     p50: float | None = None
     p90: float | None = None
@@ -83,7 +83,7 @@ class Quantiles(BaseModel):
 
 
 class InteractionCounts(BaseModel):
-    """Interactions that ended, by how."""
+    """Ended interactions by outcome."""
 
     complete: int = 0
     aborted: int = 0
@@ -92,7 +92,7 @@ class InteractionCounts(BaseModel):
 
 
 class WastedByCause(BaseModel):
-    """Tokens of interactions that came to nothing, by why."""
+    """Tokens of interactions that did not complete, by cause."""
 
     throttled: int = 0
     cancelled: int = 0
@@ -101,11 +101,11 @@ class WastedByCause(BaseModel):
 
 
 class Fairness(BaseModel):
-    """A group's share of the service beside the share that weights and levels entitle it to.
+    """A group's share of the service, and the share that its weights and levels entitle it to.
 
-    The service is counted as the system in force counts it
-    (:mod:`fairserve.platform.reporting.usage.fairness`). Both are of the groups with service, of the
-    same day or hour where the report has those.
+    The service is counted as by the system in force
+    (:mod:`fairserve.platform.reporting.usage.fairness`). Both shares are relative to the groups with
+    service, of the same day or hour in a report by days or hours.
     """
 
     service_share: float
@@ -113,7 +113,7 @@ class Fairness(BaseModel):
 
 
 class Sums(BaseModel):
-    """Sums over charged calls; attempts that were not charged are counted apart, and only counted."""
+    """Sums over charged calls; uncharged attempts are only counted, in a field of their own."""
 
     calls: int = 0
     completed: int = 0
@@ -123,36 +123,36 @@ class Sums(BaseModel):
     expired: int = 0
     uncharged_calls: int = 0
     input_tokens: int = 0
-    """Tokens of whole prompts: system tokens and cached tokens are parts of them."""
+    """Tokens of whole prompts, including system tokens and cached tokens."""
     system_tokens: int = 0
     """Prompt tokens of leading system messages."""
     cached_tokens: int = 0
-    """Prompt tokens that a worker had cached."""
+    """Prompt tokens that were served from a worker's cache."""
     extend_tokens: int = 0
     output_tokens: int = 0
     service: float = 0.0
-    """Input tokens plus twice the output tokens, cached ones included."""
+    """Input tokens, cached ones included, plus twice the output tokens."""
     wasted_tokens: int = 0
     """Input and output tokens of calls that did not complete."""
 
 
 class Usage(Sums):
-    """All that is told of a group. Interactions and refusals have no model: null by model."""
+    """Usage of a group. Interactions and rejections have no model: null in groups by model."""
 
     cost: Cost = Decimal(0)
-    """In the currency of the report."""
+    """Cost in the currency of the report."""
     unpriced_calls: int = 0
     """Calls with tokens whose model had no price."""
     interactions: InteractionCounts | None = None
     wasted_by_cause: WastedByCause | None = None
     refusals: dict[str, int] | None = None
-    """By reason."""
+    """Rejections by reason."""
     queue_delay_s: Quantiles = Field(default_factory=Quantiles)
     ttft_s: Quantiles = Field(default_factory=Quantiles)
 
 
 class UsageRow(Usage):
-    """The usage of one group; a group that was not asked for is null."""
+    """Usage of one group; keys by which the report does not group are null."""
 
     tenant: str | None = None
     app: str | None = None
@@ -160,38 +160,38 @@ class UsageRow(Usage):
     model: str | None = None
     day: date | None = None
     hour: datetime | None = None
-    """Its begin, in the report's zone."""
+    """Begin of the hour, in the report's zone."""
     fairness: Fairness | None = None
 
 
 class UsageReport(BaseModel):
-    """A part of the groups, in the order of their names, and the sums over all of them."""
+    """A page of the groups, in the order of their names, and the sums over all groups."""
 
     group_by: list[Group]
     zone: str
     currency: str
     as_of: datetime | None
-    """What the ledger held then is in the report, maybe more; null before the first rollup."""
+    """Time of the ledger that the report covers at least; null before the first rollup."""
     items: list[UsageRow]
     total: int
     limit: int
     offset: int
     sums: Usage
     jain_index: float | None = None
-    """Of service over entitled share, between 1/n and 1: over all tenants, apps or users, if grouped
-    so."""
+    """Jain's index of service over entitled share, between 1/n and 1, in a report by tenants, apps or
+    users."""
     names: dict[str, str]
-    """Of the tenants and apps in ``items``."""
+    """Names of the tenants and apps in ``items``."""
 
 
 class InteractionQuery(UsageFilter):
-    """Which interactions to list: days are those on which they were opened."""
+    """Filters of a listing of interactions. Days are those on which an interaction was opened."""
 
     state: InteractionState | None = None
 
 
 class InteractionUsage(BaseModel):
-    """What one interaction used; tokens, service and cost are those of its charged calls."""
+    """Usage of one interaction: tokens, service and cost of its charged calls."""
 
     tenant: str
     app: str
@@ -214,4 +214,4 @@ class InteractionUsage(BaseModel):
 
 
 class InteractionPage(Page[InteractionUsage]):
-    """A part of the interactions, newest first."""
+    """A page of interactions, newest first."""

@@ -1,7 +1,7 @@
-"""Which rows of the rollups answer a question: the coarsest level that can tell.
+"""Selection of rollup rows for a report: the coarsest level that suffices.
 
-Users cost most, so rows by user are read only where users are asked for, and quarter hours only for
-what whole UTC days cannot tell: the hours, the days of another zone, the ends of a range.
+Rows by user cost most, so they are read only for reports about users. Quarter hours are read only for
+what whole UTC days cannot answer: hours, the days of another zone, the ends of a range.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HOUR_S = 3600
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Filters, groups and times of a report; None filters nothing, or is an open end."""
+    """Filters, groups and times of a report; None is no filter, or an open end."""
 
     groups: tuple[Group, ...]
     tenant_id: str | None
@@ -32,19 +32,19 @@ class Selection:
     begin_s: int | None
     end_s: int | None
     offsets: Sequence[Offset]
-    """Of the zone, over all that is selected."""
+    """Offsets of the zone over the whole selection."""
 
     @property
     def by_model(self) -> bool:
-        """Whether only calls can be told of, which have a model."""
+        """Return whether the report is limited to calls, because only these have a model."""
         return self.model is not None or "model" in self.groups
 
     def grouped(self, *groups: Group) -> Selection:
-        """The same rows in other groups."""
+        """Return a selection of the same rows with other groups."""
         return replace(self, groups=groups)
 
     def where(self, table: RollupTable) -> list[ColumnElement[bool]]:
-        """The rows of a table to sum."""
+        """Return the conditions on the rows of a table to sum."""
         column = table.table.c
         filters = {
             "tenant_id": self.tenant_id,
@@ -62,7 +62,7 @@ class Selection:
         ]
 
     def keys(self, table: RollupTable) -> list[ColumnElement[Any]]:
-        """The groups as columns of a table; a day counts from 1970, an hour is its first second."""
+        """Return the groups as columns; a day counts from 1970, an hour is its first second."""
         return [self._key(table, group).label(group) for group in self.groups]
 
     def _key(self, table: RollupTable, group: Group) -> ColumnElement[Any]:
@@ -90,7 +90,7 @@ class Selection:
         return "tenant"
 
     def _ranges(self, column: Any) -> Iterator[ColumnElement[bool]]:
-        """Whole UTC days, with quarter hours at the ends; or quarter hours alone."""
+        """Return whole UTC days with quarter hours at the ends, or quarter hours alone."""
         utc = all(offset.seconds == 0 for offset in self.offsets)
         if "hour" in self.groups or ("day" in self.groups and not utc):
             yield self._range(column, "quarter", self.begin_s, self.end_s)

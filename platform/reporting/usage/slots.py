@@ -1,6 +1,6 @@
-"""How many reports are made at a time: a large one takes a processor for seconds, which calls need, too.
+"""Limit on reports made at the same time: a large one occupies a processor that also serves calls.
 
-Exports do not count here: one is made after the other, in the background.
+Exports do not count: they are made one after the other, in the background.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from fairserve.platform.base.errors import RateLimitedError
 
 MAX_REPORTS = 12
-"""Reports of all tenants: fewer than the threads that answer other requests."""
+"""Reports over all tenants: fewer than the threads that answer other requests."""
 MAX_REPORTS_PER_TENANT = 4
 RETRY_S = 1
 
 
 class ReportSlots:
-    """Slots of the reports that are being made, to be used from any thread."""
+    """Slots for the reports in progress, for use from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -27,9 +27,9 @@ class ReportSlots:
 
     @contextmanager
     def one(self, tenant_id: str | None) -> Iterator[None]:
-        """Hold a slot while a report of the tenant is made; None is an operator's report on all.
+        """Hold a slot during a report of the tenant; None is an operator's report over all tenants.
 
-        Raises RateLimitedError, and waits for nothing: who waited would hold a thread.
+        Raises RateLimitedError at once instead of waiting: a waiter would occupy a thread.
         """
         with self._lock:
             of_tenant, of_all = self._taken[tenant_id], self._taken.total()

@@ -1,4 +1,4 @@
-"""What a budget's holder has spent in a period, from the rollups and the newest raw rows."""
+"""Spending of a budget's subject in a period, from the rollups and the newest raw rows."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _DETAILS: dict[str, Detail] = {
 
 
 def spent_before(session: Session, contract: ContractChanged, until: float) -> list[BudgetSpent]:
-    """Of calls that ended until a moment and were accepted in the budget's period that holds it.
+    """Return the spending of calls accepted in the budget's period of ``until`` that ended before it.
 
     Whole UTC days come from the rollups, which are kept longer than raw rows; the last day or two from
-    raw rows, where the ends of calls are known. Rollups must be up to date with calls that were accepted
-    two days ago.
+    raw rows, which hold the ends of calls. The rollups must be up to date with calls accepted two days
+    ago.
     """
     period = contract.quota.period
     if period is None:
@@ -71,7 +71,7 @@ def _by_user(
     cost: InstrumentedAttribute[int],
     conditions: tuple[ColumnElement[bool], ...],
 ) -> dict[str, int]:
-    """Sums by user of an app's users, else one for the holder: under its user, or an empty one."""
+    """Return the sums by user of an app's users; else one sum under the subject's user, or ``""``."""
     owner = [table.tenant_id == contract.tenant]
     if contract.app:
         owner.append(table.app_id == contract.app)

@@ -1,7 +1,8 @@
 """A whole report as a flat table: CSV for spreadsheets, Parquet for programs.
 
-Columns are typed and always in the same order; nested fields get names like ``ttft_s_p99``, and refusals
-a column for each reason. In CSV a text that a spreadsheet would take for a formula begins with ``'``.
+Columns are typed and always in the same order; nested fields are named like ``ttft_s_p99``, and
+rejections have a column for each reason. In CSV, texts that a spreadsheet would read as a formula get
+the prefix ``'``.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from fairserve.platform.reporting.usage.levels import STATES, WASTE_CAUSES
 from fairserve.platform.reporting.usage.schemas import Sums, UsageReport, UsageRow
 
 MAX_ROWS = 100_000
-"""Of a table; JSON has pages instead."""
+"""Rows of a table; JSON is paged instead."""
 NO_EXTRA = "this format needs: pip install 'fairserve[reports]'"
-_FORMULA = frozenset("=+-@＝＋－＠")  # noqa: RUF001  spreadsheets take the full-width forms, too
+_FORMULA = frozenset("=+-@＝＋－＠")  # noqa: RUF001  spreadsheets read the full-width forms, too
 
 Kind = Literal["text", "count", "number", "money", "day", "time"]
 
@@ -34,7 +35,7 @@ class Column(NamedTuple):
 
 
 def columns(report: UsageReport) -> list[Column]:
-    """The report's rows, column by column."""
+    """Return the report's rows as columns."""
     rows = report.items
     found: list[Column] = []
 
@@ -81,7 +82,7 @@ def _part(row: UsageRow, part: str, name: str) -> Any:
 
 
 def to_csv(report: UsageReport) -> bytes:
-    """The report as UTF-8 CSV with a head."""
+    """Return the report as UTF-8 CSV with a header."""
     table = columns(report)
     text = io.StringIO(newline="")
     writer = csv.writer(text)
@@ -92,7 +93,7 @@ def to_csv(report: UsageReport) -> bytes:
 
 
 def cell(value: Any) -> Any:
-    """A value as CSV holds it."""
+    """Return a value as CSV holds it."""
     if isinstance(value, str):
         return f"'{value}" if _is_formula(value) else value
     if isinstance(value, datetime | date):
@@ -103,7 +104,7 @@ def cell(value: Any) -> Any:
 
 
 def _is_formula(text: str) -> bool:
-    """Whether a spreadsheet may take the text for a formula.
+    """Return whether a spreadsheet may read the text as a formula.
 
     Spreadsheets drop white space in front of a formula when they import a file, and some start a new
     cell at a tab, a carriage return or a line feed.
@@ -112,7 +113,7 @@ def _is_formula(text: str) -> bool:
 
 
 def to_parquet(report: UsageReport) -> bytes:
-    """The report as Parquet; money is a decimal with nine places, hours are in the report's zone.
+    """Return the report as Parquet; money is decimal with nine places, hours are in the report's zone.
 
     Raises InvalidRequestError if the extra is not installed.
     """
@@ -125,7 +126,7 @@ def to_parquet(report: UsageReport) -> bytes:
 
 
 def parquet_type(kind: Kind, zone: str) -> Any:
-    """The Arrow type of a kind of column; times are shown in ``zone``."""
+    """Return the Arrow type of a kind of column; times are shown in ``zone``."""
     pa, _ = require_pyarrow()
     return {
         "text": pa.string(),
@@ -138,7 +139,7 @@ def parquet_type(kind: Kind, zone: str) -> Any:
 
 
 def require_pyarrow() -> tuple[Any, Any]:
-    """``pyarrow`` and ``pyarrow.parquet``. Raises InvalidRequestError if they are not installed."""
+    """Return ``pyarrow`` and ``pyarrow.parquet``. Raises InvalidRequestError if not installed."""
     try:
         import pyarrow
         import pyarrow.parquet

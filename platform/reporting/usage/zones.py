@@ -1,9 +1,9 @@
 """Days and hours of a time zone as ranges of UTC epoch seconds.
 
-A zone is a step function: from a second on, its clocks are ahead of UTC by so much. Steps and offsets
-are multiples of quarter hours nearly everywhere since 1972, so that a local hour consists of quarter
-hours of UTC. Where a clock was set at another minute (Newfoundland until 2011, at 00:01) the quarter
-hour counts as a whole.
+A zone is a step function: from a second on, its clocks are a number of seconds ahead of UTC. Steps and
+offsets are multiples of quarter hours nearly everywhere since 1972, so a local hour consists of quarter
+hours of UTC. If a clock was set at another minute (Newfoundland until 2011, at 00:01) the quarter hour
+counts as a whole.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from fairserve.platform.reporting.usage.levels import DAY_S
 
 
 class Offset(NamedTuple):
-    """From ``start_s`` on, local clocks are ``seconds`` ahead of UTC."""
+    """An offset of local clocks, in seconds ahead of UTC, from ``start_s`` on."""
 
     start_s: int
     seconds: int
 
 
 def zone_named(name: str) -> ZoneInfo:
-    """The zone. Raises InvalidRequestError for a name that is not in the IANA database."""
+    """Return the zone. Raises InvalidRequestError for a name that is not in the IANA database."""
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
@@ -37,7 +37,7 @@ def zone_named(name: str) -> ZoneInfo:
 def day_bounds(
     first: date | None, last: date | None, zone: ZoneInfo
 ) -> tuple[int | None, int | None]:
-    """The second at which ``first`` begins, and that at which ``last`` is over; None is open."""
+    """Return the seconds at which ``first`` begins and ``last`` ends; None is open."""
     begin_s = None if first is None else _midnight(first, zone)
     if last is None or last >= date.max - timedelta(days=1):
         return begin_s, None
@@ -45,14 +45,14 @@ def day_bounds(
 
 
 def _midnight(day: date, zone: ZoneInfo) -> int:
-    """The first moment of the day, also where clocks skip midnight or show it twice."""
+    """Return the first moment of the day, even if clocks skip midnight or show it twice."""
     if day <= date.min + timedelta(days=1):
         return 0
     return int(datetime.combine(day, time(), zone).timestamp())
 
 
 def offsets(zone: ZoneInfo, begin_s: int, end_s: int) -> Sequence[Offset]:
-    """The zone between two seconds; at least one entry, the first at ``begin_s``."""
+    """Return the offsets between two seconds; at least one, the first at ``begin_s``."""
     found = [Offset(begin_s, _offset(zone, begin_s))]
     at_s = begin_s
     while at_s < end_s:
@@ -77,5 +77,5 @@ def _offset(zone: ZoneInfo, at_s: int) -> int:
 
 
 def local_day(number: int) -> date:
-    """The day from the days since 1970-01-01."""
+    """Return the day of a number of days since 1970-01-01."""
     return date(1970, 1, 1) + timedelta(days=number)

@@ -1,7 +1,7 @@
-"""``/v1/user-data``: what is kept about one end user, for the person's tenant or an operator.
+"""``/v1/user-data``: the data of one end user, for the user's tenant or an operator.
 
-Ids of users hold slashes, so they come as a query. Of an unknown user nothing is kept and
-nothing erased, which is answered as for one who was erased before.
+Ids of users contain slashes, so they are query parameters. For an unknown user nothing is stored and
+nothing erased; the answer is the same as for a user who was erased before.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Whose = Annotated[UserDataQuery, Query()]
     responses={200: {"content": {"application/json": {"schema": {"type": "object"}}}}},
 )
 def export_user(service: Service, query: Whose) -> StreamingResponse:
-    """Settings, contracts, interactions, calls, refusals, programs and audit entries of a user."""
+    """Return settings, quotas, interactions, calls, rejections, programs and audit entries of a user."""
     return StreamingResponse(
         service.export(query.user),
         media_type="application/json",
@@ -50,5 +50,5 @@ def export_user(service: Service, query: Whose) -> StreamingResponse:
 
 @router.delete("")
 async def erase_user(service: Service, query: Whose) -> ErasureOut:
-    """Erase a user: what is about the person is deleted, and usage stays under a pseudonym."""
+    """Erase a user: personal data is deleted, and usage stays under a pseudonym."""
     return await service.erase(query.user)

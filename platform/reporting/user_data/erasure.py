@@ -1,11 +1,10 @@
-"""Erases one end user: what is about the person goes, what was used stays under a pseudonym.
+"""Erasure of one end user: personal data is deleted, usage stays under a pseudonym.
 
-First the erasure is stored, so that calls under way, and a journal that is read again, come under
+First the erasure is stored, so that records of running calls and of a replayed journal are written under
 the pseudonym (:func:`~fairserve.platform.reporting.user_data.pseudonyms.under_pseudonyms`); then the
-rows that are there change, in short transactions. An erasure that was cut off is finished by asking
-again.
+existing rows are changed, in short transactions. A repeated request finishes an interrupted erasure.
 
-Weakness: a run that goes on during its user's erasure is one run before it and another one after.
+Weakness: a run that continues during its user's erasure is split into one run before and one after it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from typing import Any
 from sqlalchemy import Table, bindparam, delete, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from fairserve.platform.background.webhooks.events import anonymous_data
 from fairserve.platform.db import audit
 from fairserve.platform.db.base import Base, utc_now
 from fairserve.platform.db.engine import SessionFactory
@@ -47,7 +45,7 @@ from fairserve.platform.reporting.user_data.repository import (
 from fairserve.platform.tenancy.auth import Principal
 
 BATCH_ROWS = 5_000
-"""Of one transaction."""
+"""Rows of one transaction."""
 PROGRAM_ROWS = 100
 
 Write = Callable[[Session, Sequence[Any]], None]
@@ -56,7 +54,7 @@ Write = Callable[[Session, Sequence[Any]], None]
 def begin(session: Session, hasher: KeyHasher, principal: Principal, user: str) -> Erasure:
     """Store that a user is erased as of now, with an entry in the audit log. The caller commits.
 
-    Raises IntegrityError if the same was done at the same time, or there is no such tenant.
+    Raises IntegrityError for a simultaneous erasure, or if there is no such tenant.
     """
     assert principal.tenant_id is not None
     hashes = user_hashes(hasher, user)
@@ -76,7 +74,7 @@ def begin(session: Session, hasher: KeyHasher, principal: Principal, user: str) 
 
 
 class Rewriting:
-    """The rows of one erased user, made anonymous or deleted."""
+    """The rows of one erased user, to be rewritten or deleted."""
 
     def __init__(self, sessions: SessionFactory, erasure: Erasure, user: str) -> None:
         self._sessions = sessions
@@ -86,14 +84,14 @@ class Rewriting:
         self._new = Replacement(erasure.pseudonym, erasure.id_key)
 
     def delete_settings(self) -> dict[str, int]:
-        """Delete what operators set for the user; returns how much, by kind."""
+        """Delete what operators set for the user; return the number of rows by kind."""
         return {
             SETTINGS.name: self._in_batches(SETTINGS, _delete),
             CONTRACTS.name: self._in_batches(CONTRACTS, _delete),
         }
 
     def rewrite(self) -> dict[str, int]:
-        """Everything else; returns how many rows it was, by kind."""
+        """Rewrite everything else; return the number of rows by kind."""
         counts = {
             AUDIT.name: self._in_batches(AUDIT, self._audit),
             PROGRAMS.name: self._in_batches(PROGRAMS, _delete, PROGRAM_ROWS),
@@ -122,8 +120,8 @@ class Rewriting:
             {
                 "id": row.id,
                 "target": self._new.pseudonym,
-                "before": None if _tells(row.before, self._user) else row.before,
-                "after": None if _tells(row.after, self._user) else row.after,
+                "before": None if _names(row.before, self._user) else row.before,
+                "after": None if _names(row.after, self._user) else row.after,
             }
             for row in page
         ]
@@ -142,7 +140,7 @@ class Rewriting:
         mark_rows(session, map(_plain, page), "at")
 
     def _interactions(self, session: Session, page: Sequence[Interaction]) -> None:
-        # A journal that was read again may have written the new rows already.
+        # A replayed journal may have written the new rows already.
         changed = [
             _plain(row) | {"id": self._new.run(row.app_id, row.id), "user_id": self._new.pseudonym}
             for row in page
@@ -170,8 +168,7 @@ class Rewriting:
             {
                 "id": row.id,
                 "user_id": self._new.pseudonym,
-                "payload": row.payload
-                | {"data": anonymous_data(row.payload["data"], self._new.pseudonym, self._new.run)},
+                "payload": row.payload | {"data": self._new.event_data(row.payload["data"])},
             }
             for row in page
         ]
@@ -179,7 +176,7 @@ class Rewriting:
 
 
 def _update(session: Session, model: type[Base], changes: Sequence[Mapping[str, Any]]) -> None:
-    """Change rows by their key, which is one column; rows that have gone stay so."""
+    """Change rows by their key, which is one column; skip rows that were deleted meanwhile."""
     table = _table(model)
     (key,) = table.primary_key
     names = [name for name in changes[0] if name != key.name]
@@ -215,10 +212,10 @@ def _plain(row: Base) -> dict[str, Any]:
     return {column.name: getattr(row, column.key) for column in row.__table__.columns}
 
 
-def _tells(value: object, user: str) -> bool:
-    """Whether a plain value names the user anywhere."""
+def _names(value: object, user: str) -> bool:
+    """Return whether a plain value names the user anywhere."""
     if isinstance(value, Mapping):
-        return any(_tells(part, user) for pair in value.items() for part in pair)
+        return any(_names(part, user) for pair in value.items() for part in pair)
     if isinstance(value, list):
-        return any(_tells(part, user) for part in value)
+        return any(_names(part, user) for part in value)
     return isinstance(value, str) and user in value

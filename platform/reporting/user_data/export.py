@@ -1,7 +1,7 @@
-"""Everything kept about one end user as one JSON document, written page by page.
+"""Everything stored about one end user, as one JSON document written page by page.
 
-Each kind of row is a list under its name; a program has its steps. A document that was cut off is not
-JSON, so nobody takes a part for the whole.
+Each kind of row is a list under its name; a program has its steps. An incomplete document is not valid
+JSON, so nobody mistakes it for the whole.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.reporting.user_data.repository import KINDS, PROGRAMS, pages, steps
 
 PROGRAM_ROWS = 10
-"""Of a page; a declaration can be long."""
+"""Programs in a page; a declaration can be long."""
 
 
 def export(sessions: SessionFactory, tenant_id: str, user: str) -> Iterator[bytes]:
-    """The document in parts. Raises OperationalError if the database goes away."""
+    """Yield the parts of the document. Raises OperationalError if the database goes down."""
     head = {
         "object": "user_data",
         "tenant_id": tenant_id,

@@ -1,8 +1,8 @@
-"""What stands for an erased user: a pseudonym, and for each id that clients chose another one.
+"""Pseudonyms of erased users, and replacements of the ids that their clients chose.
 
-The replacements are keyed hashes under a random key of the erasure, so that calls still group into runs
-and name their parents, the journal may tell of them again, and nobody without the key can tell which id
-was meant. What is not needed for that is cleared: agents, and what errors said.
+The replacements are keyed hashes under a random key of the erasure: calls still group into runs and name
+their parents, a replayed journal produces the same ones, and without the key nobody can find out the
+original ids. Everything else that may identify is cleared: agents, and texts of errors.
 """
 
 from __future__ import annotations
@@ -29,31 +29,38 @@ from fairserve.platform.db.upsert import fitting_text
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Of the ids and texts of one erased user. The same ids give the same, at every time."""
+    """Replaces the ids and texts of one erased user. Equal ids always have equal replacements."""
 
     pseudonym: str
     id_key: str
 
     def run(self, app_id: str, run_id: str) -> str:
-        """In place of an interaction's id."""
+        """Return the replacement of an interaction's id."""
         return self._token("run", app_id, run_id)
 
     def call(self, app_id: str, run_id: str, name: str) -> str:
-        """In place of a call's name; ``run_id`` is the client's."""
+        """Return the replacement of a call's name; ``run_id`` is the client's."""
         return self._token("call", app_id, run_id, name)
 
     def texts(
         self, app_id: str, run_id: str, call_id: str, name: str | None, parents: Iterable[str]
     ) -> dict[str, Any]:
-        """What becomes of the texts of a call; the fields of ``CallRecord``, and of its row."""
+        """Return the replaced texts of a call: fields of ``CallRecord``, and of its row."""
         return {
             "interaction_id": self.run(app_id, run_id),
             "agent": None,
-            # Where it has no name its own id is what others call it.
+            # Without a name, its id is what others refer to.
             "name": self.call(app_id, run_id, name or call_id),
             "parents": tuple(self.call(app_id, run_id, parent) for parent in parents),
             "error": "",
         }
+
+    def event_data(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the data of a webhook event about the user, with the ids replaced."""
+        found = {**data, "user": self.pseudonym}
+        if data.get("interaction_id"):
+            found["interaction_id"] = self.run(data["app_id"], data["interaction_id"])
+        return found
 
     def _token(self, *parts: str) -> str:
         fitting = (fitting_text(part, WIDE_ID_CHARS) for part in parts)
@@ -62,7 +69,7 @@ class Replacement:
 
 
 def new_erasure(tenant_id: str, user_hash: str, erased_at: datetime) -> Erasure:
-    """An erasure with a pseudonym and a key of its own."""
+    """Return an erasure with a new pseudonym and a new key."""
     return Erasure(
         tenant_id=tenant_id,
         user_hash=user_hash,
@@ -73,15 +80,15 @@ def new_erasure(tenant_id: str, user_hash: str, erased_at: datetime) -> Erasure:
 
 
 def user_hashes(hasher: KeyHasher, user: str) -> list[str]:
-    """The hashes under which a user may be in ``erasures``, the present secret's first."""
+    """Return the hashes of a user that ``erasures`` may hold, the present secret's first."""
     return hasher.candidates(fitting_text(user, NAME_CHARS))
 
 
 def under_pseudonyms(session: Session, hasher: KeyHasher, rows: Rows) -> Rows:
-    """Records to write, with those of erased users from before their erasure made anonymous.
+    """Return records to write, those of users erased since anonymous.
 
-    Their open interactions are left out: nobody continues a run under a pseudonym. One look-up, of what
-    was erased since the earliest of them: as a rule that is nothing.
+    Their open interactions are left out: nobody continues a run under a pseudonym. Cost: one query for
+    the erasures since the earliest record, which usually finds none.
     """
     runs: tuple[InteractionRecord | OpenInteractionRecord, ...] = (*rows.ended, *rows.opened)
     times = [call.accepted_at for call in rows.calls] + [run.opened_at for run in runs]
@@ -105,7 +112,7 @@ def under_pseudonyms(session: Session, hasher: KeyHasher, rows: Rows) -> Rows:
 
 
 class _Erased:
-    """The erasures that a batch of records may be about."""
+    """The erasures that may concern a batch of records."""
 
     def __init__(self, rows: Mapping[tuple[str, str], Erasure], hasher: KeyHasher) -> None:
         self._rows = rows

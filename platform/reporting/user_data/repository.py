@@ -1,7 +1,7 @@
-"""What is kept about one end user of a tenant, by kind, in pages of rows.
+"""Stored data of one end user of a tenant, by kind, in pages of rows.
 
-A page is read in a transaction of its own, from where the last one ended, so that neither a slow reader
-nor a long erasure holds anything. The kinds are all the tables that name users: a new one belongs here.
+Each page is read in a transaction of its own, from the end of the previous one, so that neither a slow
+reader nor a long erasure holds locks. The kinds are all tables that name users: add new ones here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PAGE_ROWS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One table's rows about a user. ``order`` is unique within a tenant; ``time``: of their origin."""
+    """Rows about a user in one table. ``order`` is unique within a tenant; ``time`` is their origin."""
 
     name: str
     model: type[Base]
@@ -136,7 +136,7 @@ def pages(
     until: datetime | None = None,
     rows: int = PAGE_ROWS,
 ) -> Iterator[Sequence[Any]]:
-    """The rows about a user in their order, those from ``until`` or before."""
+    """Yield the rows about a user in order, up to the time ``until``."""
     conditions = [kind.about(tenant_id, user)]
     if until is not None and kind.time is not None:
         conditions.append(kind.time <= until)
@@ -144,7 +144,7 @@ def pages(
 
 
 def steps(sessions: SessionFactory, program: Program) -> Iterator[Sequence[Any]]:
-    """The steps of a program, with its outputs."""
+    """Yield the steps of a program, with its outputs."""
     conditions = [
         ProgramStep.tenant_id == program.tenant_id,
         ProgramStep.app_id == program.app_id,

@@ -1,4 +1,4 @@
-"""Query and answers of ``/v1/user-data``."""
+"""Queries and answers of ``/v1/user-data``."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class UserDataQuery(TenantQuery):
 
 
 class ErasedRows(BaseModel):
-    """How many rows were about the user, by kind. The last four are kept under the pseudonym."""
+    """Numbers of rows about the user, by kind. The last four kinds stay under the pseudonym."""
 
     settings: int
     contracts: int
     programs: int
     open_interactions: int
-    """A restart of the server ends them; the running server continues them."""
+    """Open interactions. A restart of the server ends them; the running server continues them."""
     exports: int
-    """Report exports that might name the user, whatever else is in them."""
+    """Report exports that may name the user, besides other contents."""
     audit: int
     """Entries of the audit log; their targets are the pseudonym now."""
     interactions: int
@@ -34,11 +34,11 @@ class ErasedRows(BaseModel):
 
 
 class ErasureOut(BaseModel):
-    """What was erased."""
+    """Result of an erasure."""
 
     object: str = "user_data.erasure"
     pseudonym: str
-    """Under which usage stays."""
+    """Name under which usage stays."""
     erased_at: datetime
-    """What was accepted later belongs to the user again."""
+    """Time of the erasure; calls accepted later belong to the user again."""
     erased: ErasedRows

@@ -1,4 +1,4 @@
-"""The data of one end user of a tenant: all of it as a document, or none of it any more."""
+"""Export and erasure of the data of one end user of a tenant."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from fairserve.platform.tenancy.auth import Principal
 from fairserve.scheduling.events import ContractChanged, UserChanged
 
 FLUSH_S = 15.0
-"""How long the database may take to have what the journal has."""
+"""Seconds that the database may take to store the contents of the journal."""
 
 
 class LedgerFlush(Protocol):
-    """What is needed of the ledger."""
+    """The part of the ledger that an erasure uses."""
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until what is in the journal now is in the database; whether it is."""
+        """Wait until the journal's present contents are in the database; return whether they are."""
         ...
 
 
 class UserPrograms(Protocol):
-    """What is needed of declared programs."""
+    """The part of the declared programs that an erasure uses."""
 
     async def cancel_of_user(self, reason: str, tenant_id: str, user: str) -> None:
-        """Cancel what runs of a user, and wait until that is saved. Raises UnavailableError."""
+        """Cancel a user's running programs, and wait until that is saved. Raises UnavailableError."""
         ...
 
 
 class UserData:
-    """Of the tenant of ``principal``. Both raise NotFoundError where there is no such tenant."""
+    """User data within the tenant of ``principal``. Methods raise NotFoundError without that tenant."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class UserData:
         self._tenant_id = principal.tenant_id
 
     def export(self, user: str) -> Iterator[bytes]:
-        """Everything that is kept, as parts of a document. Raises UnavailableError; blocks."""
+        """Return the stored data as parts of a document. Raises UnavailableError; blocks."""
         try:
             self._require_tenant()
             self._flush()
@@ -73,7 +73,7 @@ class UserData:
         return export(self._sessions, self._tenant_id, user)
 
     async def erase(self, user: str) -> ErasureOut:
-        """Erase, and say what. Raises UnavailableError; asking again goes on from there."""
+        """Erase the user; return the counts. A repetition continues it. Raises UnavailableError."""
         try:
             erasure = await asyncio.to_thread(self._begin, user)
             await self._programs.cancel_of_user("its user was erased", self._tenant_id, user)
@@ -91,7 +91,7 @@ class UserData:
             return erasing.begin(session, self._hasher, self._principal, user)
 
     def _erase(self, erasure: Erasure, user: str) -> ErasedRows:
-        # What was written before the erasure was stored is in the database then, to be rewritten.
+        # Rows of records from before the erasure are in the database now, to be rewritten.
         self._flush()
         rewriting = erasing.Rewriting(self._sessions, erasure, user)
         settings = rewriting.delete_settings()
@@ -100,7 +100,7 @@ class UserData:
         return ErasedRows(**settings, **rewriting.rewrite())
 
     def _require_unblocked(self, session: Session, user: str) -> None:
-        """A tenant would lift an operator's block by erasing its user."""
+        """Raise ConflictError for a blocked user: an erasure would lift the operator's block."""
         row = session.get(EndUser, (self._tenant_id, user))
         if row is not None and row.blocked and self._principal.scope != "admin":
             raise ConflictError(

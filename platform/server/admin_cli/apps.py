@@ -1,4 +1,4 @@
-"""``fairserve app``: a tenant's apps. Needs the tenant's key, or an admin key and ``--tenant``."""
+"""``fairserve app``: manages a tenant's apps with its key, or an admin key and ``--tenant``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COLUMNS = ("id", "name", "tenant_id", "state", "weight", "contract", "user_cont
 
 
 def add_commands(actions: Actions) -> None:
-    """All of them."""
+    """Add the commands."""
     register = _add(actions, "register", "register an app; prints its first key, once", _register)
     register.add_argument("name", metavar="NAME")
     register.add_argument("--profile", type=Path, required=True, metavar="FILE", help=_PROFILE)
@@ -42,13 +42,15 @@ def add_commands(actions: Actions) -> None:
     change.add_argument("--profile", type=Path, metavar="FILE", help=_PROFILE)
     _add_settings(change)
 
-    profile = _add(actions, "profile", "which profile of an app holds, or shall hold", _profile)
+    profile = _add(actions, "profile", "show or choose the profile of an app", _profile)
     profile.add_argument("id", metavar="ID")
-    profile.add_argument("--history", action="store_true", help="those that held, and why")
+    profile.add_argument(
+        "--history", action="store_true", help="former profiles, and why they changed"
+    )
     profile.add_argument(
         "--mode",
         choices=("learned", "declared", "pinned"),
-        help="for admin keys: learn it, believe its owner, or pin the one that holds or --profile",
+        help="for admin keys: learn it, use the declared one, or pin the current one or --profile",
     )
     profile.add_argument("--profile", type=Path, metavar="FILE", help=_PROFILE)
     add_page(profile)
@@ -56,19 +58,19 @@ def add_commands(actions: Actions) -> None:
     for name, text, act in (
         ("show", "show an app", _show),
         ("suspend", "stop an app's keys and programs", _suspend),
-        ("resume", "let a suspended app go on", _resume),
+        ("resume", "resume a suspended app", _resume),
         ("delete", "delete an app; it can be restored until its retention is over", _delete),
-        ("restore", "take a deleted app back", _restore),
+        ("restore", "restore a deleted app", _restore),
     ):
         _add(actions, name, text, act).add_argument("id", metavar="ID")
 
 
-_PROFILE = "a JSON file with the token profile, as the API takes it"
+_PROFILE = "a JSON file with the token profile, as in the API"
 
 
 def _add(actions: Actions, name: str, text: str, act: Any) -> OneLineParser:
     parser = add(actions, name, text, act)
-    parser.add_argument("--tenant", metavar="ID", help="whose app, for an admin key")
+    parser.add_argument("--tenant", metavar="ID", help="tenant of the app, for an admin key")
     return parser
 
 
@@ -77,10 +79,10 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         "--weight",
         type=float,
         default=argparse.SUPPRESS,
-        help="of its calls, for admin keys: 2 is entitled to twice the service of 1",
+        help="weight of its calls, for admin keys: 2 is entitled to twice the service of 1",
     )
     overload = parser.add_argument_group(
-        "limits that hold under overload", "`none` takes a limit away."
+        "limits that apply under overload", "`none` removes a limit."
     )
     for name, whose in (("user_rpm", "each user"), ("app_rpm", "the app as a whole")):
         overload.add_argument(
@@ -95,11 +97,11 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         type=WHOLE,
         metavar="N",
         default=argparse.SUPPRESS,
-        help="users per minute that the app has not shown for a day (none: 30 with a --user-rpm and"
+        help="new users per minute: those without a call for a day (none: 30 with a --user-rpm and"
         " without an --app-rpm, else no limit)",
     )
-    add_contract(parser, "limits of the app as a whole, which always hold")
-    add_contract(parser, "limits of each of its users, which always hold", "user_")
+    add_contract(parser, "limits of the app as a whole, which always apply")
+    add_contract(parser, "limits of each of its users, which always apply", "user_")
 
 
 def _body(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""How the admin commands talk to a server: JSON over HTTP, and the key is never shown.
+"""The admin commands' HTTP client: JSON requests with one key, which is never shown.
 
-Redirects are refused, because the key would go where they lead.
+Redirects are not followed, because they would receive the key.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ MAX_KEY_CHARS = 256
 
 
 class UsageError(Exception):
-    """The command was used wrongly: no key, a URL that is none."""
+    """The command was used wrongly, such as without a key or with an invalid URL."""
 
 
 class ServerError(Exception):
-    """The server refused, or there is none; the text is for people."""
+    """The server rejected the request or does not answer; the text is for people."""
 
 
 class _NoRedirects(HTTPRedirectHandler):
     def redirect_request(
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> None:
-        """Follow nothing: the answer stays the redirect."""
+        """Follow no redirect: the redirect is the answer."""
 
 
 class Client:
     """Requests to one server with one key."""
 
     def __init__(self, url: str, key: str) -> None:
-        """Raises UsageError for a URL or a key that cannot be one."""
+        """Raises UsageError for an invalid URL or key."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc or parts.query:
             raise UsageError(f"the URL is {url!r}; allowed: http://HOST:PORT or https://HOST:PORT")
         if not key.isascii() or not key.isprintable() or not 0 < len(key) <= MAX_KEY_CHARS:
-            raise UsageError("the key is empty, too long, or has characters that no key has")
+            raise UsageError("the key is empty, too long, or has characters that keys never have")
         self._url = url.rstrip("/")
         self._key = key
         self._opener = build_opener(_NoRedirects)
@@ -56,8 +56,9 @@ class Client:
         body: Mapping[str, Any] | None = None,
         **query: str | int | bool | None,
     ) -> Any:
-        """The answer's JSON, None for an empty one. ``path`` is quoted, see :func:`path_of`; a query
-        of None is left out. Raises ServerError.
+        """Return the answer's JSON, None for an empty answer. Raises ServerError.
+
+        ``path`` is quoted, see :func:`path_of`; query parameters of None are left out.
         """
         given = {
             name: str(value).lower() if isinstance(value, bool) else value
@@ -89,13 +90,13 @@ class Client:
 
 
 def path_of(*parts: str) -> str:
-    """A path of these parts, each quoted; slashes in the last one stay."""
+    """Return a path of these parts, each quoted; slashes in the last one are kept."""
     *heads, last = parts
     return "/" + "/".join([*(quote(head, safe="") for head in heads), quote(last, safe="/")])
 
 
 def read_key(key_file: Path | None, environment: Mapping[str, str] = os.environ) -> str:
-    """The key of a file, or else of FAIRSERVE_API_KEY. Raises UsageError if there is none."""
+    """Return the key of a file, else of FAIRSERVE_API_KEY. Raises UsageError if there is none."""
     if key_file is None:
         key = environment.get("FAIRSERVE_API_KEY", "").strip()
         if not key:
@@ -110,8 +111,7 @@ def read_key(key_file: Path | None, environment: Mapping[str, str] = os.environ)
 
 def _refusal(error: HTTPError) -> str:
     try:
-        told = json.loads(error.read())["error"]
-        message = str(told["message"])
+        message = str(json.loads(error.read())["error"]["message"])
     except (ValueError, KeyError, TypeError, OSError, HTTPException):
         where = error.headers.get("Location")
         return f"the server answers {error.code}" + (f", elsewhere: {where}" if where else "")

@@ -1,4 +1,4 @@
-"""What all admin commands share: their flags, and how one is added."""
+"""Flags that all admin commands share, and their output."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Act = Callable[[Client, argparse.Namespace], None]
 
 
 def add(actions: Actions, name: str, text: str, act: Act) -> OneLineParser:
-    """A command; ``act`` carries it out and prints."""
+    """Add a command; ``act`` runs it and prints the result."""
     parser = actions.add_parser(name, help=text, description=text, allow_abbrev=False)
     server = parser.add_argument_group("the server")
     server.add_argument(
         "--url",
-        help=f"where it listens. Environment: FAIRSERVE_URL. Default: {DEFAULT_URL}",
+        help=f"its URL. Environment: FAIRSERVE_URL. Default: {DEFAULT_URL}",
     )
     server.add_argument(
         "--key-file",
@@ -37,13 +37,13 @@ def add(actions: Actions, name: str, text: str, act: Act) -> OneLineParser:
 
 
 def add_page(parser: argparse.ArgumentParser) -> None:
-    """Flags of a list."""
-    parser.add_argument("--limit", type=int, metavar="N", help="at most so many")
-    parser.add_argument("--offset", type=int, metavar="N", help="after the first N")
+    """Add the flags of a list."""
+    parser.add_argument("--limit", type=int, metavar="N", help="rows at most")
+    parser.add_argument("--offset", type=int, metavar="N", help="rows to skip")
 
 
 def page_query(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The part of a list that was asked for."""
+    """Return the requested part of a list."""
     return {"limit": arguments.limit, "offset": arguments.offset}
 
 
@@ -64,14 +64,14 @@ def show_page(arguments: argparse.Namespace, page: Any, *columns: str) -> None:
 
 
 def changes(body: dict[str, Any]) -> dict[str, Any]:
-    """A body that changes something. Raises UsageError for one that does not."""
+    """Return a body that is not empty. Raises UsageError for an empty one."""
     if not body:
         raise UsageError("nothing to change: name a flag (--help lists them)")
     return body
 
 
 def read_json(path: Path) -> Any:
-    """A JSON file. Raises UsageError."""
+    """Read a JSON file. Raises UsageError."""
     try:
         return json.loads(path.read_text())
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Flags that become fields of a body: limits, weights, names. ``none`` takes a limit away."""
+"""Flags that become fields of a body: limits, weights, names. ``none`` removes a limit."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ TEXT = _or_none(str, "a text")
 CONTRACT: tuple[tuple[str, Parse, str, str], ...] = (
     ("rpm_limit", WHOLE, "N", "calls in any 60 seconds"),
     ("tpm_limit", WHOLE, "N", "prompt and output tokens in any 60 seconds"),
-    ("max_parallel_requests", WHOLE, "N", "calls under way, waiting or running"),
+    ("max_parallel_requests", WHOLE, "N", "calls that wait or run at a time"),
     ("max_budget", NUMBER, "AMOUNT", "hard end of the money for each period"),
     ("soft_budget", NUMBER, "AMOUNT", "soft end of the money for each period"),
     ("budget_duration", TEXT, "PERIOD", "period of the budgets: 1h, 1d, 7d, 1mo, ..."),
     ("soft_end", TEXT, "WHAT", "beyond the soft end: warn, or finish_runs"),
-    ("allowed_models", _or_none(_models, "names"), "A,B", "models that calls may ask for"),
+    ("allowed_models", _or_none(_models, "names"), "A,B", "models that calls may request"),
 )
 
 
 def flag(name: str) -> str:
-    """The flag of a field."""
+    """Return the flag of a field."""
     return "--" + name.replace("_", "-")
 
 
 def add_contract(parser: argparse.ArgumentParser, title: str, prefix: str = "") -> None:
-    """Flags of a contract; ``prefix`` begins their names."""
-    group = parser.add_argument_group(title, "`none` takes a limit away.")
+    """Add the flags of a quota; ``prefix`` begins their names."""
+    group = parser.add_argument_group(title, "`none` removes a limit.")
     for name, parse, metavar, text in CONTRACT:
         group.add_argument(
             flag(prefix + name),
@@ -61,7 +61,7 @@ def add_contract(parser: argparse.ArgumentParser, title: str, prefix: str = "") 
 
 
 def contract_of(arguments: argparse.Namespace, prefix: str = "") -> dict[str, Any]:
-    """The fields of a contract that were given."""
+    """Return the fields of a quota that were given."""
     return {
         name: getattr(arguments, prefix + name)
         for name, *_ in CONTRACT
@@ -70,5 +70,5 @@ def contract_of(arguments: argparse.Namespace, prefix: str = "") -> dict[str, An
 
 
 def given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Those of the named arguments that were given."""
+    """Return those of the named arguments that were given."""
     return {name: getattr(arguments, name) for name in names if hasattr(arguments, name)}

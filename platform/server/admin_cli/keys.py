@@ -1,4 +1,4 @@
-"""``fairserve key``: keys of an app, a tenant's own, or the admin keys. A new key is printed once."""
+"""``fairserve key``: manages keys of apps, tenants and admins. A new key is printed once."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from fairserve.platform.server.admin_cli.fields import given
 
 
 def add_commands(actions: Actions) -> None:
-    """All of them."""
-    create = _add(actions, "create", "make a further key, and print it, once", _create)
-    create.add_argument("--name", default=argparse.SUPPRESS, help="what people call it")
+    """Add the commands."""
+    create = _add(actions, "create", "create a further key, and print it, once", _create)
+    create.add_argument("--name", default=argparse.SUPPRESS, help="name for people")
     create.add_argument(
         "--expires-at",
         metavar="TIME",
@@ -30,19 +30,17 @@ def add_commands(actions: Actions) -> None:
         help="ISO 8601 with a zone, such as 2027-01-31T12:00:00Z",
     )
     add_page(_add(actions, "list", "list keys by prefix, revoked ones included", _list))
-    rotate = _add(
-        actions, "rotate", "make a key in place of all others, and print it, once", _rotate
-    )
+    rotate = _add(actions, "rotate", "replace all keys by a new one, and print it, once", _rotate)
     rotate.add_argument(
         "--grace",
         type=float,
         default=0.0,
         metavar="SECONDS",
-        help="how long the others still work (default: not at all)",
+        help="time for which the others remain valid (default: none)",
     )
-    rename = _add(actions, "rename", "change what people call a key", _rename)
+    rename = _add(actions, "rename", "rename a key", _rename)
     rename.add_argument("key", metavar="KEY", help="its id, key_...")
-    rename.add_argument("name", metavar="NAME", help="what people call it")
+    rename.add_argument("name", metavar="NAME", help="name for people")
     revoke = _add(actions, "revoke", "revoke a key", _revoke)
     revoke.add_argument("key", metavar="KEY", help="its id, key_...")
 
@@ -53,7 +51,7 @@ def _add(actions: Actions, name: str, text: str, act: Act) -> OneLineParser:
     owner.add_argument("--app", metavar="ID", help="keys of this app")
     owner.add_argument("--tenant-id", metavar="ID", help="keys of this tenant, for admin keys")
     owner.add_argument("--admin", action="store_true", help="the admin keys, for admin keys")
-    parser.add_argument("--tenant", metavar="ID", help="whose app, for an admin key")
+    parser.add_argument("--tenant", metavar="ID", help="tenant of the app, for an admin key")
     return parser
 
 

@@ -1,6 +1,7 @@
 """``fairserve tenant | app | key | price | user | webhook``: the management API from a shell.
 
-Exit codes: 0 done; 1 the server refused or does not answer, with its message on stderr; 2 wrong use.
+Exit codes: 0 done; 1 the server rejected the request or does not answer, with a message on stderr;
+2 wrong use.
 """
 
 from __future__ import annotations
@@ -20,24 +21,24 @@ from fairserve.platform.server.admin_cli.client import (
 )
 from fairserve.platform.server.admin_cli.commands import Act
 
-REFUSED = 1
+REJECTED = 1
 NOUNS = {
-    "tenant": ("tenants: who pays", tenants.add_commands),
+    "tenant": ("tenants", tenants.add_commands),
     "app": ("a tenant's apps, with their token profiles and limits", apps.add_commands),
     "key": ("API keys of apps, tenants and admins", keys.add_commands),
-    "price": ("what the tokens of models cost", prices.add_commands),
+    "price": ("the prices of tokens", prices.add_commands),
     "user": ("settings and data of end users", users.add_commands),
-    "webhook": ("where a tenant is told of events", webhooks.add_commands),
+    "webhook": ("webhooks, which notify tenants of events", webhooks.add_commands),
 }
 
 
 def guide_of(noun: str) -> str:
-    """The guide that describes a noun's commands."""
+    """Return the guide that describes a noun's commands."""
     return f"docs/guide/{'webhooks' if noun == 'webhook' else 'tenants'}.md"
 
 
 def parser(noun: str) -> OneLineParser:
-    """The parser of one noun's commands."""
+    """Return the parser of one noun's commands."""
     text, add_commands = NOUNS[noun]
     top = OneLineParser(
         prog=f"fairserve {noun}",
@@ -49,7 +50,7 @@ def parser(noun: str) -> OneLineParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Carry out a command, its noun first; returns the exit code."""
+    """Run a command, its noun first; returns the exit code."""
     noun, *rest = argv
     arguments = parser(noun).parse_args(rest)
     act: Act = arguments.act
@@ -59,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
     except UsageError as error:
         return _fail(noun, str(error), USAGE_ERROR)
     except ServerError as error:
-        return _fail(noun, str(error), REFUSED)
+        return _fail(noun, str(error), REJECTED)
     return 0
 
 

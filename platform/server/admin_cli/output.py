@@ -1,4 +1,4 @@
-"""What the admin commands print: tables for people, the raw answer with ``--json``."""
+"""Output of the admin commands: tables for people, the raw answer with ``--json``."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ EMPTY = "-"
 
 
 def print_json(answer: Any) -> None:
-    """The raw answer."""
+    """Print the raw answer."""
     print(json.dumps(answer, indent=2, ensure_ascii=False))
 
 
 def print_one(answer: Mapping[str, Any]) -> None:
-    """One object, a field a line; limits that there are not are left out."""
+    """Print one object, a field a line, without limits that are not set."""
     rows = list(_flat(answer))
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
@@ -26,7 +26,7 @@ def print_one(answer: Mapping[str, Any]) -> None:
 
 
 def print_page(page: Mapping[str, Any], columns: Sequence[str]) -> None:
-    """A page of a list as a table; on stderr, how to see the rest."""
+    """Print a page of a list as a table, and on stderr how to see the rest."""
     rows = [[_cell(item, column) for column in columns] for item in page["items"]]
     left = tuple(range(len(columns)))
     print(aligned([column.replace("_", " ") for column in columns], rows, left=left))
@@ -37,7 +37,7 @@ def print_page(page: Mapping[str, Any], columns: Sequence[str]) -> None:
 
 
 def state_of(item: Mapping[str, Any]) -> str:
-    """Whether a tenant or an app is deleted, suspended, or neither."""
+    """Return the state of a tenant or an app: deleted, suspended or active."""
     for name in ("deleted", "suspended"):
         if item.get(f"{name}_at"):
             return name
@@ -68,7 +68,7 @@ def _flat(answer: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def _limits(contract: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """The limits that there are."""
+    """Return the limits that are set."""
     return [
         (name, value)
         for name, value in contract.items()

@@ -1,4 +1,4 @@
-"""``fairserve price``: what the tokens of models cost, with history."""
+"""``fairserve price``: prices of the tokens of models, with history."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _COLUMNS = ("id", "model", "input", "cached_input", "output", "currency", "valid
 
 
 def add_commands(actions: Actions) -> None:
-    """All of them."""
+    """Add the commands."""
     price = add(actions, "set", "set a model's price from now on, or from a later time", _set)
-    price.add_argument("model", metavar="MODEL", help="the served model; * is any without a price")
+    price.add_argument("model", metavar="MODEL", help="the served model; * for all without a price")
     for name, needed, text in (
-        ("input", True, "of a million prompt tokens"),
-        ("cached-input", False, "of a million that were in the cache (default: as --input)"),
-        ("output", True, "of a million output tokens"),
+        ("input", True, "price of a million prompt tokens"),
+        ("cached-input", False, "price of a million cached prompt tokens (default: as --input)"),
+        ("output", True, "price of a million output tokens"),
     ):
         price.add_argument(
             f"--{name}",
@@ -42,10 +42,10 @@ def add_commands(actions: Actions) -> None:
         help="ISO 8601 with a zone (default: now)",
     )
     listed = add(actions, "list", "list prices, past ones included, newest first", _list)
-    listed.add_argument("--model", metavar="MODEL", help="of one model")
+    listed.add_argument("--model", metavar="MODEL", help="only prices of this model")
     add_page(listed)
-    taken = add(actions, "delete", "take back a price that does not hold yet", _delete)
-    taken.add_argument("id", metavar="ID")
+    deleted = add(actions, "delete", "delete a price that is not valid yet", _delete)
+    deleted.add_argument("id", metavar="ID")
 
 
 def _set(client: Client, arguments: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""``fairserve tenant``: who pays. Needs an admin key."""
+"""``fairserve tenant``: manages tenants. Needs an admin key."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fairserve.platform.server.admin_cli.fields import TEXT, add_contract, contr
 
 
 def add_commands(actions: Actions) -> None:
-    """All of them."""
+    """Add the commands."""
     create = add(actions, "create", "register a tenant; prints its key, once", _create)
     create.add_argument("name", metavar="NAME")
     _add_settings(create)
@@ -37,9 +37,9 @@ def add_commands(actions: Actions) -> None:
     for name, text, act in (
         ("show", "show a tenant", _show),
         ("suspend", "stop a tenant's keys and programs", _suspend),
-        ("resume", "let a suspended tenant go on", _resume),
+        ("resume", "resume a suspended tenant", _resume),
         ("delete", "delete a tenant; it can be restored until its retention is over", _delete),
-        ("restore", "take a deleted tenant back", _restore),
+        ("restore", "restore a deleted tenant", _restore),
     ):
         add(actions, name, text, act).add_argument("id", metavar="ID")
 
@@ -49,14 +49,14 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         "--weight",
         type=float,
         default=argparse.SUPPRESS,
-        help="of its calls: 2 is entitled to twice the service of 1",
+        help="weight of its calls: 2 is entitled to twice the service of 1",
     )
     parser.add_argument(
         "--levels",
         type=TEXT,
         default=argparse.SUPPRESS,
         metavar="LEVELS",
-        help="how its share is divided: 'tenant > user', 'tenant > app > user', or none for the"
+        help="levels that divide its share: 'tenant > user', 'tenant > app > user', or none for the"
         " levels of the system",
     )
     add_contract(parser, "limits of the tenant as a whole")

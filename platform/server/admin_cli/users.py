@@ -1,4 +1,4 @@
-"""``fairserve user``: settings of end users, for admin keys; and what the platform has of one."""
+"""``fairserve user``: settings and stored data of end users. Settings need an admin key."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SETTINGS = ("weight", "rpm", "blocked")
 
 
 def add_commands(actions: Actions) -> None:
-    """All of them."""
+    """Add the commands."""
     listed = add(actions, "list", "list users that have settings of their own", _list)
     listed.add_argument("--tenant", metavar="ID", help="those of this tenant")
     listed.add_argument("--user", metavar="BEGINNING", help="those whose ids begin like this")
@@ -54,13 +54,15 @@ def add_commands(actions: Actions) -> None:
         block.add_argument(
             flag, dest="blocked", action="store_const", const=value, default=argparse.SUPPRESS
         )
-    add_contract(change, "limits in all apps of its tenant, which always hold")
+    add_contract(change, "limits in all apps of its tenant, which always apply")
     _add(actions, "reset", "return a user to the defaults", _reset)
 
-    export = _add(actions, "export", "all that is stored of a user, as JSON", _export)
-    export.add_argument("--out", type=Path, metavar="FILE", help="where to (default: stdout)")
+    export = _add(
+        actions, "export", "export all data that is stored about a user, as JSON", _export
+    )
+    export.add_argument("--out", type=Path, metavar="FILE", help="output file (default: stdout)")
     erase = _add(actions, "erase", "erase a user's data; this cannot be undone", _erase)
-    erase.add_argument("--yes", action="store_true", help="really")
+    erase.add_argument("--yes", action="store_true", help="confirm the erasure")
 
 
 def _add(actions: Actions, name: str, text: str, act: Act) -> OneLineParser:
@@ -91,7 +93,7 @@ def _set(client: Client, arguments: argparse.Namespace) -> None:
 
 
 def _changed(contract: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]:
-    """The server's contract with these changes; a soft end goes with its budget."""
+    """Return the server's quota with these changes; a soft end is removed with its budget."""
     found = {name: value for name, value in (contract | limits).items() if value is not None}
     if "soft_budget" not in found and "soft_end" not in limits:
         found.pop("soft_end", None)
@@ -109,7 +111,7 @@ def _export(client: Client, arguments: argparse.Namespace) -> None:
         return
     text = json.dumps(answer, indent=2, ensure_ascii=False) + "\n"
     try:
-        # For nobody else's eyes, whatever the umask says.
+        # Readable by its owner only, whatever the umask.
         handle = os.open(arguments.out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(handle, "w", encoding="utf-8") as file:
             file.write(text)
@@ -119,7 +121,7 @@ def _export(client: Client, arguments: argparse.Namespace) -> None:
 
 def _erase(client: Client, arguments: argparse.Namespace) -> None:
     if not arguments.yes:
-        raise UsageError(f"erasing {arguments.user!r} cannot be undone: say --yes")
+        raise UsageError(f"erasing {arguments.user!r} cannot be undone; confirm with --yes")
     query = {"user": arguments.user, "tenant": arguments.tenant}
     answer = client.call("DELETE", "/v1/user-data", **query)
     if answer is not None:

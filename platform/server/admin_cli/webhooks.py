@@ -1,4 +1,4 @@
-"""``fairserve webhook``: where a tenant is told of events. A signing secret is printed once."""
+"""``fairserve webhook``: manages webhooks. A signing secret is printed once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _DELIVERIES = (
 
 
 def add_commands(actions: Actions) -> None:
-    """All of them."""
+    """Add the commands."""
     new = _add(actions, "add", "register a URL; prints its signing secret, once", _register)
     new.add_argument("target", metavar="URL", help="https, and a host with public addresses only")
     _add_events(new, required=True)
@@ -58,17 +58,19 @@ def add_commands(actions: Actions) -> None:
     _of_one(actions, "remove", "delete a webhook, with its deliveries", _remove)
     _of_one(actions, "test", "queue a webhook.test event", _test)
 
-    sent = _of_one(actions, "deliveries", "list what was sent, waits, or was given up", _deliveries)
+    sent = _of_one(
+        actions, "deliveries", "list deliveries: delivered, pending or dead", _deliveries
+    )
     sent.add_argument("--state", choices=("pending", "delivered", "dead"))
     add_page(sent)
 
-    again = _of_one(actions, "replay", "send again what was given up, or one event", _replay)
-    again.add_argument("--event", metavar="ID", help="this one, delivered or given up")
+    again = _of_one(actions, "replay", "send dead deliveries again, or one event", _replay)
+    again.add_argument("--event", metavar="ID", help="only this event, delivered or dead")
 
 
 def _add(actions: Actions, name: str, text: str, act: Act) -> OneLineParser:
     parser = add(actions, name, text, act)
-    parser.add_argument("--tenant", metavar="ID", help="whose webhook, for an admin key")
+    parser.add_argument("--tenant", metavar="ID", help="tenant of the webhook, for an admin key")
     return parser
 
 
@@ -85,12 +87,12 @@ def _add_events(parser: argparse.ArgumentParser, *, required: bool) -> None:
         required=required,
         metavar="A,B",
         default=argparse.SUPPRESS,
-        help=f"what it is told of: {', '.join(TYPES)}",
+        help=f"events to send: {', '.join(TYPES)}",
     )
 
 
 def _body(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The fields that were given; ``--url`` is the server's."""
+    """Return the fields that were given; ``--url`` is the server's."""
     body = given(arguments, "events", "description", "enabled")
     return body | ({"url": arguments.target} if hasattr(arguments, "target") else {})
 

@@ -1,8 +1,8 @@
-"""``fairserve jobs``: the processes that do what is done in the background, and a look at them.
+"""``fairserve jobs``: the processes of background jobs, and their states.
 
 ``worker`` and ``beat`` are Celery's, for a server that leaves its jobs to them; ``list`` and ``run``
-work straight on the database. Exit codes: 0 done; 1 a job failed, or the database is not to be had; 2
-wrong use.
+work directly on the database. Exit codes: 0 done; 1 a job failed, or the database is not accessible; 2
+usage error.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _COMMAND = "fairserve jobs"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Do what is asked; returns the exit code."""
+    """Run a subcommand; return the exit code."""
     arguments = _parser().parse_args(argv)
     return on_database(_COMMAND, arguments, arguments.act)
 
@@ -82,15 +82,15 @@ def _beat(arguments: argparse.Namespace, settings: Settings, engine: Engine) -> 
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(
         prog=_COMMAND,
-        description="What is done in the background: by the server itself, or by Celery.",
+        description="Background jobs, run by the server itself or by Celery.",
         allow_abbrev=False,
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, text, act in (
-        ("worker", "do jobs that come through Redis", _worker),
+        ("worker", "run jobs that are sent through Redis", _worker),
         ("beat", "send jobs through Redis when they are due", _beat),
-        ("list", "all jobs, and how they fare", _list),
-        ("run", "run one pass of a job here and now, dead or not", _run),
+        ("list", "list all jobs with their states", _list),
+        ("run", "run one pass of a job in this process, dead or not", _run),
     ):
         action = actions.add_parser(name, help=text, description=text, allow_abbrev=False)
         action.set_defaults(act=act)

@@ -23,7 +23,7 @@ def main(argv: Sequence[str]) -> int:
     except ValueError as error:
         return _fail(str(error))
     from fairserve.platform.db.schema import SchemaError
-    from fairserve.platform.server.wiring import serve
+    from fairserve.platform.server.process import serve
 
     try:
         return serve(settings)

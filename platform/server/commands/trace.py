@@ -1,7 +1,7 @@
-"""``fairserve trace export``: what a server has recorded, as a trace.
+"""``fairserve trace export``: write the recording of a server as a trace.
 
-Exit codes: 0 written; 1 nothing was recorded, or the output cannot be written; 2 wrong use. A server may
-be running in the same data folder.
+Exit codes: 0 written; 1 nothing was recorded, or the output cannot be written; 2 usage error. A server
+may be running in the same data folder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SINCE = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """Read, rebuild, write; returns the exit code."""
+    """Export a trace; return the exit code."""
     arguments = _parse(argv)
     given = {} if arguments.data_dir is None else {"data_dir": arguments.data_dir}
     try:
@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def since(text: str, now: datetime) -> float:
-    """An epoch second. Raises ValueError that says what is allowed."""
+    """Return the epoch second that a text stands for. Raises ValueError with the allowed formats."""
     duration = _DURATION.fullmatch(text.strip())
     try:
         if duration is not None:

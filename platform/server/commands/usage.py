@@ -1,7 +1,7 @@
-"""``fairserve usage``: reports, reconciliation and rollups straight on the database.
+"""``fairserve usage``: reports, reconciliation and rollups directly on the database.
 
-Exit codes: 0 done; 1 the rollups differ from the ledger, or the database or a file is not to be had; 2
-wrong use. A server may be running on the same database.
+Exit codes: 0 done; 1 the rollups differ from the ledger, or the database or a file is not accessible; 2
+usage error. A server may be running on the same database.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SHOWN = 20
 
 
 def main(argv: Sequence[str]) -> int:
-    """Do what is asked; returns the exit code."""
+    """Run a subcommand; return the exit code."""
     arguments = _parser().parse_args(argv)
     return on_database(_COMMAND, arguments, arguments.act)
 

@@ -1,7 +1,7 @@
 """Open connections, counted in total and by client address; those over a limit are rejected.
 
 A connection counts for its peer as long as it is open. Trusted proxies carry many clients on their
-connections: a proxy itself has no limit but the total, and each of its requests counts for the client
+connections: a proxy itself is limited by the total only, and each of its requests counts for the client
 that it names. An IPv6 client is a /64 network, because one host usually owns all of it.
 
 Weakness: clients behind one address (a company's NAT) share its limit; when strangers from very many
@@ -34,7 +34,7 @@ class Connections:
         self._by_client: Counter[str] = Counter()
 
     def connect(self, peer: str) -> FairServeError | None:
-        """Count a new connection, or return why it is rejected; then it is not counted."""
+        """Count a new connection, or return the error that rejects it; then it is not counted."""
         if self.open >= self.total:
             return UnavailableError(
                 f"the server has {self.open} open connections; allowed: {self.total}"
@@ -48,13 +48,13 @@ class Connections:
         return rejected
 
     def disconnect(self, peer: str) -> None:
-        """A connection that was counted has closed."""
+        """Stop counting a closed connection."""
         self.open -= 1
         if not is_trusted(peer, self.trusted_proxies):
             self.end(peer)
 
     def begin(self, client: str) -> FairServeError | None:
-        """Count a connection or a proxied request of a client, or return why it is rejected."""
+        """Count a connection or a proxied request of a client, or return the error that rejects it."""
         key = _key(client)
         if self._by_client[key] >= self.per_address:
             return RateLimitedError(
@@ -67,7 +67,7 @@ class Connections:
         return None
 
     def end(self, client: str) -> None:
-        """End what :meth:`begin` has counted."""
+        """Stop counting a connection or request that :meth:`begin` counted."""
         key = _key(client)
         self._by_client[key] -= 1
         if not self._by_client[key]:

@@ -1,7 +1,7 @@
-"""File descriptors of the process: the soft limit is raised, and some stay with the server itself.
+"""File descriptors of the process: raises the soft limit, and reserves some for the server itself.
 
 A connection of a client may need a second descriptor for the connection to a worker. The database, the
-journal, the workers' processes and outgoing requests have a reserve that no client can use up.
+journal, the workers' processes and outgoing requests have a reserve that clients cannot use.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ UNLIMITED = 1 << 20
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the soft limit of open files to the hard one; return the limit that now holds."""
+    """Raise the soft limit of open files to the hard one; return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = UNLIMITED if hard == resource.RLIM_INFINITY else hard
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -29,5 +29,5 @@ def raise_descriptor_limit() -> int:
 
 
 def connections_within(descriptors: int) -> int:
-    """Return how many clients may be connected so that the server keeps its reserve; at least 1."""
+    """Return the connections of clients that leave the server its reserve; at least 1."""
     return max(1, (descriptors - min(RESERVED, descriptors // 2)) // PER_CONNECTION)

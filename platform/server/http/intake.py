@@ -1,8 +1,8 @@
-"""Checks before a body is read: drain, key, limit of the body, memory for it.
+"""Checks before a body is read: drain, key, size limit and memory.
 
 Routes under ``/v1`` and ``/admin`` need a key. Where a request has a body, the key is checked here,
-because FastAPI reads and parses the body before it looks at any dependency: a stranger's body is never
-read. The route's own dependency then says which kind of key it takes.
+because FastAPI reads and parses the body before any dependency: a body without a valid key is never
+read. The route's own dependency then checks the kind of the key.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairserve.platform.base.errors import BodyTooLargeError, FairServeError, UnavailableError
-from fairserve.platform.server.http.bodies import RESERVATION, BodyMemory, BodyReservation
 from fairserve.platform.server.settings import Settings
+from fairserve.platform.serving.bodies import RESERVATION, BodyMemory, BodyReservation
 from fairserve.platform.serving.completions.service import Completions
 from fairserve.platform.tenancy.auth import Principal, current_principal, require_admin
 
 KEYLESS_BODY_BYTES = 256 * 1024
-"""Largest body where no key comes with the request: the console's forms."""
+"""Largest body of a request without a key, such as the console's forms, in bytes."""
 MANAGEMENT_BODY_BYTES = 1024 * 1024
-"""Largest body of the endpoints for operators and tenants, which FastAPI parses on the event loop."""
+"""Largest body of the management endpoints, in bytes: FastAPI parses it on the event loop."""
 DRAIN_RETRY_S = "5"
 
 Answer = Callable[[Request, FairServeError], Response]
 
 
 class Intake:
-    """ASGI middleware. Costs a lookup in the cache of keys, and a few additions for each message."""
+    """ASGI middleware. Cost per request: a lookup in the cache of keys; per message: a few additions."""
 
     def __init__(self, app: ASGIApp, settings: Settings, answer: Answer) -> None:
         """``answer`` makes the response of a rejected request."""
@@ -79,7 +79,7 @@ class Intake:
     async def _reject(
         self, request: Request, error: FairServeError, receive: Receive, send: Send
     ) -> None:
-        """Answer, and end the connection: the rest of the body is not wanted."""
+        """Answer, and close the connection without reading the rest of the body."""
         response = self._answer(request, error)
         response.headers["connection"] = "close"
         await response(request.scope, receive, send)
@@ -104,10 +104,10 @@ class Intake:
 
 
 class _Body:
-    """The body of one request: counted, reserved, and rejected once it is over the limit.
+    """The body of one request: counted, reserved, and rejected beyond its limit.
 
-    FastAPI makes a 400 of whatever goes wrong while it reads. So the answer that it makes after a
-    rejection is dropped, and the caller sends the right one.
+    FastAPI turns every error while it reads into a 400. So its answer after a rejection is dropped, and
+    the caller sends the right one.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class _Body:
         self.reservation.grow(size_bytes)
 
     async def receive(self) -> Message:
-        """The next part. Raises what rejects the request."""
+        """Return the next part. Raises the error that rejects the request."""
         message = await self._receive()
         if message["type"] == "http.request":
             self._received_bytes += len(message.get("body", b""))
@@ -159,7 +159,7 @@ def _check_drain(request: Request) -> None:
 
 
 async def _principal(request: Request) -> Principal | None:
-    """Return whose key it is; None where no key is needed. Raises a FairServeError."""
+    """Return the owner of the request's key; None if no key is needed. Raises a FairServeError."""
     top = _top(request)
     if top not in ("v1", "admin"):
         return None

@@ -38,16 +38,16 @@ from fairserve.platform.server.http.connections import Connections
 
 MAX_HEAD_BYTES = 64 * 1024
 MIN_BODY_BYTES_PER_S = 64 * 1024
-"""A body's time limit grows by a second for each so many bytes that have arrived."""
+"""Bytes of a body whose arrival extends its time limit by a second."""
 MAX_DISCARDED_BYTES = 16 * 1024 * 1024
-"""Bytes that are read and thrown away after an answer that ends the connection."""
+"""Bytes that are read and discarded after an answer that ends the connection."""
 MAX_PIPELINED = 32
 """Requests that wait on one connection for the answer before them."""
 
 
 @dataclass(slots=True)
 class RequestLimits:
-    """Limits of every connection; a change holds for whatever arrives after it."""
+    """Limits of every connection; a change applies to data that arrives after it."""
 
     head_timeout_s: float
     body_timeout_s: float
@@ -83,7 +83,7 @@ class LimitedProtocol(HttpToolsProtocol):
     # --- the connection ---------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Count the connection, or answer at once why it is rejected."""
+        """Count the connection, or reject it with an answer."""
         super().connection_made(transport)
         peer = "" if self.client is None else self.client[0]
         rejected = self._open_connections.connect(peer)
@@ -94,7 +94,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timers and the counting."""
+        """Stop the timers, and no longer count the connection."""
         self._stop_timers()
         if self._peer is not None:
             self._open_connections.disconnect(self._peer)
@@ -136,16 +136,16 @@ class LimitedProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer in the API's shape what the parser cannot read."""
+        """Answer a request that cannot be parsed with an error in the API's shape."""
         self._end_with(InvalidRequestError(msg, code="malformed_request"))
 
     def _unsupported_upgrade_warning(self) -> None:
         """Log nothing: any stranger can ask for an upgrade."""
 
-    # --- what arrives -----------------------------------------------------------------------------
+    # --- received data ----------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser in pieces, none of which reaches beyond the limit of a head."""
+        """Feed the parser in pieces that end at the limit of a head."""
         if self._bytes_to_discard:
             self._discard(data)
             return
@@ -181,9 +181,9 @@ class LimitedProtocol(HttpToolsProtocol):
         self._watch()
 
     def _watch(self) -> None:
-        """Set the timer for what is to arrive next."""
+        """Set the timer for the next expected data."""
         if not self._in_head:
-            # Before the application runs, and only where something may be left unread.
+            # Before the application runs, and only if a part of the body may remain unread.
             self.cycle.transport = _AnswerTransport(self)  # type: ignore[assignment] # its methods
             if self._body_timer is None:
                 self._body_timer = self.loop.call_later(
@@ -192,14 +192,14 @@ class LimitedProtocol(HttpToolsProtocol):
         elif self._head_begun or self._head_bytes:
             self._await_head()
         elif self.cycle is not None and self.cycle.response_complete:
-            # uvicorn stops its own timer whenever something arrives, also a rest that is discarded.
+            # uvicorn stops its own timer when data arrives, even discarded data.
             self._unset_keepalive_if_required()
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
 
     def on_message_begin(self) -> None:
-        """The first byte of a head is here."""
+        """Note the first byte of a head."""
         self._head_begun = True
         super().on_message_begin()
 
@@ -226,7 +226,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self.app = app
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header; ignore trailers, which nobody has checked."""
+        """Keep a header; ignore trailers, which are not checked."""
         if self._in_head:
             super().on_header(name, value)
 
@@ -236,13 +236,13 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The request has arrived as a whole."""
+        """Stop the timers: the whole request has arrived."""
         self._in_head, self._head_bytes = True, 0
         self._stop_timers()
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """A proxied request no longer counts for its client."""
+        """Stop counting a proxied request for its client."""
         if self._clients:
             self._request_ends()
         if not self._bytes_to_discard:
@@ -262,7 +262,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     @property
     def awaits_body(self) -> bool:
-        """Whether a part of the last request's body is still to come."""
+        """True while a part of the last request's body has not arrived."""
         return not self._in_head
 
     # --- timers -----------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._head_timer = self._body_timer = None
 
     def _discards_too_much(self) -> bool:
-        """Whether the rest of a body that was answered already is longer than any may be."""
+        """Return whether the rest of an answered body exceeds the largest size of a body."""
         answered = self.cycle is not None and self.cycle.response_complete
         return not self._in_head and answered and self._body_bytes > self._limits.max_body_bytes
 
@@ -313,7 +313,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 class _AnswerTransport:
-    """The connection as the answer to a request sees it whose body has not arrived yet."""
+    """The connection of an answer that is sent before the body of its request has arrived."""
 
     def __init__(self, protocol: LimitedProtocol) -> None:
         self._protocol = protocol

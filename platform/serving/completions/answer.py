@@ -15,14 +15,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
-
-Produce = Callable[["Sink"], Coroutine[Any, Any, None]]
 
 PIECE_BYTES = 64 * 1024
 """Bytes that are sent to a connection at a time; the time limit of a write is for this many."""

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from fairserve.engine.wire.base import CompletionPath
-from fairserve.platform.server.http.bodies import RESERVATION, BodyReservation
+from fairserve.platform.serving.bodies import RESERVATION, BodyReservation
 from fairserve.platform.serving.completions.service import Completions
 from fairserve.platform.tenancy.auth import AppPrincipal, Principal
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fairserve.platform.base.errors import InvalidRequestError, UnprocessableError
-from fairserve.platform.server.http.bodies import BodyReservation
+from fairserve.platform.serving.bodies import BodyReservation
 from fairserve.platform.serving.completions.answer import AnswerBuffer, ConnectionSink
 from fairserve.platform.serving.completions.producer import Producer
 

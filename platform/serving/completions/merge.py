@@ -31,9 +31,9 @@ class Merger:
         ]
 
     @property
-    def asks(self) -> bool:
-        """True if any sample asks for tools."""
-        return any(choice.asks for choice in self._choices.values())
+    def requested_tools(self) -> bool:
+        """True if any sample requested_tools for tools."""
+        return any(choice.requested_tools for choice in self._choices.values())
 
     def answer(self, answer_id: str, model: str, usage: dict[str, Any]) -> dict[str, Any]:
         """Return the whole answer in OpenAI's shape."""
@@ -60,7 +60,7 @@ class _Choice:
         self._rest: dict[str, Any] = {}
 
     @property
-    def asks(self) -> bool:
+    def requested_tools(self) -> bool:
         return bool(self._tool_calls)
 
     def add(self, choice: dict[str, Any]) -> None:

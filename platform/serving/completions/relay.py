@@ -148,15 +148,15 @@ class Relay:
     async def _report_end(self, placement: Placement, end: _End) -> None:
         conversation = self.call.checked.conversation
         if end.outcome == "completed" and conversation is not None and self.merger is not None:
-            messages, asks = self.merger.messages(), self.merger.asks
+            messages, requested_tools = self.merger.messages(), self.merger.requested_tools
         else:
-            messages, asks = [], False
+            messages, requested_tools = [], False
         await placement.end(
             end.outcome,
             self._used(delivered=end.delivered),
             error=self.why_left() if end.error is None else end.error,
             messages=messages,
-            asks=asks,
+            requested_tools=requested_tools,
         )
 
     def _used(self, *, delivered: bool = False) -> Used:

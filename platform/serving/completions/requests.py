@@ -24,7 +24,7 @@ from fairserve.platform.base.errors import (
 )
 from fairserve.platform.control.messages import Grant
 from fairserve.platform.fleet.models import Models
-from fairserve.platform.serving.completions.prompt import Prompt
+from fairserve.platform.fleet.prompt import Prompt
 from fairserve.platform.serving.completions.schemas import (
     ChatBody,
     CompletionBody,
@@ -89,9 +89,11 @@ class CompletionRequest:
     async def _count_tokens(self, reader: AnyReader, tenant: str, max_tokens: int | None) -> Prompt:
         if isinstance(self.body, ChatBody):
             messages = self.plain["messages"]
-            return await reader.chat(self.body, messages, tenant=tenant, max_tokens=max_tokens)
+            return await reader.chat(
+                messages, self.body.tools, tenant=tenant, max_tokens=max_tokens
+            )
         assert isinstance(self.body, TextBody)
-        return await reader.text(self.body, tenant=tenant, max_tokens=max_tokens)
+        return await reader.text(self.body.only_prompt, tenant=tenant, max_tokens=max_tokens)
 
 
 @dataclass(frozen=True, slots=True)

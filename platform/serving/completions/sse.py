@@ -19,8 +19,7 @@ class ChunkWriter:
     """Turns worker chunks into server-sent events for one client.
 
     ``include_usage`` is OpenAI's: null in every chunk, and a last chunk with the usage and no
-    choices. With ``continuous_usage``, vLLM's, every chunk has the running usage. A chunk that needs no
-    change is passed on byte for byte.
+    choices. With ``continuous_usage``, vLLM's, every chunk has the running usage.
     """
 
     def __init__(
@@ -37,9 +36,6 @@ class ChunkWriter:
     def event(self, chunk: WorkerChunk) -> bytes:
         """Return the event of a chunk; empty if it is not for the client."""
         data = chunk.data
-        named = data.get("model") == self._model and data.get("id") == self._id
-        if named and not self._include_usage and "usage" not in data:
-            return b"data: " + chunk.raw + b"\n\n"
         if self._include_usage and not self._head:
             self._head = {name: data[name] for name in _HEAD if name in data}
         changed = dict(data)

@@ -23,7 +23,7 @@ from fairserve.platform.base.errors import ContextLengthError, InvalidRequestErr
 from fairserve.platform.control.messages import Submit
 from fairserve.platform.db.base import new_id
 from fairserve.platform.fleet.models import Models, ServedModel
-from fairserve.platform.serving.completions.prompt import Prompt, PromptTooLongError
+from fairserve.platform.fleet.prompt import Prompt, PromptTooLongError
 from fairserve.platform.serving.decision.request import CallRequest
 from fairserve.platform.serving.off_loop import off_loop
 from fairserve.platform.serving.settings import CacheIsolation

@@ -132,17 +132,20 @@ class Placement:
         *,
         error: str = "",
         messages: Sequence[Mapping[str, Any]] = (),
-        asks: bool = False,
+        requested_tools: bool = False,
     ) -> None:
         """Report the end of the call. Everything is done before this first suspends.
 
-        ``messages`` are those of a complete answer that another call may continue; ``asks``: it asks for
-        tools.
+        ``messages`` are those of a complete answer that another call may continue; ``requested_tools``:
+        it asks for tools.
         """
         conversation = self.checked.conversation
         continued: dict[str, Any] = {}
         if outcome == "completed" and conversation is not None:
-            continued = {"answers": conversation.answered(messages), "asks": asks}
+            continued = {
+                "continuation_keys": conversation.answered(messages),
+                "requested_tools": requested_tools,
+            }
         release = Release(
             self.grant.call_id,
             outcome,

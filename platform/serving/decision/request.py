@@ -12,8 +12,8 @@ from typing import Any
 
 from fairserve.engine.wire.request_fields import FieldDemand
 from fairserve.interactions.identity import CallIdentity
-from fairserve.platform.serving.completions.prompt import Prompt, PromptReader
-from fairserve.platform.serving.completions.worker_prompt import WorkerPromptReader
+from fairserve.platform.fleet.prompt import Prompt, PromptReader
+from fairserve.platform.fleet.worker_prompt import WorkerPromptReader
 from fairserve.platform.tenancy.auth import Principal
 
 AnyReader = PromptReader | WorkerPromptReader

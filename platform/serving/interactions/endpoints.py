@@ -19,7 +19,6 @@ from fairserve.platform.base.live_stream import while_allowed
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.schemas import ObjectId
 from fairserve.platform.db.session import unavailable
-from fairserve.platform.reporting.usage.readers import Reader, asked_app
 from fairserve.platform.serving.interactions.drawing import draw
 from fairserve.platform.serving.interactions.events import error_event
 from fairserve.platform.serving.interactions.graph_view import GraphOut
@@ -39,6 +38,7 @@ from fairserve.platform.serving.interactions.schemas import (
 from fairserve.platform.serving.interactions.service import Interactions, interactions_of
 from fairserve.platform.serving.settings import ServingSettings
 from fairserve.platform.tenancy.auth import AppPrincipal, Authenticator, CurrentPrincipal, Principal
+from fairserve.platform.tenancy.readers import Reader, asked_app
 
 router = APIRouter(prefix="/v1/interactions", tags=["interactions"])
 

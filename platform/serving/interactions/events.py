@@ -24,8 +24,8 @@ import orjson
 from pydantic import BaseModel
 
 from fairserve.platform.base.errors import FairServeError, UnavailableError
+from fairserve.platform.control.messages import CallEvent, RunEvent, ServerStopping
 from fairserve.platform.control.port import ControlPort
-from fairserve.platform.control.watch import CallNews, RunNews, ServerStops
 from fairserve.platform.serving.interactions.graph_view import node_of
 from fairserve.platform.serving.interactions.schemas import InteractionOut
 from fairserve.platform.serving.programs.events import ProgramEvent
@@ -53,7 +53,7 @@ class RunEvents:
         self._core_id = core_id
         self._key = key
         self._program = False
-        self._waiting: deque[CallNews | ProgramEvent] = deque()
+        self._waiting: deque[CallEvent | ProgramEvent] = deque()
         self._ended = False
         self._failure: FairServeError | None = None
         self._changed = asyncio.Event()
@@ -65,7 +65,7 @@ class RunEvents:
         """Yield the events from the present state to the end. Subscribes while it is iterated."""
         with ExitStack() as follows:
             try:
-                follows.callback(control.watch(self._core_id, self._of_run))
+                follows.callback(control.follow_run(self._core_id, self._of_run))
                 self._program = programs.is_live(self._key)
                 if self._program:
                     follows.callback(programs.watch(self._key, self._of_program))
@@ -98,10 +98,10 @@ class RunEvents:
 
     # --- listeners --------------------------------------------------------------------------------
 
-    def _of_run(self, news: RunNews) -> None:
-        if isinstance(news, CallNews):
+    def _of_run(self, news: RunEvent) -> None:
+        if isinstance(news, CallEvent):
             self._keep(news)
-        elif isinstance(news, ServerStops):
+        elif isinstance(news, ServerStopping):
             self._fail(UnavailableError("the server is stopping", code="draining"))
         elif not self._program:
             self._end()
@@ -112,7 +112,7 @@ class RunEvents:
         else:
             self._keep(news)
 
-    def _keep(self, news: CallNews | ProgramEvent) -> None:
+    def _keep(self, news: CallEvent | ProgramEvent) -> None:
         if len(self._waiting) >= MAX_WAITING:
             self._fail(FairServeError("the events were not read in time", code="too_slow"))
         else:
@@ -129,8 +129,8 @@ class RunEvents:
 
     # --- encoding ---------------------------------------------------------------------------------
 
-    def _news(self, news: CallNews | ProgramEvent, now: InteractionOut) -> bytes:
-        if isinstance(news, CallNews):
+    def _news(self, news: CallEvent | ProgramEvent, now: InteractionOut) -> bytes:
+        if isinstance(news, CallEvent):
             began_at = now.opened_at.timestamp()
             return self._event("call", node_of(news.record, news.state, began_at))
         return self._event("node" if isinstance(news, ProgramNodeOut) else "task", news)

@@ -14,10 +14,10 @@ from typing import NamedTuple, TypeAlias
 from pydantic import BaseModel
 
 from fairserve.interactions.run import MOST_PARENTS
+from fairserve.platform.control.port import CallView
 from fairserve.platform.control.record import CallRecord
 from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.db.schemas import MAX_PAGE
-from fairserve.platform.monitoring.client_views import CallView
 from fairserve.platform.serving.interactions.graph_shape import shape_of
 from fairserve.platform.serving.interactions.repository import AnyRow
 from fairserve.platform.serving.programs.schemas import ProgramNodeOut, ProgramOut

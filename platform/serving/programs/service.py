@@ -29,8 +29,8 @@ from fairserve.platform.base.errors import (
     RateLimitedError,
     UnavailableError,
 )
+from fairserve.platform.base.subscribers import Subscribers
 from fairserve.platform.control.port import ControlPort, RunView
-from fairserve.platform.control.watch import Watchers
 from fairserve.platform.db.base import TEXT_CHARS, utc_now
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.ledger import LedgerCall
@@ -102,7 +102,7 @@ class Programs:
         self._live: dict[ProgramKey, _Live] = {}
         self._coming: set[ProgramKey] = set()
         """Programs that are being saved before they start."""
-        self._watchers: Watchers[ProgramKey, ProgramEvent] = Watchers()
+        self._followers: Subscribers[ProgramKey, ProgramEvent] = Subscribers()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     # --- life -------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ class Programs:
 
     def watch(self, key: ProgramKey, listener: Listener) -> Callable[[], None]:
         """Call ``listener`` with each event of a live program. Return the function that unsubscribes."""
-        return self._watchers.watch(key, listener)
+        return self._followers.subscribe(key, listener)
 
     # --- parts ------------------------------------------------------------------------------------
 
@@ -267,7 +267,7 @@ class Programs:
     def _begin(self, owner: Owner, run: ProgramRun, size_bytes: int, left_s: float) -> None:
         key = owner.key
 
-        publish = partial(self._watchers.tell, key)
+        publish = partial(self._followers.publish, key)
         execution = Execution(
             owner,
             run,

@@ -17,6 +17,7 @@ from fairserve.platform.db.base import new_id, utc_now
 from fairserve.platform.db.contracts import Price
 from fairserve.platform.db.schemas import Page
 from fairserve.platform.db.session import ReadSession, WriteSession, after_commit
+from fairserve.platform.tenancy.apps.inboxes import ControlInbox
 from fairserve.platform.tenancy.auth import AdminPrincipal, require_admin
 from fairserve.platform.tenancy.prices import repository
 from fairserve.platform.tenancy.prices.schemas import PriceCreate, PriceOut, PriceQuery
@@ -97,12 +98,13 @@ def delete_price(
 
 def _changed(request: Request, session: Session) -> None:
     state = request.app.state
+    control: ControlInbox = state.control
 
-    def tell() -> None:
+    def use_prices() -> None:
         with state.session_factory() as reading:
-            state.control.use_prices(repository.load_book(reading))
+            control.use_prices(repository.load_book(reading))
 
-    after_commit(session, tell)
+    after_commit(session, use_prices)
 
 
 def _audited(row: Price) -> dict[str, Any]:

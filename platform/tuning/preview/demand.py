@@ -1,11 +1,11 @@
-"""The demand of some minutes as a trace: what was recorded, and what was refused and so never ran.
+"""The demand of some minutes as a trace: recorded runs, and estimates of rejected ones.
 
-A recording has accepted calls only. A refused run is known by its ledger rows: app, user, when it came
-first, how often it was tried. It comes again as a run of its app that was accepted, drawn by a seeded
-generator; where none was, as its app's profile says. Blocks of the drawn run that other runs have, too,
-stay shared, the others become the new run's own. A run that was accepted when it was tried again is in
-the recording; it arrives when it was first refused. One that was refused on its way, and then no more
-accepted, goes on as a longer run of its app did.
+A recording has accepted calls only. Of a rejected run the ledger has rows: app, user, first arrival, and
+number of attempts. It is replayed as an accepted run of its app, drawn by a seeded generator, or, if the
+app has none, as its profile expects. Blocks that the drawn run shares with other runs stay shared; the
+others become the new run's own. A run that was accepted on a retry is in the recording, and arrives at
+its first rejection. One that was rejected midway and not accepted again continues as a longer run of its
+app did.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NO_DEMAND = frozenset(
         "contract_too_many_users",
     }
 )
-"""Reasons of refusals that a replay, which knows no money, would not repeat: they are left out."""
+"""Reasons of rejections that a replay, which has no money, would not repeat: they are left out."""
 MAX_RETRIES = 10
 _MOST_STAGES = 32
 
@@ -44,25 +44,25 @@ UserPseudonym = Callable[[str, str], str]
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What is replayed, and what is not. Times of the trace count from ``lead_at``."""
+    """The demand to replay, and counts of what is left out. Trace times count from ``lead_at``."""
 
     trace: Trace
     from_at: float
-    """Figures count from here."""
+    """Begin of the time that figures cover."""
     estimated: frozenset[str]
-    """Ids of runs that were refused and are estimated."""
+    """Ids of rejected runs that are estimated."""
     estimated_by_profile: int
-    """Of these, runs made of their app's profile."""
+    """Estimated runs that are made from their app's profile."""
     came_earlier: int
-    """Accepted runs that arrive when they were first refused."""
+    """Accepted runs that arrive at their first rejection."""
     continued: frozenset[str]
-    """Accepted runs that were refused on their way: what follows is estimated."""
+    """Accepted runs that were rejected midway: the rest is estimated."""
     retries: int
-    """How often a refused call is tried again, as its clients did."""
+    """Retries of a rejected call, as many as its clients made."""
     cut: bool
-    """Older runs were left out, because there are too many calls."""
+    """True if older runs were left out because there are too many calls."""
     left_out: Mapping[str, int]
-    """Runs and refusals that are not replayed, by why."""
+    """Runs and rejections that are not replayed, by cause."""
 
 
 def demand_of(
@@ -81,7 +81,7 @@ def demand_of(
     max_calls: int,
     seed: int,
 ) -> Demand:
-    """The demand since ``lead_at``. Deterministic, whatever the order of the rows."""
+    """Return the demand since ``lead_at``. Deterministic, whatever the order of the rows."""
     left_out: Counter[str] = Counter()
     made = export([call for call in recorded if call.begin_at <= until_at], block_tokens, lead_at)
     left_out["incomplete_runs"] = made.incomplete_runs
@@ -137,8 +137,8 @@ def demand_of(
 def _asked(
     refused: Sequence[RefusedCall], model: str, lead_at: float, left_out: Counter[str]
 ) -> tuple[dict[Run, list[RefusedCall]], dict[Run, float]]:
-    """The refusals of each run that was refused as a new one, oldest first; and when those that were
-    refused on their way were so last.
+    """Return the rejections of each run that was rejected as a new one, oldest first; and the last
+    time of those rejected midway.
     """
     asked: dict[Run, list[RefusedCall]] = defaultdict(list)
     broken: dict[Run, float] = {}
@@ -167,7 +167,7 @@ def _last_accepted(served: Sequence[ServedCall]) -> dict[Run, float]:
 def _retries(
     never: Mapping[Run, Sequence[RefusedCall]], again: Mapping[Run, Sequence[RefusedCall]]
 ) -> int:
-    """How often clients tried again: the mean over runs that were given up, else the most."""
+    """Return the mean number of retries over abandoned runs, else the maximum."""
     if never:
         return min(MAX_RETRIES, round(sum(map(len, never.values())) / len(never)) - 1)
     return min(MAX_RETRIES, max(map(len, again.values()), default=0))
@@ -182,7 +182,7 @@ def _newest(runs: Sequence[Interaction], max_calls: int) -> tuple[list[Interacti
 
 
 def newest(trace: Trace, calls: int) -> Trace:
-    """The newest runs with at most so many calls, or the newest run."""
+    """Return the newest runs with at most so many calls, or the newest run."""
     kept, _ = _newest(trace.interactions, calls)
     return trace.with_interactions(kept or trace.interactions[-1:])
 
@@ -191,19 +191,19 @@ def _most_tokens(run: Interaction) -> int:
     return max(call.prompt_tokens + call.output_tokens * call.samples for call in run.calls)
 
 
-# --- which ledger row a recorded call is ----------------------------------------------------------
+# --- ledger rows of recorded calls ----------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What the ledger says of a recorded run."""
+    """The ledger's values for a recorded run."""
 
     run: Run
     models: set[str]
 
 
 class _Matching:
-    """A recording has pseudonyms and no model: a call is the row of equal counts that is nearest."""
+    """Matches recorded calls, which have no model, with the nearest ledger rows of equal counts."""
 
     def __init__(self, served: Sequence[ServedCall], pseudonym: UserPseudonym) -> None:
         self._rows: dict[tuple[object, ...], list[ServedCall]] = defaultdict(list)
@@ -216,7 +216,7 @@ class _Matching:
             self._rows[(row.tenant, row.app, name, *counts)].append(row)
 
     def runs(self, recorded: Sequence[RecordedCall]) -> dict[str, _Seen]:
-        """By the run's pseudonym, where a row was found; its first call says which run it is."""
+        """Return matched runs by pseudonym; a run's first call identifies it."""
         found: dict[str, _Seen] = {}
         for call in recorded:
             row = self._row(call)
@@ -236,11 +236,11 @@ class _Matching:
         return min(near, key=lambda row: abs(row.at - call.begin_at))
 
 
-# --- refused runs ---------------------------------------------------------------------------------
+# --- rejected runs --------------------------------------------------------------------------------
 
 
 class _Estimates:
-    """Makes the runs that were refused."""
+    """Estimates rejected runs."""
 
     def __init__(
         self,
@@ -255,7 +255,7 @@ class _Estimates:
         self._profiles = profiles
         self._block_tokens = block_tokens
         self._most_tokens = kv_capacity_tokens - 1
-        self._random = Random(seed)  # noqa: S311  which run is typical is no secret
+        self._random = Random(seed)  # noqa: S311  the choice of a typical run is no secret
         self._by_app: dict[str, list[Interaction]] = defaultdict(list)
         seen: Counter[int] = Counter()
         for run in sorted(runs, key=lambda each: (each.arrival_s, each.interaction_id)):
@@ -266,7 +266,7 @@ class _Estimates:
         self._step = self._fresh
 
     def run(self, tries: Sequence[RefusedCall], lead_at: float) -> Interaction:
-        """The run that was refused so often."""
+        """Return the estimate of a run that was rejected at these attempts."""
         first = tries[0]
         run_id = f"refused-{len(self.ids) + 1}"
         self.ids.add(run_id)
@@ -281,7 +281,7 @@ class _Estimates:
         )
 
     def continued(self, run: Interaction) -> Interaction:
-        """A run that was refused on its way, with the calls that a longer one made after as many."""
+        """Return a run that was rejected midway, continued with the calls of a longer one."""
         made, last = len(run.calls), run.calls[-1]
         longer = [each for each in self._by_app[run.app] if len(each.calls) > made]
         more = longer[self._random.randrange(len(longer))].calls[made:] if longer else (last,)
@@ -299,7 +299,7 @@ class _Estimates:
 
     @staticmethod
     def _begin(blocks: Sequence[tuple[int, int]], most: int) -> tuple[tuple[int, int], ...]:
-        """What a prompt has in common with the one before it, at most."""
+        """Return the prefix that a prompt can share with the previous one at most."""
         found: list[tuple[int, int]] = []
         for start, count in blocks:
             if most <= 0:
@@ -309,14 +309,14 @@ class _Estimates:
         return tuple(found)
 
     def _own(self, calls: Sequence[TraceCall]) -> tuple[TraceCall, ...]:
-        """Like these, with blocks of its own where only the one run has them."""
+        """Return the calls with blocks of their own in place of those that only the drawn run has."""
         offset, self._fresh = self._fresh, self._fresh + self._step
         return tuple(replace(call, blocks=self._blocks(call, offset)) for call in calls)
 
     def _blocks(self, call: TraceCall, offset: int) -> tuple[tuple[int, int], ...]:
         blocks: list[tuple[int, int]] = []
         for start, count in call.blocks:
-            # Prefixes are whole, so the shared blocks stand before the others.
+            # Prefixes are whole, so the shared blocks come before the others.
             common = next((i for i in range(count) if start + i not in self._shared), count)
             if common:
                 blocks.append((start, common))
@@ -325,7 +325,7 @@ class _Estimates:
         return tuple(blocks)
 
     def _typical(self, profile: AppProfile) -> tuple[TraceCall, ...]:
-        """A chain of as many calls as expected."""
+        """Return a chain of the expected number of calls."""
         calls: list[TraceCall] = []
         for number in range(1, min(_MOST_STAGES, max(1, round(profile.calls_per_interaction))) + 1):
             stage = profile.stage(number)

@@ -1,20 +1,20 @@
-"""A cost model of the workers as they are, from the ledger's calls of some minutes.
+"""A cost model of the present workers, fitted to some minutes of the ledger's calls.
 
-Every completed call is two equations that are linear in four times. From its start to its first token a
+Every completed call yields two equations, linear in four times. From its start to its first token a
 worker made a pass over the prompt; from there to its end a decode step for every further token, slowed
-by the prompts that were computed beside it:
+down by the prompts that were computed beside it:
 
     first - start = pass + token * (own computed tokens + those of others) + sequence * b
     end - first   = (steps - n) * step + n * pass + token * (tokens of others) + sequence * steps * b
 
 with ``n`` prompts of others begun meanwhile and ``b`` calls decoding on average. The times are fitted by
-least squares of relative errors, none below zero, calls that do not fit weighing less (Huber).
+least squares of relative errors, none below zero; outliers weigh less (Huber).
 
-The way to a worker and back is what the least delayed calls waited, which found nobody before them.
+The latency to a worker and back is the wait of the least delayed calls, which met an empty queue.
 
-Weakness: what is outside the engine (HTTP, the client's own pace) counts as the engine's time; contexts
-and samples of different lengths are not told apart. How far it can be trusted shows when the present
-settings are replayed.
+Weakness: time outside the engine (HTTP, the client's own pace) counts as the engine's time; contexts and
+samples of different lengths are not distinguished. The replay of the present settings shows how far the
+model can be trusted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fairserve.platform.tuning.preview.input import ServedCall, Workers
 
 FALLBACK = "a100-llama3-8b"
 MIN_CALLS = 20
-"""Fewer are not fitted."""
+"""Calls below which nothing is fitted."""
 LEAST_STEP_S = 1e-5
 MOST_WAY_S = 0.25
 WAY_QUANTILE = 0.05
@@ -46,22 +46,22 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A cost model, and how it was come by."""
+    """A cost model, and its source."""
 
     costs: CostModel
     source: str
     """``fitted``, ``scaled``, or ``assumed``."""
     calls: int
-    """Of which it was made."""
+    """Calls that the model is made from."""
     way_s: float
-    """From control's grant to the news of the start."""
+    """Seconds from control's grant to the event of the start."""
     typical_error: float | None
-    """Half of the modelled times are closer than this share of the measured ones."""
+    """Median of the relative errors of the modelled times."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """Of one worker. Epoch seconds."""
+    """A call of one worker. Times are epoch seconds."""
 
     waited_s: float
     start: float
@@ -72,7 +72,7 @@ class _Call:
 
 
 def fit_costs(rows: Iterable[ServedCall], workers: Workers) -> Fit:
-    """The workers' cost model: fitted, or a named one scaled to what calls took, or as it is."""
+    """Return the workers' cost model: fitted, or a named one, scaled if there are some calls."""
     by_worker: dict[str, list[_Call]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: (row.at, row.tenant, row.app, row.run, row.stage)):
         call = _timed(row)
@@ -103,7 +103,7 @@ def fit_costs(rows: Iterable[ServedCall], workers: Workers) -> Fit:
 
 
 def _timed(row: ServedCall) -> _Call | None:
-    """None unless all of its times are known and in order."""
+    """Return the times of a call; None unless all of them are known and in order."""
     if row.outcome != "completed" or row.output_tokens < 1:
         return None
     if row.queue_s is None or row.ttft_s is None or row.duration_s is None:
@@ -129,7 +129,7 @@ def _way(calls: Sequence[_Call]) -> float:
 
 
 def _scaled(calls: Sequence[_Call], workers: Workers, way_s: float) -> Fit:
-    """The fallback: a named model, made slower or faster until a lone call takes as long as measured."""
+    """Return a named model, scaled so that a lone call takes as long as measured."""
     named = replace(
         COST_MODELS[FALLBACK],
         kv_capacity_tokens=workers.kv_capacity_tokens,
@@ -150,7 +150,7 @@ def _scaled(calls: Sequence[_Call], workers: Workers, way_s: float) -> Fit:
 
 
 def slower(costs: CostModel, factor: float) -> CostModel:
-    """All passes take so many times as long."""
+    """Return the model with all passes slower by a factor."""
     times = {
         name: getattr(costs, name) * factor
         for name in (
@@ -166,7 +166,7 @@ def slower(costs: CostModel, factor: float) -> CostModel:
 
 
 def _equations(calls: Sequence[_Call]) -> tuple[Array, Array]:
-    """Of one worker's calls: what each of the four times counts in them, and what they took."""
+    """Return the coefficients of the four times in one worker's calls, and the measured times."""
     start, first, end, computed, steps = (
         np.array([getattr(call, name) for call in calls], dtype=np.float64)
         for name in ("start", "first", "end", "computed", "steps")
@@ -191,7 +191,7 @@ def _equations(calls: Sequence[_Call]) -> tuple[Array, Array]:
 
 
 class _Spread:
-    """Amounts, each spread evenly over a time of its own."""
+    """Amounts that are each spread evenly over an interval."""
 
     def __init__(self, begin: Array, end: Array, amount: Array) -> None:
         length = np.maximum(end - begin, 1e-9)
@@ -204,14 +204,14 @@ class _Spread:
         self._sums = np.concatenate([[0.0], np.cumsum(steps)])
 
     def between(self, begin: Array, end: Array) -> Array:
-        """How much falls between two times."""
+        """Return the amount that falls between two times."""
         upto = np.interp(end, self._times, self._sums)
         found: Array = np.maximum(0.0, upto - np.interp(begin, self._times, self._sums))
         return found
 
 
 def _solve(rows: Array, times: Array) -> tuple[Array, float]:
-    """The four times, none below zero, and the typical relative error."""
+    """Return the four times, none below zero, and the typical relative error."""
     scale = np.maximum(times, 0.2 * float(np.median(times)))
     rows, target = rows / scale[:, None], times / scale
     weights = np.ones(len(times))
@@ -226,7 +226,7 @@ def _solve(rows: Array, times: Array) -> tuple[Array, float]:
 
 
 def _nonnegative(rows: Array, target: Array) -> Array:
-    """Least squares without a negative coefficient: the best of all choices of which are zero."""
+    """Return the least squares without a negative coefficient: the best over all sets of zeros."""
     columns = rows.shape[1]
     best, least = np.zeros(columns), float("inf")
     for size in range(1, columns + 1):

@@ -1,4 +1,4 @@
-"""What a preview is made of: plain values, gathered by the server and handed to the child process."""
+"""Input of a preview: plain values, gathered by the server and passed to the child process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairserve.scheduling.system import SystemConfig
 
 
 class ServedCall(NamedTuple):
-    """A ledger row of a call that was accepted. ``at``: UTC epoch seconds."""
+    """A ledger row of an accepted call. ``at``: UTC epoch seconds."""
 
     tenant: str
     app: str
@@ -33,7 +33,7 @@ class ServedCall(NamedTuple):
 
 
 class RefusedCall(NamedTuple):
-    """A ledger row of a call that was refused."""
+    """A ledger row of a rejected call."""
 
     tenant: str
     app: str
@@ -47,36 +47,36 @@ class RefusedCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """Those that serve the model now."""
+    """The workers that serve the model now."""
 
     model: str
     number: int
     kv_capacity_tokens: int
-    """Of the smallest."""
+    """KV capacity of the smallest worker."""
     max_running: int
     max_pass_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class PreviewJob:
-    """What is to be replayed, and how. Times are UTC epoch seconds."""
+    """A replay to run. Times are UTC epoch seconds."""
 
     recording: Path
-    """The folder."""
+    """Folder of the recording."""
     lead_at: float
-    """The replay begins here, so that limits and caches are not empty where figures begin."""
+    """Begin of the replay, before the figures' window, so that limits and caches are not empty there."""
     from_at: float
     until_at: float
     workers: Workers
     served: Sequence[ServedCall]
     refused: Sequence[RefusedCall]
     settings: Sequence[Setting]
-    """Of the apps, tenants and users of these rows, and their contracts."""
+    """Settings of the apps, tenants and users of these rows, and their quotas."""
     current: SystemConfig
     proposed: SystemConfig
     max_calls: int
     notes: Sequence[str] = ()
-    """What else the reader should know."""
+    """Further sentences for the reader."""
     seed: int = 0
     cut: bool = field(default=False)
-    """There were more rows than are looked at: the window is shorter than was asked for."""
+    """True if there were more rows than the bound: the window is shorter than requested."""

@@ -1,8 +1,8 @@
 """The child process of a preview: reads its job from standard input, replays twice, writes the figures.
 
 ``python -m fairserve.platform.tuning.preview.job``. The job comes pickled, from the server that
-started it and nobody else; the answer is JSON: the fields of ``PreviewOut``, or ``nothing``, which says
-why there is nothing to replay. The same job, recording and salt give the same bytes.
+started it and nobody else; the answer is JSON: the fields of ``PreviewOut``, or ``nothing`` with the
+reason if there is nothing to replay. The same job, recording and salt produce the same bytes.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ from fairserve.scheduling.system import SystemConfig
 
 NICENESS = 10
 MOST_USERS = 20
-"""That are named in an answer."""
+"""Users named in an answer at most."""
 
 CALIBRATION_CALLS = 1000
-"""The newest, by which passes are made slower or faster."""
+"""Newest calls by which the speed of passes is calibrated."""
 CALIBRATION_REPLAYS = 4
 CLOSE = 0.1
 MOST_FACTOR = 4.0
-"""A model that was not fitted may be so many times too fast, or too slow; one that was, twice as far as
-the calls of which it was made typically are."""
+"""Largest correction of a model that was not fitted; a fitted one is corrected by up to twice the
+typical error of its calls."""
 
 Figures = dict[str, Any]
 PerUser = dict[tuple[str, str], list[int]]
-"""Refused and served calls by tenant and user."""
+"""Rejected and served calls by tenant and user."""
 
 
 def main() -> int:
-    """Read, replay, write."""
+    """Read a job, replay it, write the figures."""
     os.nice(NICENESS)
     job = pickle.load(sys.stdin.buffer)  # noqa: S301  see above
     sys.stdout.buffer.write(orjson.dumps(preview(job), option=orjson.OPT_SORT_KEYS))
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def preview(job: PreviewJob) -> Figures:
-    """The answer to a job."""
+    """Return the figures of a job."""
     recorded, block_tokens, damaged = read_recording(job.recording, job.lead_at)
     if not recorded:
         return {"nothing": "no call of the last minutes is in the recording"}
@@ -95,7 +95,7 @@ def preview(job: PreviewJob) -> Figures:
         seed=job.seed,
         dispatch_delay_s=fit.way_s,
         retries=demand.retries,
-        settings=_patient(job.settings, demand),
+        settings=_without_expiry(job.settings, demand),
     )
     factor = _factor(job, demand, fit, options)
     costs = slower(fit.costs, factor)
@@ -131,8 +131,8 @@ def preview(job: PreviewJob) -> Figures:
 
 
 class _Watcher:
-    """Counts refusals by reason, and calls by user. A call that is tried again arrives anew, as in the
-    ledger; of its run nothing changes.
+    """Counts rejections by reason, and calls by user. A retried call arrives anew, as in the ledger;
+    its run is unchanged.
     """
 
     def __init__(self, lead_s: float) -> None:
@@ -141,7 +141,7 @@ class _Watcher:
         self.users: PerUser = {}
         self.calls: list[CallSample] = []
         self._again_s: dict[str, float] = {}
-        """When refused calls are tried again."""
+        """Times at which rejected calls are retried."""
 
     def call_ended(
         self, call: Call, sample: CallSample, worker: str | None, refusal: Refuse | None
@@ -166,7 +166,7 @@ class _Watcher:
             counts[1] += 1
 
     def run_ended(self, end: RunEnd, opened_s: float, ended_s: float) -> None:
-        """Not looked at."""
+        """Do nothing: ends of runs are not counted."""
 
 
 def _replayed(
@@ -195,10 +195,10 @@ def _replayed(
 
 
 def _factor(job: PreviewJob, demand: Demand, fit: Fit, options: ReplayOptions) -> float:
-    """By how much passes must be slower for calls to take as long, on average, as they did.
+    """Return the factor by which passes must be slower for calls to last, on average, as measured.
 
-    Near saturation small errors of the costs are large ones of the delays, which this takes back. It
-    replays the newest calls under the present settings, and goes no further than the fit is unsure.
+    Near saturation small errors of the costs cause large ones of the delays, which this corrects. It
+    replays the newest calls under the present settings, and stays within the error of the fit.
     """
     most = MOST_FACTOR
     if fit.source == "fitted":
@@ -235,26 +235,26 @@ def _factor(job: PreviewJob, demand: Demand, fit: Fit, options: ReplayOptions) -
 
 
 def _mean(values: Iterable[float]) -> float:
-    """Of all but the longest hundredth, which counts as long as the next; 0 of nothing."""
+    """Return the mean with the longest hundredth clipped to the next longest; 0 without values."""
     x = np.asarray(list(values), dtype=np.float64)
     return float(np.minimum(x, np.quantile(x, 0.99)).mean()) if len(x) else 0.0
 
 
-def _patient(settings: Sequence[Setting], demand: Demand) -> list[Setting]:
-    """No run of the trace expires in one of its gaps: those that did came again as others."""
+def _without_expiry(settings: Sequence[Setting], demand: Demand) -> list[Setting]:
+    """Return settings under which no run expires in a gap: runs that did came again as others."""
     needed = profiles_of(demand.trace)
-    told: list[Setting] = []
+    found: list[Setting] = []
     for each in settings:
         if isinstance(each, AppChanged) and each.app in needed:
             least_s = needed[each.app].idle_timeout_s
             idle_s = max(each.profile.idle_timeout_s, least_s)
             each = replace(each, profile=replace(each.profile, idle_timeout_s=idle_s))
-        told.append(each)
-    return told
+        found.append(each)
+    return found
 
 
 def _fidelity(job: PreviewJob, from_at: float, current: Figures) -> Figures:
-    """What happened, beside what the replay of the present settings says."""
+    """Return the measured figures beside those of the replay of the present settings."""
     model = job.workers.model
     own = [row for row in job.served if row.model == model and row.at >= from_at]
     refused = [
@@ -279,7 +279,7 @@ def _fidelity(job: PreviewJob, from_at: float, current: Figures) -> Figures:
 
 
 def _affected(before: PerUser, after: PerUser) -> list[Figures]:
-    """Users of whose calls another number is refused or served, the most changed first."""
+    """Return the users with other numbers of rejected or served calls, the most changed first."""
     found = []
     for tenant, user in sorted(before.keys() | after.keys()):
         was, will = before.get((tenant, user), [0, 0]), after.get((tenant, user), [0, 0])

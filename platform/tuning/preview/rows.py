@@ -1,5 +1,5 @@
-"""What a preview needs of the database: ledger rows of the window, newest first and bounded, and what
-holds of the tenants, apps and users in them. Rows are read in pages, users looked up in portions.
+"""Database queries of a preview: ledger rows of the window, newest first and bounded, and the settings
+of their tenants, apps and users. Rows are read in pages, users in portions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 def served_calls(session: Session, from_at: float, until_at: float, most: int) -> list[ServedCall]:
-    """Accepted calls that came in this time, the newest ``most`` of them, newest first."""
+    """Return accepted calls that arrived in this time, the newest ``most`` of them, newest first."""
     columns = select(
         LedgerCall.accepted_at,
         LedgerCall.call_id,
@@ -79,7 +79,7 @@ def served_calls(session: Session, from_at: float, until_at: float, most: int) -
 def refused_calls(
     session: Session, from_at: float, until_at: float, most: int
 ) -> list[RefusedCall]:
-    """Refused calls that came in this time, the newest ``most`` of them, newest first."""
+    """Return rejected calls that arrived in this time, the newest ``most`` of them, newest first."""
     columns = (
         select(
             LedgerCall.accepted_at,
@@ -111,7 +111,7 @@ def refused_calls(
 
 
 def changes_since(session: Session, at: float) -> int:
-    """Versions of the throttling settings that were made since."""
+    """Return the number of versions of the throttling settings since a time."""
     made = ThrottlingSetting.created_at >= datetime.fromtimestamp(at, UTC)
     return session.scalar(select(func.count(ThrottlingSetting.version)).where(made)) or 0
 
@@ -121,7 +121,7 @@ def settings_of(
     rows: Iterable[ServedCall | RefusedCall],
     learning: LearningOptions | None,
 ) -> list[Setting]:
-    """Weights, limits, profiles in force and contracts of everybody in these rows, in a stable order."""
+    """Return weights, limits, profiles in force and quotas of all in these rows, in a stable order."""
     users = sorted({(row.tenant, row.user) for row in rows})
     tenants = sorted({tenant for tenant, _ in users})
     app_ids = sorted({row.app for row in rows})
@@ -153,7 +153,7 @@ def _replayed(app: AppChanged) -> AppChanged:
 
 
 def _end_users(session: Session, pairs: Collection[tuple[str, str]]) -> Sequence[EndUser]:
-    """Those of them who have settings of their own; maybe others with a name of one of them."""
+    """Return the users with settings of their own; the result may include others of the same name."""
     return session.scalars(
         select(EndUser)
         .where(
@@ -172,7 +172,7 @@ def _portions(names: Sequence[T]) -> Iterator[Sequence[T]]:
 def _pages(
     session: Session, columns: Select[*tuple[Any, ...]], from_at: float, until_at: float, most: int
 ) -> Iterator[Row[*tuple[Any, ...]]]:
-    """Newest first, by time and id."""
+    """Yield rows newest first, by time and id."""
     at, call_id = LedgerCall.accepted_at, LedgerCall.call_id
     window = columns.where(
         at >= datetime.fromtimestamp(from_at, UTC), at <= datetime.fromtimestamp(until_at, UTC)

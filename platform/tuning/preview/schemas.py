@@ -1,4 +1,4 @@
-"""Bodies of ``/admin/throttling/preview``. Times are seconds."""
+"""Requests and answers of ``/admin/throttling/preview``. Times are seconds."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ DEFAULT_MINUTES = 10
 
 
 class PreviewIn(ThrottlingChoice):
-    """What would hold, and how much of the past is replayed under it."""
+    """A proposed setting, and the minutes to replay under it."""
 
     minutes: int = Field(DEFAULT_MINUTES, ge=1, le=MAX_MINUTES)
 
 
 class WindowOut(BaseModel):
-    """What was replayed."""
+    """The replayed window."""
 
     from_: datetime = Field(alias="from")
     until: datetime
     cut: bool
-    """There were too many calls: ``from`` is later than was asked for."""
+    """True if there were too many calls: ``from`` is later than requested."""
     runs: int
     calls: int
-    """Planned calls of these runs; a run that is aborted makes fewer, and retries are not among them."""
+    """Planned calls of these runs; an aborted run makes fewer, and retries are not counted."""
     users: int
     estimated_runs: int
-    """Runs that were refused and never ran, as typical runs of their apps."""
+    """Rejected runs that never ran, estimated as typical runs of their apps."""
     estimated_calls: int
     estimated_by_profile: int
-    """Estimated runs of apps of which no run was accepted: as their profile says."""
+    """Estimated runs of apps without an accepted run: as their profile expects."""
     came_earlier_runs: int
-    """Accepted after a refusal: they arrive when they were first refused."""
+    """Runs accepted after a rejection: they arrive at their first rejection."""
     continued_runs: int
-    """Refused on their way: what they would have gone on to do is estimated."""
+    """Runs rejected midway: their remaining calls are estimated."""
     retries: int
-    """How often a refused call is tried again, after its ``Retry-After``, as clients did."""
+    """Retries of a rejected call, each after its ``Retry-After``, as many as clients made."""
 
 
 class CostsOut(BaseModel):
-    """What passes of the workers take."""
+    """Durations of the workers' passes."""
 
     source: Literal["fitted", "scaled", "assumed"]
-    """From the calls of the window; a known model scaled to the few there are; or that model itself."""
+    """Calls of the window, a known model scaled to the few calls there are, or that model itself."""
     calls: int
     typical_error: float | None
-    """Half of the modelled times are closer than this share of the measured ones."""
+    """Median of the relative errors of the modelled times."""
     way_s: float
-    """To a worker and back."""
+    """Seconds to a worker and back."""
     factor: float
-    """All passes were made so many times slower, for calls to take as long as they did."""
+    """Factor by which all passes were slowed down so that calls last as long as measured."""
     pass_s: float
     prompt_token_s: float
     step_s: float
@@ -62,7 +62,7 @@ class CostsOut(BaseModel):
 
 
 class WorkersOut(BaseModel):
-    """On what it was replayed: the workers of the model that are ready now."""
+    """The replayed workers: those of the model that are ready now."""
 
     model: str
     number: int
@@ -71,7 +71,7 @@ class WorkersOut(BaseModel):
 
 
 class DistributionOut(BaseModel):
-    """None where there is no value."""
+    """A distribution; None without values."""
 
     mean: float | None
     p50: float | None
@@ -79,10 +79,10 @@ class DistributionOut(BaseModel):
 
 
 class FiguresOut(BaseModel):
-    """What came of one setting; only calls and runs that came in the window count."""
+    """Results of one setting; only calls and runs that arrived in the window count."""
 
     refused_calls: int
-    """Retries that were refused again are among them."""
+    """Rejected calls, including rejected retries."""
     refused_by_reason: dict[str, int]
     refused_mid_run: int
     queue_delay_s: DistributionOut
@@ -105,7 +105,7 @@ class CountsOut(BaseModel):
 
 
 class AffectedUser(BaseModel):
-    """A user to whom the change makes a difference."""
+    """A user for whom the change makes a difference."""
 
     tenant: str
     user: str
@@ -114,14 +114,14 @@ class AffectedUser(BaseModel):
 
 
 class PairOut(BaseModel):
-    """What happened, and what the replay of the present settings says."""
+    """A measured value, and that of the replay of the present settings."""
 
     measured: float | None
     simulated: float | None
 
 
 class FidelityOut(BaseModel):
-    """How well the replay of the present settings repeats what happened."""
+    """Agreement of the replay of the present settings with the measurements."""
 
     refused_calls: PairOut
     queue_delay_p50_s: PairOut
@@ -131,7 +131,7 @@ class FidelityOut(BaseModel):
 
 
 class PreviewOut(BaseModel):
-    """The last minutes, replayed under the present settings and under those proposed."""
+    """The last minutes, replayed under the present and the proposed settings."""
 
     window: WindowOut
     workers: WorkersOut
@@ -139,8 +139,8 @@ class PreviewOut(BaseModel):
     current: FiguresOut
     proposed: FiguresOut
     users: list[AffectedUser]
-    """Those for whom it changes most, at most 20."""
+    """The most affected users, at most 20."""
     users_changed: int
-    """All for whom it changes something."""
+    """Number of affected users."""
     fidelity: FidelityOut
     sentences: list[str]

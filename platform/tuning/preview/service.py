@@ -1,8 +1,8 @@
-"""Previews a change of the throttling settings: the last minutes, replayed under both.
+"""Preview of a change of the throttling settings: a replay of the last minutes under both settings.
 
-The server gathers the rows and hands them to a child process of low priority
-(:mod:`fairserve.platform.tuning.preview.job`), which reads the recording and replays. One at a time;
-the child is killed when its time is over or nobody waits for it any more. Nothing is stored.
+The server gathers the rows and passes them to a child process of low priority
+(:mod:`fairserve.platform.tuning.preview.job`), which reads the recording and replays. Only one runs at a
+time; the child is killed at its time limit, or when its client has left. Nothing is stored.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ MAX_CALLS = 5_000
 MAX_SERVED_ROWS = 10_000
 MAX_REFUSED_ROWS = 20_000
 LEAD_S = 60.0
-"""Replayed before the window: the length of the limits' own window."""
+"""Seconds replayed before the window: the length of the limits' own window."""
 FLUSH_S = 2.0
 ASK_S = 0.25
-"""Between two looks whether the client is still there."""
+"""Seconds between checks that the client is still connected."""
 EMBEDDED_PASS_TOKENS = 512
-"""The embedded engine's budget of a step."""
+"""The embedded engine's token budget of a step."""
 OTHERS_BATCH, OTHERS_PASS_TOKENS = 256, 8192
-"""Of workers of others, who do not tell."""
+"""Assumed values for workers of other engines, which do not report theirs."""
 
 Gone = Callable[[], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
 class PreviewWorld:
-    """What a preview needs of the server."""
+    """The parts of the server that a preview needs."""
 
     settings: TuningSettings
     sessions: SessionFactory
@@ -74,7 +74,7 @@ class PreviewWorld:
     embedded_batch: int | None = None
     """Sequences that a worker of this server runs at once; None if the workers are external."""
     flush: Callable[[float], bool] | None = None
-    """Writes what ended to the ledger."""
+    """Writes ended calls to the ledger."""
 
 
 class Previews:
@@ -85,15 +85,15 @@ class Previews:
         self._busy = False
 
     async def make(self, world: PreviewWorld, body: PreviewIn, gone: Gone) -> PreviewOut:
-        """The preview of a change. ``gone`` tells whether the client has left.
+        """Return the preview of a change. ``gone`` returns whether the client has left.
 
-        Raises InvalidRequestError as a change does, ConflictError while another preview is made or
-        where there is nothing to replay, UnavailableError where it takes too long.
+        Raises InvalidRequestError as a change does, ConflictError while another preview runs or if there
+        is nothing to replay, UnavailableError at the time limit.
         """
         service.checked(world.settings, body)
         if self._busy:
             raise ConflictError(
-                "another preview is being made; ask again when it is done", code="preview_busy"
+                "another preview is running; retry when it is done", code="preview_busy"
             )
         self._busy = True
         try:
@@ -106,30 +106,32 @@ class Previews:
 
     async def _run(self, job: PreviewJob, gone: Gone) -> object:
         async with _child() as process:
-            told = asyncio.ensure_future(
+            answered = asyncio.ensure_future(
                 process.communicate(await asyncio.to_thread(pickle.dumps, job))
             )
             left = asyncio.ensure_future(_until(gone))
             try:
                 done, _ = await asyncio.wait(
-                    (told, left), timeout=self._time_limit_s, return_when=asyncio.FIRST_COMPLETED
+                    (answered, left),
+                    timeout=self._time_limit_s,
+                    return_when=asyncio.FIRST_COMPLETED,
                 )
             finally:
                 left.cancel()
-                if not told.done():
-                    told.cancel()
-                await asyncio.gather(told, left, return_exceptions=True)
-        if told not in done:
+                if not answered.done():
+                    answered.cancel()
+                await asyncio.gather(answered, left, return_exceptions=True)
+        if answered not in done:
             if left in done:
                 raise _LeftError("the client has left")
             raise UnavailableError(
-                f"the replay took longer than {self._time_limit_s:g} s; ask for fewer minutes",
+                f"the replay took longer than {self._time_limit_s:g} s; request fewer minutes",
                 code="preview_timeout",
             )
-        out, err = told.result()
+        out, err = answered.result()
         if process.returncode != 0:
             logger.error("a preview failed: %s", err.decode(errors="replace")[-2000:])
-            raise FairServeError("the replay failed; the server's log says why")
+            raise FairServeError("the replay failed; see the server's log")
         answer = orjson.loads(out)
         if "nothing" in answer:
             raise nothing(answer["nothing"])
@@ -137,22 +139,22 @@ class Previews:
 
 
 class _LeftError(FairServeError):
-    """Nobody reads the answer."""
+    """The client has left, so nobody reads the answer."""
 
     status, code = 499, "client_left"
 
 
 def nothing(why: str) -> ConflictError:
-    """The answer where there is nothing to replay."""
+    """Return the error for a window with nothing to replay."""
     return ConflictError(
-        f"{why}: let calls come and end, then ask again, or for more minutes",
+        f"{why}: retry after some calls have ended, or request more minutes",
         code="nothing_recorded",
     )
 
 
 @contextlib.asynccontextmanager
 async def _child() -> AsyncIterator[asyncio.subprocess.Process]:
-    """The child process; it is gone when this is left."""
+    """Start the child process; it is gone when the context is left."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -177,7 +179,7 @@ async def _until(gone: Gone) -> None:
 
 
 def gather(world: PreviewWorld, body: PreviewIn, now_at: float) -> PreviewJob:
-    """The job: what happened, who is concerned, and on what it is replayed. Blocks."""
+    """Return the job: rows, settings of everybody in them, and workers. Blocks."""
     settings = world.settings
     folder = world.recording
     if folder is None:
@@ -233,7 +235,7 @@ def gather(world: PreviewWorld, body: PreviewIn, now_at: float) -> PreviewJob:
 
 
 def _workers(world: PreviewWorld, models: Counter[str]) -> tuple[Workers, list[str]]:
-    """Those of the model with most calls among the models that have a worker, and what is to be said."""
+    """Return the workers of the model with most calls among models that have a worker; and notes."""
     ready = [worker for worker in world.cluster.workers if not worker.draining]
     if not ready:
         raise ConflictError("no worker is ready, so nothing can be replayed", code="no_worker")
@@ -243,7 +245,7 @@ def _workers(world: PreviewWorld, models: Counter[str]) -> tuple[Workers, list[s
     known = [model for model, _ in sorted(models.items(), key=lambda each: (-each[1], each[0]))]
     model = next((model for model in known if model in by_model), None)
     if model is None:
-        raise nothing("of the models that have a worker no call has come")
+        raise nothing("no call of the models that have a worker has arrived")
     own = by_model[model]
     notes = []
     if len(known) > 1:

@@ -1,4 +1,4 @@
-"""A preview in plain words: what would have been otherwise, what is not in it, how far to trust it."""
+"""A preview in plain words: the differences, what it leaves out, and how far to trust it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _LEFT_OUT = {
     "empty_calls": "{} calls that generated nothing",
     "runs_of_other_models": "{} runs with calls of other models",
     "runs_too_large": "{} runs with a call that does not fit into a worker",
-    "refusals_of_other_models": "{} refused calls of other models",
-    "refusals_by_other_reasons": "{} calls refused by budgets, an allowed list or a stopping server",
-    "refusals_mid_run": "what {} runs that are not in the recording would have gone on to do",
+    "refusals_of_other_models": "{} rejected calls of other models",
+    "refusals_by_other_reasons": "{} calls rejected by budgets, an allowed list or a stopping server",
+    "refusals_mid_run": "the remaining calls of {} rejected runs that are not in the recording",
 }
 ALWAYS_LEFT_OUT = (
-    "runs that began before the window, or are under way",
+    "runs that began before the window, or are in progress",
     "budgets, limits of new users, limits and time-outs of the queue, failures, and learning of profiles"
     " meanwhile",
 )
@@ -27,7 +27,7 @@ _GOOD, _FAIR, _POOR = "good", "fair", "poor"
 def left_out_sentences(
     left_out: Mapping[str, int], damaged: int, notes: Sequence[str]
 ) -> list[str]:
-    """What is not replayed, and why."""
+    """Return what is not replayed, and why."""
     found = [_LEFT_OUT[name].format(number) for name, number in left_out.items()]
     if damaged:
         found.append(f"{damaged} damaged lines of the recording")
@@ -35,7 +35,7 @@ def left_out_sentences(
 
 
 def trust(figures: Figures, calls: int) -> str:
-    """``good``, ``fair`` or ``poor``: the worst of refusals, among so many calls, and queue delays."""
+    """Return ``good``, ``fair`` or ``poor``: the worst grade of rejections and queue delays."""
     refused = _near(
         figures["refused_calls"],
         ((_GOOD, 1.25, max(5.0, 0.01 * calls)), (_FAIR, 2.0, max(10.0, 0.03 * calls))),
@@ -48,7 +48,7 @@ def trust(figures: Figures, calls: int) -> str:
 
 
 def _near(pair: Figures, grades: Sequence[tuple[str, float, float]]) -> str:
-    """The first grade within whose factor, or difference, the two are."""
+    """Return the first grade within whose factor, or difference, the two values are."""
     measured, simulated = pair["measured"] or 0.0, pair["simulated"] or 0.0
     low, high = sorted((measured, simulated))
     for grade, factor, difference in grades:
@@ -64,7 +64,7 @@ def sentences(
     fidelity: Figures,
     estimated_runs: int,
 ) -> list[str]:
-    """What an operator reads before applying a change."""
+    """Return the sentences that an operator reads before applying a change."""
     found = [_refused(current, proposed)]
     found += _distributions(current, proposed)
     found += _interactions(current, proposed)
@@ -72,13 +72,13 @@ def sentences(
     if users:
         more = sum(user["refused"]["proposed"] > user["refused"]["current"] for user in users)
         less = sum(user["refused"]["proposed"] < user["refused"]["current"] for user in users)
-        told = [f"more calls of {_users(more)}"] if more else []
-        told += [f"fewer calls of {_users(less)}"] if less else []
-        if told:
-            found.append(f"It would have refused {' and '.join(told)}.")
+        changed = [f"more calls of {_users(more)}"] if more else []
+        changed += [f"fewer calls of {_users(less)}"] if less else []
+        if changed:
+            found.append(f"It would have rejected {' and '.join(changed)}.")
     if estimated_runs:
-        runs = "refused run" if estimated_runs == 1 else "refused runs"
-        found.append(f"{estimated_runs} {runs} never ran: what they would have used is estimated.")
+        runs = "rejected run" if estimated_runs == 1 else "rejected runs"
+        found.append(f"{estimated_runs} {runs} never ran: their usage is estimated.")
     found.append(_trust(fidelity))
     return found
 
@@ -90,8 +90,8 @@ def _users(number: int) -> str:
 def _refused(current: Figures, proposed: Figures) -> str:
     was, will = current["refused_calls"], proposed["refused_calls"]
     if was == will:
-        return f"With this setting as many calls would have been refused as with the present one: {was}."
-    return f"With this setting {will} calls would have been refused instead of {was}."
+        return f"With this setting as many calls would be rejected as with the present one: {was}."
+    return f"With this setting {will} calls would be rejected instead of {was}."
 
 
 def _distributions(current: Figures, proposed: Figures) -> list[str]:
@@ -110,7 +110,7 @@ def _distributions(current: Figures, proposed: Figures) -> list[str]:
 
 
 def _differ(one: float | None, other: float | None) -> bool:
-    """By more than is worth telling."""
+    """Return whether two values differ by more than is worth reporting."""
     if one is None or other is None:
         return one is not other
     return abs(one - other) > max(0.05 * max(one, other), 0.005)
@@ -121,7 +121,7 @@ def _interactions(current: Figures, proposed: Figures) -> list[str]:
     for name, text in (
         ("completed_interactions", "runs would have completed"),
         ("aborted_interactions", "runs would have been aborted"),
-        ("refused_mid_run", "calls would have been refused in the middle of a run"),
+        ("refused_mid_run", "calls would have been rejected in the middle of a run"),
         ("wasted_tokens", "tokens would have been wasted"),
     ):
         was, will = current[name], proposed[name]
@@ -154,14 +154,14 @@ def _shares(current: Figures, proposed: Figures) -> list[str]:
 def _trust(fidelity: Figures) -> str:
     refused, delay = fidelity["refused_calls"], fidelity["queue_delay_p99_s"]
     return (
-        f"Trust: {fidelity['trust']}. With the present settings the replay refuses "
-        f"{refused['simulated']} calls where {refused['measured']} were refused, and has a p99 queue "
+        f"Trust: {fidelity['trust']}. With the present settings the replay rejects "
+        f"{refused['simulated']} calls where {refused['measured']} were rejected, and has a p99 queue "
         f"delay of {_seconds(delay['simulated'])} where {_seconds(delay['measured'])} was measured."
     )
 
 
 def _seconds(value: float | None) -> str:
-    """Two digits that count, or milliseconds."""
+    """Format with two significant digits, or milliseconds."""
     if value is None:
         return "none"
     if value < 0.0995:

@@ -1,4 +1,4 @@
-"""Whole servers for the tests of the gateway, before real workers and scripted ones."""
+"""Whole servers for the tests of the gateway, in front of real and scripted workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch_worker import shared_worker
 
 @contextmanager
 def servers(tmp_path_factory):
-    """What starts servers; they are closed with it."""
+    """Starts servers, and closes them at its end."""
     started = []
 
     def start(kind, *flags):
@@ -29,7 +29,7 @@ def servers(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def start_any(tmp_path_factory):
-    """Starts servers of a kind, which go with the module."""
+    """Starts servers of a kind, which end with the module."""
     with servers(tmp_path_factory) as start:
         yield start
 

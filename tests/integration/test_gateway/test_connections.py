@@ -26,7 +26,7 @@ def connected(server):
 
 
 def answer(client):
-    """Status and body of the next answer of a connection."""
+    """Return status and body of the next answer of a connection."""
     data = b""
     while b"\r\n\r\n" not in data:
         data += received(client)
@@ -49,7 +49,7 @@ def received(client):
 
 
 def ended(client):
-    """Whether the server closes the connection, which it may do with a reset."""
+    """Return whether the server closes the connection, possibly with a reset."""
     try:
         return client.recv(1) == b""
     except ConnectionResetError:
@@ -68,7 +68,7 @@ def few(start_server, scripted):
 
 @pytest.fixture
 def connect(few):
-    """Opens connections from an address of the loopback, which are closed with the test."""
+    """Opens connections from an address of the loopback, which are closed at the end of the test."""
     with ExitStack() as stack:
 
         def connect(address):
@@ -103,7 +103,7 @@ def test_a_head_that_does_not_end_answers_408(few, limits, begun):
     limits.head_timeout_s = SHORT_S
 
     def rejected():
-        """None if the time was over before the test had sent a byte."""
+        """Return the rejection; None if the time limit passed before the test had sent a byte."""
         with connected(few) as client:
             try:
                 client.sendall(begun)
@@ -184,7 +184,7 @@ def test_what_is_no_http_answers_400_in_the_shape_of_the_api(few):
 
 
 def alive(client, **headers):
-    """The status of a health check."""
+    """Return the status of a health check."""
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     client.sendall(OK[:-2] + lines.encode() + b"\r\n")
     return answer(client)[0]
@@ -202,7 +202,7 @@ def test_one_address_has_so_many_connections_and_others_are_served(few, connect)
 
 
 def served_from(client):
-    """Whether a new connection is taken; one that is not may be reset before its answer is read."""
+    """Return whether a new connection is accepted; a rejected one may be reset before its answer."""
     try:
         return alive(client) == 200
     except (AssertionError, ConnectionError):
@@ -221,7 +221,7 @@ def test_idle_connections_of_many_addresses_reach_the_total_and_no_further(few, 
 
 
 def under_way(few, client, forwarded):
-    """Begin with a request, whose body the server then waits for; or the status of its rejection."""
+    """Begin a request whose body the server waits for; or return the status of its rejection."""
     client.sendall(
         b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n"
         + f"X-Forwarded-For: {forwarded}\r\nAuthorization: Bearer {few.app_key}\r\n\r\n".encode()
@@ -264,7 +264,7 @@ def test_nobody_else_is_believed_about_addresses(few, connect):
 
 @pytest.mark.parametrize(("peer", "secure"), [("127.0.0.9", True), ("127.0.0.4", False)])
 def test_the_scheme_is_that_of_a_trusted_proxy_only(few, connect, peer, secure):
-    """The cookie of a sign-in says what the server believes."""
+    """The cookie of a sign-in shows the scheme that the server assumes."""
     form = f"key={ADMIN_KEY}".encode()
     with connect(peer) as client:
         client.sendall(

@@ -1,4 +1,4 @@
-"""A server that is killed: the next one knows what was spent, and goes on with what was declared.
+"""A server that is killed: the next one knows the spending, and continues declared programs.
 
 Calls under load, embedded workers and what was drained are in ``test_processes.py``.
 """

@@ -1,5 +1,5 @@
-"""Workers of the settings and of the file are drained and serve again; those of the server itself
-are drained in test_processes.py.
+"""Draining workers of the settings and of the fleet file; those of the server itself are drained in
+test_processes.py.
 """
 
 import pytest
@@ -51,7 +51,7 @@ def test_workers_of_settings_and_file_stay_drained_when_the_file_changes(
 
 
 def test_the_last_worker_drained_keeps_its_model(start_server, scripted_three):
-    """Whose calls wait for it, where otherwise nobody would know the model."""
+    """Calls of its model wait for it; without it nobody would know the model."""
     server = start_server("--worker-urls", scripted_three[0].url, "--max-queue-wait-s", "0.2")
     becomes(server, {"w0": ("settings", "serving")})
     assert drain(server, "w0")["note"].startswith("no other worker serves 'scripted'")

@@ -1,4 +1,4 @@
-"""Streams of events end soon after their reader may no longer read them."""
+"""Event streams end soon after their reader loses access."""
 
 import json
 import re
@@ -13,7 +13,7 @@ NAMES = iter(range(1000))
 
 @pytest.fixture(scope="module")
 def server(start_server, scripted):
-    """A server that checks the readers of streams all the time."""
+    """A server that checks the readers of streams very often."""
     urls = ",".join(worker.url for worker in scripted)
     return start_server("--worker-urls", urls, "--stream-check-s", "0.05")
 
@@ -38,7 +38,7 @@ class Owner:
 
     @contextmanager
     def following(self):
-        """The events of the run as they come, after the first one."""
+        """Return the events of the run as they arrive, after the first one."""
         headers = {"Authorization": f"Bearer {self.app['api_key']}"}
         path = "/v1/interactions/run/events"
         with self.server.http.stream("GET", path, headers=headers) as answer:
@@ -98,7 +98,7 @@ def test_others_follow_on(server, owner):
 
 @pytest.fixture
 def browser(server):
-    """Makes browsers that have signed in with a key."""
+    """Creates browsers that have signed in with a key."""
     browsers = []
 
     def sign_in(key):

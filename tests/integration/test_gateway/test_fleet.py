@@ -1,4 +1,4 @@
-"""Workers that come and go while calls run: by fleet file, by the API, and over a restart."""
+"""Workers that join and leave while calls run: by fleet file, by the API, and over a restart."""
 
 import concurrent.futures
 import contextlib
@@ -20,7 +20,7 @@ ALIASES = "/admin/cluster/aliases"
 
 @pytest.fixture(scope="module")
 def workers():
-    """Three that serve one model."""
+    """Three workers that serve one model."""
     found = [ScriptedWorker(kv_blocks=256) for _ in range(3)]
     yield found
     for worker in found:
@@ -39,7 +39,7 @@ class FleetFile:
         os.replace(other, self.path)
 
     def workers(self, *workers, **more):
-        """``(id, scripted worker)`` each."""
+        """Pairs ``(id, scripted worker)``."""
         self.write({"workers": [{"id": i, "url": w.url} for i, w in workers], **more})
 
 
@@ -50,7 +50,7 @@ def file(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(start_server, file, workers):
-    """A server whose fleet file names the first worker; every test leaves it so."""
+    """A server whose fleet file names the first worker; every test restores that."""
     file.workers(("f0", workers[0]))
     return start_server("--fleet-file", str(file.path))
 
@@ -112,7 +112,7 @@ def traffic(server, clients=4):
 
 
 def more(answers, count=12):
-    """Wait until so many more calls have been answered."""
+    """Wait until a number of further calls have been answered."""
     before = len(answers)
     eventually(lambda: len(answers) >= before + count)
     return {answer.headers.get("x-fairserve-worker") for answer in answers[before:]}
@@ -186,7 +186,7 @@ def test_a_call_that_runs_ends_on_its_draining_worker(server, workers, file):
 
 
 def test_removal_by_force_breaks_what_runs_there(server, workers, file):
-    """The file's worker is away, so that the call runs on the one that is removed."""
+    """The file's worker is down, so that the call runs on the removed one."""
     join(server, "api-1", workers[1])
     becomes(server, {"f0": ("file", "serving"), "api-1": ("api", "serving")})
     file.workers()
@@ -294,7 +294,7 @@ def test_bad_bodies_name_the_field(server):
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
-def test_a_worker_that_serves_another_model_says_why_it_does_not_join(server, workers):
+def test_a_worker_that_serves_another_model_reports_why_it_does_not_join(server, workers):
     join(server, "api-1", workers[1], model="llama")
     eventually(lambda: listed(server)["api-1"]["problem"])
     worker = listed(server)["api-1"]
@@ -309,7 +309,7 @@ def test_a_worker_that_serves_another_model_says_why_it_does_not_join(server, wo
 
 
 def test_a_restart_keeps_what_came_by_the_api(start_server, workers):
-    """And what was drained stays so. No embedded worker starts beside them."""
+    """Drained workers stay drained. No embedded worker starts beside them."""
     server = start_server("--worker-urls", workers[0].url)
     join(server, "kept", workers[1])
     join(server, "resting", workers[2])

@@ -1,4 +1,4 @@
-"""A disk without room: new calls are rejected at once, and no call that was answered lacks its row."""
+"""A full disk: new calls are rejected at once, and every answered call has its row."""
 
 import concurrent.futures
 import errno
@@ -20,7 +20,7 @@ HELD = 5
 
 
 class Disk:
-    """Gives what is needed and never more ahead; nothing at all once it is ``full``."""
+    """Allows as much space as is needed, no reserve; nothing at all once it is ``full``."""
 
     def __init__(self):
         self.full = False

@@ -1,4 +1,4 @@
-"""The server reads nothing without a key, and no more of a body than it may have."""
+"""The server reads nothing without a key, and no more of a body than is allowed."""
 
 import json
 import re
@@ -23,7 +23,7 @@ WITH_BODY = {"POST", "PUT", "PATCH", "DELETE"}
 
 
 def routes(router):
-    """Method and path of every route with a body, those of included routers too."""
+    """Return method and path of every route with a body, including routes of included routers."""
     for route in router.routes:
         inner = getattr(route, "original_router", None)
         if inner is not None:
@@ -38,7 +38,7 @@ KEYED = sorted(each for each in routes(APP) if not each[1].startswith(PUBLIC))
 
 
 def ask(server, method, path, key=None, *, length, body=b"", source="127.0.0.1", **headers):
-    """Send the head of a request and maybe a body; the status, the error and the open connection."""
+    """Send the head of a request and maybe a body; return status, error and the open connection."""
     client = socket.create_connection(
         ("127.0.0.1", server.port), DEADLINE_S, source_address=(source, 0)
     )
@@ -55,7 +55,7 @@ def ask(server, method, path, key=None, *, length, body=b"", source="127.0.0.1",
 
 
 def answer(client):
-    """Status, error and headers of the next answer."""
+    """Return status, error and headers of the next answer."""
     file = client.makefile("rb")
     status = int(file.readline().split()[1])
     headers = dict(
@@ -132,7 +132,7 @@ def test_an_endless_body_that_nobody_reads_ends_its_connection(server):
 
 @pytest.mark.parametrize("path", ["/v1/apps", "/v1/webhooks"])
 def test_a_body_over_its_limit_is_413_declared_or_not(server, path):
-    """FastAPI would make a 400 of it."""
+    """FastAPI itself would answer 400."""
     size = (1 << 20) + 1
     status, error, _, client = ask(server, "POST", path, server.tenant_key, length=size)
     assert (status, error["code"]) == (413, "body_too_large")
@@ -169,7 +169,7 @@ def limit(context_tokens):
 
 
 def prompt(model, size):
-    """A request of exactly so many bytes."""
+    """Return a request of exactly so many bytes."""
     body = {"model": model, "messages": [{"role": "user", "content": ""}]}
     body["messages"][0]["content"] = "x" * (size - len(json.dumps(body)))
     return json.dumps(body).encode()
@@ -199,7 +199,7 @@ def test_an_app_with_a_small_model_only_may_send_what_that_takes(sized):
 
 
 def test_a_body_too_large_for_its_model_is_not_checked_further(sized):
-    """It lacks what is required, and that is not said."""
+    """The body lacks a required field, which the answer does not mention."""
     data = json.dumps({"model": "small", "x": "x" * limit(1024)}).encode()
     status, error = post(sized, data)
     assert (status, error["code"]) == (413, "body_too_large")
@@ -227,7 +227,7 @@ def test_a_prompt_that_may_fit_is_counted(sized):
 
 @pytest.fixture(scope="module")
 def tight(start_server, scripted):
-    """A server with memory for the bodies of a few calls, two of one tenant."""
+    """A server with memory for the bodies of a few calls, two of them of one tenant."""
     return start_server(
         *("--worker-urls", scripted[0].url, "--max-body-bytes", "2048"),
         *("--max-body-memory-bytes", "9000", "--max-tenant-share", "0.5"),
@@ -235,7 +235,7 @@ def tight(start_server, scripted):
 
 
 def new_tenant(server, name):
-    """The key of an app of a new tenant."""
+    """Return the key of an app of a new tenant."""
     made = server.admin("POST", "/admin/tenants", json={"name": name})
     assert made.status_code == 201, made.text
     return server.new_app("app", tenant_key=made.json()["api_key"])
@@ -243,7 +243,7 @@ def new_tenant(server, name):
 
 @pytest.fixture
 def holding(tight, scripted):
-    """Calls that have arrived at the worker; they end with the test."""
+    """Return calls that have arrived at the worker; they end with the test."""
     worker = scripted[0]
     with ExitStack() as stack:
 

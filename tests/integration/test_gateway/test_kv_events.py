@@ -1,4 +1,4 @@
-"""The server follows what external workers cache; its own are in test_processes.py."""
+"""The server follows the caches of external workers; its own are in test_processes.py."""
 
 from processes import eventually
 from torch_worker import MODEL, shared_worker
@@ -10,7 +10,7 @@ def events(server):
     return {worker["worker_id"]: worker["kv_events"] for worker in server.cluster()["workers"]}
 
 
-def test_workers_are_followed_where_they_are_said_to_publish(start_server, scripted):
+def test_workers_are_followed_at_their_configured_endpoints(start_server, scripted):
     publisher = KvPublisher(KvPublisherOptions("tcp://127.0.0.1:0", "tcp://127.0.0.1:0"), list)
     publisher.start()
     try:
@@ -20,15 +20,19 @@ def test_workers_are_followed_where_they_are_said_to_publish(start_server, scrip
             "--worker-kv-events",
             f"{publisher.endpoint} {publisher.replay_endpoint},",
         )
-        seen = eventually(lambda: (told := events(server))["w0"]["complete"] and told)
+        seen = eventually(lambda: (reported := events(server))["w0"]["complete"] and reported)
         assert (seen["w0"]["connected"], seen["w0"]["resets"]) == (True, 0)
         assert seen["w1"] is None, "it says nothing of where it publishes"
     finally:
         publisher.close()
 
 
-def test_a_worker_that_says_where_it_publishes_is_followed_unless_that_is_off(start_server, server):
-    prompt = {"model": MODEL, "prompt": "What the worker tells of its cache. " * 4, "max_tokens": 1}
+def test_a_worker_that_reports_its_endpoint_is_followed_unless_that_is_off(start_server, server):
+    prompt = {
+        "model": MODEL,
+        "prompt": "A description of the worker's cache. " * 4,
+        "max_tokens": 1,
+    }
     assert server.post("/v1/completions", prompt).status_code == 200
     eventually(lambda: (events(server)["w0"] or {}).get("blocks"))
     off = start_server("--worker-urls", shared_worker().url, "--no-kv-events")

@@ -1,4 +1,4 @@
-"""Contract limits over HTTP: budgets under a crowd and after a crash, rates, places, models, headers."""
+"""Quotas over HTTP: budgets under a crowd and after a crash, rates, parallel calls, models, headers."""
 
 import asyncio
 import random
@@ -17,12 +17,12 @@ COST = Decimal("0.016")
 BUDGET = Decimal("0.6")
 CROWDED = {"max_budget": float(BUDGET), "budget_duration": "12mo"}
 PAUSE_S = 0.1
-"""Of a client that was refused: it does not wait the seconds that it is told to."""
+"""Seconds that a rejected client waits, instead of its Retry-After."""
 
 
 @pytest.fixture(scope="module")
 def limited(start_server, scripted):
-    """A server with prices, before two scripted workers."""
+    """A server with prices, in front of two scripted workers."""
     urls = ",".join(worker.url for worker in scripted)
     flags = ("--max-queue-wait-s", "60", "--keepalive-s", "0.05")
     return priced(start_server("--worker-urls", urls, *flags))
@@ -34,7 +34,7 @@ def priced(server):
 
 
 class Client:
-    """An app of its own with limits, and calls with its key."""
+    """An app of its own with a quota, and calls with its key."""
 
     def __init__(self, server, name, **limits):
         stage = {"input_tokens": 30, "output_tokens": 20}
@@ -74,7 +74,7 @@ def test_a_crowd_never_passes_a_budget(limited):
 
 
 def spend(client):
-    """200 clients at once spend the budget ``CROWDED``; what is left of it."""
+    """Let 200 simultaneous clients spend the budget ``CROWDED``; return the rest of it."""
     asyncio.run(_crowd(client))
     rows = eventually(lambda: [r for r in client.rows() if r["outcome"] == "completed"])
     refused = client.call()
@@ -93,7 +93,7 @@ def spend(client):
 
 
 async def _crowd(client):
-    """Each of them comes again soon after it was refused, until the budget is spent."""
+    """Each client retries soon after its rejection, until the budget is spent."""
     async with httpx.AsyncClient(
         base_url=client.server.url,
         headers={"Authorization": f"Bearer {client.key}"},
@@ -131,7 +131,7 @@ def test_a_budget_that_is_set_later_knows_what_was_spent(limited):
     assert client.call().json()["error"]["code"] == "insufficient_quota"
 
 
-def test_beyond_the_soft_end_answers_say_so_or_no_run_begins(limited):
+def test_beyond_the_soft_limit_answers_warn_or_no_run_begins(limited):
     soft = {"soft_budget": float(COST * 3 / 2), "max_budget": 9, "budget_duration": "1d"}
     client = Client(limited, "soft", contract=soft)
     assert "x-fairserve-budget-soft-end" not in client.call("ok", run="R").headers
@@ -145,7 +145,7 @@ def test_beyond_the_soft_end_answers_say_so_or_no_run_begins(limited):
     )
 
 
-def test_every_answer_tells_what_is_left(limited):
+def test_every_answer_has_the_remaining_quota(limited):
     client = Client(limited, "headers", user_contract={"rpm_limit": 3, "tpm_limit": 1000})
     first = client.call()
     assert first.headers["x-ratelimit-limit-requests"] == "3"
@@ -161,8 +161,8 @@ def test_every_answer_tells_what_is_left(limited):
     assert refused.status_code == 429
     assert refused.headers["x-ratelimit-remaining-requests"] == "0"
     assert 1 <= int(refused.headers["retry-after"]) <= 61
-    told = refused.json()["error"]["fairserve"]
-    assert (told["kind"], told["retry"], told["limit"]) == ("contract", "certain", 3)
+    error = refused.json()["error"]["fairserve"]
+    assert (error["kind"], error["retry"], error["limit"]) == ("contract", "certain", 3)
     row = client.server.row(app_id=client.app_id, outcome="refused")
     assert row["cost"] == 0
     run = client.server.post("/v1/interactions", {}, client.key)
@@ -223,7 +223,7 @@ def test_a_program_ends_when_its_budget_is_spent(limited):
     assert eventually(ended)["state"] in ("aborted", "failed")
 
 
-def test_one_user_opens_so_many_runs_and_others_go_on(start_server, scripted):
+def test_one_user_opens_so_many_runs_and_others_continue(start_server, scripted):
     server = start_server("--worker-urls", scripted[0].url, "--user-openings-per-minute", "2")
     client = Client(server, "opens")
 

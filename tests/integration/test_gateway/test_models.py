@@ -14,7 +14,7 @@ ALIASES = "/admin/cluster/aliases"
 
 @pytest.fixture(scope="module")
 def workers():
-    """Two of one model, one of another, one each of two versions."""
+    """Workers: two of one model, one of another, one each of two versions."""
     models = {"a0": "alpha", "a1": "alpha", "b0": "beta", "v1": "chat-v1", "v2": "chat-v2"}
     found = {name: ScriptedWorker(model=model) for name, model in models.items()}
     yield found

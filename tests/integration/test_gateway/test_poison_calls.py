@@ -1,4 +1,4 @@
-"""Calls that make workers fail: one tenant's neither take workers from others nor hide their cause."""
+"""Calls that make workers fail: they neither take workers from other tenants nor hide their cause."""
 
 import json
 
@@ -17,7 +17,7 @@ def gateway(start_server, scripted):
 
 @pytest.fixture(scope="module")
 def alone(start_server):
-    """A server with one worker, which has its ``worker`` beside it."""
+    """A server with one worker, which its attribute ``worker`` holds."""
     worker = ScriptedWorker()
     server = start_server("--worker-urls", worker.url)
     server.worker = worker
@@ -27,7 +27,7 @@ def alone(start_server):
 
 @pytest.fixture(scope="module")
 def plain(start_server, tmp_path_factory):
-    """A server whose worker speaks plain OpenAI, so that a queue stands before it."""
+    """A server whose worker speaks plain OpenAI, so that a queue is in front of it."""
     worker = ScriptedWorker()
     path = tmp_path_factory.mktemp("fleet") / "fleet.json"
     entry = {"id": "w", "url": worker.url, "kind": "openai", "model": "scripted"}
@@ -46,7 +46,7 @@ def call(gateway, text, key=None, run=None):
 
 
 def new_tenant(gateway, name):
-    """The key of an app of a new tenant."""
+    """Return the key of an app of a new tenant."""
     tenant = gateway.admin("POST", "/admin/tenants", json={"name": name}).json()
     return gateway.new_app(name, tenant_key=tenant["api_key"])
 
@@ -73,7 +73,7 @@ def test_a_tenant_whose_calls_fail_takes_no_worker_from_others(gateway, scripted
     assert call(gateway, "ok", other).status_code == 200
 
 
-def test_the_row_of_such_a_call_tells_no_address_either(gateway):
+def test_the_row_of_such_a_call_has_no_address_either(gateway):
     assert call(gateway, "poison row", run="run-poison").status_code == 502
     row = gateway.row(interaction_id="run-poison")
     assert (row["outcome"], row["output_tokens"]) == ("failed", 0)

@@ -1,4 +1,4 @@
-"""A server with its own workers: what dies, stops or starts twice loses nothing, and it is said.
+"""A server with its own workers: deaths, stops and double starts lose nothing and are reported.
 
 The server has two workers with torch engines, which take seconds to start. Every test leaves both
 serving, or the server stopped: the next one starts it.
@@ -22,10 +22,10 @@ from fairserve.platform.server import cli
 from .test_fleet import PATH, WORKERS, becomes, drain, listed
 
 KV_TOKENS = 4096
-"""Of each worker: small, so that a few prompts fill it."""
+"""KV capacity of each worker: small, so that a few prompts fill it."""
 SERVING = {"w0": ("embedded", "serving"), "w1": ("embedded", "serving")}
 BY = ADMIN_KEY[:4]
-"""As much as is told of a key that is not of ours."""
+"""The part of a foreign key that answers may contain."""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def own(start_process):
 
 @pytest.fixture
 def fragile(own):
-    """The server with both of its workers, whose processes may be killed."""
+    """The server with both of its workers, whose processes a test may kill."""
     if not own.runs():
         own.start()
     becomes(own, SERVING)
@@ -49,14 +49,14 @@ def body(text="hello", tokens=20, **more):
 
 
 def ask(server, text="hello", **more):
-    """The worker of a call that ended well."""
+    """Return the worker of a call that ended well."""
     answer = server.post(PATH, body(text, **more))
     assert answer.status_code == 200, answer.text
     return answer.headers["x-fairserve-worker"]
 
 
 def ask_side_by_side(server, calls=8):
-    """The workers of calls that run at once, so that idle workers get some."""
+    """Return the workers of simultaneous calls, so that idle workers get some."""
     with concurrent.futures.ThreadPoolExecutor(calls) as threads:
         running = [threads.submit(ask, server, text=f"call {n}") for n in range(calls)]
         return {each.result() for each in running}
@@ -64,7 +64,7 @@ def ask_side_by_side(server, calls=8):
 
 @contextlib.contextmanager
 def streaming(server, run, tokens=3900):
-    """A stream that has begun, and its worker."""
+    """Return a stream that has begun, and its worker."""
     headers = {"Authorization": f"Bearer {server.app_key}", "X-Interaction-Id": run}
     asked = body(tokens=tokens, stream=True, ignore_eos=True)
     with server.http.stream("POST", PATH, json=asked, headers=headers) as answer:
@@ -75,7 +75,7 @@ def streaming(server, run, tokens=3900):
 
 @contextlib.contextmanager
 def stories(server, count=6):
-    """Long calls at once, of which w0 has some; they are read in threads."""
+    """Start simultaneous long calls, some of them on w0, which are read in threads."""
     with concurrent.futures.ThreadPoolExecutor(count) as threads:
         running = [
             threads.submit(server.post, PATH, body(f"story {n}", 300, stream=True, ignore_eos=True))
@@ -104,7 +104,7 @@ def kv_events(server):
 
 
 def sockets(server):
-    """What each worker has in the folder of the sockets: the names begin with its pid."""
+    """Return each worker's sockets in their folder: the names begin with its pid."""
     folder = server.data_dir / "sockets"
     assert folder.stat().st_mode & 0o777 == 0o700
     return sorted(path.name for path in folder.iterdir())
@@ -120,7 +120,7 @@ def expected_sockets(server):
 
 @pytest.fixture
 def refused(capsys, monkeypatch):
-    """What another ``serve`` says, here in this process, which is not the server's."""
+    """Return the error of a further ``serve``, run in the process of the tests."""
     monkeypatch.setattr(sys, "setswitchinterval", lambda interval_s: None)
 
     def run(*flags):
@@ -153,14 +153,14 @@ def test_embedded_workers_are_listed_and_not_removed(fragile):
     assert fragile.admin("POST", WORKERS, json=again).status_code == 409
 
 
-def test_the_cluster_page_shows_what_workers_told(fragile):
+def test_the_cluster_page_shows_reports_of_workers(fragile):
     with concurrent.futures.ThreadPoolExecutor(4) as threads:
         texts = (f"Question {number} " * 100 for number in range(12))
         assert set(threads.map(lambda text: ask(fragile, text), texts)) == {"w0", "w1"}
 
     def settled():
-        told = kv_events(fragile)
-        return all(each and each["events"] for each in told.values()) and told
+        reported = kv_events(fragile)
+        return all(each and each["events"] for each in reported.values()) and reported
 
     for seen in eventually(settled).values():
         assert seen["connected"]
@@ -201,7 +201,7 @@ def test_calls_of_a_drained_worker_end_well_and_it_serves_again(fragile):
     assert fragile.worker_pids() == pids
 
 
-def test_a_drain_taken_back_while_calls_run_breaks_none(fragile):
+def test_an_undrain_while_calls_run_breaks_none(fragile):
     with stories(fragile) as running:
         for what in ("drain", "undrain", "drain", "undrain"):
             drain(fragile, "w0", what)
@@ -211,7 +211,7 @@ def test_a_drain_taken_back_while_calls_run_breaks_none(fragile):
     eventually(lambda: "w0" in ask_side_by_side(fragile), "it gets no call")
 
 
-def test_drains_that_leave_nobody_say_so(fragile):
+def test_drains_of_the_last_worker_have_a_note(fragile):
     assert drain(fragile, "w0")["note"] is None
     alone = drain(fragile, "w1")["note"]
     assert alone.startswith(f"no other worker serves {MODEL!r}"), alone
@@ -230,7 +230,7 @@ def test_drains_that_leave_nobody_say_so(fragile):
 # --- workers that die ---------------------------------------------------------------------------------
 
 
-def test_a_drained_worker_that_is_killed_ends_its_streams_and_comes_back_drained(fragile):
+def test_a_drained_worker_that_is_killed_ends_its_streams_and_restarts_drained(fragile):
     with streaming(fragile, "run-worker-killed") as (lines, worker):
         drain(fragile, worker)
         old = fragile.worker_pids()[worker]
@@ -284,7 +284,7 @@ def test_a_call_whose_worker_dies_before_its_first_token_is_served_by_another(fr
 
 
 def test_a_server_that_is_killed_under_load_has_one_row_for_every_accepted_call(fragile):
-    """And its workers end with it; what was drained stays so, and their sockets are new."""
+    """Its workers end with it; drained workers stay drained, and their sockets are new."""
     ask(fragile)
     before = {row["call_id"] for row in eventually(fragile.rows)}
     children = list(fragile.worker_pids().values())
@@ -295,7 +295,7 @@ def test_a_server_that_is_killed_under_load_has_one_row_for_every_accepted_call(
     old = {entry["key"] for entry in entries(fragile.data_dir) if entry["kind"] == "progress"}
 
     def load(client):
-        """Calls one after the other; remembers those whose answer came."""
+        """Make calls one after the other; collect those that were answered."""
         number = 0
         while not stop:
             number += 1
@@ -355,17 +355,17 @@ def entries(data_dir):
 
 
 def journal_entries(data_dir):
-    """Ids that the journal has accepted, and closed."""
+    """Return the ids that the journal has accepted, and closed."""
     kinds = [(entry["kind"], entry["key"]) for entry in entries(data_dir)]
     accepted = {key for kind, key in kinds if kind == "accepted"}
     return accepted, {key for kind, key in kinds if kind == "closed"}
 
 
 def has_progress(data_dir, old):
-    """Whether tokens of a new call have reached the journal."""
+    """Return whether tokens of a new call have reached the journal."""
     new = (e for e in entries(data_dir) if e["kind"] == "progress" and e["key"] not in old)
-    told = [entry["data"] for entry in new]
-    return any(data["output_tokens"] > 50 for data in told)
+    reported = [entry["data"] for entry in new]
+    return any(data["output_tokens"] > 50 for data in reported)
 
 
 def test_ctrl_c_drains_ends_the_children_and_loses_no_row(fragile):
@@ -373,7 +373,7 @@ def test_ctrl_c_drains_ends_the_children_and_loses_no_row(fragile):
     with streaming(fragile, "run-draining", tokens=400) as (lines, _):
         fragile.process.send_signal(signal.SIGINT)
         *_, last = lines
-    assert last == "data: [DONE]", "a call under way ends in peace"
+    assert last == "data: [DONE]", "a running call ends cleanly"
     assert fragile.process.wait(DEADLINE_S) == 0
     assert not any(map(alive, children))
     assert not (fragile.data_dir / "sockets").exists()

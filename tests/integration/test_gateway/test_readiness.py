@@ -1,4 +1,4 @@
-"""A server reports truly which workers serve, and what the others wait for."""
+"""A server reports correctly which workers serve, and what the others wait for."""
 
 import functools
 import threading
@@ -10,15 +10,15 @@ from scripted_worker import ScriptedWorker
 
 from fairserve.platform.fleet import models
 from fairserve.platform.fleet.model_pools import ModelPools
+from fairserve.platform.fleet.prompt import BytesCounter, NoTokenizerError
 from fairserve.platform.server import wiring
-from fairserve.platform.serving.completions.prompt import BytesCounter, NoTokenizerError
 
 PATH = "/v1/chat/completions"
 WORKERS = "/admin/cluster/workers"
 
 
 class Tokenizers:
-    """There is none, but for names with ``slow`` in them, which take their time to be fetched."""
+    """Tokenizers that do not exist; names with ``slow`` in them take long to be fetched."""
 
     def __init__(self):
         self.fetched = threading.Event()
@@ -37,7 +37,7 @@ def tokenizers():
 
 @pytest.fixture(scope="module")
 def worker():
-    """One that counts prompts itself."""
+    """A worker that counts prompts itself."""
     worker = ScriptedWorker(model="name-of-its-own", tokenizes=True)
     yield worker
     worker.close()

@@ -22,7 +22,7 @@ def client(server):
 
 @pytest.fixture(scope="module")
 def generate():
-    """transformers' own greedy generation on the same checkpoint."""
+    """Return transformers' own greedy generation on the same checkpoint."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -69,7 +69,7 @@ def test_greedy_output_is_that_of_transformers_in_both_modes(client, generate):
     assert again.usage.prompt_tokens_details.cached_tokens > 0.9 * prompt_tokens
 
 
-def test_a_call_makes_a_row_that_tells_all(server, client):
+def test_a_call_has_a_complete_row(server, client):
     headers = {"X-Interaction-Id": "run-row", "X-Call-Id": "first", "X-Agent": "writer"}
     raw = client.chat.completions.with_raw_response.create(
         model=MODEL,
@@ -171,7 +171,7 @@ def test_a_client_that_leaves_without_streaming_cancels_too(server):
 
 
 def generates(server, run):
-    """Whether a call of the run has its worker."""
+    """Return whether a call of the run has its worker."""
     graph = server.request("GET", f"/v1/interactions/{run}/graph", server.app_key)
     return graph.is_success and any(n["state"] == "running" for n in graph.json()["nodes"])
 
@@ -267,7 +267,7 @@ def test_what_is_wrong_with_a_body_is_named(server, change, status, param, code)
     assert error["type"]
 
 
-def test_what_is_wrong_with_a_request_is_told_in_one_shape(server):
+def test_all_request_errors_have_one_shape(server):
     path = "/v1/chat/completions"
     app = {"Authorization": f"Bearer {server.app_key}"}
     big = server.http.post(path, content=b"x" * (9 << 20), headers=app)

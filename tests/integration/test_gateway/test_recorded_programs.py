@@ -1,4 +1,4 @@
-"""Recorded runs handed over as programs, run by the torch engine."""
+"""Recorded runs sent as programs, run by the torch engine."""
 
 import networkx as nx
 import pytest
@@ -7,7 +7,7 @@ from shared_traces import RECORDED_GRAPHS, recorded_graph
 from torch_worker import MODEL
 
 MOST_TOKENS = 24
-"""Of an answer: the shape is recorded, the lengths need not be."""
+"""Return the shape of an answer; lengths need not be as recorded."""
 
 
 def declared(interaction):

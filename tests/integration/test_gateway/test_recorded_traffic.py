@@ -1,4 +1,4 @@
-"""Live traffic becomes a trace: what a real server recorded, exported while it runs, and replayed."""
+"""Export of live traffic as a trace while the server runs, and its replay."""
 
 import contextlib
 import gzip
@@ -19,7 +19,7 @@ ANN, BOB = SECRET_WORDS[3:]
 
 @pytest.fixture(scope="module")
 def recording(start_server):
-    """A server of its own, which has served a few runs; what its clients asked."""
+    """A server of its own, which has served a few runs, and the requests of its clients."""
     server = start_server("--worker-urls", shared_worker().url)
     other = server.admin("POST", "/admin/tenants", json={"name": "other"}).json()
     foreign = server.openai(server.new_app("app", tenant_key=other["api_key"]))
@@ -53,7 +53,7 @@ CALLS = 9
 
 @pytest.fixture(scope="module")
 def exported(recording, tmp_path_factory):
-    """The trace, by the command; the server runs."""
+    """The trace, exported by the command while the server runs."""
     path = tmp_path_factory.mktemp("export") / "traffic.jsonl.gz"
 
     def export():
@@ -73,7 +73,7 @@ def trace(exported):
 
 
 def run_of(trace, calls, app=0):
-    """The one run with so many calls, by the order of arrival."""
+    """Return the only run with so many calls, in order of arrival."""
     return [run for run in trace.interactions if len(run.calls) == calls][app]
 
 
@@ -121,7 +121,7 @@ def test_shared_prefixes_share_ids_within_a_tenant_only(trace):
     assert not set.union(*ours) & foreign[0]
 
 
-def test_users_are_told_apart_and_not_named(exported, trace):
+def test_users_are_distinguished_and_not_named(exported, trace):
     users = [run.user for run in trace.interactions]
     fan, chain = run_of(trace, 4).user, run_of(trace, 3).user
     assert fan != chain

@@ -1,4 +1,4 @@
-"""Request fields reach the workers that honour them: whole servers before scripted and real workers."""
+"""Request fields reach the workers that honour them: whole servers, scripted and real workers."""
 
 import json
 
@@ -180,7 +180,7 @@ def test_the_embedded_engine_is_no_candidate_for_what_only_vllm_honours(beside):
 
 
 def test_the_embedded_engine_gets_what_it_honours(server):
-    """It refuses by itself what it does not know, so what it takes was meant for it."""
+    """The engine rejects unknown fields itself, so those that it accepts were meant for it."""
     messages = [{"role": "user", "content": "x", "annotations": []}]
     extra = {"top_k": 5, "repetition_penalty": 1, "skip_special_tokens": True, "tools": []}
     assert call(server, model=MODEL, messages=messages, **extra).status_code == 200

@@ -57,7 +57,7 @@ class App(Client):
         return answer.json()
 
     def graph(self, run):
-        """Stage and parents of each call."""
+        """Return stage and parents of each call."""
         graph = self.read(run, "/graph")
         parents = {node["id"]: set() for node in graph["nodes"]}
         for parent, child in graph["edges"]:
@@ -65,7 +65,7 @@ class App(Client):
         return {node["id"]: (node["stage"], parents[node["id"]]) for node in graph["nodes"]}
 
     def holding(self, run, call, parents, worker):
-        """A call that its worker holds until the server ends; leave the block to end its connection."""
+        """Hold a call at its worker until the server ends; leaving the block ends its connection."""
         body = self.body(f"stall {call}", stream=True)
         headers = {"X-Interaction-Id": run, "X-Call-Id": call, "X-Parent-Ids": ",".join(parents)}
         headers["Authorization"] = f"Bearer {self.key}"

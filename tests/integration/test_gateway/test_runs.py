@@ -1,4 +1,4 @@
-"""Runs of clients that name no parents, recognised in real traffic, and looked at while they run."""
+"""Runs of clients that name no parents, recognised in real traffic, and read while they run."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +26,7 @@ def server(start_server, worker):
 
 @pytest.fixture(scope="module")
 def restless(start_server, worker):
-    """A second server before the same worker, where runs end soon by themselves."""
+    """A second server in front of the same worker, where idle runs end soon."""
     return start_server(
         *("--worker-urls", worker.url, "--interaction-idle-timeout-s", "0.2"),
         *("--interaction-reopen-grace-s", "60"),
@@ -38,7 +38,7 @@ def user(text):
 
 
 def call(server, run, agent, *messages, key=None, stream=False, **headers):
-    """The answer as a message, and the id of the call."""
+    """Return the answer as a message, and the id of the call."""
     body = {"model": "scripted", "messages": list(messages), "stream": stream}
     headers = {"X-Agent": agent, **({"X-Interaction-Id": run} if run else {}), **headers}
     answer = server.post(PATH, body, key=key, headers=headers)
@@ -57,7 +57,7 @@ def graph(server, run, **query):
 
 
 def edges_of(server, run):
-    """Edges between agents, in order."""
+    """Return edges between agents, in order."""
     found = graph(server, run).json()
     agents = {node["id"]: node["agent"] for node in found["nodes"]}
     return sorted((agents[parent], agents[child]) for parent, child in found["edges"]), found
@@ -182,7 +182,7 @@ def test_a_call_that_names_no_user_is_its_run_s_user_s(server):
 
 
 def test_a_library_may_send_a_named_call_again(server):
-    """Its first attempt is another call of the run; without the library's word it is a mistake."""
+    """The first attempt counts as another call; without the library's header it is an error."""
     _, named = call(server, "again", "a", user("ok"), **{"X-Call-Id": "mine"})
     assert named == "chatcmpl-mine"
     body = {"model": "scripted", "messages": [user("ok")]}
@@ -235,9 +235,9 @@ def test_a_parent_in_another_run_or_of_another_app_is_none(server):
     for key in (None, stranger):
         for parent in ("named", theirs, "has-parents/named"):
             for run in ("has-none", "has-parents" if key else "has-none"):
-                told = {"X-Interaction-Id": run, "X-Parent-Ids": parent}
+                answered = {"X-Interaction-Id": run, "X-Parent-Ids": parent}
                 expected = (422, "unknown_parent", "X-Parent-Ids")
-                assert refusal(server, key=key, **told) == expected
+                assert refusal(server, key=key, **answered) == expected
         path = "/v1/interactions/has-none"
         assert server.request("GET", path, key or server.app_key).status_code == 404
     path = "/v1/interactions/has-parents"
@@ -249,8 +249,8 @@ def test_ids_of_runs_that_are_none(server):
     expected = (400, "invalid_value", "x-interaction-id")
     assert refusal(server, **{"X-Interaction-Id": "i" * 10_000}) == expected
     for text in ("i" * 10_000, "a\nb", "a\u0000b", "\u202e", " "):
-        told = refusal(server, metadata={"interaction_id": text})
-        assert told == (400, "invalid_value", "metadata.interaction_id")
+        answered = refusal(server, metadata={"interaction_id": text})
+        assert answered == (400, "invalid_value", "metadata.interaction_id")
         answer = server.post("/v1/interactions", {"id": text})
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "id"), text
     listed = server.request("GET", "/v1/interactions?limit=1000", server.app_key).json()["items"]
@@ -260,8 +260,8 @@ def test_ids_of_runs_that_are_none(server):
 def test_a_closed_run_takes_no_calls(server):
     call(server, "closed", "a", user("ok"))
     assert server.post("/v1/interactions/closed/close", None).status_code == 200
-    told = refusal(server, **{"X-Interaction-Id": "closed"})
-    assert told == (409, "interaction_closed", "X-Interaction-Id")
+    answered = refusal(server, **{"X-Interaction-Id": "closed"})
+    assert answered == (409, "interaction_closed", "X-Interaction-Id")
     body = {"model": "scripted", "messages": [user("ok")]}
     answer = server.post(PATH, body, headers={"X-Interaction-Id": "closed"})
     assert "begin a new run with another X-Interaction-Id" in answer.json()["error"]["message"]

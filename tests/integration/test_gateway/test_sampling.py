@@ -35,10 +35,10 @@ def test_log_probabilities_of_chat_survive_streaming_and_merging(client):
             if choice.logprobs is not None:
                 streamed[choice.index] += choice.logprobs.content
     for choice, content in zip(whole.choices, streamed, strict=True):
-        told = choice.logprobs.content
-        assert "".join(each.token for each in told) == choice.message.content
-        assert [each.token for each in content] == [each.token for each in told]
-        assert all(len(each.top_logprobs) == 2 and each.bytes for each in told)
+        reported = choice.logprobs.content
+        assert "".join(each.token for each in reported) == choice.message.content
+        assert [each.token for each in content] == [each.token for each in reported]
+        assert all(len(each.top_logprobs) == 2 and each.bytes for each in reported)
     assert chat(client).choices[0].logprobs is None
 
 
@@ -47,15 +47,15 @@ def test_log_probabilities_of_completions_survive_streaming_and_merging(client):
     stop = plain[8:10]
     body = {"logprobs": 1, "stop": stop}
     whole = complete(client, **body).choices[0]
-    told = whole.logprobs
-    # The tokens that the stop string cut off are told, too.
-    assert "".join(told.tokens) == plain[: plain.index(stop) + 2] == whole.text + stop
-    assert told.text_offset == list(range(len(told.tokens)))
+    reported = whole.logprobs
+    # The tokens that the stop string cut off are reported, too.
+    assert "".join(reported.tokens) == plain[: plain.index(stop) + 2] == whole.text + stop
+    assert reported.text_offset == list(range(len(reported.tokens)))
     parts = [chunk.choices[0] for chunk in complete(client, **body, stream=True)]
     assert "".join(part.text for part in parts) == whole.text
     for name in ("tokens", "text_offset"):
         lists = [getattr(part.logprobs, name) for part in parts if part.logprobs is not None]
-        assert list(chain.from_iterable(lists)) == getattr(told, name)
+        assert list(chain.from_iterable(lists)) == getattr(reported, name)
 
 
 def test_options_reach_the_worker(client):

@@ -1,4 +1,4 @@
-"""What the gateway does when workers misbehave or are busy: scripted workers, a whole server."""
+"""The gateway with misbehaving or busy workers: scripted workers, a whole server."""
 
 import concurrent.futures
 import contextlib
@@ -18,7 +18,7 @@ def gateway(start_server, scripted):
 
 @pytest.fixture(scope="module")
 def impatient(start_server, scripted):
-    """A second server in front of the same workers, where calls do not wait for long."""
+    """A second server in front of the same workers, with a short queue time-out."""
     return start_server(
         *("--worker-urls", urls(scripted)),
         *("--keepalive-s", "0.05", "--max-queue-wait-s", "0.2"),
@@ -54,20 +54,20 @@ def test_the_worker_gets_the_call_as_it_came(gateway, scripted):
     (got,) = [each for each in sent(scripted) if "as it came" in str(each["messages"])]
     assert (got["tools"], got["top_k"], got["max_tokens"]) == (extra["tools"], 7, 20)
     assert got["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
-    told = got["vllm_xargs"]
-    assert set(told) == {"client_id", "call_id", "weight", "expected_output_tokens"}
-    assert told["client_id"].endswith("/ann")
-    assert 0 < told["expected_output_tokens"] <= 20
+    added = got["vllm_xargs"]
+    assert set(added) == {"client_id", "call_id", "weight", "expected_output_tokens"}
+    assert added["client_id"].endswith("/ann")
+    assert 0 < added["expected_output_tokens"] <= 20
     assert got["cache_salt"].startswith("tn_")
     assert not {"user", "metadata"} & set(got)
 
 
-def test_the_cluster_page_tells_what_is_known_of_each_worker(gateway):
-    def told():
+def test_the_cluster_page_shows_the_reports_of_each_worker(gateway):
+    def reported():
         workers = gateway.cluster()["workers"]
         return all(worker["reported"] for worker in workers) and workers
 
-    for worker in eventually(told):
+    for worker in eventually(reported):
         assert (worker["state"], worker["reason"], worker["kind"]) == ("ready", "", "vllm")
         assert (worker["model"], worker["context_tokens"]) == ("scripted", 4096)
         assert worker["circuit"]["state"] == "closed"
@@ -133,7 +133,7 @@ def test_a_worker_that_breaks_off_ends_the_stream_with_an_error(gateway, scripte
 
 
 def test_keep_alive_comments_until_the_first_token(gateway, scripted):
-    """The headers go out with the first comment, so what is known only later is not in them."""
+    """The headers are sent with the first comment, so later values are missing in them."""
     with gateway.http.stream(
         "POST",
         PATH,
@@ -161,7 +161,7 @@ def let_go(scripted, futures):
 
 @contextlib.contextmanager
 def full(server, scripted):
-    """Both workers hold a call that they have not begun, and take no more."""
+    """Both workers hold a call that they have not begun, and admit no more."""
     with concurrent.futures.ThreadPoolExecutor(2) as threads:
         held = [threads.submit(call, server, "stall " + "x" * 400) for _ in range(2)]
         eventually(lambda: server.cluster()["running_calls"] == 2)
@@ -194,7 +194,7 @@ def test_a_client_that_leaves_the_queue_is_recorded(gateway, scripted):
         assert gateway.cluster()["queued_calls"] == 0
 
 
-def test_a_flood_is_refused_under_overload_and_a_run_under_way_completes(gateway, scripted):
+def test_a_flood_is_rejected_under_overload_and_a_run_in_progress_completes(gateway, scripted):
     key = gateway.new_app("flooded", user_rpm=3)
     big = "x" * 3400  # 850 tokens of the 2,048 that both workers hold
     first = call(gateway, "ok", run="run-under-way", key=key)
@@ -209,7 +209,7 @@ def test_a_flood_is_refused_under_overload_and_a_run_under_way_completes(gateway
         late = [call(gateway, "ok", run=f"run-late-{n}", key=key) for n in range(9)]
         second = threads.submit(call, gateway, "ok", run="run-under-way", key=key)
         let_go(scripted, [*flood, second])
-    assert second.result().status_code == 200, "a run under way is never refused"
+    assert second.result().status_code == 200, "a run in progress is never rejected"
     for each in refused:
         answer = each.result()
         assert (answer.status_code, answer.json()["error"]["code"]) == (429, "overloaded")

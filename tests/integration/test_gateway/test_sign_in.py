@@ -1,4 +1,4 @@
-"""The sign-in of a running server: whose address counts, bounds on wrong keys, and the audit log."""
+"""The sign-in of a running server: client addresses, limits on wrong keys, and the audit log."""
 
 import httpx
 import pytest
@@ -15,7 +15,7 @@ def urls(scripted):
 
 @pytest.fixture(scope="module")
 def by_default(start_server, urls):
-    """A server that knows of no proxy."""
+    """A server without trusted proxies."""
     return start_server("--worker-urls", urls)
 
 
@@ -30,7 +30,7 @@ def signing_in(start_server, urls):
 
 @pytest.fixture
 def connect(signing_in):
-    """Makes clients of the server with an address of their own on the loopback."""
+    """Creates clients of the server with addresses of their own on the loopback."""
     clients = []
 
     def connect(address, server=signing_in):
@@ -55,7 +55,7 @@ def entries(server, **query):
 
 
 def test_a_client_cannot_choose_its_address(connect, by_default, caplog):
-    """By default nobody is a proxy, not even a neighbour on the same machine."""
+    """By default no address is a proxy, not even one of the same machine."""
     client = connect("127.0.0.1", by_default)
     found = [sign_in(client, x_forwarded_for=f"10.0.0.{number}") for number in range(40)]
     assert [answer.status_code for answer in found] == [401] * 10 + [429] * 30
@@ -72,7 +72,7 @@ def test_a_client_cannot_choose_its_address(connect, by_default, caplog):
     )
 
 
-def test_the_proxy_says_whose_address_it_is(connect, signing_in):
+def test_the_proxy_names_the_client_address(connect, signing_in):
     client = connect(PROXY)
     found = [sign_in(client, x_forwarded_for=f"{number}.1.1.1, 192.0.2.7") for number in range(12)]
     assert [answer.status_code for answer in found] == [401] * 10 + [429] * 2

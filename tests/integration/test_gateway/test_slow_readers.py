@@ -1,4 +1,4 @@
-"""Clients that stop reading their answers: their calls end, and nothing is held for them."""
+"""Clients that stop reading their answers: their calls end, and no memory is held for them."""
 
 import contextlib
 import json
@@ -12,13 +12,13 @@ PATH = "/v1/chat/completions"
 
 @pytest.fixture(scope="module")
 def gateway(start_server, scripted):
-    """A server that gives a client up soon."""
+    """A server that drops a slow client soon."""
     urls = ",".join(worker.url for worker in scripted)
     return start_server("--worker-urls", urls, "--client-write-timeout-s", "0.3")
 
 
 def connect(gateway, run, **headers):
-    """A connection that has asked for an endless answer, and has read nothing of it."""
+    """Open a connection with an endless answer of which nothing has been read."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
     connection.settimeout(60)

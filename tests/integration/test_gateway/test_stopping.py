@@ -18,7 +18,7 @@ ONE_ADDRESS = 37
 
 
 class CrowdedServer(ChildServer):
-    """A process with few descriptors, whose standard error goes to a collector of logs."""
+    """A process with few descriptors, whose standard error goes to a log collector."""
 
     wrapper = ("sh", "-c", f'ulimit -Sn 100 && ulimit -Hn {FILES} && exec "$@"', "sh")
 
@@ -48,7 +48,7 @@ def body(text="ok", **more):
 
 
 def strangers(server, stack, addresses):
-    """Connections from these addresses that send nothing."""
+    """Open connections from these addresses that send nothing."""
     to = ("127.0.0.1", server.port)
     return [
         stack.enter_context(socket.create_connection(to, DEADLINE_S, source_address=(address, 0)))
@@ -57,7 +57,7 @@ def strangers(server, stack, addresses):
 
 
 def rejected(clients):
-    """Those that the server has answered or closed."""
+    """Return the connections that the server has answered or closed."""
     ready, _, _ = select.select(clients, [], [], 0)
     return ready
 
@@ -93,7 +93,7 @@ def test_strangers_of_many_addresses_leave_the_server_its_descriptors(crowded):
 def test_it_stops_with_nobody_to_read_its_errors_and_answers_503_until_the_last_stream(
     crowded, scripted
 ):
-    """The port is open to the end, and the exit code is that of a stop in peace."""
+    """The port is open to the end, and the exit code is that of a clean stop."""
     headers = {"Authorization": f"Bearer {crowded.app_key}"}
     asked = body("hold to the end", stream=True)
     with crowded.http.stream("POST", PATH, json=asked, headers=headers) as answer:

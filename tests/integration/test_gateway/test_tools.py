@@ -1,4 +1,4 @@
-"""The OpenAI Agents SDK with tools that are agents themselves: it names the run, and nothing else."""
+"""The OpenAI Agents SDK with agents as tools: it names the run, and nothing else."""
 
 import asyncio
 import importlib.util
@@ -28,7 +28,7 @@ def sdk():
 
 
 def run(sdk, server, run_id, ask, tools):
-    """A boss who may use agents as tools; what it says at last."""
+    """Run an agent that uses other agents as tools; return its last answer."""
 
     async def work():
         headers = {"X-Interaction-Id": run_id}

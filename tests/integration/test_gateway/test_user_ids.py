@@ -1,4 +1,4 @@
-"""One user has one id, however it is spelled and wherever; characters that nobody sees are rejected."""
+"""One user has one id in every spelling and everywhere; invisible characters are rejected."""
 
 import re
 from urllib.parse import quote

@@ -135,8 +135,8 @@ _ENGINE = (
         "queued-client-charges-reported-tokens-again",
         "engine",
         "engine/wire/queued_client.py",
-        "if told is None else told - self._charged_tokens",
-        "if told is None else told",
+        "if total is None else total - self._charged_tokens",
+        "if total is None else total",
         _CLIENT,
     ),
     Mutation(

@@ -16,7 +16,7 @@ _DLPM = ("tests/property/*test_dlpm*.py", "tests/contract/*local_schedulers*.py"
 _D2LPM = ("tests/property/*d2lpm*.py", "tests/contract/*routers*.py")
 _CENTRAL = ("tests/property/*central_dlpm*.py", "tests/property/*test_dlpm*.py")
 _TREE = ("tests/property/*prefix_tree*.py", "tests/unit/scheduling/*prefix_tree*.py")
-_DISPATCHER = ("tests/unit/scheduling/*dispatcher*.py", *_UNIT, "tests/property/*pool*.py")
+_DISPATCHER = ("tests/unit/scheduling/*dispatcher*.py", *_UNIT, "tests/property/*worker_table*.py")
 
 _SCHEDULING = (
     Mutation(
@@ -314,7 +314,7 @@ _SCHEDULING = (
         "d2lpm-forgets-to-charge-output",
         "scheduling",
         "scheduling/routers/d2lpm.py",
-        "cost = price * self.options.wq * output_tokens",
+        "cost = charge_factor * self.options.wq * output_tokens",
         "cost = 0.0",
         _D2LPM,
     ),
@@ -431,7 +431,7 @@ _THROTTLING = (
     Mutation(
         "one-tenant-fills-the-queue",
         "throttling",
-        "platform/control/room.py",
+        "platform/control/capacity.py",
         "elif bounds.calls > bounds.of_tenant <= waiting_of_tenant:",
         "elif False:",
         ("tests/unit/platform/control/test_bounds.py",),
@@ -729,8 +729,8 @@ _TRACKER = (
         "understated-stage-is-believed",
         "tracker",
         "interactions/profile_learning.py",
-        "if said.total_tokens < _LEAST_SHARE * found.total_tokens:",
-        "if said.total_tokens <= 0:",
+        "if stated.total_tokens < _LEAST_SHARE * found.total_tokens:",
+        "if stated.total_tokens <= 0:",
         _PROFILES,
     ),
     Mutation(

@@ -43,7 +43,7 @@ def builtin():
 
 @dataclass
 class Bench:
-    """An engine, everything that it told, and shorthands."""
+    """An engine, all of its events, and shorthands."""
 
     engine: Engine = None
     events: list = field(default_factory=list)
@@ -87,7 +87,7 @@ class Bench:
 
 @pytest.fixture(params=[False, True], ids=["in_turn", "overlapped"])
 def overlap(request):
-    """Whether steps are launched before the tokens of the one before are known."""
+    """Run a test with and without steps that are launched before the tokens of the one before."""
     return request.param
 
 

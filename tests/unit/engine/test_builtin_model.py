@@ -1,4 +1,4 @@
-"""The built-in model: there without a download, whole at any time, and its answers last."""
+"""The built-in model: no download, complete at any time, and answers up to their token limit."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What the engine does around the forward pass: budgets, errors of one sequence, cancellation."""
+"""The engine around the forward pass: budgets, errors of one sequence, cancellation."""
 
 import dataclasses
 
@@ -42,7 +42,7 @@ def test_no_more_than_max_batch_run(make_bench):
     assert most == 2
 
 
-def test_admission_is_told_before_the_tokens(make_bench):
+def test_admission_is_emitted_before_the_tokens(make_bench):
     bench = make_bench()
     bench.add("s", prompt(0, 100), 2)
     bench.engine.step()
@@ -128,11 +128,11 @@ def test_cancel_waiting_prefilling_and_decoding(make_bench):
     for name in ("decoding", "prefilling", "waiting", "unknown"):
         bench.engine.cancel(name)
         bench.engine.cache.check(bench.engine.running)
-    told = len(bench.events)
+    emitted = len(bench.events)
     assert not bench.engine.running
     bench.run()
     assert not bench.engine.step()
-    assert len(bench.events) == told
+    assert len(bench.events) == emitted
     assert bench.engine.stats().cancelled == 3
     assert bench.engine.cache.used_share == 0
 

@@ -1,4 +1,4 @@
-"""What a sequence's options do to its output in the engine."""
+"""Effects of a sequence's options on its output in the engine."""
 
 import json
 
@@ -29,7 +29,7 @@ def generate(make_bench, loaded, max_tokens=20, **params):
     return bench
 
 
-def told(bench, name="s"):
+def logprobs_of(bench, name="s"):
     return [event.logprobs for event in bench.of(name, Generated)]
 
 
@@ -69,17 +69,17 @@ def test_the_end_token_is_not_chosen_before_min_tokens(make_bench, builtin):
 def test_every_token_has_a_logprob_also_what_a_stop_string_cut_off(make_bench, builtin):
     whole = generate(make_bench, builtin, logprobs=2)
     text = whole.text("s")
-    assert [chr(each.token_id) for each in told(whole)] == list(text)
-    assert [each.text_offset for each in told(whole)] == list(range(20))
-    assert all(len(each.top) == 2 for each in told(whole))
+    assert [chr(each.token_id) for each in logprobs_of(whole)] == list(text)
+    assert [each.text_offset for each in logprobs_of(whole)] == list(range(20))
+    assert all(len(each.top) == 2 for each in logprobs_of(whole))
     cut = generate(make_bench, builtin, logprobs=2, stop=(text[8:11],))
     at = text.index(text[8:11])
-    assert (cut.text("s"), len(told(cut))) == (text[:at], at + 3)
-    assert told(cut) == told(whole)[: at + 3]
+    assert (cut.text("s"), len(logprobs_of(cut))) == (text[:at], at + 3)
+    assert logprobs_of(cut) == logprobs_of(whole)[: at + 3]
     stopped = generate(make_bench, builtin, logprobs=0, stop_token_ids=frozenset([ord(text[8])]))
-    assert told(stopped)[-1].token_id == ord(text[8])
-    assert len(told(stopped)) == len(stopped.text("s")) + 1
-    assert set(told(generate(make_bench, builtin))) == {None}
+    assert logprobs_of(stopped)[-1].token_id == ord(text[8])
+    assert len(logprobs_of(stopped)) == len(stopped.text("s")) + 1
+    assert set(logprobs_of(generate(make_bench, builtin))) == {None}
 
 
 def test_logprobs_are_those_of_the_model_itself(make_bench, llama_folder):
@@ -88,15 +88,15 @@ def test_logprobs_are_those_of_the_model_itself(make_bench, llama_folder):
     bench.add("s", prompt, 10, temperature=0.7, seed=3, top_k=5, presence_penalty=1.0, logprobs=1)
     bench.add("other", prompt[:20], 10, temperature=0)
     bench.run()
-    ids = [each.token_id for each in told(bench)]
+    ids = [each.token_id for each in logprobs_of(bench)]
     model = AutoModelForCausalLM.from_pretrained(llama_folder, attn_implementation="eager")
     with torch.inference_mode():
         logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
     expected = torch.log_softmax(logits, dim=-1)
-    for row, each in enumerate(told(bench)):
+    for row, each in enumerate(logprobs_of(bench)):
         assert each.logprob == pytest.approx(float(expected[row, each.token_id]), abs=1e-3)
         assert each.top[0][0] == int(expected[row].argmax())
-    assert set(told(bench, "other")) == {None}
+    assert set(logprobs_of(bench, "other")) == {None}
 
 
 def test_json_mode_ends_with_valid_json_and_leaves_others_alone(make_bench, builtin):

@@ -1,4 +1,4 @@
-"""The engine's thread: it takes requests, survives what it can, and says when it cannot go on."""
+"""The engine's thread: it takes requests, survives single failures, and reports its end."""
 
 import contextlib
 import queue

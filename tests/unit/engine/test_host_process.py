@@ -1,4 +1,4 @@
-"""What holds for a whole worker process: no helpers of its main thread, and memory that is kept.
+"""Properties of a whole worker process: no helpers of its main thread, and memory that is kept.
 
 Measured once in a process of its own: a process keeps its threads and the options of its allocator.
 """

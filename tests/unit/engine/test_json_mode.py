@@ -1,4 +1,4 @@
-"""JSON mode with the real library: what may follow, what is refused, and doing without it."""
+"""JSON mode with the real library: allowed tokens, rejected schemas, and a worker without it."""
 
 import json
 import sys
@@ -43,7 +43,7 @@ def tokens(mask):
 
 
 def walk(mode, schema, text):
-    """The tokens that may follow after ``text``."""
+    """Return the tokens that may follow after ``text``."""
     constraint = mode.compile(json.dumps(schema)).start()
     for length in range(len(text) + 1):
         allowed = tokens(constraint.allowed(list(text[:length])))

@@ -32,24 +32,26 @@ def test_they_are_of_the_model_s_own_distribution():
         make_sequence(temperature=0.2, logprobs=5, top_k=3, logit_bias={7: 50.0}),
         make_sequence(top_p=0.5, seed=1),
     ]
-    told = sampler.sample(rows.clone(), batch).read()
+    report = sampler.sample(rows.clone(), batch).read()
     expected = torch.log_softmax(rows, dim=-1)
-    assert told[0].logprobs is told[4].logprobs is None
+    assert report[0].logprobs is report[4].logprobs is None
     for row, count in ((1, 2), (2, 0), (3, 5)):
-        token, logprobs = told[row]
+        token, logprobs = report[row]
         assert logprobs.token_id == token
         assert logprobs.logprob == pytest.approx(float(expected[row, token]), abs=1e-5)
         best = expected[row].topk(count)
         assert [each for each, _ in logprobs.top] == best.indices.tolist()
         assert [value for _, value in logprobs.top] == pytest.approx(best.values.tolist(), abs=1e-5)
-    assert told[2].token_id != output[0]
-    assert told[3].token_id == 7
-    assert 7 not in dict(told[3].logprobs.top)
+    assert report[2].token_id != output[0]
+    assert report[3].token_id == 7
+    assert 7 not in dict(report[3].logprobs.top)
 
 
 def test_more_are_asked_for_than_there_are_tokens():
-    (told,) = sampler.sample(torch.zeros(1, 3), [make_sequence(temperature=0, logprobs=20)]).read()
-    assert [value for _, value in told.logprobs.top] == pytest.approx([math.log(1 / 3)] * 3)
+    (report,) = sampler.sample(
+        torch.zeros(1, 3), [make_sequence(temperature=0, logprobs=20)]
+    ).read()
+    assert [value for _, value in report.logprobs.top] == pytest.approx([math.log(1 / 3)] * 3)
 
 
 def test_a_row_that_is_not_finite_leaves_the_others_theirs():
@@ -69,8 +71,8 @@ A, HALF, REST, END = ord("a"), 0xC3, 0xA4, 256
 
 
 def test_the_shape_of_chat(texts):
-    told = chat_logprobs([entry(A, -0.5, (A, -0.5), (HALF, -math.inf)), entry(END, -1.0)], texts)
-    assert told == {
+    report = chat_logprobs([entry(A, -0.5, (A, -0.5), (HALF, -math.inf)), entry(END, -1.0)], texts)
+    assert report == {
         "content": [
             {
                 "token": "a",
@@ -88,7 +90,7 @@ def test_the_shape_of_chat(texts):
 
 
 def test_the_shape_of_completions(texts):
-    told = completion_logprobs(
+    report = completion_logprobs(
         [
             entry(A, -2.0, (HALF, -0.1), (REST, -0.3), offset=0),
             entry(HALF, -0.2, (HALF, -0.2), offset=1),
@@ -96,7 +98,7 @@ def test_the_shape_of_completions(texts):
         ],
         texts,
     )
-    assert told == {
+    assert report == {
         "tokens": ["a", "\ufffd", "\ufffd"],
         "token_logprobs": [-2.0, -0.2, -9999.0],
         "top_logprobs": [{"\ufffd": -0.1, "a": -2.0}, {"\ufffd": -0.2}, {"\ufffd": -9999.0}],
@@ -123,6 +125,6 @@ def test_chunks_and_whole_answers_tell_the_same(texts, kind):
 def test_offsets_are_of_the_output_s_own_text():
     sequence = make_sequence(temperature=0, logprobs=0, output=[5])
     sequence.output.characters = 17
-    (told,) = sampler.sample(torch.zeros(1, 9), [sequence]).read()
-    assert told.logprobs.text_offset == 17
+    (report,) = sampler.sample(torch.zeros(1, 9), [sequence]).read()
+    assert report.logprobs.text_offset == 17
     assert sequence.prompt_tokens == len(PROMPT)

@@ -102,10 +102,21 @@ def test_response_formats():
         ({"temperature": 2.5}, "temperature is 2.5; allowed: a number from 0 to 2"),
         ({"temperature": -1}, "temperature is -1; allowed: a number from 0 to 2"),
         ({"temperature": float("nan")}, "temperature is nan; allowed: a number from 0 to 2"),
-        ({"top_k": -2}, "top_k is -2; allowed: a whole number, from -1 to 2147483647"),
+        ({"top_k": -2}, "top_k is -2; allowed: a whole number from -1 to 2147483647"),
         ({"presence_penalty": 3}, "presence_penalty is 3; allowed: a number from -2 to 2"),
         ({"min_tokens": 5, "max_tokens": 4}, "min_tokens is 5; allowed: .* from 0 to 4"),
         ({"seed": "x" * 1000}, "seed is 'x{59}...; allowed"),
+        ({"top_p": 0}, "top_p is 0; allowed: a number over 0, up to 1"),
+        ({"stream": "yes"}, "stream is 'yes'; allowed: true, false"),
+        ({"cache_salt": 5}, "cache_salt is 5; allowed: a string"),
+        ({"max_tokens": 0}, "max_tokens is 0; allowed: a whole number, 1 or more"),
+        (
+            {"logit_bias": {"5": 101}},
+            "logit_bias has 101; allowed: an object of up to 1024 token ids",
+        ),
+        ({"messages": []}, r"messages is \[\]; allowed: a list of at least one message"),
+        ({"vllm_xargs": {"weight": 0}}, "vllm_xargs.weight is 0: input should be greater than 0"),
+        ({"messages": [{"role": "user"}]}, r"messages\[0\].content must be given"),
     ],
 )
 def test_messages_name_field_value_and_range(extra, message):
@@ -233,6 +244,28 @@ def test_fields_that_are_refused_by_name(extra, param):
 def test_prompts_that_are_refused(prompt):
     with pytest.raises(RequestError, match="prompt"):
         parse("completion", TEXT | {"prompt": prompt})
+
+
+@pytest.mark.parametrize(
+    ("kind", "extra"),
+    [
+        ("chat", {"messages": ["x"] * 100_000}),
+        (
+            "chat",
+            {"messages": [{"role": "u", "content": "x"} | {f"k{n}": 1 for n in range(100_000)}]},
+        ),
+        ("chat", {f"k{n}": 1 for n in range(100_000)}),
+        ("chat", {"vllm_xargs": {f"k{n}": 1 for n in range(100_000)}}),
+        ("chat", {"logit_bias": {f"k{n}": 1 for n in range(100_000)}}),
+        ("chat", {"stop": [""] * 100_000}),
+        ("completion", {"prompt": ["x"] * 100_000}),
+    ],
+)
+def test_errors_of_one_body_are_bounded(kind, extra):
+    with pytest.raises(RequestError) as caught:
+        parse(kind, (CHAT if kind == "chat" else TEXT) | extra)
+    cause = caught.value.__cause__
+    assert cause is None or cause.error_count() <= 2048
 
 
 @pytest.mark.parametrize("body", [[], "x", 5])

@@ -13,8 +13,8 @@ def prompt(seed, length):
 
 
 @pytest.fixture
-def told(make_bench, llama, monkeypatch):
-    """A bench, and what happened in which order: passes, and tokens that were told."""
+def ordered_bench(make_bench, llama, monkeypatch):
+    """A bench, and the order of passes and emitted tokens."""
     happened = []
     forward = llama.model.forward
 
@@ -33,8 +33,8 @@ def told(make_bench, llama, monkeypatch):
     return bench, happened
 
 
-def test_the_next_pass_begins_before_the_token_is_told(told, overlap):
-    bench, happened = told
+def test_the_next_pass_begins_before_the_token_is_emitted(ordered_bench, overlap):
+    bench, happened = ordered_bench
     bench.add("s", prompt(1, 20), 4, ignore_eos=True)
     bench.run()
     if overlap:
@@ -43,8 +43,8 @@ def test_the_next_pass_begins_before_the_token_is_told(told, overlap):
         assert happened == ["pass", "token"] * 4
 
 
-def test_what_ends_by_an_end_token_is_computed_once_more(told, overlap):
-    bench, happened = told
+def test_what_ends_by_an_end_token_is_computed_once_more(ordered_bench, overlap):
+    bench, happened = ordered_bench
     bench.add("length", prompt(1, 20), 9, ignore_eos=True)
     bench.run()
     assert happened.count("pass") == 9
@@ -69,8 +69,8 @@ class Anything:
 
 
 @pytest.mark.parametrize("params", [{"presence_penalty": 0.5}, {"grammar": Anything()}])
-def test_penalties_and_grammars_wait_for_the_output(params, told):
-    bench, happened = told
+def test_penalties_and_grammars_wait_for_the_output(params, ordered_bench):
+    bench, happened = ordered_bench
     bench.add("s", prompt(1, 20), 4, ignore_eos=True, **params)
     bench.add("free", prompt(2, 20), 4, ignore_eos=True)
     bench.run()

@@ -50,7 +50,7 @@ def test_it_still_tells_the_shape_and_type_of_its_weight(dtype):
 
 
 def test_a_type_that_the_processor_cannot_multiply_stays(monkeypatch):
-    """Processors without AVX-512 have no bfloat16 in oneDNN: a model of that type must load."""
+    """A bfloat16 model loads on processors without AVX-512, where oneDNN lacks the type."""
     monkeypatch.setattr(packed_linear, "packed_types", lambda: (torch.float32,))
     model = nn.Sequential(nn.Linear(512, 512, dtype=torch.bfloat16), nn.Linear(512, 512))
     assert pack_linears(model) == 1
@@ -114,7 +114,7 @@ def test_passes_have_few_different_numbers_of_rows():
 
 
 def test_padding_goes_nowhere(make_bench, llama, monkeypatch):
-    """Passes of 33 rows and more get others, which change no token and no page of anybody."""
+    """Padding rows of passes of 33 rows and more change no token and no page."""
     passes = []
     forward = llama.model.forward
 
@@ -123,7 +123,7 @@ def test_padding_goes_nowhere(make_bench, llama, monkeypatch):
         return forward(**inputs)
 
     monkeypatch.setattr(llama.model, "forward", noted)
-    told = []
+    texts = []
     for pads in (False, True):
         passes.clear()
         bench = make_bench(replace(llama, pads_rows=pads))
@@ -134,6 +134,6 @@ def test_padding_goes_nowhere(make_bench, llama, monkeypatch):
         bench.run()
         keys = bench.engine._kv.keys[0]
         assert not keys[0].any(), "the pad page stays clear"
-        told.append([bench.text(f"s{index}") for index in range(3)])
+        texts.append([bench.text(f"s{index}") for index in range(3)])
         assert any(rows > 32 and rows % 8 for rows in passes) != pads
-    assert told[0] == told[1]
+    assert texts[0] == texts[1]

@@ -34,7 +34,7 @@ ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 SHORT = torch.bfloat16 if ON_GPU else torch.float16
 SLOW = () if ON_GPU else pytest.mark.deep
-"""Of cases that only take their time in Triton's interpreter."""
+"""Reason to skip cases that only take long in Triton's interpreter."""
 ODD = (6, 2, 48, torch.float32)
 SHAPES = [
     ODD,
@@ -45,7 +45,7 @@ SHAPES = [
 
 
 def expected(query, keys, values, table, positions):
-    """Rows of one sequence at these positions."""
+    """Return the rows of one sequence at these positions."""
     tokens = int(positions[-1]) + 1
     group = query.shape[1] // keys.shape[2]
     k, v = (

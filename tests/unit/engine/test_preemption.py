@@ -1,4 +1,4 @@
-"""Who is preempted when the cache is full, and that it costs nobody anything but time."""
+"""Victims of preemption when the cache is full, which lose nothing but time."""
 
 from itertools import product
 
@@ -21,7 +21,7 @@ def prompt(seed, length):
 
 
 def preempted_by_client(bench, monkeypatch):
-    """Clients in the order in which their sequences are preempted."""
+    """Return the clients in the order in which their sequences are preempted."""
     victims = []
     preempt = type(bench.engine.batcher).preempt
 
@@ -35,7 +35,7 @@ def preempted_by_client(bench, monkeypatch):
 
 @pytest.mark.parametrize("make", [Vtc, Drr, lambda: Dlpm(DlpmOptions(quantum=100))])
 def test_fair_takes_from_the_client_that_has_had_most(make, make_bench, monkeypatch):
-    """The flooder's calls were first; the other's, admitted last, is left alone."""
+    """The flooder's calls are preempted, although the other's was admitted last."""
     scheduler = make()
     bench = make_bench(scheduler=scheduler, kv_tokens=20 * 16, spare_share=0.0)
     victims = preempted_by_client(bench, monkeypatch)
@@ -76,7 +76,7 @@ def test_without_preemption_the_whole_output_is_reserved(make_bench):
 
 @pytest.mark.parametrize("weigh", ["prompt", "output"])
 def test_a_preempted_call_is_charged_once(weigh, make_bench):
-    """Its client's counter ends where it ends with room for all."""
+    """A preemption does not change the final counter of its client."""
     weights = {"wp": 1.0, "wq": 0.0} if weigh == "prompt" else {"wp": 0.0, "wq": 1.0}
     ends = []
     for kv_tokens in (8 * 16, 100 * 16):
@@ -148,7 +148,7 @@ EVERY += product(LOCAL_SCHEDULERS, ["fair"], [True, False])
     [pytest.param(*case, marks=() if case in QUICK else pytest.mark.deep) for case in EVERY],
 )
 def test_random_operations(name, preemption, make_bench, seed):
-    """No page leaks, everything ends, whoever schedules."""
+    """No page leaks and every sequence ends, with each scheduler."""
     random = np.random.default_rng(seed)
     bench = make_bench(
         scheduler=LOCAL_SCHEDULERS[name](),

@@ -1,4 +1,4 @@
-"""The sampler against a plain re-statement in numpy, and what one sequence must not see of others."""
+"""The sampler against a plain version in numpy, and the independence of sequences in a batch."""
 
 from collections import Counter
 
@@ -26,7 +26,7 @@ def draws(count, logits, **params):
 
 
 def distribution(logits, params, output):
-    """What the next token is drawn from; one token has it all where the choice is greedy."""
+    """Return the distribution of the next token; all of it is on one token if the choice is greedy."""
     logits = np.array(logits, dtype=np.float64)
     for token, bias in params.logit_bias.items():
         logits[token] += bias
@@ -255,7 +255,7 @@ def test_the_host_reads_from_the_device_once(monkeypatch):
 
 
 class Almost:
-    """The largest number that a generator gives."""
+    """A generator that returns the largest number below 1."""
 
     def random(self):
         return 1 - 2**-53
@@ -288,10 +288,10 @@ def test_half_precision_logits(dtype):
         make_sequence(output=[0], temperature=0, presence_penalty=0.126),
         make_sequence(temperature=0.01, logprobs=1),
     ]
-    told = sampler.sample(rows.clone(), batch).read()
-    assert [each.token_id for each in told] == [0, 1, 0]
+    sampled = sampler.sample(rows.clone(), batch).read()
+    assert [each.token_id for each in sampled] == [0, 1, 0]
     expected = torch.log_softmax(rows[2].float(), dim=-1)[0].item()
-    assert told[2].logprobs.logprob == pytest.approx(expected)
+    assert sampled[2].logprobs.logprob == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Cuts and draws on weights: what stays, and that no weight of zero is ever drawn."""
+"""Cuts and draws on weights: kept tokens, and no draw of a weight of zero."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What the plug-in for vLLM reads: its settings, and whose a request is. Needs no vLLM."""
+"""Settings of the plug-in for vLLM, and the client of a request. Needs no vLLM."""
 
 import json
 import logging
@@ -215,6 +215,6 @@ def test_nothing_that_a_caller_writes_ends_a_scheduler(written, name):
         scheduler.finish(call_id)
 
 
-def test_another_vllm_is_told_apart():
+def test_another_vllm_is_recognised():
     with pytest.raises(RuntimeError, match=r"0\.32, 0\.33.*lacks _free_request"):
         check_surface(SimpleNamespace(kv_cache_manager=None))

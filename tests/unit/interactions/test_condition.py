@@ -64,8 +64,8 @@ def test_operations(output, op, value, expected):
 def test_every_operation_can_be_true_and_false():
     values = {"any": "x", "text": "x", "none": None, "number": 1.0}
     for op, (kind_of_value, _) in OPS.items():
-        told = {holds(output, op, values[kind_of_value]) for output in ("x", "", "0", "2")}
-        assert told == {True, False}, op
+        results = {holds(output, op, values[kind_of_value]) for output in ("x", "", "0", "2")}
+        assert results == {True, False}, op
 
 
 REPORT = json.dumps(

@@ -17,7 +17,7 @@ def answer(content="Here.", **more):
 
 
 def continues(messages, asked, said):
-    """Whether a call with these messages continues one that asked and got an answer."""
+    """Return whether a call with these messages continues one with that prompt and answer."""
     (key, *_) = Conversation(asked).answered([said])
     return key in Conversation(messages).history
 
@@ -103,7 +103,7 @@ def test_results_of_tools_name_who_asked():
     keys = Conversation([USER]).answered([said])
     results = [{"role": "tool", "tool_call_id": f"call_{n}", "content": "x"} for n in (1, 2)]
     assert Conversation([said, *results]).tool_results == keys[1:]
-    # Those before the last answer were for somebody else.
+    # Those before the last answer belong to another agent.
     assert Conversation([said, *results, answer(), USER]).tool_results == ()
     assert Conversation(results).tool_results == keys[1:], "the history may be shortened"
 

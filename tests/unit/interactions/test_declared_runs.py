@@ -136,7 +136,7 @@ def test_live_calls_end_first_and_change_nothing(outcome, final):
 
 
 @given(st.integers(0, 2**32), st.integers(0, 30))
-def test_a_run_that_is_restored_goes_on_as_if_nothing_had_been(seed, calls):
+def test_a_run_that_is_restored_continues_as_before(seed, calls):
     """Stages, parents, tokens and the calls that come next, against the tracker that never stopped."""
     rng = random.Random(seed)
     plain, taken, ended = opened(), Tracker(), []
@@ -208,7 +208,7 @@ def test_an_ordinary_run_that_is_restored_idles_to_its_end():
 # --- the call's own fields ------------------------------------------------------------------------
 
 
-def test_a_call_goes_through_json_and_an_older_one_comes_back():
+def test_a_call_goes_through_json_and_an_older_one_is_read():
     call = make_call("a", declared=True, declared_output_tokens=7, remaining_tokens=2.5)
     plain = json.loads(json.dumps(call_to_plain(call)))
     back = call_from_plain(plain)

@@ -13,7 +13,7 @@ def app(tokens=100.0, calls=5.0, **more):
 
 
 def first_mortal(rule, profile, tokens_of_call=0):
-    """The call of a run that is the first, after its first one, to be no longer immune."""
+    """Return the first call of a run, after its first one, that is no longer immune."""
     calls = range(1, 1_000_000)
     return next(n for n in calls if not rule.holds(n, n * tokens_of_call, profile, CONTEXT))
 

@@ -26,7 +26,7 @@ def result(tool, text="done"):
 
 @dataclass
 class Traffic:
-    """Calls begin with messages and end with an answer, and are told by their names."""
+    """Calls that begin with messages and end with an answer, identified by their names."""
 
     tracker: Tracker = field(default_factory=Tracker)
     stages: dict = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Traffic:
     def end(self, name, answer=None, outcome="completed"):
         call, conversation = self.live.pop(name)
         answers = conversation.answered([answer or said(f"answer of {name}")])
-        self.tracker.finish(call, outcome, 1, PROFILE, 0.0, answers=answers)
+        self.tracker.finish(call, outcome, 1, PROFILE, 0.0, continuation_keys=answers)
 
     def call(self, name, *messages, answer=None):
         self.begin(name, *messages)
@@ -59,7 +59,7 @@ def traffic():
 
 
 def test_two_agents_side_by_side_are_two_chains(traffic):
-    """They take their turns at the same time; by time alone each would follow the other."""
+    """They alternate; by time alone each would follow the other."""
     histories = {agent: [user(f"task of {agent}")] for agent in "ab"}
     for agent in "ab":
         traffic.begin(f"{agent}1", *histories[agent])
@@ -99,8 +99,8 @@ def test_sub_agents_lie_between_the_question_and_its_answer(traffic):
     assert traffic.stages["boss 2"] == 4
 
 
-def test_the_boss_does_not_wait_for_whom_it_did_not_send(traffic):
-    """A sub-agent that still runs comes before nothing; another agent's work is its own."""
+def test_the_boss_waits_only_for_its_own_agents(traffic):
+    """A running sub-agent is no parent, and another agent's work is its own."""
     asks = said(None, "t1")
     traffic.begin("boss", user("task"))
     traffic.begin("other", user("something else"))
@@ -109,7 +109,7 @@ def test_the_boss_does_not_wait_for_whom_it_did_not_send(traffic):
     traffic.begin("slow", user("sub-task"))
     traffic.call("other 2", user("something else"), said("answer of other"), user("more"))
     traffic.call("boss 2", user("task"), asks, result("t1"))
-    assert traffic.parents["slow"] == {"boss", "other"}, "time alone cannot tell whose it is"
+    assert traffic.parents["slow"] == {"boss", "other"}, "time alone cannot decide"
     assert traffic.parents["other 2"] == {"other"}
     assert traffic.parents["boss 2"] == {"boss"}
 
@@ -136,7 +136,7 @@ def test_a_conversation_may_branch_and_be_tried_again(traffic):
         traffic.end(name)
     traffic.call("z", *opening, user("z"))
     assert traffic.parents["x"] == traffic.parents["y"] == {"root"}
-    # Both attempts had ended: the third knows of them, as far as one can tell.
+    # Both attempts had ended: the third follows them, as far as can be inferred.
     assert traffic.parents["z"] == {"x", "y"}
 
 

@@ -1,4 +1,4 @@
-"""How runs end: by their client, by a declared sink, or by nobody; and how late calls reopen them."""
+"""Ends of runs: by their client, by a declared sink, or by idling; and late calls that reopen them."""
 
 import json
 
@@ -40,12 +40,12 @@ class Life:
         return self.tracker.expire(profile_of, now_s)
 
 
-def told(end):
+def summary(end):
     return end.state, end.cause, end.wasted_tokens
 
 
 @pytest.mark.parametrize(
-    ("outcome", "asks", "expected"),
+    ("outcome", "requested_tools", "expected"),
     [
         ("completed", False, ("complete", "", 0)),
         ("completed", True, ("expired", "expired", 10)),
@@ -54,34 +54,34 @@ def told(end):
         ("cancelled", False, ("aborted", "cancelled", 10)),
     ],
 )
-def test_a_run_that_idles_ends_as_its_last_call_did(outcome, asks, expected):
+def test_a_run_that_idles_ends_as_its_last_call_did(outcome, requested_tools, expected):
     life = Life()
-    assert life.call(outcome=outcome, asks=asks) is None
+    assert life.call(outcome=outcome, requested_tools=requested_tools) is None
     assert life.expire(IDLE_S - 0.1) == []
     (end,) = life.expire(IDLE_S)
-    assert told(end) == expected
+    assert summary(end) == expected
     assert life.expire(10 * IDLE_S) == []
 
 
 def test_results_of_tools_that_came_are_not_missing():
     life = Life()
-    life.call("a", asks=True)
+    life.call("a", requested_tools=True)
     life.call("b")
-    assert told(life.expire(IDLE_S)[0]) == ("complete", "", 0)
+    assert summary(life.expire(IDLE_S)[0]) == ("complete", "", 0)
 
 
 def test_a_run_that_was_throttled_and_idles_is_aborted():
     life = Life()
     life.call("a")
     assert life.tracker.refuse(make_call("b", run="R"), 0.0)
-    assert told(life.expire(IDLE_S)[0]) == ("aborted", "throttled", 10)
+    assert summary(life.expire(IDLE_S)[0]) == ("aborted", "throttled", 10)
 
 
 def test_an_empty_run_expires():
     life = Life()
     life.tracker.open("R", OWNER, 0.0)
     assert life.expire(0.0) == []
-    assert told(life.expire(IDLE_S)[0]) == ("expired", "expired", 0)
+    assert summary(life.expire(IDLE_S)[0]) == ("expired", "expired", 0)
 
 
 def test_a_declared_sink_completes_a_run_and_is_missed():
@@ -91,9 +91,9 @@ def test_a_declared_sink_completes_a_run_and_is_missed():
         life.tracker.open("R", (call.tenant, call.app, call.user), 0.0, sink="last")
         life.call("a")
         if reached:
-            assert told(life.call("last")) == ("complete", "", 0)
+            assert summary(life.call("last")) == ("complete", "", 0)
         else:
-            assert told(life.expire(IDLE_S)[0]) == ("expired", "expired", 10)
+            assert summary(life.expire(IDLE_S)[0]) == ("expired", "expired", 10)
         assert len(life.tracker) == 0
 
 
@@ -174,7 +174,7 @@ LIMITS = TrackerLimits(live_runs=16, tenant_share=1 / 4, user_share=1 / 8)
 
 
 def opened(tracker, number, tenant="t", user="u", now_s=0.0):
-    """How many of so many runs could be opened, and why not more."""
+    """Return how many of this many runs could be opened, and the reason of the first rejection."""
     for done in range(number):
         try:
             tracker.open(f"{tenant}-{user}-{len(tracker)}-{done}", (tenant, "app", user), now_s)
@@ -183,7 +183,7 @@ def opened(tracker, number, tenant="t", user="u", now_s=0.0):
     return number, None
 
 
-def test_nobody_fills_the_table_of_runs_for_others():
+def test_no_tenant_fills_the_table_of_runs_for_others():
     tracker = Tracker(LIMITS)
     assert opened(tracker, 9) == (2, errors.OpenInteractionsError)
     assert opened(tracker, 9, user="v") == (2, errors.OpenInteractionsError)

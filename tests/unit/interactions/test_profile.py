@@ -107,7 +107,7 @@ def test_naming_agents_changes_no_weight():
     assert [typical(FULL, n) for n in range(1, 5)] == [typical(plain, n) for n in range(1, 5)]
 
 
-def test_a_stage_that_nobody_saw_weighs_no_more_than_is_believed():
+def test_an_unobserved_stage_weighs_no_more_than_is_believed():
     typical = SliceWeights(1, 2, 1).typical_call
     assert typical(FULL, 1) == 100 + 2 * 10 + 20, "it was seen"
     assert typical(FULL, 2) == 500.0, "1050 declared"

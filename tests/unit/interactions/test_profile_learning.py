@@ -233,7 +233,7 @@ def replace_tokens(call, input_tokens, system_tokens):
     ],
 )
 def test_whatever_is_declared_can_be_learned_from(declared):
-    """What is declared is scaled by what is seen: it must stay a profile."""
+    """The declaration is scaled by the observations: it must stay a profile."""
     held = learned(seen(calls(20, 2000)), declared=AppProfile(declared))
     assert held.profile.believed_tokens == 4800.0
     assert held.profile.stages[0].total_tokens <= 2200.001
@@ -241,7 +241,7 @@ def test_whatever_is_declared_can_be_learned_from(declared):
     assert sizes(learned(everything, declared=AppProfile(declared), previous=held))[0] == 2200
 
 
-def test_agents_are_told_apart_only_as_they_were_seen():
+def test_agents_have_figures_only_as_they_were_seen():
     named = [call._replace(agent="x") for call in calls(30, 500)]
     profile = learned(seen(named, calls(30, 100))).profile
     assert profile.expected_output(1, "x") == 50

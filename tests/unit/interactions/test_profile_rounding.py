@@ -1,4 +1,4 @@
-"""Whether an app has used as much as its declaration, scaled to that, is no matter of rounding."""
+"""An app's use of its whole declaration, scaled to the use, does not depend on rounding."""
 
 import pytest
 

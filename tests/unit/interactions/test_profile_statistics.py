@@ -1,4 +1,4 @@
-"""What calls have used, against the same figures made by plain Python, one call at a time."""
+"""The figures of calls, against the same figures made by plain Python, one call at a time."""
 
 import random
 
@@ -27,7 +27,7 @@ def seen(tokens, *, stage=1, agent=None, age_s=0.0, system=0, output=1):
 
 
 def quantile(values, weights, share):
-    """The smallest value up to which there is such a share of the weight."""
+    """Return the smallest value up to which this share of the weight lies."""
     total, so_far = sum(weights), 0.0
     for value, weight in sorted(zip(values, weights, strict=True)):
         so_far += weight
@@ -138,7 +138,7 @@ def test_stages_past_the_last_count_as_it():
     assert found.stages[0].calls == 20
 
 
-def test_agents_are_told_apart_by_the_output_of_their_calls():
+def test_agents_differ_by_the_output_of_their_calls():
     calls = [seen(100, agent="short", output=5)] * 4 + [seen(100, agent="long", output=500)] * 3
     calls += [seen(100, agent="rare", output=9)] * 2 + [seen(100, output=7)]
     agents = figures(calls).agents
@@ -180,11 +180,11 @@ def survival(runs, weights):
 
 
 def test_the_lengths_of_a_table_that_was_made_by_hand():
-    """Ten runs: ended after 1 (twice), 3 and 5 calls (twice); five are under way."""
+    """Ten runs: ended after 1 (twice), 3 and 5 calls (twice); five are active."""
     runs = [run(1), run(1), run(3), run(5), run(5)]
     runs += [run(2, ended=False), run(3, ended=False), run(4, ended=False)]
     runs += [run(6, ended=False), run(6, ended=False)]
-    # reached 1: 10, 2 end, 0.8 go on; reached 3: 7, 1 ends, 0.8 * 6/7; reached 5: 4, 2 end
+    # reached 1: 10, 2 end, 0.8 remain; reached 3: 7, 1 ends, 0.8 * 6/7; reached 5: 4, 2 end
     shares = {1: 0.2, 3: 0.8 / 7, 5: 0.8 * 6 / 7 / 2}
     assert survival(runs, [1.0] * 10) == pytest.approx(shares)
     spread = figures(runs=runs).calls_per_interaction
@@ -215,8 +215,8 @@ def test_lengths_are_those_of_the_slow_way(number):
     assert found.interactions == sum(each.ended for each in runs)
 
 
-def test_runs_under_way_are_known_to_be_longer():
-    """The short ones end first: alone they would say 1."""
+def test_active_runs_count_as_longer():
+    """The short ones end first: alone they would give 1."""
     ended, open_ones = [run(1)] * 5 + [run(20)], [run(15, ended=False)] * 5
     assert figures(runs=ended).calls_per_interaction.expected < 6
     assert figures(runs=ended + open_ones).calls_per_interaction.expected > 10

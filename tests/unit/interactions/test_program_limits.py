@@ -43,7 +43,7 @@ def test_100_000_nodes_are_refused_unread():
 
 
 class Unsearched(str):
-    """A text whose length alone is looked at."""
+    """A text of which only the length is read."""
 
     __slots__ = ()
 

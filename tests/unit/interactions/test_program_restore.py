@@ -1,4 +1,4 @@
-"""A run of a program that is saved and restored: what is kept, what runs again, what is refused."""
+"""Saved and restored runs of programs: kept state, repeated tasks, and rejected states."""
 
 import json
 
@@ -98,10 +98,10 @@ def test_changes_are_what_changed():
     run.start()
     run.changes()
     run.succeeded("plan", "P")
-    told = run.changes()
-    assert list(told["nodes"]) == ["plan", "left", "right"]
-    assert list(told["tasks"]) == ["plan", "left", "right"]
-    assert told["tasks"]["plan"] == {
+    changes = run.changes()
+    assert list(changes["nodes"]) == ["plan", "left", "right"]
+    assert list(changes["tasks"]) == ["plan", "left", "right"]
+    assert changes["tasks"]["plan"] == {
         "node": "plan",
         "index": None,
         "state": "done",

@@ -64,7 +64,7 @@ def test_a_recorded_run_is_a_program(name):
 
 
 def drive(program, calls, durations):
-    """When each call begins, if each runs for its duration, its gap after those it waits for."""
+    """Return each call's begin, if it runs for its duration, its gap after its dependencies."""
     run = ProgramRun(program)
     begins, running = {}, []
 

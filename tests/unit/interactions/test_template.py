@@ -1,4 +1,4 @@
-"""Placeholders: what they read, what is refused, what they cost, and that nothing is injected."""
+"""Placeholders: their values, their errors, their cost, and that nothing is injected."""
 
 import json
 
@@ -174,7 +174,7 @@ def test_the_size_is_bounded_in_bytes():
 
 
 def test_a_text_too_large_is_refused_before_it_is_built():
-    huge = Output(("x",) * 300, 10**9, mapped=True)  # it would fit, but its size says otherwise
+    huge = Output(("x",) * 300, 10**9, mapped=True)  # it would fit, but its declared size does not
     with pytest.raises(TemplateError, match="has 1000000000 bytes"):
         render("{{huge.output}}", outputs={"huge": huge})
 

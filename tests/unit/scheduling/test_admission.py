@@ -1,4 +1,4 @@
-"""Contract limits inside the dispatcher: what they refuse, what they leave alone, what comes back."""
+"""Contract limits inside the dispatcher: rejections, exceptions, and refunds."""
 
 import json
 
@@ -23,7 +23,7 @@ DAY = {"budget_duration": "1d"}
 
 
 class Gate:
-    """A dispatcher with one roomy worker, and calls of 32 prompt and 8 output tokens."""
+    """A dispatcher with one large worker, and calls of 32 prompt and 8 output tokens."""
 
     def __init__(self, system="fairserve", **options):
         self.dispatcher = Dispatcher(SYSTEMS[system], admission=AdmissionOptions(**options))
@@ -37,7 +37,7 @@ class Gate:
         self.handle(ev.ContractChanged(scope, "t", app, user, quota, models))
 
     def arrive(self, call_id, **more):
-        """The refusal's reason, or "" for a call that came in."""
+        """Return the rejection's reason, or "" for an accepted call."""
         call = make_call(call_id, **more)
         commands = self.handle(ev.CallArrived(call, AT + self.now_s, PRICE))
         refused = [each for each in commands if isinstance(each, ev.Refuse)]
@@ -59,8 +59,8 @@ def test_each_scope_refuses_by_its_own_limit(gate):
     gate.contract("tenant", Quota(rpm_limit=6))
     gate.contract("app", Quota(rpm_limit=4), app="app")
     gate.contract("app_user", Quota(rpm_limit=2), app="app")
-    told = [gate.arrive(f"a{n}", user="ann") for n in range(3)]
-    assert told == ["", "", "contract_rpm"]
+    reasons = [gate.arrive(f"a{n}", user="ann") for n in range(3)]
+    assert reasons == ["", "", "contract_rpm"]
     assert [gate.arrive(f"b{n}", user="bob") for n in range(2)] == ["", ""]
     assert gate.arrive("c", user="cid") == "contract_rpm", "the app has had four"
     assert [gate.arrive(f"d{n}", app="other") for n in range(3)] == ["", "", "contract_rpm"]
@@ -69,8 +69,8 @@ def test_each_scope_refuses_by_its_own_limit(gate):
 def test_a_users_own_limit_replaces_that_of_its_app_and_counts_in_all_apps(gate):
     gate.contract("app_user", Quota(rpm_limit=1, max_parallel_requests=3), app="app")
     gate.contract("user", Quota(rpm_limit=3), user="vip")
-    told = [gate.arrive(f"a{n}", user="vip") for n in range(2)]
-    assert told == ["", ""]
+    reasons = [gate.arrive(f"a{n}", user="vip") for n in range(2)]
+    assert reasons == ["", ""]
     assert gate.arrive("b", user="vip", app="other") == ""
     assert gate.arrive("c", user="vip", app="other") == "contract_rpm"
     assert gate.arrive("d", user="u") == ""
@@ -108,7 +108,7 @@ def test_what_the_throttle_refuses_holds_nothing():
     assert gate.use().budget.held == 32_000 + 16_000
 
 
-def test_a_run_under_way_passes_rates_unless_they_are_to_cut_it():
+def test_an_active_run_passes_rates_unless_they_cut_runs():
     for cuts, expected in ((False, ""), (True, "contract_rpm")):
         gate = Gate(rates_cut_runs=cuts)
         gate.contract("app_user", Quota(rpm_limit=1), app="app")
@@ -119,8 +119,8 @@ def test_a_run_under_way_passes_rates_unless_they_are_to_cut_it():
 
 def test_parallel_calls_are_bounded_in_a_run_too_and_free_with_their_ends(gate):
     gate.contract("app", Quota(max_parallel_requests=2), app="app")
-    told = [gate.arrive(f"c{n}", run="R") for n in range(3)]
-    assert told == ["", "", "contract_parallel"]
+    reasons = [gate.arrive(f"c{n}", run="R") for n in range(3)]
+    assert reasons == ["", "", "contract_parallel"]
     gate.end("c0")
     assert gate.arrive("c3", run="R") == ""
     gate.handle(ev.CancelRequested("c1"))
@@ -138,7 +138,7 @@ def test_parallel_calls_are_bounded_in_a_run_too_and_free_with_their_ends(gate):
         ("expired", True, 0, 0),
     ],
 )
-def test_what_a_call_used_is_settled_and_what_failed_is_given_back(
+def test_what_a_call_used_is_settled_and_a_failed_call_is_released(
     gate, outcome, charged, spent, requests
 ):
     gate.contract("app", Quota(rpm_limit=9, tpm_limit=900, max_budget=10**6, **DAY), app="app")
@@ -152,7 +152,7 @@ def test_what_a_call_used_is_settled_and_what_failed_is_given_back(
     assert use.tokens.used == (36 if spent else 0)
 
 
-def test_a_budget_that_comes_later_counts_calls_under_way_and_what_is_told(gate):
+def test_a_budget_that_comes_later_counts_calls_in_progress_and_reported_spending(gate):
     gate.arrive("c")
     gate.contract("app", Quota(max_budget=10**6, **DAY), app="app")
     gate.end("c")
@@ -164,14 +164,14 @@ def test_a_budget_that_comes_later_counts_calls_under_way_and_what_is_told(gate)
     gate.contract("app", Quota(max_budget=2 * 10**6, **DAY), app="app")
     assert gate.use().budget.spent == 50_000, "the same days go on"
     gate.contract("app", Quota(max_budget=2 * 10**6, budget_duration="1mo"), app="app")
-    assert gate.use().budget.spent == 0, "what was spent in the month is told anew"
+    assert gate.use().budget.spent == 0, "the ledger reports the spending of the month again"
     gate.handle(ev.BudgetSpent(("t", "app", ""), 7, AT + 10))
     gate.contract("app", app="app")
     gate.contract("app", Quota(max_budget=10**6, budget_duration="1mo"), app="app")
     assert gate.use().budget.spent == 0, "and after a time without a budget"
 
 
-def test_what_is_told_counts_for_the_scope_that_it_is_told_of(gate):
+def test_reported_spending_counts_for_its_scope(gate):
     for scope, app in (("tenant", ""), ("app", "app"), ("app_user", "app")):
         gate.contract(scope, Quota(max_budget=10**6, **DAY), app=app)
     gate.handle(ev.BudgetSpent(("t", "app", "u"), 5, AT + 10, scope="app_user"))
@@ -193,10 +193,10 @@ def test_limits_that_are_off_count_and_refuse_nothing():
     gate = Gate(contracts=False)
     gate.contract("app_user", Quota(rpm_limit=1, max_budget=1, **DAY), app="app")
     assert [gate.arrive(f"c{n}") for n in range(3)] == ["", "", ""]
-    assert gate.use().requests is None, "headers tell of no limit that does not bind"
+    assert gate.use().requests is None, "headers show no limit that does not bind"
 
 
-def test_a_call_that_no_minute_allows_is_told_so_at_once(gate):
+def test_a_call_that_no_minute_allows_is_rejected_at_once(gate):
     gate.contract("app", Quota(tpm_limit=39), app="app")
     assert gate.arrive("c") == "contract_call_too_large"
     gate.contract("app", Quota(tpm_limit=40), app="app")

@@ -1,8 +1,9 @@
-"""Workers that tell of their caches, through the dispatcher: where calls go, and what is foreseen."""
+"""Workers that publish their caches, through the dispatcher: placement and predicted hits."""
 
 import json
 
 import pytest
+from prefix_trees import blocks_of
 from virtual_cluster import VirtualCluster, make_call, prompt
 
 from fairserve.interactions.call import TokenUsage
@@ -15,8 +16,8 @@ BLOCK = 16
 DOCUMENT = prompt((1, 640))
 
 
-class Told:
-    """A dispatcher with two workers that tell everything, and one call after the other."""
+class Published:
+    """A dispatcher with two workers that publish everything, and one call after the other."""
 
     def __init__(self, system="fairserve"):
         self.dispatcher = Dispatcher(SYSTEMS[system], seed=7)
@@ -48,106 +49,106 @@ class Told:
 
 @pytest.mark.parametrize("system", ["fairserve", "d2lpm", "cache-aware", "central-dlpm"])
 def test_a_call_goes_to_the_worker_that_really_has_its_prefix(system):
-    told = Told(system)
-    keys = told.keys(DOCUMENT)
-    name, first, _ = told.call(DOCUMENT)
+    world = Published(system)
+    keys = world.keys(DOCUMENT)
+    name, first, _ = world.call(DOCUMENT)
     other = "w1" if first == "w0" else "w0"
-    told.handle(ev.WorkerCached(first, None, keys))
-    told.end(name)
-    name, worker, cached = told.call(DOCUMENT)
+    world.handle(ev.WorkerCached(first, None, keys))
+    world.end(name)
+    name, worker, cached = world.call(DOCUMENT)
     assert (worker, cached) == (first, 639)
-    told.end(name)
-    told.handle(ev.WorkerEvicted(first, keys[::-1]))
-    told.handle(ev.WorkerCached(other, None, keys[:30]))
-    told.wait(LATE_S)
-    name, worker, cached = told.call(DOCUMENT)
+    world.end(name)
+    world.handle(ev.WorkerEvicted(first, keys[::-1]))
+    world.handle(ev.WorkerCached(other, None, keys[:30]))
+    world.wait(LATE_S)
+    name, worker, cached = world.call(DOCUMENT)
     assert (worker, cached) == (other, 30 * BLOCK)
 
 
 def test_what_a_worker_computed_of_itself_is_known():
-    """Its outputs: the next turn of a conversation begins with them."""
-    told = Told()
-    keys = told.keys(prompt((1, 640), (2, 64)))
-    name, worker, _ = told.call(DOCUMENT)
-    told.handle(ev.WorkerCached(worker, None, keys[:40]))
-    told.handle(ev.WorkerCached(worker, keys[39], keys[40:]))
-    told.end(name)
-    _, again, cached = told.call(prompt((1, 640), (2, 64), (3, 30)))
+    """Its outputs count: the next turn of a conversation begins with them."""
+    world = Published()
+    keys = world.keys(prompt((1, 640), (2, 64)))
+    name, worker, _ = world.call(DOCUMENT)
+    world.handle(ev.WorkerCached(worker, None, keys[:40]))
+    world.handle(ev.WorkerCached(worker, keys[39], keys[40:]))
+    world.end(name)
+    _, again, cached = world.call(prompt((1, 640), (2, 64), (3, 30)))
     assert (again, cached) == (worker, 704)
 
 
 def test_a_cancelled_call_leaves_no_belief_behind():
-    told = Told()
-    name, worker, _ = told.call(DOCUMENT)
-    told.end(name, "cancelled")
-    tree = told.dispatcher.first.locality.tree
-    told.wait(LATE_S / 2)
-    assert tree.blocks_of(worker) == 40
-    told.wait(LATE_S / 2)
-    assert tree.blocks_of(worker) == 0
+    world = Published()
+    name, worker, _ = world.call(DOCUMENT)
+    world.end(name, "cancelled")
+    tree = world.dispatcher.first.locality.tree
+    world.wait(LATE_S / 2)
+    assert blocks_of(tree, worker) == 40
+    world.wait(LATE_S / 2)
+    assert blocks_of(tree, worker) == 0
 
 
 def test_a_returned_call_does_not_count_for_its_first_worker():
-    told = Told()
-    name, first, _ = told.call(DOCUMENT)
-    (admitted,) = told.handle(ev.CallReturned(name))
+    world = Published()
+    name, first, _ = world.call(DOCUMENT)
+    (admitted,) = world.handle(ev.CallReturned(name))
     assert admitted.worker_id != first
-    told.wait(LATE_S)
-    tree = told.dispatcher.first.locality.tree
-    assert (tree.blocks_of(first), tree.blocks_of(admitted.worker_id)) == (0, 40)
+    world.wait(LATE_S)
+    tree = world.dispatcher.first.locality.tree
+    assert (blocks_of(tree, first), blocks_of(tree, admitted.worker_id)) == (0, 40)
 
 
 def test_a_worker_that_has_cleared_its_cache_holds_nothing():
-    told = Told()
-    name, worker, _ = told.call(DOCUMENT)
-    told.handle(ev.WorkerCached(worker, None, told.keys(DOCUMENT)))
-    told.end(name)
-    told.wait(LATE_S)
-    tree = told.dispatcher.first.locality.tree
-    assert tree.blocks_of(worker) == 40
-    told.handle(ev.WorkerCacheReset(worker, complete=True))
-    assert tree.blocks_of(worker) == 0
-    assert told.call(DOCUMENT)[2] == 0, "no cached token is foreseen"
+    world = Published()
+    name, worker, _ = world.call(DOCUMENT)
+    world.handle(ev.WorkerCached(worker, None, world.keys(DOCUMENT)))
+    world.end(name)
+    world.wait(LATE_S)
+    tree = world.dispatcher.first.locality.tree
+    assert blocks_of(tree, worker) == 40
+    world.handle(ev.WorkerCacheReset(worker, complete=True))
+    assert blocks_of(tree, worker) == 0
+    assert world.call(DOCUMENT)[2] == 0, "no cached token is foreseen"
 
 
 def test_a_lost_worker_begins_anew():
-    told = Told()
-    name, worker, _ = told.call(DOCUMENT)
-    told.handle(ev.WorkerCached(worker, None, told.keys(DOCUMENT)))
-    told.handle(ev.WorkerLost(worker))
-    told.handle(ev.WorkerEvicted(worker, told.keys(DOCUMENT)))  # late
-    told.handle(ev.WorkerJoined(worker, 50_000))
-    assert told.dispatcher.first.locality.reports.complete(worker) is None
-    told.handle(ev.CallReturned(name))
-    tree = told.dispatcher.first.locality.tree
-    assert sum(map(tree.blocks_of, ("w0", "w1"))) == 40
-    told.handle(ev.WorkerDraining(worker))
-    told.handle(ev.WorkerCached(worker, None, (1, 2)))
-    assert tree.blocks_of(worker) == 2, "it may take calls again"
+    world = Published()
+    name, worker, _ = world.call(DOCUMENT)
+    world.handle(ev.WorkerCached(worker, None, world.keys(DOCUMENT)))
+    world.handle(ev.WorkerLost(worker))
+    world.handle(ev.WorkerEvicted(worker, world.keys(DOCUMENT)))  # late
+    world.handle(ev.WorkerJoined(worker, 50_000))
+    assert world.dispatcher.first.locality.reports.complete(worker) is None
+    world.handle(ev.CallReturned(name))
+    tree = world.dispatcher.first.locality.tree
+    assert sum(blocks_of(tree, name) for name in ("w0", "w1")) == 40
+    world.handle(ev.WorkerDraining(worker))
+    world.handle(ev.WorkerCached(worker, None, (1, 2)))
+    assert blocks_of(tree, worker) == 2, "it may take calls again"
 
 
 def test_the_system_changes_and_reports_go_on():
-    from fairserve.platform.control.switch import switch_system
+    from fairserve.scheduling.switch import switch_system
 
-    told = Told()
-    name, worker, _ = told.call(DOCUMENT)
-    told.handle(ev.WorkerCached(worker, None, told.keys(DOCUMENT)))
-    live = told.dispatcher._live[name]
+    world = Published()
+    name, worker, _ = world.call(DOCUMENT)
+    world.handle(ev.WorkerCached(worker, None, world.keys(DOCUMENT)))
+    live = world.dispatcher._live[name]
     switch_system(
-        told.dispatcher, SYSTEMS["d2lpm"], [(live.call, worker, TokenUsage())], 7, told.now_s
+        world.dispatcher, SYSTEMS["d2lpm"], [(live.call, worker, TokenUsage())], 7, world.now_s
     )
-    told.handle(ev.WorkerEvicted(worker, told.keys(DOCUMENT)))
-    tree = told.dispatcher.first.locality.tree
-    assert tree.blocks_of(worker) == 40, "the call is still there"
-    told.end(name)
-    told.wait(LATE_S)
-    assert tree.blocks_of(worker) == 0
+    world.handle(ev.WorkerEvicted(worker, world.keys(DOCUMENT)))
+    tree = world.dispatcher.first.locality.tree
+    assert blocks_of(tree, worker) == 40, "the call is still there"
+    world.end(name)
+    world.wait(LATE_S)
+    assert blocks_of(tree, worker) == 0
 
 
-def foreseen(tells, seed=0):
-    """Of the calls of a cluster whose workers evict: the share with the cached tokens as foreseen."""
+def foreseen(publishes, seed=0):
+    """Return the share of calls with cached tokens as predicted, with evicting workers."""
     cluster = VirtualCluster(
-        SYSTEMS["fairserve"], workers=2, kv_tokens=4000, tells=tells, evict_share=0.5
+        SYSTEMS["fairserve"], workers=2, kv_tokens=4000, publishes=publishes, evict_share=0.5
     )
     handle, seen = cluster.dispatcher.handle, {}
 
@@ -168,5 +169,5 @@ def foreseen(tells, seed=0):
 
 
 def test_more_is_foreseen_with_reports():
-    assert foreseen(tells=True) > 0.97
-    assert foreseen(tells=False) < 0.8
+    assert foreseen(publishes=True) > 0.97
+    assert foreseen(publishes=False) < 0.8

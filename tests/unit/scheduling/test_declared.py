@@ -1,4 +1,4 @@
-"""The dispatcher and the calls of programs: expected outputs, failed runs, runs that are taken back."""
+"""The dispatcher and the calls of programs: expected outputs, failed runs, restored runs."""
 
 import json
 
@@ -66,7 +66,7 @@ def test_a_run_that_failed(cancel):
     assert outcomes == ({"cancelled"} if cancel else {"completed"})
     over = cluster.interactions["R"]
     assert (over.state, over.cause, over.calls) == ("aborted", "failed", 4)
-    assert not cluster.dispatcher.first.feeder._under_way.interactions
+    assert not cluster.dispatcher.first.feeder._active_runs.interactions
 
 
 # --- taken back -----------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def test_a_run_that_failed(cancel):
 
 def under_way(cluster):
     return {
-        model: set(pool.feeder._under_way.interactions)
+        model: set(pool.feeder._active_runs.interactions)
         for model, pool in cluster.dispatcher.pools.items()
     }
 
@@ -83,7 +83,7 @@ def restore(cluster, *calls):
     cluster.event(ev.InteractionRestored(ev.RestoredRun("R", OWNER, calls, declared=True)))
 
 
-def test_a_run_taken_back_goes_on_where_it_was():
+def test_a_restored_run_continues_where_it_was():
     cluster = made()
     restore(cluster, *DONE)
     cluster.arrive(own("next", parents=("then",)))
@@ -118,7 +118,7 @@ def test_its_calls_have_priority_in_the_queues_of_all_models(when):
     assert under_way(cluster) == {"a": set(), "b": set()}
 
 
-def test_a_run_without_calls_is_not_under_way():
+def test_a_run_without_calls_is_not_active():
     cluster = made()
     restore(cluster)
     cluster.join("b0", 600, "b")
@@ -141,4 +141,4 @@ def test_a_snapshot_keeps_it():
     other.restore(state, 0.0)
     assert json.loads(json.dumps(other.snapshot(0.0))) == state
     assert other.tracker.get("R").declared
-    assert other.first.feeder._under_way.interactions == ["R"]
+    assert other.first.feeder._active_runs.interactions == ["R"]

@@ -39,7 +39,7 @@ def test_a_call_goes_through_and_completes_its_interaction():
     assert cluster.dispatcher.load()[0] == 0
 
 
-def test_a_flood_is_refused_under_overload_and_a_run_under_way_completes():
+def test_a_flood_is_rejected_under_overload_and_a_run_in_progress_completes():
     cluster = with_limits("fairserve")
     flood(cluster, calls=300)
     for step in range(4):  # a run of the same user, begun before the overload
@@ -160,7 +160,7 @@ def test_a_draining_worker_gets_nothing_new_and_finishes_what_it_has():
     assert len(cluster.ended) == 40
 
 
-def test_a_worker_that_is_taken_back_has_the_cache_and_the_calls_that_it_had():
+def test_an_undrained_worker_has_the_cache_and_the_calls_that_it_had():
     cluster = VirtualCluster(SYSTEMS["cache-aware"], workers=2, kv_tokens=400)
     pool = cluster.dispatcher.first
     document = prompt((1, 96))
@@ -183,7 +183,7 @@ def test_a_worker_that_is_taken_back_has_the_cache_and_the_calls_that_it_had():
     assert pool.worker_table.workers["w0"].demand_tokens < held
 
 
-def test_calls_that_wait_go_to_a_worker_that_is_taken_back():
+def test_waiting_calls_go_to_an_undrained_worker():
     cluster = VirtualCluster(SYSTEMS["fairserve"], workers=1)
     cluster.event(ev.WorkerDraining("w0"))
     cluster.arrive(make_call("a"))

@@ -1,4 +1,4 @@
-"""Full windows, and calls of runs under way that keep the worker which has their context."""
+"""Full windows, and calls of active runs that keep the worker which has their context."""
 
 import json
 
@@ -19,14 +19,14 @@ WINDOW = 500
 
 
 def call(name, *, user, run, context, prompt=416):
-    """``context`` numbers the conversation: prompts of the same one begin with the same 416 tokens."""
+    """Return a call; prompts with the same ``context`` number begin with the same 416 tokens."""
     tokens = np.arange(prompt, dtype=np.uint32) + 100_000 * context
     tokens[416:] += 1000 * (1 + sum(name.encode()))
     return Call(name, "t", "app", user, run, "m", prompt, 0, 64, token_ids=tokens)
 
 
 class Cluster:
-    """A dispatcher with one worker, told what to do."""
+    """A dispatcher with one worker, driven by events."""
 
     def __init__(self, **options):
         self.dispatcher = Dispatcher(FAIRSERVE.with_options(options))

@@ -18,7 +18,7 @@ RICH = frozenset({"rich"})
 
 
 class Mixed:
-    """``p`` is a plain worker, ``r`` a rich one; one call of 64 tokens fills the window of each."""
+    """A plain worker ``p`` and a rich one ``r``; one call of 64 tokens fills the window of each."""
 
     def __init__(self, system):
         self.dispatcher = Dispatcher(SYSTEMS[system].with_options({"feed_window": 0.05}), seed=7)
@@ -56,7 +56,7 @@ def test_a_call_goes_to_a_worker_that_can_serve_it(mixed):
     assert {mixed.where[f"rich-{number}"] for number in range(5)} == {"r"}
 
 
-def test_one_that_waits_for_its_kind_holds_up_nobody(mixed):
+def test_one_that_waits_for_its_kind_delays_no_other_call(mixed):
     mixed.event(ev.WorkerLost("r"))
     mixed.call("rich", RICH)
     mixed.call("other", user="v")

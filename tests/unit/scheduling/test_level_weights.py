@@ -38,7 +38,7 @@ def test_the_apps_of_one_user_divide_its_share():
     assert list(shares.values()) == pytest.approx([1 / 8, 3 / 8, 1 / 2])
 
 
-def test_nobody_is_entitled_to_nothing():
+def test_every_client_is_entitled_to_something():
     assert entitled_shares({}, lambda tenant: "tenant > user") == {}
 
 

@@ -20,7 +20,7 @@ PROMPTS = [prompt((seed, 48)) for seed in range(50)]
 
 
 class Service:
-    """A dispatcher with workers that end some of what they have at each step of a second."""
+    """A dispatcher with workers that end some of their calls at each step of a second."""
 
     def __init__(self, runs):
         self.runs = runs
@@ -32,9 +32,9 @@ class Service:
         )
         self.running, self.queued, self.ends, self.most_live = {}, set(), {}, 0
         for number in range(4):
-            self.tell(ev.WorkerJoined(f"w{number}", 200_000))
+            self.handle(ev.WorkerJoined(f"w{number}", 200_000))
 
-    def tell(self, event):
+    def handle(self, event):
         for command in self.dispatcher.handle(event, self.now_s):
             match command:
                 case ev.Admit():
@@ -52,10 +52,12 @@ class Service:
     def end(self, call_id, outcome="completed"):
         if self.running.pop(call_id, None):
             usage = TokenUsage(input_tokens=48, output_tokens=self.rng.randint(1, 8))
-            self.tell(ev.CallEnded(call_id, outcome, usage, asks=self.rng.random() < 0.1))
+            self.handle(
+                ev.CallEnded(call_id, outcome, usage, requested_tools=self.rng.random() < 0.1)
+            )
 
     def wave(self, name):
-        """All runs of a wave, side by side, each with its calls in an order of their own."""
+        """Run all runs of a wave side by side, each with its calls in an order of its own."""
         left = {f"{name}-{number}": CALLS for number in range(self.runs)}
         while left:
             self.now_s += 1
@@ -63,14 +65,14 @@ class Service:
                 self.step(run, left)
             for call_id in self.rng.sample(sorted(self.running), len(self.running) * 3 // 4):
                 self.end(call_id, self.rng.choice(["completed"] * 9 + ["failed"]))
-            self.tell(ev.Tick())
+            self.handle(ev.Tick())
             self.most_live = max(self.most_live, len(self.dispatcher.tracker))
         while self.running:
             for call_id in list(self.running):
                 self.end(call_id)
         for _ in range(20):
             self.now_s += 60
-            self.tell(ev.Tick())
+            self.handle(ev.Tick())
 
     def step(self, run, left):
         number = CALLS - left[run]
@@ -87,9 +89,9 @@ class Service:
             final=number == CALLS - 1 and fate < 0.5,
         )
         self.queued.add(call.call_id)
-        self.tell(ev.CallArrived(call))
+        self.handle(ev.CallArrived(call))
         if fate > 0.98:
-            self.tell(ev.CancelRequested(call.call_id, self.rng.choice(["cancelled", "expired"])))
+            self.handle(ev.CancelRequested(call.call_id, self.rng.choice(["cancelled", "expired"])))
         left[run] -= 1
         if not left[run]:
             del left[run]
@@ -98,13 +100,13 @@ class Service:
 
     def close(self, run, *, cancel):
         try:
-            self.tell(ev.InteractionClosed(run, cancel=cancel))
+            self.handle(ev.InteractionClosed(run, cancel=cancel))
         except errors.InteractionError:
             assert self.dispatcher.tracker.get(run) is None, "it has ended already"
 
 
 def held_by(root):
-    """The number of objects that can be reached from one; those of code do not count.
+    """Return the number of objects reachable from one; those of code do not count.
 
     All objects of the process would be others' too: a thread of an earlier test made hundreds.
     """

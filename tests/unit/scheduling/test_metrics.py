@@ -74,7 +74,7 @@ def test_rates_are_taken_while_all_are_active():
 
 
 def test_service_difference_of_an_unserved_backlog():
-    """One client gets 200 units per second, the other asks for the same and gets none."""
+    """One client gets 200 units per second, the other requests the same and gets none."""
     got = [call("a", t, t + 1.0, tokens=100, output=50) for t in range(120)]
     starved = [call("b", t, 200.0, tokens=100, output=50, first_token_s=199.0) for t in range(120)]
     figures = summarise(got + starved, [], windows=Windows(30, 30))["service_difference"]
@@ -171,5 +171,5 @@ def test_throttling_is_reported_where_a_group_is_abusive():
 
 def test_a_call_cancelled_before_it_started_was_delayed():
     late = call("a", 0, 5, tokens=0, output=0, outcome="cancelled", first_token_s=None)
-    turned_away = call("b", 0, 5, tokens=0, output=0, outcome="refused", first_token_s=None)
-    assert summarise([late, turned_away], [])["delayed_users_share"] == 0.5
+    rejected = call("b", 0, 5, tokens=0, output=0, outcome="refused", first_token_s=None)
+    assert summarise([late, rejected], [])["delayed_users_share"] == 0.5

@@ -6,17 +6,17 @@ import pytest
 from virtual_cluster import VirtualCluster, make_call, prompt
 
 from fairserve.interactions.profile import AppProfile, StageProfile
-from fairserve.platform.control.switch import switch_system
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatcher import Dispatcher
 from fairserve.scheduling.registry import SYSTEMS
+from fairserve.scheduling.switch import switch_system
 from fairserve.throttling.base import Limits
 
 PROFILE = AppProfile(stages=(StageProfile(32, 0, 8),), calls_per_interaction=1, idle_timeout_s=30.0)
 
 
 def two_models(system="fairserve", *, kv_tokens=600, **options):
-    """``a0`` and ``a1`` serve model a, ``b0`` serves b."""
+    """Return a cluster whose ``a0`` and ``a1`` serve model a, and ``b0`` model b."""
     cluster = VirtualCluster(SYSTEMS[system].with_options(options), workers=0)
     for worker in ("a0", "a1", "b0"):
         cluster.join(worker, kv_tokens, worker[0])
@@ -61,7 +61,7 @@ def test_the_full_queue_of_one_model_does_not_stop_another():
 
 
 def test_overload_is_of_one_model():
-    """The flooded model refuses by its limit, the other one nothing, though the window is common."""
+    """The flooded model rejects by its limit, the other nothing, though the window is common."""
     cluster = two_models(kv_tokens=300)
     cluster.event(ev.AppChanged("app", PROFILE, Limits(user_rpm=40)))
     flood(cluster, "a", "u", 100)
@@ -86,7 +86,7 @@ def test_a_limit_counts_the_calls_of_all_models():
 
 
 def test_a_run_spans_models():
-    """Its stages go on, and under way at one model it has priority in the queue of the other."""
+    """Its stages continue; active at one model it has priority in the queue of the other."""
     cluster = two_models()
     cluster.at(0.0, call_of("a", 0, run="R"))
     cluster.run(2.0)
@@ -99,7 +99,7 @@ def test_a_run_spans_models():
     waited = sum(at > cluster.started_s["b-u-100"] for at in cluster.started_s.values())
     assert waited > 30, "it stood behind its user's other calls"
     assert not any(
-        pool.feeder._under_way.interactions for pool in cluster.dispatcher.pools.values()
+        pool.feeder._active_runs.interactions for pool in cluster.dispatcher.pools.values()
     )
 
 
@@ -151,9 +151,9 @@ def test_without_the_other_model_both_get_half():
 
 
 def test_when_all_has_ended_the_counters_of_all_models_agree():
-    """What was reserved and not used is taken back everywhere, and what a lost worker did not do."""
+    """Unused reservations are released everywhere, and the charges of a lost worker refunded."""
     cluster = two_models()
-    for number in range(40):  # of one client: nobody is lifted
+    for number in range(40):  # of one client: no client is lifted
         cluster.at(0.02 * number, call_of("ab"[number % 3 == 0], number))
     cluster.run(0.2)
     cluster.lose("a1")

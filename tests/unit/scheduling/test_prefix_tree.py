@@ -1,10 +1,10 @@
-"""The prefix tree by examples: locks, news of blocks, followers, splits and bounds."""
+"""The prefix tree by examples: locks, block events, listeners, splits and bounds."""
 
 import random
 
 import numpy as np
 import pytest
-from prefix_trees import WORKERS, check_structure
+from prefix_trees import WORKERS, blocks_of, check_structure
 
 from fairserve.scheduling import block_map, segments
 from fairserve.scheduling.block_keys import BlockHasher
@@ -37,7 +37,7 @@ def test_a_path_that_is_used_in_part_is_used_in_part():
 
 
 def test_a_lock_is_of_what_the_worker_holds():
-    """Not of what another one holds below, which the worker may compute and lock later."""
+    """Blocks that another worker holds below are not locked; this one may lock them later."""
     tree = PrefixTree()
     tree.add_worker("w0", 3)
     tree.add_worker("w1", 9)
@@ -62,7 +62,7 @@ def test_news_of_a_block_in_the_middle_takes_what_is_below_it():
     assert tree.match([1, 2, 3, 4, 5], tree.mask(["w0"])) == (2, 1)
     assert tree.match([1, 2, 3, 4, 5], tree.mask(["w1"])) == (5, 2)
     assert tree.match([1, 2, 3, 6], -1) == (3, 2)
-    assert tree.blocks_of("w0") == 2
+    assert blocks_of(tree, "w0") == 2
     tree.evict([5, 4], "w1")
     assert len(tree) == 3
     check_structure(tree)
@@ -94,8 +94,8 @@ def test_blocks_are_stored_below_a_block():
     tree.insert_below(99, [8], "w0")
     tree.insert_below(2, [8], "nobody")
     assert tree.match([1, 2, 5, 6, 7], 1) == (5, 1)
-    assert tree.blocks_of("w0") == len(tree) == 7
-    assert tree.blocks_of("w1") == 0, "it has not got the block above"
+    assert blocks_of(tree, "w0") == len(tree) == 7
+    assert blocks_of(tree, "w1") == 0, "it has not got the block above"
     check_structure(tree)
 
 
@@ -107,40 +107,40 @@ def test_a_cleared_worker_keeps_its_number():
     slot = tree.workers.slot("w0")
     tree.clear_worker("w0")
     tree.clear_worker("nobody")
-    assert (tree.blocks_of("w0"), tree.blocks_of("w1")) == (0, 3)
+    assert (blocks_of(tree, "w0"), blocks_of(tree, "w1")) == (0, 3)
     assert tree.workers.slot("w0") == slot
     tree.insert([1, 2], "w0")
     assert tree.match([1, 2, 3], tree.mask(["w0"])) == (2, 1 << slot)
 
 
-def test_followers_are_told_of_first_and_last_holders():
-    tree, told = PrefixTree(), []
+def test_listeners_get_first_and_last_holders():
+    tree, events = PrefixTree(), []
     tree.follow(
-        lambda key: told.append(("+", key)),
-        lambda node, kept: told.append(("-", node, node.start, kept)),
-        lambda node, other, depth: told.append(("=", node, other, depth)),
+        lambda key: events.append(("+", key)),
+        lambda node, kept: events.append(("-", node, node.start, kept)),
+        lambda node, other, depth: events.append(("=", node, other, depth)),
     )
     tree.add_worker("w0", 4)
     tree.add_worker("w1", 4)
     tree.insert([1, 2, 3], "w0")
     tree.insert([1, 2, 4], "w0")
     three, four, shared = (tree.find(keys)[1] for keys in ([1, 2, 3], [1, 2, 4], [1, 2]))
-    assert told == [("+", 1), ("=", three, shared, 2), ("+", 4)]
+    assert events == [("+", 1), ("=", three, shared, 2), ("+", 4)]
     tree.insert([1, 2], "w1")
     tree.insert([5, 6], "w0")  # two too many: the leaf 3, then 4
-    assert told[3:] == [("+", 5), ("-", three, 2, 0), ("-", four, 2, 0)]
+    assert events[3:] == [("+", 5), ("-", three, 2, 0), ("-", four, 2, 0)]
     upper = tree.find([5, 6])[1]
     tree.insert([5, 6, 7], "w0")  # one too many: 1 and 2, which the other still has
     joined = tree.find([5, 6, 7])[1]
     tree.evict([6], "w0")
-    assert told[6:] == [("=", upper, joined, 3), ("+", 7), ("-", joined, 0, 1)]
+    assert events[6:] == [("=", upper, joined, 3), ("+", 7), ("-", joined, 0, 1)]
     tree.remove_worker("w0")
     tree.remove_worker("w1")
-    assert told[9:] == [("-", joined, 0, 0), ("-", shared, 0, 0)]
+    assert events[9:] == [("-", joined, 0, 0), ("-", shared, 0, 0)]
     assert len(tree) == 0
 
 
-def test_the_map_of_blocks_is_made_when_news_come_and_given_up_when_none_come(monkeypatch):
+def test_the_map_of_blocks_is_made_at_block_events_and_dropped_without_them(monkeypatch):
     monkeypatch.setattr(block_map, "_NEW_MAX", 5)
     monkeypatch.setattr(block_map, "_SWEEP_MIN", 20)
     tree = PrefixTree()

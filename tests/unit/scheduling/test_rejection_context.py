@@ -1,4 +1,4 @@
-"""What a refusal carries beside its limit: the load, the state of the call's run, and the budget."""
+"""The context of a rejection beside its limit: the load, the state of the run, and the budget."""
 
 import json
 from dataclasses import asdict
@@ -39,7 +39,7 @@ class Gate:
         return self.dispatcher.handle(event, self.now_s)
 
     def arrive(self, call_id, **more):
-        """The refusal, or None for a call that came in."""
+        """Return the rejection, or None for an accepted call."""
         commands = self.handle(ev.CallArrived(make_call(call_id, **more), AT + self.now_s, PRICE))
         return next((each for each in commands if isinstance(each, ev.Refuse)), None)
 
@@ -52,7 +52,7 @@ class Gate:
         )
 
 
-def test_a_refusal_under_overload_tells_the_load_and_that_no_run_was_under_way():
+def test_a_rejection_under_overload_has_the_load_and_no_active_run():
     gate = Gate(limits=Limits(user_rpm=2))
     calls = 0
     while (refusal := gate.arrive(f"c{calls}", user="ann" if calls else "u")) is None:
@@ -83,7 +83,7 @@ def test_a_refusal_under_overload_tells_the_load_and_that_no_run_was_under_way()
     json.dumps(asdict(refusal))
 
 
-def test_a_run_that_has_lost_its_immunity_tells_what_it_had():
+def test_a_run_that_has_lost_its_immunity_has_its_figures():
     gate = Gate(capacity=10_000, limits=Limits(user_rpm=1))
     for number in range(3):
         assert gate.arrive(f"r{number}", run="R") is None
@@ -125,7 +125,7 @@ def test_the_load_is_that_of_the_calls_own_model():
     assert (refusal.context.demand_tokens, refusal.context.capacity_tokens) == (37, 100)
 
 
-def test_a_run_that_would_be_reopened_was_under_way():
+def test_a_run_that_would_be_reopened_was_active():
     gate = Gate("rpm-1", capacity=10_000)
     assert gate.arrive("a", run="R") is None
     gate.end("a")
@@ -165,7 +165,7 @@ def test_blocked_users_and_models_that_are_not_allowed_carry_them_too():
         (Quota(max_parallel_requests=1), "contract_parallel", 1, 2),
     ],
 )
-def test_contract_rates_tell_what_the_call_asked_for(quota, reason, limit, count):
+def test_contract_rates_have_the_requested_tokens(quota, reason, limit, count):
     gate = Gate(capacity=10_000)
     gate.contract(quota=quota)
     if reason != "contract_call_too_large":
@@ -177,7 +177,7 @@ def test_contract_rates_tell_what_the_call_asked_for(quota, reason, limit, count
     assert (refusal.context.call_tokens, refusal.context.overloaded) == (40, False)
 
 
-def test_refusals_for_money_tell_the_budget():
+def test_rejections_for_money_have_the_budget():
     most = PRICE.most(32, 8)
     gate = Gate(capacity=10_000)
     gate.contract(quota=Quota(max_budget=most + 5, budget_duration="1d"))

@@ -227,7 +227,7 @@ def test_tools_arrive_untouched(client, servers, stream):
 
 
 def test_what_a_server_says_it_cached_moves_the_router(platform, servers, client):
-    """The prompt comes to the second server past the platform: only its news can tell of it."""
+    """The prompt reaches the second server past the platform: only its KV events show it."""
     prompt = "A long report that only one of the servers has read. " * 12
     before = workers(platform)["w1"]["kv_events"]["events"]
     body = {"model": MODEL, "prompt": prompt, "max_tokens": 1}
@@ -247,9 +247,9 @@ def test_the_servers_metrics_are_shown(platform):
     """Among them what was not sent by the platform."""
 
     def settled():
-        told = workers(platform)["w1"]["reported"]
-        hits = told["prefix_queried_tokens"] > told["prefix_hit_tokens"] > 0
-        return hits and told["running"] == told["waiting"] == 0
+        seen = workers(platform)["w1"]["reported"]
+        hits = seen["prefix_queried_tokens"] > seen["prefix_hit_tokens"] > 0
+        return hits and seen["running"] == seen["waiting"] == 0
 
     eventually(settled, platform.log)
 
@@ -291,7 +291,7 @@ def test_a_server_that_is_no_more_than_openai_compatible(servers, model, tmp_pat
 
 
 def test_one_server_dies_in_the_middle(platform, servers):
-    """What had begun there ends with an error event, what had not is answered by the other one."""
+    """Calls that had begun there end with an error event, the others are served by the second one."""
     app = platform.new_app(name="crash")
     headers = {"Authorization": f"Bearer {app['api_key']}"}
     begun, ended = {}, set()
@@ -328,9 +328,9 @@ def test_one_server_dies_in_the_middle(platform, servers):
 
         def busy():
             """Calls are answered there, and others wait there for their first token."""
-            told = workers(platform)["w1"]["calls"]
+            seen = workers(platform)["w1"]["calls"]
             there = sum(worker == "w1" and n not in ended for n, worker in begun.copy().items())
-            if there < 2 or told <= there:
+            if there < 2 or seen <= there:
                 return False
             return servers[1].running() >= 2  # clients that read slowly would call ended ones busy
 

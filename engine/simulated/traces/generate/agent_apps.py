@@ -1,4 +1,4 @@
-"""Applications of agents: how many calls an interaction has, how long they are, what waits for what.
+"""Applications of agents: number, lengths and dependencies of the calls of an interaction.
 
 The numbers of Table 2 of the FairServe paper (share of interactions by number of calls, and the tokens
 summed over their calls) hold for all apps together; an app scales the tokens by how its own calls
@@ -12,7 +12,7 @@ number of calls in the class of 2-10, 4.27, with which its calls read as much as
 tool time before a call that waited for others; the spread of lengths.
 
 Weakness: every app has the same mix of graphs (the paper's Figure 4a shows that they differ, without
-numbers); what a call reads is not tied to the length of what the calls before it wrote.
+numbers); the prompt of a call does not depend on the output lengths of the calls before it.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from fairserve.engine.simulated.traces.model import TraceCall
 
 @dataclass(frozen=True, slots=True)
 class GraphClass:
-    """Interactions with so many calls. Raises ValueError where an option is out of range."""
+    """A class of interactions with so many calls. Raises ValueError for an option out of range."""
 
     share: float
-    """Of all interactions; shares need not add up to 1."""
+    """Share of all interactions; shares need not add up to 1."""
     least_calls: int
     most_calls: int
     input_tokens: float
@@ -89,23 +89,23 @@ def tokens_per_call(classes: tuple[GraphClass, ...]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class AgentApp:
-    """A program: one app. Raises ValueError where an option is out of range."""
+    """The program of one app. Raises ValueError for an option out of range."""
 
     app: str
     prompt_tokens: float
-    """Mean of a call."""
+    """Mean prompt of a call, in tokens."""
     output_tokens: float
-    """Mean of a call."""
+    """Mean output of a call, in tokens."""
     system_share: float = 0.4
-    """Of the mean prompt. Each agent has a system prompt, the same for all users of the app."""
+    """Share of the mean prompt. Each agent has a system prompt, the same for all users of the app."""
     fan_out_share: float = 0.5
-    """Of the interactions with at least three calls."""
+    """Share of fan-outs among the interactions with at least three calls."""
     width: int = 8
     """Most calls in parallel."""
     tool_s: float = 0.5
     """Mean seconds before a call that waited for others."""
     input_cv: float = 0.5
-    """Of what a prompt holds beside the system prompt."""
+    """Coefficient of variation of prompts without the system prompt."""
     output_cv: float = 0.8
     max_prompt_tokens: int = 32_768
     """Longer prompts are cut."""
@@ -137,7 +137,7 @@ class AgentApp:
 
     @property
     def system_tokens(self) -> int:
-        """Length of each agent's system prompt."""
+        """Return the tokens of each agent's system prompt."""
         return round(self.system_share * self.prompt_tokens)
 
     @cached_property
@@ -148,7 +148,7 @@ class AgentApp:
     def runs(
         self, owner: str, client: str, blocks: BlockIds, rng: np.random.Generator
     ) -> Iterator[Calls]:
-        """Endless interactions of a user."""
+        """Yield endless interactions of a user."""
         run = 0
         while True:
             which = int(np.searchsorted(self._cumulative_shares, rng.random(), side="right"))
@@ -174,7 +174,7 @@ class AgentApp:
             run += 1
 
     def _own_tokens(self, graph: GraphClass) -> float:
-        """Mean prompt of a call of this class without the system prompt."""
+        """Return the mean prompt of a call of this class without the system prompt."""
         scale = self.prompt_tokens / tokens_per_call(self.classes)[0]
         return scale * graph.input_tokens / graph.mean_calls - self.system_tokens
 
@@ -186,7 +186,7 @@ class AgentApp:
         owner: str,
         run: tuple[str, int],
     ) -> Iterator[Prefix]:
-        """Prompts of the calls: beside the system prompt ``own_tokens`` each, in a chain on average."""
+        """Return the prompts of the calls: ``own_tokens`` each beside the system prompt, on average."""
         query_tokens = own_tokens // 2
         rest = own_tokens - query_tokens
         chain_tokens = own_tokens / max(1, len(steps) - 1)
@@ -203,7 +203,7 @@ class AgentApp:
 
 
 def _fan_out(number: int, width: int) -> list[tuple[str, tuple[int, ...]]]:
-    """Agent and dependencies of so many calls: rounds of planner, workers and join, one by one."""
+    """Return agent and dependencies of so many calls: rounds of planner, workers and join."""
     steps: list[tuple[str, tuple[int, ...]]] = []
     last: tuple[int, ...] = ()
     while len(steps) < number:

@@ -10,8 +10,8 @@ of one app, with Zipf-like shares of exponent 0.8 within it; one interaction a s
 together (some 9,600 prompt tokens/s, where the paper's server does 12,200); four abusers who each start
 one every four seconds, together as many as all others; Poisson arrivals; 600 seconds.
 
-Weakness: an abuser is one user who floods one app at a steady rate from the beginning; real ones come
-and go, and use several apps.
+Weakness: an abuser is one user who floods one app at a steady rate from the beginning; real ones pause,
+and use several apps.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ _MIDDLE = AgentApp("", *tokens_per_call(TABLE_4[0][0].classes))
 
 @dataclass(frozen=True, slots=True)
 class AgentMixOptions:
-    """Who asks for how much. Raises ValueError where an option is out of range."""
+    """The users and their load. Raises ValueError for an option out of range."""
 
     users: int = 1000
     """Well-behaved users of all apps."""
     user_skew: float = 0.8
-    """Exponent: the k-th user of an app asks for 1/k^skew as much as the first. 0: all for the same."""
+    """Exponent: the k-th user of an app has 1/k^skew of the first one's load. 0: equal loads."""
     interactions_per_s: float = 1.0
-    """Of all well-behaved users together."""
+    """Rate of all well-behaved users together."""
     abusive_users: int = 4
     abusive_interactions_per_s: float = 0.25
-    """Of each abuser."""
+    """Rate of each abuser."""
     cv: float = 1.0
-    """Of the gaps between a user's interactions."""
+    """Coefficient of variation of the gaps between a user's interactions."""
     duration_s: float = 600.0
     table_4_share: float = 0.5
-    """Of the interactions of well-behaved users."""
+    """Share of the apps of Table 4 in the interactions of well-behaved users."""
     other_apps: int = 7
     other_spread: float = 4.0
-    """The longest of the other apps over their middle, and the middle over the shortest."""
+    """Ratio of the longest other app to the middle one, and of the middle to the shortest."""
     middle: AgentApp = field(default=_MIDDLE)
     """Options of the apps; name and lengths are replaced."""
 
@@ -110,7 +110,7 @@ def agent_apps(options: AgentMixOptions) -> tuple[tuple[AgentApp, float], ...]:
         for index in range(options.other_apps)
     ]
     middle = sum(factors) / len(factors)
-    # Outputs in the reverse order, so that long prompts do not go with long outputs.
+    # Outputs in the reverse order, so that long prompts do not have long outputs.
     for index, (long, short) in enumerate(zip(factors, reversed(factors), strict=True)):
         app = replace(
             options.middle,
@@ -154,7 +154,7 @@ def generate_agent_mix(seed: int, options: AgentMixOptions | None = None) -> Tra
 
 
 def _users_of_apps(apps: tuple[tuple[AgentApp, float], ...], users: int) -> list[int]:
-    """Users in proportion to the shares, at least one of each app, all of them given out."""
+    """Return users in proportion to the shares, at least one of each app, ``users`` in all."""
     counts = [1] * len(apps)
     for _ in range(users - len(apps)):
         short = [share / count for (_, share), count in zip(apps, counts, strict=True)]

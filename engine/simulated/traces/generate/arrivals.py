@@ -1,10 +1,10 @@
-"""When things arrive: processes that give the times of arrivals within a duration.
+"""Processes of arrivals: they draw the times of arrivals within a duration.
 
 Even spacing from a random offset and gamma-distributed gaps are the two processes of VTC's evaluation
 (its section 5.2; the DLPM paper's section 6.1 uses gamma, too); ramps, silences and phases are built on
 them for VTC's Figures 5, 6, 9 and 10. A process is a frozen description and holds no state.
 
-Weakness: clients are independent of each other and of how they are served. Only the calls inside an
+Weakness: clients are independent of each other and of their service. Only the calls inside an
 interaction wait for each other.
 """
 
@@ -18,14 +18,14 @@ import numpy as np
 import numpy.typing as npt
 
 Times = npt.NDArray[np.float64]
-"""Ascending times in seconds."""
+"""Array of ascending times in seconds."""
 
 
 class Arrivals(Protocol):
     """A process of arrivals."""
 
     def times_s(self, duration_s: float, rng: np.random.Generator) -> Times:
-        """Times in [0, duration_s), ascending. Advances ``rng``."""
+        """Return times in [0, duration_s), ascending. Advances ``rng``."""
         ...
 
 
@@ -45,7 +45,7 @@ class EvenArrivals:
         positive("rate_per_s", self.rate_per_s)
 
     def times_s(self, duration_s: float, rng: np.random.Generator) -> Times:
-        """Times in [0, duration_s), ascending. Advances ``rng`` by one draw."""
+        """Return times in [0, duration_s), ascending. Advances ``rng`` by one draw."""
         return _whole_arrivals(self.rate_per_s * duration_s, rng) / self.rate_per_s
 
 
@@ -61,7 +61,7 @@ class GammaArrivals:
         positive("cv", self.cv)
 
     def times_s(self, duration_s: float, rng: np.random.Generator) -> Times:
-        """Times in [0, duration_s), ascending. Advances ``rng``."""
+        """Return times in [0, duration_s), ascending. Advances ``rng``."""
         shape, scale = 1 / self.cv**2, self.cv**2 / self.rate_per_s
         batch = int(self.rate_per_s * duration_s) + 16
         times = np.cumsum(rng.gamma(shape, scale, batch))
@@ -72,7 +72,7 @@ class GammaArrivals:
 
 @dataclass(frozen=True, slots=True)
 class RampArrivals:
-    """A rate that goes in a straight line from one value to another over the whole duration.
+    """A rate that changes linearly from one value to another over the whole duration.
 
     Without chance but the offset: the k-th arrival is where the integral of the rate reaches k + offset.
     """
@@ -85,7 +85,7 @@ class RampArrivals:
         positive("to_per_s", self.to_per_s)
 
     def times_s(self, duration_s: float, rng: np.random.Generator) -> Times:
-        """Times in [0, duration_s), ascending. Advances ``rng`` by one draw."""
+        """Return times in [0, duration_s), ascending. Advances ``rng`` by one draw."""
         expected = duration_s * (self.from_per_s + self.to_per_s) / 2
         counts = _whole_arrivals(expected, rng)
         slope = (self.to_per_s - self.from_per_s) / duration_s
@@ -95,9 +95,9 @@ class RampArrivals:
 
 @dataclass(frozen=True, slots=True)
 class OnOffArrivals:
-    """Another process that is heard for ``on_s`` seconds, then silent for ``off_s``, and so on.
+    """Another process that is on for ``on_s`` seconds, then silent for ``off_s``, and so on.
 
-    The process runs on a clock that stands still while off, so its rate is that of the on phases.
+    The process runs on a clock that stops while off, so its rate is that of the on phases.
     """
 
     arrivals: Arrivals
@@ -109,7 +109,7 @@ class OnOffArrivals:
         positive("off_s", self.off_s)
 
     def times_s(self, duration_s: float, rng: np.random.Generator) -> Times:
-        """Times in [0, duration_s), ascending, all in on phases. Advances ``rng``."""
+        """Return times in [0, duration_s), ascending, all in on phases. Advances ``rng``."""
         period = self.on_s + self.off_s
         whole = math.floor(duration_s / period)
         heard = whole * self.on_s + min(self.on_s, duration_s - whole * period)
@@ -131,7 +131,7 @@ class PhasedArrivals:
             positive("the duration of a phase", seconds)
 
     def times_s(self, duration_s: float, rng: np.random.Generator) -> Times:
-        """Times in [0, duration_s), ascending. Advances ``rng``, also for phases that are cut off."""
+        """Return times in [0, duration_s), ascending. Advances ``rng``, also for cut phases."""
         start, parts = 0.0, []
         for seconds, arrivals in self.phases:
             parts.append(start + arrivals.times_s(seconds, rng))
@@ -141,6 +141,6 @@ class PhasedArrivals:
 
 
 def _whole_arrivals(expected: float, rng: np.random.Generator) -> Times:
-    """0, 1, 2, ... behind one random offset in [0, 1), as far as they are below the expected number."""
+    """Return 0, 1, 2, ... after a random offset in [0, 1), as far as they are below ``expected``."""
     offset = rng.random()
     return offset + np.arange(max(0, math.ceil(expected - offset)), dtype=np.float64)

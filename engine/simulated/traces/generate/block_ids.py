@@ -1,12 +1,12 @@
 """Block ids of made-up prompts: one allocator, so that an equal id is an equal whole prefix.
 
-A prompt is built by saying what follows what: ``extend(prefix, content, tokens)``. The same content
-after the same prefix always gives the same ids; other content gets ids that were never used before,
-from the first block that it touches. This is the chained hashing of prefix caches (the DLPM paper's
-radix tree, vLLM's block hashes) with names in place of tokens.
+A prompt is built by extending prefixes: ``extend(prefix, content, tokens)``. The same content after the
+same prefix always gives the same ids; other content gets new ids from the first block that it touches.
+This is the chained hashing of prefix caches (the DLPM paper's radix tree, vLLM's block hashes) with
+names in place of tokens.
 
-Weakness: two contents that happen to begin alike share nothing; whoever generates a prompt says what
-is common by extending the common part first.
+Weakness: two contents that happen to begin alike share nothing; a generator of prompts must extend the
+common part first.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ BLOCK_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """The beginning of a prompt. Only an allocator makes one; it stays valid for ever."""
+    """The beginning of a prompt. Only an allocator makes one; it remains valid."""
 
     serial: int
-    """Which prefix of its allocator."""
+    """Number of the prefix in its allocator."""
     tokens: int
     blocks: tuple[tuple[int, int], ...]
     """Ids of its full blocks as runs: (first id, number of ids)."""
 
 
 class BlockIds:
-    """Gives chained block ids. One object a trace; O(runs of the prefix) per extension."""
+    """An allocator of chained block ids. One a trace; O(runs of the prefix) per extension."""
 
     def __init__(self, block_tokens: int = BLOCK_TOKENS) -> None:
         if block_tokens < 1:
             raise ValueError(f"block_tokens is {block_tokens}; at least 1")
         self.block_tokens = block_tokens
         self.empty = Prefix(0, 0, ())
-        """Where every prompt begins."""
+        """Empty prefix, with which every prompt begins."""
         self._next_id = 0
         self._prefixes = 1
         self._known: dict[tuple[int, Hashable], Prefix] = {}
@@ -71,7 +71,7 @@ class BlockIds:
     def _with_fresh(
         self, blocks: tuple[tuple[int, int], ...], fresh: int
     ) -> tuple[tuple[int, int], ...]:
-        """Runs with so many new ids behind them; two runs that touch become one."""
+        """Return runs with so many new ids behind them; two adjacent runs become one."""
         if fresh == 0:
             return blocks
         start = self._next_id

@@ -4,9 +4,9 @@ A run is a conversation, a chain of calls: the prompt of a turn is that of the t
 and a new message. Between turns the user thinks (``gap_s`` of the call).
 
 Published: 56 tokens of prompt and 142 of output on average. A prompt that holds its history is longer
-than that from the second turn on, so we read 56 as what a turn adds. The paper replays recorded
-conversations; the number of turns (geometric) and the thinking time (exponential) are chosen. The
-recorded ones are shorter (mostly one turn), which would leave hardly anything to share.
+than that from the second turn on, so we take 56 as the tokens that a turn adds. The paper replays
+recorded conversations; the number of turns (geometric) and the thinking time (exponential) are chosen.
+The recorded ones are shorter (mostly one turn), which would leave hardly anything to share.
 
 Weakness: users do not leave because an answer is late.
 """
@@ -30,21 +30,21 @@ from fairserve.engine.simulated.traces.generate.token_lengths import TokenLength
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A program. Lengths in tokens. Raises ValueError where an option is out of range."""
+    """The program of a chat. Lengths in tokens. Raises ValueError for an option out of range."""
 
     message_tokens: float = 56.0
-    """Mean of a user's message (Table 2)."""
+    """Mean length of a user's message (Table 2)."""
     output_tokens: float = 142.0
     turns: float = 4.0
     """Mean turns of a conversation; chosen."""
     most_turns: int = 32
-    """A conversation ends here at the latest; chosen."""
+    """Most turns of a conversation; chosen."""
     think_s: float = 5.0
     """Mean seconds between an answer and the next message; chosen."""
     system_tokens: int = 0
-    """The same for all conversations of an owner; 600 in our S2."""
+    """System prompt of all conversations of an owner; 600 in our S2."""
     cv: float = 0.75
-    """Of messages and outputs; chosen."""
+    """Coefficient of variation of messages and outputs; chosen."""
     app: str = "chat"
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class Chat:
     def runs(
         self, owner: str, client: str, blocks: BlockIds, rng: np.random.Generator
     ) -> Iterator[Calls]:
-        """Endless conversations."""
+        """Yield endless conversations."""
         system = blocks.extend(blocks.empty, ("chat-system", owner), self.system_tokens)
         messages = TokenLengths(self.message_tokens, self.cv)
         outputs = TokenLengths(self.output_tokens, self.cv)

@@ -1,15 +1,14 @@
 """The workloads of the DLPM paper's evaluation: programs, misbehaviours and loads, by name.
 
-Each entry of :data:`DLPM_WORKLOADS` has a well-behaved program and what a misbehaving client does
-instead: S1, more requests (a wider tree, more dimensions, a higher rate), or S2, longer prefixes
-(Table 3). Runs start as a gamma process per client, all at one rate that grows with the number of
-workers (section 6.1).
+Each entry of :data:`DLPM_WORKLOADS` has a well-behaved program and those of a misbehaving client: S1,
+more requests (a wider tree, more dimensions, a higher rate), or S2, longer prefixes (Table 3). Runs
+start as a gamma process per client, all at one rate that grows with the number of workers (section
+6.1).
 
-What the paper leaves open, and what we chose: the rates (such that all clients together ask the paper's
-server for more than it can do); cv 1; 120 seconds; three clients, one of them misbehaving (section 7.1
-speaks of clients 0, 1 and 2, of which 0 misbehaves); four times the rate for QA's S1. In ``chat`` there
-are four clients, two of them flooding for the first half (Figure 8); that they send 8 times as much is
-chosen. S2 for chat is our addition.
+Choices that the paper leaves open: the rates (all clients together overload the paper's server); cv 1;
+120 seconds; three clients, one of them misbehaving (section 7.1 speaks of clients 0, 1 and 2, of which
+0 misbehaves); four times the rate for QA's S1. In ``chat`` there are four clients, two of them flooding
+for the first half (Figure 8); that they send 8 times as much is chosen. S2 for chat is our addition.
 
 Weakness: Figure 8 replays recorded conversations, these are drawn; of Figure 12's clients the paper
 names only three, the fourth is a guess.
@@ -42,7 +41,7 @@ from fairserve.engine.simulated.traces.model import Trace
 
 
 class Misbehaviour(StrEnum):
-    """What the misbehaving clients do (Table 3)."""
+    """The behaviour of the misbehaving clients (Table 3)."""
 
     NONE = "none"
     MORE_REQUESTS = "S1"
@@ -51,21 +50,21 @@ class Misbehaviour(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DlpmLoad:
-    """How much is asked for. Raises ValueError where an option is out of range."""
+    """The load of a workload. Raises ValueError for an option out of range."""
 
     programs_per_s: float
-    """Runs that a well-behaved client starts a second for each worker."""
+    """Runs per second that a well-behaved client starts for each worker."""
     workers: int = 1
-    """The paper's D."""
+    """Number of workers: the paper's D."""
     clients: int = 3
     misbehaving: int = 1
-    """The first so many clients."""
+    """Number of misbehaving clients, which are the first ones."""
     cv: float = 1.0
     duration_s: float = 120.0
     flood: float = 1.0
-    """In S1 the misbehaving clients' rate over the others'."""
+    """Ratio in S1 of the misbehaving clients' rate to the others'."""
     calm_after: float = 1.0
-    """In S1 the share of the duration after which their rate is that of the others."""
+    """Share of the duration in S1 after which their rate is that of the others."""
 
     def __post_init__(self) -> None:
         positive("programs_per_s", self.programs_per_s)
@@ -82,7 +81,7 @@ class DlpmLoad:
             raise ValueError(f"calm_after is {self.calm_after}; above 0, at most 1 is allowed")
 
     def arrivals(self, flooding: bool) -> Arrivals:
-        """The process of one client."""
+        """Return the process of one client."""
         rate = self.programs_per_s * self.workers
         calm = GammaArrivals(rate, self.cv)
         if not flooding or self.flood == 1:
@@ -96,17 +95,17 @@ class DlpmLoad:
 
 @dataclass(frozen=True, slots=True)
 class DlpmWorkload:
-    """One workload: who runs what, and how much."""
+    """A workload: programs and load."""
 
     shown_in: str
-    """Figures of the paper that it is for."""
+    """Figures of the paper that show it."""
     well_behaved: Program
     more_requests: Program
     longer_prefix: Program
     load: DlpmLoad
 
     def program(self, misbehaviour: Misbehaviour) -> Program:
-        """What a client with this behaviour runs."""
+        """Return the program of a client with this behaviour."""
         if misbehaviour is Misbehaviour.MORE_REQUESTS:
             return self.more_requests
         if misbehaviour is Misbehaviour.LONGER_PREFIX:
@@ -216,7 +215,7 @@ def generate_program_mix(
 ) -> Trace:
     """Return the mix of Figure 12: two clients chat, one runs trees, one a judge. Rates a worker.
 
-    The one with trees is ``misbehaving``: that is what the paper finds under LPM. Raises ValueError
+    The one with trees is ``misbehaving``, as the paper finds under LPM. Raises ValueError
     for a rate or duration that is not positive, or no workers.
     """
     whole("workers", workers, 1)

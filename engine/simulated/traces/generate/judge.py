@@ -31,21 +31,21 @@ from fairserve.engine.simulated.traces.generate.token_lengths import TokenLength
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """A program. Lengths in tokens. Raises ValueError where an option is out of range."""
+    """The program of a judge. Lengths in tokens. Raises ValueError for an option out of range."""
 
     dimensions: int = 2
     prompt_tokens: float = 2701.0
     """Mean over the calls of a run of ``reference_dimensions``, without extra tokens (Table 2)."""
     output_tokens: float = 256.0
     dimension_tokens: int = 48
-    """What is asked of a dimension, and of the merge; chosen."""
+    """Instruction of a dimension, and of the merge; chosen."""
     system_tokens: int = 64
-    """The same for all runs of an owner; chosen."""
+    """System prompt of all runs of an owner; chosen."""
     extra_tokens: int = 0
-    """Before each article; 600 in S2 of Table 3. The same text for all runs of an owner: chosen."""
+    """Text before each article; 600 in S2 of Table 3. Equal for all runs of an owner: chosen."""
     reference_dimensions: int = 2
     cv: float = 0.25
-    """Of articles and outputs; chosen."""
+    """Coefficient of variation of articles and outputs; chosen."""
     app: str = "judge"
 
     def __post_init__(self) -> None:
@@ -63,14 +63,14 @@ class Judge:
 
     @property
     def article_tokens(self) -> float:
-        """Mean length of an article."""
+        """Return the mean length of an article."""
         merged = self.reference_dimensions * self.output_tokens / (self.reference_dimensions + 1)
         return self.prompt_tokens - self.system_tokens - self.dimension_tokens - merged
 
     def runs(
         self, owner: str, client: str, blocks: BlockIds, rng: np.random.Generator
     ) -> Iterator[Calls]:
-        """Endless runs, each on a new article; the merging call is the last."""
+        """Yield endless runs, each on a new article; the merging call is the last."""
         system = blocks.extend(blocks.empty, ("judge-system", owner), self.system_tokens)
         preamble = blocks.extend(system, ("judge-extra", owner), self.extra_tokens)
         articles = TokenLengths(self.article_tokens, self.cv)

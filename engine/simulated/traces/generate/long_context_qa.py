@@ -7,7 +7,7 @@ new one; so the reuse of a document spreads over other clients' traffic, which i
 Published: a mean prompt of 21,449 tokens and a mean output of 15. The paper does not say how many
 questions a document gets, how many are open, nor how lengths vary: chosen.
 
-Weakness: no document is shared between clients, and none is taken up again after its last question.
+Weakness: no document is shared between clients, and none is used again after its last question.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from fairserve.engine.simulated.traces.generate.token_lengths import TokenLength
 
 @dataclass(frozen=True, slots=True)
 class LongContextQa:
-    """A program. Lengths in tokens. Raises ValueError where an option is out of range."""
+    """The program of questions on documents. Lengths in tokens. Raises ValueError for bad options."""
 
     prompt_tokens: float = 21_449.0
-    """Mean, documents not stretched (Table 2)."""
+    """Mean prompt, documents not stretched (Table 2)."""
     output_tokens: float = 15.0
     question_tokens: int = 48
-    """Mean; chosen."""
+    """Mean length of a question; chosen."""
     system_tokens: int = 64
-    """The same for all questions of an owner; chosen."""
+    """System prompt of all questions of an owner; chosen."""
     document_factor: float = 1.0
-    """2 in S2 of Table 3."""
+    """Factor on document lengths; 2 in S2 of Table 3."""
     questions_per_document: int = 8
-    """Chosen."""
+    """Questions on each document; chosen."""
     open_documents: int = 12
-    """Documents of a client that are asked about in turns, at random; chosen so that the documents of
+    """Open documents of a client, which get questions in random order; chosen so that the documents of
     three clients are more than one worker caches."""
     cv: float = 0.25
-    """Of documents, questions and outputs; chosen."""
+    """Coefficient of variation of documents, questions and outputs; chosen."""
     app: str = "long-context-qa"
 
     def __post_init__(self) -> None:
@@ -65,13 +65,13 @@ class LongContextQa:
 
     @property
     def document_tokens(self) -> float:
-        """Mean length of a document before it is stretched."""
+        """Return the mean length of a document before it is stretched."""
         return self.prompt_tokens - self.system_tokens - self.question_tokens
 
     def runs(
         self, owner: str, client: str, blocks: BlockIds, rng: np.random.Generator
     ) -> Iterator[Calls]:
-        """Endless questions, each a run of one call."""
+        """Yield endless questions, each a run of one call."""
         system = blocks.extend(blocks.empty, ("qa-system", owner), self.system_tokens)
         documents = TokenLengths(self.document_tokens * self.document_factor, self.cv)
         questions = TokenLengths(self.question_tokens, self.cv)

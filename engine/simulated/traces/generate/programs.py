@@ -1,11 +1,11 @@
 """Clients that run programs: a graph of calls at each arrival, with prefixes that programs may share.
 
 A program (Tree-of-Thoughts, a judge, ...) is a frozen description; ``runs`` gives the graphs of one
-client one after the other, so that what a client's runs share (a system prompt, a document) can last
-from run to run. The DLPM paper looks at sharing within a client only; an ``owner`` that is equal for
-two clients makes them share their system prompts, too.
+client one after the other, so that parts shared by a client's runs (a system prompt, a document) can
+last from run to run. The DLPM paper considers sharing within a client only; an ``owner`` that is equal
+for two clients makes them share their system prompts, too.
 
-Weakness: a program does not depend on what the model answers: its graph is drawn in advance.
+Weakness: a program does not depend on the model's answers: its graph is drawn in advance.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from fairserve.engine.simulated.traces.generate.block_ids import BlockIds, Prefi
 from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
 
 Calls = tuple[TraceCall, ...]
-"""The graph of one run, dependencies first."""
+"""Graph of one run, dependencies first."""
 
 
 class Program(Protocol):
-    """What a client runs."""
+    """A program that a client runs."""
 
     @property
     def app(self) -> str:
-        """Name of the application."""
+        """Return the name of the application."""
         ...
 
     def runs(
         self, owner: str, client: str, blocks: BlockIds, rng: np.random.Generator
     ) -> Iterator[Calls]:
-        """Endless runs of a client. System prompts belong to the owner, the rest to the client.
+        """Yield endless runs of a client. System prompts belong to the owner, the rest to the client.
 
         Advances ``rng`` and ``blocks``.
         """
@@ -63,7 +63,7 @@ def generate_programs(
     share_system: bool = False,
     blocks: BlockIds | None = None,
 ) -> Trace:
-    """Return the trace of what these clients start within a duration.
+    """Return the trace of the runs that these clients start within a duration.
 
     With ``share_system`` the clients of an app have one system prompt, else each its own. Every client
     has a random stream of its own. Raises ValueError for no clients, two of the same user, or a duration
@@ -80,7 +80,7 @@ def generate_programs(
         owner = app if share_system else f"{app}/{client.user}"
         times = client.arrivals.times_s(duration_s, rng)
         runs = client.program.runs(owner, client.user, blocks, rng)
-        # The times come first: an endless generator would be asked for a run too many.
+        # The times come first: the endless generator would draw a run too many.
         for number, (arrival_s, calls) in enumerate(zip(times, runs, strict=False)):
             interactions.append(
                 Interaction(

@@ -31,7 +31,7 @@ class TokenLengths:
             raise ValueError(f"cv of a length is {self.cv}; 0 or more is allowed")
 
     def draw(self, rng: np.random.Generator) -> int:
-        """One length in tokens, rounded, at least 1. Advances ``rng`` unless cv is 0."""
+        """Return one length in tokens, rounded, at least 1. Advances ``rng`` unless cv is 0."""
         if self.cv == 0:
             return round(self.mean)
         variance = math.log1p(self.cv**2)

@@ -2,8 +2,8 @@
 
 Every node of the tree is a call; the root, the question itself, is none. Height 4 with 2 branches is
 2 + 4 + 8 + 16 = 30 calls, with 4 branches 340, the paper's numbers. A child waits for its parent only,
-and its prompt is the parent's prompt, the parent's output and an instruction, so all that descends
-from a call shares that call's prompt and output. Siblings have one prompt and differ by sampling.
+and its prompt is the parent's prompt, the parent's output and an instruction, so all descendants of a
+call share its prompt and output. Siblings have one prompt and differ by sampling.
 
 Published: a mean prompt of 546 tokens and a mean output of 256. They cannot both hold if every output
 of 256 tokens stays in the context: at the mean depth of 2.27 that alone is 580. So we let the thoughts
@@ -11,7 +11,7 @@ be shorter (``thought_tokens``, chosen) and the answers at the leaves longer, su
 over a tree of ``reference_branches``; question and answer lengths follow from them. With the defaults a
 question has 79 tokens, an answer 340.
 
-Weakness: no branch is cut or taken up again; every tree of a client has the same shape.
+Weakness: no branch is cut or revisited; every tree of a client has the same shape.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from fairserve.engine.simulated.traces.model import TraceCall
 
 @dataclass(frozen=True, slots=True)
 class TreeOfThoughts:
-    """A program. Lengths in tokens. Raises ValueError where no lengths give the means asked for."""
+    """The program of a tree. Lengths in tokens. Raises ValueError if no lengths give these means."""
 
     branches: int = 2
     height: int = 4
     prompt_tokens: float = 546.0
-    """Mean over the calls of a tree of ``reference_branches``, questions not stretched (Table 2)."""
+    """Mean prompt over the calls of a tree of ``reference_branches``, unstretched (Table 2)."""
     output_tokens: float = 256.0
-    """Mean over the calls of a tree of ``reference_branches`` (Table 2)."""
+    """Mean output over the calls of a tree of ``reference_branches`` (Table 2)."""
     thought_tokens: float = 160.0
     """Mean output above the leaves; chosen."""
     instruction_tokens: int = 32
-    """Follows each output in a child's prompt; chosen."""
+    """Instruction after each output in a child's prompt; chosen."""
     system_tokens: int = 32
     """First instruction, the same for all trees of an owner; chosen."""
     question_factor: float = 1.0
-    """10 in S2 of Table 3."""
+    """Factor on question lengths; 10 in S2 of Table 3."""
     reference_branches: int = 2
     cv: float = 0.25
-    """Of questions and outputs; chosen."""
+    """Coefficient of variation of questions and outputs; chosen."""
     app: str = "tree-of-thoughts"
 
     def __post_init__(self) -> None:
@@ -72,13 +72,8 @@ class TreeOfThoughts:
             )
 
     @property
-    def calls_per_tree(self) -> int:
-        """Nodes of the tree without the root."""
-        return sum(_calls_of_levels(self.branches, self.height))
-
-    @property
     def question_tokens(self) -> float:
-        """Mean length of a question before it is stretched."""
+        """Return the mean length of a question before it is stretched."""
         calls = _calls_of_levels(self.reference_branches, self.height)
         above = sum(level * count for level, count in enumerate(calls)) / sum(calls)
         grown = above * (self.thought_tokens + self.instruction_tokens)
@@ -86,7 +81,7 @@ class TreeOfThoughts:
 
     @property
     def answer_tokens(self) -> float:
-        """Mean output of a leaf."""
+        """Return the mean output of a leaf."""
         *inner, leaves = _calls_of_levels(self.reference_branches, self.height)
         total = self.output_tokens * (sum(inner) + leaves)
         return (total - self.thought_tokens * sum(inner)) / leaves
@@ -94,7 +89,7 @@ class TreeOfThoughts:
     def runs(
         self, owner: str, client: str, blocks: BlockIds, rng: np.random.Generator
     ) -> Iterator[Calls]:
-        """Endless trees, each of a new question; calls in order of level."""
+        """Yield endless trees, each of a new question; calls in order of level."""
         system = blocks.extend(blocks.empty, ("tot-system", owner), self.system_tokens)
         questions = TokenLengths(self.question_tokens * self.question_factor, self.cv)
         thoughts = TokenLengths(self.thought_tokens, self.cv)
@@ -102,7 +97,7 @@ class TreeOfThoughts:
         tree = 0
         while True:
             question = ("tot-question", client, tree)
-            # A node to be: the call it waits for (none at the first level) and its prompt.
+            # A future node: its dependency (none at the first level) and its prompt.
             asked = blocks.extend(system, question, questions.draw(rng))
             level: list[tuple[tuple[int, ...], Prefix]] = [((), asked)]
             calls: list[TraceCall] = []

@@ -4,7 +4,7 @@ Each entry of :data:`VTC_SUITES` is one experiment of section 5.2, 5.4 or append
 send requests of one size at a given process. A request is an interaction of a single call; nothing is
 shared between prompts. Rates are per client in requests a second (the paper gives them per minute).
 
-What the paper leaves open is taken from its code where that tells it: the rates of ``backlogged-*``,
+Values that the paper leaves open are those of its code, if it has them: the rates of ``backlogged-*``,
 six minutes of arrivals there and in ``overload`` (their backlog lasts for ten and more), the rate of
 client 2 in the first phase of ``shift``, the start of the rising rate. We chose the rates of
 ``weighted`` (2.0 each: 1,024 tokens/s, above what the whole server of the paper serves) and of the
@@ -44,7 +44,7 @@ class SuiteClient:
     input_tokens: int = 256
     output_tokens: int = 256
     weight: float = 1.0
-    """Its share against the others under weighted VTC."""
+    """Weight against the others under weighted VTC."""
     group: str = ""
 
     def __post_init__(self) -> None:
@@ -55,10 +55,10 @@ class SuiteClient:
 
 @dataclass(frozen=True, slots=True)
 class VtcSuite:
-    """One experiment. Raises ValueError without clients or with a duration that is not positive."""
+    """An experiment. Raises ValueError without clients or with a duration that is not positive."""
 
     shown_in: str
-    """Figures and tables of the paper that it is for."""
+    """Figures and tables of the paper that show it."""
     clients: tuple[SuiteClient, ...]
     duration_s: float = 600.0
     pool_tokens: int = 10_000
@@ -73,12 +73,12 @@ class VtcSuite:
 
     @property
     def weights(self) -> dict[str, float]:
-        """Weight of each user of the trace."""
+        """Return the weight of each user of the trace."""
         return {client_name(i): client.weight for i, client in enumerate(self.clients)}
 
 
 def client_name(index: int) -> str:
-    """The user of the client at this index; the first is ``client-1``, as in the paper's figures."""
+    """Return the user of the client at this index; the first is ``client-1``, as in the paper."""
     return f"client-{index + 1}"
 
 

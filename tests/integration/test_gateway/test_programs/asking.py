@@ -1,4 +1,4 @@
-"""What tests of programs ask a server."""
+"""Requests of the tests of programs."""
 
 import json
 
@@ -32,7 +32,7 @@ def state_of(server, run):
 
 
 def ended(server, run):
-    """The run when it has ended, with its program."""
+    """Return the run once it has ended, with its program."""
 
     def probe():
         found = state_of(server, run)
@@ -46,7 +46,7 @@ def nodes_of(found):
 
 
 def rows(server, table, **where):
-    """Rows of a table that fit."""
+    """Return the matching rows of a table."""
     return server.rows(table, **where)
 
 

@@ -1,4 +1,4 @@
-"""A program that its server's end interrupts, and that goes on after the next start."""
+"""A program that its server's end interrupts, and that continues after the next start."""
 
 from processes import eventually
 
@@ -8,7 +8,7 @@ INTERRUPTED = "over-a-restart"
 
 
 def interrupted(server, worker):
-    """Start it; the graph when its first call has ended and its second one is held."""
+    """Start it; return the graph when its first call has ended and the worker holds its second one."""
     run = started(
         server,
         node("first", "say before"),
@@ -21,7 +21,7 @@ def interrupted(server, worker):
 
 
 def goes_on(server, worker, before):
-    """Check that the next server makes the call that was held again, and the rest."""
+    """Check that the next server repeats the held call, and makes the remaining ones."""
     run = INTERRUPTED
     eventually(lambda: texts(worker).count("hold before") == 2)
     # Its run takes no calls of others, and does not end by idling.

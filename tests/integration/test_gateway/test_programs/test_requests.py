@@ -1,4 +1,4 @@
-"""Programs that are refused: what is wrong is named, and nothing is left of them."""
+"""Programs that are rejected: the error is named, and nothing of them stays."""
 
 import pytest
 from processes import eventually

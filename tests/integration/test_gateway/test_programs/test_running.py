@@ -1,4 +1,4 @@
-"""Declared programs: run, followed, cancelled, taken up after a restart, kept as long as was said."""
+"""Declared programs: run, followed, cancelled, continued after a restart, kept for their retention."""
 
 import json
 import random
@@ -132,7 +132,7 @@ def test_the_events_of_a_run_of_calls(server, worker):
     assert [data["state"] for kind, data in found if kind == "interaction"] == ["open", "complete"]
 
 
-def test_a_server_that_stops_tells_those_who_follow(start_server, worker):
+def test_a_server_that_stops_ends_event_streams_with_an_event(start_server, worker):
     server = start_server("--worker-urls", worker.url)
     try:
         server.post("/v1/interactions", {"id": "open"})
@@ -202,8 +202,8 @@ def test_a_node_that_fails_ends_what_depends_on_it(server):
     assert found["program"]["result"] == {"after": None, "beyond": "fine"}
 
 
-def test_a_restart_goes_on_where_it_was(start_server):
-    """As after a crash: ``test_crash.py``."""
+def test_a_restart_continues_at_the_same_step(start_server):
+    """The stop is as after a crash: ``test_crash.py``."""
     worker = ScriptedWorker()
     server = start_server("--worker-urls", worker.url, "--drain-timeout-s", "0")
     try:
@@ -294,7 +294,7 @@ def test_many_at_once_with_cancels_and_failures_leave_nothing_behind(start_serve
         worker.close()
 
 
-def test_outputs_are_kept_as_long_as_was_said(start_server):
+def test_outputs_are_kept_for_their_retention(start_server):
     worker = ScriptedWorker()
     server = start_server("--worker-urls", worker.url, "--program-retention-days", "0.000001")
     try:

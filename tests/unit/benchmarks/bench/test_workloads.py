@@ -4,6 +4,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from prefix_trees import blocks_of
 
 from fairserve.benchmarks.bench.calls import TENANTS, CallSource
 from fairserve.benchmarks.bench.decisions import Decisions
@@ -129,7 +130,7 @@ def test_the_router_is_measured_with_full_caches():
     router = Decisions("mean", 3, p99_name="p99", worker_tokens=16_000, outstanding=4, decisions=50)
     tree = router.locality.tree
     capacity_blocks = 3 * 16_000 // 16
-    assert all(tree.blocks_of(worker) == 1000 for worker in router.worker_tokens)
+    assert all(blocks_of(tree, worker) == 1000 for worker in router.worker_tokens)
     before = len(tree)
     reading = router.round()
     assert 0 < len(tree) <= capacity_blocks
@@ -153,7 +154,7 @@ def test_the_local_cache_is_full_and_hits():
     cache = LocalCache(worker_tokens=100_000, running=4, calls=40)
     reading = cache.round()
     assert 0.2 < reading.details["hit_rate"] < 0.7
-    held = cache.locality.tree.blocks_of("worker")
+    held = blocks_of(cache.locality.tree, "worker")
     assert 100_000 // 16 * 0.9 < held <= 100_000 // 16
 
 

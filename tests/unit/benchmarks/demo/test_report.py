@@ -66,7 +66,7 @@ def recorder(*, ttft_s, refused=0, unfinished=0):
 
 
 def summary_of(*, least=0.5, **said):
-    """With what only the runs of all systems together tell."""
+    """Includes the figures that need the runs of all systems."""
     return {**figures(recorder(**said)), "satisfied_min": least}
 
 
@@ -134,7 +134,7 @@ def test_findings_say_where_the_default_is_worse():
     assert "1.00 s (p99)" in waiting
     assert "8.00 s under fcfs and 0.50 s under rpm-1" in waiting
     assert "fairserve refused 0 calls" in refusals
-    assert "rpm-1 cut 2 calls out of runs under way and so wasted 100 tokens" in refusals
+    assert "rpm-1 cut 2 calls out of runs in progress and so wasted 100 tokens" in refusals
     assert "than rpm-1 in" in worse
     assert "TTFT p99 of the well-behaved (1 s against 0.50 s)" in worse
     assert "fcfs" not in worse.partition("than rpm-1")[0]

@@ -103,7 +103,7 @@ def test_the_command_is_part_of_it(package):
 
 
 def test_an_installed_package_has_the_fingerprint_of_the_checkout(package, tmp_path):
-    """Where the parts of the package are links to folders of the checkout, and where they are not."""
+    """The parts of the package are links to folders of the checkout, or copies."""
     before = Fingerprints(package).of(REPORT)
     for part in ("platform", "scheduling"):
         (package / part).rename(tmp_path / "checkout" / part)

@@ -62,6 +62,14 @@ def test_the_papers_claims_hold_for_figures_like_the_papers():
     assert failed(claims(cells())) == []
 
 
+def test_a_system_under_which_a_client_gets_nothing_is_compared_too():
+    starving = {"rr-lpm": (120, 0.0, 60)}
+    assert failed(claims(cells(**starving))) == []
+    assert "no less than that of rr-lpm" not in " ".join(
+        failed(claims(cells(**starving, d2lpm=(220, 0.0, 12))))
+    )
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -1,4 +1,4 @@
-"""What a reproduction says: spreads, orders with ties, distances from the paper, and how it is shown."""
+"""Reports of reproductions: spreads, orders with ties, distances from the paper, and their text."""
 
 import pytest
 

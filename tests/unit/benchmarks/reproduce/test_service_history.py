@@ -1,4 +1,4 @@
-"""What is read from the curves of one run, by hand."""
+"""Figures that are read from the curves of one run, by hand."""
 
 import math
 

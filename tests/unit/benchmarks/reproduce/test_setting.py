@@ -1,4 +1,4 @@
-"""What stands for the seeds of a recorded trace."""
+"""The slices that replace seeds for a recorded trace."""
 
 from fairserve.benchmarks.reproduce.setting import delay_of
 

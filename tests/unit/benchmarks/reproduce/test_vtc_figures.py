@@ -113,7 +113,7 @@ INSTEAD = [
     ("rpm-5", "rpm-30", {13, 14}),
     ("vtc, profiled", "fcfs", {18}),
 ]
-"""Who is replaced by whom, and the figures whose claims then fail."""
+"""Systems by the one that replaces them, and the figures whose claims then fail."""
 
 
 @pytest.mark.deep

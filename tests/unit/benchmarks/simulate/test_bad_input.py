@@ -1,4 +1,4 @@
-"""What ``fairserve simulate`` cannot use: one line that says what and where, code 2, nothing written."""
+"""Bad input of ``fairserve simulate``: one line that names the problem and place, code 2, no output."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""The peak of a phase counts what it used, also if it has given it back."""
+"""The peak of a phase counts freed memory, too."""
 
 import os
 

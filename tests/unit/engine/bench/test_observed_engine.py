@@ -95,8 +95,8 @@ def test_outputs_and_events_are_those_of_the_engine(llama, recording):
         return events, engine
 
     plain, _ = run(Engine)
-    told, engine = run(ObservedEngine)
-    assert told == plain
+    observed, engine = run(ObservedEngine)
+    assert observed == plain
     assert {name: len(tokens) for name, tokens in engine.outputs.items()} == {
         "s0": 5,
         "s1": 2,

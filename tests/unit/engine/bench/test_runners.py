@@ -1,4 +1,4 @@
-"""Three engines, one interface: the same tokens, and times that make sense."""
+"""Three engines with one interface: equal tokens, and plausible times."""
 
 import importlib.util
 import os

@@ -71,7 +71,7 @@ def test_unknown_shapes_and_devices_that_are_not_there():
     with pytest.raises(KeyError):
         build("70b")
     if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match="torch sees no GPU"):
+        with pytest.raises(ValueError, match="torch finds no GPU"):
             build("5m", device="cuda")
 
 

@@ -17,7 +17,7 @@ from fairserve.engine.kv_events.dialect import AllBlocksCleared, BlockRemoved, K
 from fairserve.engine.kv_events.publisher import KvPublisher, KvPublisherOptions
 from fairserve.engine.torch.engine import EngineOptions
 from fairserve.engine.torch.engine_thread import EngineThread
-from fairserve.engine.torch.page_news import PageNames, PageNews
+from fairserve.engine.torch.page_changes import PageChanges, PageNames
 from fairserve.engine.torch.sampling_params import SamplingParams
 from fairserve.engine.torch.sequence import SequenceRequest
 from fairserve.engine.wire.base import KvEndpoints
@@ -30,7 +30,7 @@ LOOPBACK = "tcp://127.0.0.1:0"
 
 @pytest.fixture
 def publish():
-    """Starts publishers whose changes are events already; ``send(event, ...)`` publishes a batch."""
+    """Return a function that starts a publisher, whose changes are events already."""
     started = []
 
     def start(endpoint=LOOPBACK, replay=LOOPBACK, events=list, **options):
@@ -68,7 +68,7 @@ async def test_what_is_published_is_followed(publish):
 
 @pytest.mark.parametrize("steps", [1, 3, 100])
 async def test_what_was_published_before_is_replayed(publish, steps):
-    """Batch by batch, or the older ones as the state that they led to."""
+    """A late reader gets single batches, or the older ones as the state that they led to."""
     publisher = publish(buffer_steps=steps)
     for name in range(1, 10):
         publisher.put([stored(name, name - 1 or None)])
@@ -81,7 +81,7 @@ async def test_what_was_published_before_is_replayed(publish, steps):
 
 
 async def test_a_long_replay_arrives_whole(publish, monkeypatch):
-    """Longer than what ZMQ keeps for a reader by default, and at the first attempt."""
+    """A replay may be longer than the queue that ZMQ keeps for a reader by default."""
     monkeypatch.setattr(publishing, "MAX_QUEUED_STEPS", 10_000)
     publisher = publish(buffer_steps=6000)
     for name in range(1, 5001):
@@ -123,7 +123,7 @@ async def test_gaps_are_replayed(publish):
 
 
 async def test_the_last_batch_is_not_missed_for_ever(publish, monkeypatch):
-    """The subscription may come after the replay; a little later it is made sure of."""
+    """A second replay finds batches that were published before the subscription was known."""
     publisher = publish()
     publisher._published = Lossy(publisher._published, lambda n: True)
     with Following(publisher) as reader:
@@ -138,7 +138,7 @@ async def test_the_last_batch_is_not_missed_for_ever(publish, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["tcp", "ipc"])
 async def test_a_worker_that_starts_again_is_noticed(publish, tmp_path, kind):
-    """At the same address, with as many batches as before: only its batches are others."""
+    """A worker at the same address and with as many batches differs only in their content."""
     ends = (LOOPBACK, LOOPBACK) if kind == "tcp" else (f"ipc://{tmp_path}/e", f"ipc://{tmp_path}/r")
     first = publish(*ends)
     for name in (1, 2, 3):
@@ -178,7 +178,7 @@ async def test_without_replays_a_late_reader_knows_a_part(publish):
         names = itertools.count(2)
 
         def arrived():
-            """Whether the subscription has: what is published before is not told."""
+            """Return True once the subscription is known: earlier batches are not sent."""
             publisher.put([stored(next(names))])
             return any(isinstance(report, WorkerCached) for report in reader.reports)
 
@@ -201,7 +201,7 @@ async def test_replays_that_nobody_answers_are_given_up(publish, monkeypatch):
 
 
 async def test_what_cannot_be_read_ends_what_is_known():
-    """From somebody who is not a worker of ours."""
+    """A foreign publisher sends batches that cannot be read."""
     with (
         zmq.Context() as context,
         context.socket(zmq.PUB) as events,
@@ -325,7 +325,7 @@ def test_a_publisher_that_has_ended_takes_nothing(publish):
 
 @pytest.mark.parametrize("late", [False, True])
 async def test_the_view_is_the_engines_trie(llama, publish, late):
-    """While calls run, are cancelled and evict each other; the reader may come in between."""
+    """The view follows calls that run, are cancelled and evict each other; a reader may join late."""
     publisher = publish(events=PageNames().events, buffer_steps=5)
     loop, ends = asyncio.get_running_loop(), asyncio.Queue()
     thread = EngineThread(
@@ -334,7 +334,7 @@ async def test_the_view_is_the_engines_trie(llama, publish, late):
         EngineOptions(kv_tokens=512, max_batch=4, token_budget=64),
         max_queue=64,
         on_events=lambda events: loop.call_soon_threadsafe(ends.put_nowait, events),
-        page_news=PageNews(publisher.put),
+        page_changes=PageChanges(publisher.put),
     )
     rng = np.random.default_rng(4)
     trunks = rng.integers(3, 200, (3, 100))

@@ -1,4 +1,4 @@
-"""What a publisher can send again: the last batches, and before them the state that they began with."""
+"""Replays of a publisher: the last batches, and before them the state that they began with."""
 
 import random
 
@@ -70,21 +70,21 @@ def test_the_state_is_what_all_batches_led_to():
                 held[name] = parent
                 events.append(stored([name], parent))
         published(buffer, sequence, *events)
-        told = {}
+        replayed = {}
         for _, payload in buffer.since(0):
             for event in decode(payload).events:
                 if isinstance(event, AllBlocksCleared):
-                    told = {}
+                    replayed = {}
                 elif isinstance(event, BlockRemoved):
                     for name in event.block_hashes:
-                        del told[name]
+                        del replayed[name]
                 else:
                     above = event.parent_block_hash
-                    assert above is None or above in told, "parents come before their children"
+                    assert above is None or above in replayed, "parents come before their children"
                     for name in event.block_hashes:
-                        told[name] = above
+                        replayed[name] = above
                         above = name
-        assert told == held
+        assert replayed == held
 
 
 def test_a_buffer_of_nothing_is_refused():

@@ -1,4 +1,4 @@
-"""Gaps, replays and other lives of a worker, one situation a test; all of them mixed in test_kv_view."""
+"""Gaps, replays and restarts of a worker, one situation a test; all of them mixed in test_kv_view."""
 
 from fairserve.engine.kv_events.sequence import MAX_FRUITLESS, Ask, Begin, KvSequence, Take
 
@@ -46,7 +46,7 @@ def test_a_gap_is_filled():
     assert live(sequence, 5) == [Ask(2)], "with the last one, to know the worker by it"
     assert live(sequence, 6) == []
     assert replay(sequence, 2, 3, 4, 5) == take(3, 4, 5, 6)
-    assert (sequence.gaps, sequence.restarts, sequence.given_up) == (1, 0, 0)
+    assert (sequence.gaps, sequence.restarts) == (1, 0)
     assert live(sequence, 7) == take(7)
 
 
@@ -62,7 +62,6 @@ def test_a_gap_that_cannot_be_filled_is_given_up():
     sequence = followed(3)
     assert live(sequence, 9) == [Ask(2)]
     assert replay(sequence, 7, 8, 9) == [Begin(complete=False), *take(7, 8, 9)]
-    assert sequence.given_up == 1
     assert live(sequence, 10) == take(10)
 
 
@@ -71,7 +70,7 @@ def test_a_replay_that_never_comes_is_given_up():
     assert live(sequence, 9, 10) == [Ask(2)]
     assert sequence.failed() == [Begin(complete=False), *take(9, 10)]
     assert live(sequence, 11) == take(11)
-    assert sequence.failed() == [], "none is under way"
+    assert sequence.failed() == [], "none is running"
     assert sequence.ended() == []
     assert replay(sequence, 11, 12) == []
 
@@ -87,7 +86,7 @@ def test_no_replays_at_all():
 
 
 def test_the_state_of_a_publisher_that_folds_what_is_old():
-    """Its number is that of the last batch in it, wherever the replay was to begin."""
+    """A folded batch has the number of the last batch in it, wherever the replay begins."""
     sequence = followed(3)
     assert live(sequence, 9) == [Ask(2)]
     steps = [*sequence.replayed(7, b"state"), *replay(sequence, 8, 9)]
@@ -138,7 +137,7 @@ def test_what_was_given_up_may_be_had_over_another_connection():
 
 
 def test_what_waited_at_an_earlier_connection_is_forgotten():
-    """It may be of another life, and its numbers follow those of this one by chance."""
+    """A restarted worker's numbers may follow those of this generation by chance."""
     sequence = followed(2)
     assert live(sequence, 3) == [Ask(1)]
     assert sequence.connected() == [Ask(1)]
@@ -177,9 +176,9 @@ def test_replays_that_bring_nothing_are_not_asked_for_for_ever():
     assert steps == [Begin(complete=False), *take(8, 9)]
 
 
-def test_what_was_told_long_ago_is_not_believed():
+def test_a_view_without_a_connection_for_long_is_dropped():
     sequence = KvSequence()
-    assert sequence.lost() == [], "nothing was told"
+    assert sequence.lost() == [], "there was no batch"
     sequence = followed(3)
     live(sequence, 9)
     assert sequence.lost() == [Begin(complete=False)]
@@ -193,5 +192,4 @@ def test_what_waits_is_bounded():
     sequence.connected()
     assert live(sequence, *range(10, 15)) == []
     assert live(sequence, 15) == [Begin(complete=False), *take(*range(10, 16))]
-    assert sequence.given_up == 1
     assert replay(sequence, 3, 4) == []

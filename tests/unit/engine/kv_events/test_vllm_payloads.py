@@ -62,7 +62,7 @@ class AllBlocksCleared(KVCacheEvent):
 
 
 def names(count, form):
-    """Hashes: the low 64 bits as an integer, or the whole digest."""
+    """Return hashes: the low 64 bits as an integer, or the whole digest."""
     return [(1 << 63) + n if form is int else bytes([n]) * 32 for n in range(count)]
 
 
@@ -79,7 +79,7 @@ def stored(size, count, form=int, *, first=0, **more):
     )
 
 
-def told(view, *events):
+def applied(view, *events):
     payload = msgspec.msgpack.encode(EventBatch(1.5, list(events), 0))
     return view.apply(dialect.decode(payload).events)
 
@@ -95,16 +95,16 @@ def view():
 def test_a_prompt_is_known_up_to_the_end_of_the_workers_last_block(size, form):
     seen = view()
     salt = [("tenant",), *[None] * (256 // size - 1)]
-    (cached,) = told(seen, stored(size, 256 // size, form, extra_keys=salt))
+    (cached,) = applied(seen, stored(size, 256 // size, form, extra_keys=salt))
     keys = HASHER.keys(TOKENS, "tenant")
     assert cached == WorkerCached("w", None, tuple(keys[: 256 // OURS]))
-    (more,) = told(seen, stored(size, 128 // size, form, first=256 // size))
+    (more,) = applied(seen, stored(size, 128 // size, form, first=256 // size))
     parent = keys[256 // OURS - 1]
     assert more == WorkerCached("w", parent, tuple(keys[256 // OURS : 384 // OURS]))
-    (gone,) = told(seen, BlockRemoved(names(384 // size, form)[-1:], "GPU", 0))
+    (gone,) = applied(seen, BlockRemoved(names(384 // size, form)[-1:], "GPU", 0))
     assert gone == WorkerEvicted("w", tuple(keys[(384 - size) // OURS : 384 // OURS]))
     assert seen.keys() == set(keys[: (384 - size) // OURS])
-    assert told(seen, AllBlocksCleared()) == [WorkerCacheReset("w", complete=True)]
+    assert applied(seen, AllBlocksCleared()) == [WorkerCacheReset("w", complete=True)]
     assert not seen.keys()
 
 
@@ -120,19 +120,19 @@ def test_a_prompt_is_known_up_to_the_end_of_the_workers_last_block(size, form):
     ],
 )
 def test_what_tokens_and_salt_do_not_name_is_left_out(more):
-    assert told(view(), stored(32, 1, **more)) == []
+    assert applied(view(), stored(32, 1, **more)) == []
 
 
-def test_a_block_that_is_told_again_is_the_same_block():
+def test_a_block_that_is_stored_again_is_the_same_block():
     seen = view()
-    first, again = told(seen, stored(32, 2)), told(seen, stored(32, 2))
+    first, again = applied(seen, stored(32, 2)), applied(seen, stored(32, 2))
     assert first == again
     assert len(seen) == 2
 
 
 def test_a_part_of_a_block_that_no_router_block_ends_in_is_no_error():
     seen = view()
-    told(seen, stored(32, 2))
+    applied(seen, stored(32, 2))
     part = BlockStored([99], names(2, int)[-1], TOKENS[64:72].tolist(), 8, None, "GPU", None)
-    assert told(seen, part) == []
+    assert applied(seen, part) == []
     assert seen.keys() == set(HASHER.keys(TOKENS[:64]))

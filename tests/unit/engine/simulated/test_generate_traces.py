@@ -1,4 +1,4 @@
-"""What holds for every generated trace with programs: graphs, block ids, seeds."""
+"""Properties of every generated trace with programs: graphs, block ids, seeds."""
 
 from collections import Counter
 from dataclasses import replace

@@ -90,7 +90,7 @@ def test_a_call_that_is_cancelled_in_a_mixed_pass_leaves_nothing(name):
     engine.advance_to(20.0)
     assert engine.worker.running == 2
     generated = engine.worker.cancel(name, engine.now_s)
-    assert generated == (2 if name == "decoding" else 0)  # the third one is under way
+    assert generated == (2 if name == "decoding" else 0)  # the third one is running
     engine.finish()
     ended = {entry[1] for entry in engine.log if entry[0] == "ended"}
     assert ended == {"decoding", "prefilling", "waiting"} - {name}
@@ -105,5 +105,7 @@ def test_progress_counts_a_mixed_pass_when_it_is_over():
     engine.add("b", 4, 1, at_s=1.0)
     engine.advance_to(16.0)
     pass_s = 10 + 4 + 0.125
-    told = [dict(engine.worker.progress(16.0 + s))["a"] for s in (0.0, pass_s - 0.5, pass_s)]
-    assert told == [1, 1, 2]
+    generated_by_then = [
+        dict(engine.worker.progress(16.0 + s))["a"] for s in (0.0, pass_s - 0.5, pass_s)
+    ]
+    assert generated_by_then == [1, 1, 2]

@@ -102,7 +102,7 @@ def test_a_refused_first_call_is_no_waste():
     assert ends == {"r": (True, 0), "s": (False, 0)}
 
 
-def test_a_refused_call_is_tried_again_after_the_time_that_it_was_told():
+def test_a_rejected_call_is_retried_after_its_retry_after():
     result = replay(trace(chain_of_three()), "rpm-2", retries=1)
     samples = by_id(result)
     assert [sample.outcome for sample in samples].count("refused") == 1

@@ -1,4 +1,4 @@
-"""Profiles that are learned in a replay: from what, when, and what the dispatcher is told."""
+"""Profiles that are learned in a replay: their calls, their times, and the dispatcher's events."""
 
 from dataclasses import replace
 
@@ -78,7 +78,7 @@ def test_the_output_of_a_call_is_that_of_all_its_samples():
 
 
 class Calls:
-    """A replay's profiles, told of calls by hand."""
+    """A replay's profiles, with calls that are added by hand."""
 
     def __init__(self, **options):
         self.profiles = ReplayProfiles(
@@ -98,7 +98,7 @@ class Calls:
             self.profiles.call_ended(call, usage, at_s)
 
     def size_at(self, now_s):
-        """Of the profile that the dispatcher is told of then; None: it is told nothing."""
+        """Return a part of the profile that the dispatcher gets at that time; None: it gets none."""
         events = self.profiles.due(now_s)
         return events[0].profile.stages[0].total_tokens if events else None
 
@@ -114,7 +114,7 @@ def test_calls_count_however_they_ended_if_anything_was_used():
     assert calls.size_at(10.0) == 103
 
 
-def test_it_looks_once_an_interval_and_only_at_news():
+def test_it_learns_once_an_interval_and_only_from_new_calls():
     calls = Calls()
     calls.ended(4, USED)
     assert calls.size_at(0.0) == 110

@@ -1,4 +1,4 @@
-"""What fits: against a pool that is decoded step by step."""
+"""Tests of capacity, against a pool that is decoded step by step."""
 
 import pytest
 from hypothesis import given

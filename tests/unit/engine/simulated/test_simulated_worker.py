@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from one_engine import BLOCK, OneEngine, costs
+from prefix_trees import blocks_of
 
 from fairserve.engine.simulated.cost_model import pairs
 from fairserve.engine.simulated.worker import SimulatedWorker
@@ -144,8 +145,8 @@ def test_progress_is_what_was_generated_by_now():
     engine.add("a", 6, 5, samples=2)
     assert engine.worker.progress(0.0) == []
     engine.advance_to(16.0)
-    told = [engine.worker.progress(16.0 + s) for s in (0.0, 1.2, 1.25, 2.5)]
-    assert told == [[("a", 2)], [("a", 2)], [("a", 4)], [("a", 6)]]
+    reports = [engine.worker.progress(16.0 + s) for s in (0.0, 1.2, 1.25, 2.5)]
+    assert reports == [[("a", 2)], [("a", 2)], [("a", 4)], [("a", 6)]]
 
 
 calls = st.lists(
@@ -212,7 +213,7 @@ def test_every_call_ends_once_and_the_pool_never_overflows(arrivals, loop, sched
 
     def watch():
         pool = worker._pool
-        cached = pool.cache._tree.blocks_of("here") * BLOCK
+        cached = blocks_of(pool.cache._tree, "here") * BLOCK
         own = sum(pool._room._own.values())
         assert cached + own <= 80
         assert pool.cache.locked_tokens <= cached

@@ -14,7 +14,7 @@ def texts(path):
     return [(line.number, line.text) for line in read_lines(path)]
 
 
-def test_gzip_is_told_by_its_content_not_by_its_name(tmp_path):
+def test_gzip_is_recognised_by_its_content_not_by_its_name(tmp_path):
     plain = tmp_path / "plain.jsonl.gz"
     plain.write_bytes(b"a\nb\n")
     packed = tmp_path / "packed.jsonl"

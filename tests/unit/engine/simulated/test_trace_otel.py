@@ -97,7 +97,7 @@ def test_times_with_zone_or_in_nanoseconds(tmp_path, time):
     assert [i.arrival_s for i in trace.interactions] == [0.0, 3.0]
 
 
-def test_calls_are_told_by_their_operation_or_their_messages(tmp_path):
+def test_calls_are_recognised_by_their_operation_or_their_messages(tmp_path):
     asked = {"gen_ai.input.messages": QUESTION, "gen_ai.output.text": ANSWER}  # not as JSON text
     spans = [
         span(name, second, second + 1, attributes={**asked, **operation})

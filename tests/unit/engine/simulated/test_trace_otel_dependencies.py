@@ -1,4 +1,4 @@
-"""Who waited for whom, by what prompts repeat and by when calls began: chains, fans, agents."""
+"""Dependencies by repeated outputs and by times of calls: chains, fans, agents."""
 
 import json
 
@@ -78,10 +78,10 @@ def test_an_output_that_nobody_repeats_is_waited_for_all_the_same(tmp_path):
     assert dependencies(
         tmp_path,
         chat("a", 0, 1, [user("Plan?")], PLAN),
-        chat("told", 2, 3, [system("Look at orders."), user("Do.")], ORDERS),
-        chat("told too", 2, 4, [system("Look at refunds."), user("Do.")], REFUNDS),
+        chat("asked", 2, 3, [system("Look at orders."), user("Do.")], ORDERS),
+        chat("asked too", 2, 4, [system("Look at refunds."), user("Do.")], REFUNDS),
         chat("sum", 5, 6, [said(PLAN), user("They are done. In short?")], "All is well."),
-    ) == {"a": (), "told": ("a",), "told too": ("a",), "sum": ("told", "told too")}
+    ) == {"a": (), "asked": ("a",), "asked too": ("a",), "sum": ("asked", "asked too")}
 
 
 def test_questions_side_by_side_do_not_wait_for_each_other(tmp_path):
@@ -103,7 +103,7 @@ def test_questions_side_by_side_do_not_wait_for_each_other(tmp_path):
     assert dependencies(tmp_path, spans[0], shortened, spans[2]) == chain
 
 
-def test_without_texts_times_tell(tmp_path):
+def test_without_texts_times_decide(tmp_path):
     usage = {"gen_ai.usage.input_tokens": 10, "gen_ai.usage.output_tokens": 10}
     times = {"a": (0, 2), "b": (1, 3), "c": (3, 4), "d": (3, 6), "e": (5, 6), "f": (7, 8)}
     assert dependencies(

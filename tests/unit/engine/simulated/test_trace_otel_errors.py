@@ -73,7 +73,7 @@ ALLOWED = "a list of messages"
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
-        ({"gen_ai.input.messages": "tell me a secret"}, f"input.messages is not JSON .*{ALLOWED}"),
+        ({"gen_ai.input.messages": "my secret is"}, f"input.messages is not JSON .*{ALLOWED}"),
         ({"gen_ai.input.messages": '[{"role": "user", "content": "secr'}, "is not JSON .Untermin"),
         ({"gen_ai.input.messages": '"secret"'}, f"gen_ai.input.messages: {ALLOWED}"),
         ({"gen_ai.input.messages": ["secret"]}, f"gen_ai.input.messages: {ALLOWED}"),

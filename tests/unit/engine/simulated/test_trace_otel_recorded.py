@@ -1,4 +1,4 @@
-"""Spans recorded beside the repository: each file becomes the graph that its names and texts tell."""
+"""Spans recorded beside the repository: each file becomes the graph of its names and texts."""
 
 import json
 from itertools import pairwise
@@ -19,7 +19,7 @@ GRAPHS = {
     "simple_chain_alt": CHAIN,
     "parallel_requests": {1: [], 2: [1], 3: [1], 4: [2, 3], 5: [4]},
     "fan_in_dependencies": {1: [], 2: [], 3: [], 4: [1, 2, 3]},
-    # A coordinator, two helpers of whom it tells in its own words, later an analyst and a manager.
+    # A coordinator, two helpers that it quotes in its own words, later an analyst and a manager.
     "customer_support_escalation": (
         {1: [], 2: [1], 3: [1], 4: [2, 3], 5: [4], 6: [5], 7: [6], 8: [7], 9: [8]}
     ),

@@ -1,4 +1,4 @@
-"""A file's format is told by how it begins, and an unknown one is answered with the known ones."""
+"""A file's format is recognised by its beginning; an error for an unknown one lists the known ones."""
 
 import gzip
 import json

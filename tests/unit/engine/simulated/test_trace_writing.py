@@ -1,4 +1,4 @@
-"""What is written reads back equal, in the same bytes each time, and all or nothing."""
+"""A written trace reads back equal, is the same bytes each time, and is written whole or not at all."""
 
 import gzip
 from dataclasses import replace

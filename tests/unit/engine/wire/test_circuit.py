@@ -8,20 +8,20 @@ OPTIONS = CircuitOptions(calls=2, probes=3, first_pause_s=1.0, last_pause_s=4.0,
 
 
 def fail(circuit, now_s, generation=None):
-    """Calls fail until the circuit is open."""
+    """Fail calls until the circuit is open."""
     while circuit.state == "closed":
         circuit.call_failed(circuit.generation if generation is None else generation, "503", now_s)
 
 
 def back(circuit):
-    """The pause is over and the worker is well; when that is."""
+    """End the pause with a probe that passes. Return the time."""
     now_s = circuit.until_s
     assert circuit.should_probe(now_s)
     circuit.probe_passed(now_s)
     return now_s
 
 
-def test_what_opened_it_is_told():
+def test_its_reason_is_known():
     circuit = Circuit(OPTIONS)
     assert not circuit.call_failed(0, "it answered 500", 0.0)
     assert circuit.call_failed(0, "it answered 503", 0.0)
@@ -40,7 +40,7 @@ def test_one_call_knows_that_nobody_listens():
 
 
 def failures(circuit, *tenants):
-    """Whether the failures of these tenants' calls, in this order, open the circuit."""
+    """Return for each failed call of these tenants, in order, if it opens the circuit."""
     return [
         circuit.call_failed(circuit.generation, "500", 0.0, tenant=tenant) for tenant in tenants
     ]

@@ -1,4 +1,4 @@
-"""What the queue believes of its server's cache, and how a call is charged."""
+"""The queue's assumptions about its server's cache, and the charges of a call."""
 
 import numpy as np
 import pytest

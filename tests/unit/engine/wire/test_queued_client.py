@@ -32,7 +32,7 @@ class Clock:
 
 
 class Server:
-    """Hands out streams; ``answers`` are what the next calls are told."""
+    """A client that returns streams; ``answers`` are the answers to the next calls."""
 
     def __init__(self):
         self.streams, self.answers, self.on_the_way = [], [], []
@@ -58,7 +58,7 @@ class Stream:
     async def __anext__(self):
         if not self.chunks:
             raise StopAsyncIteration
-        return WorkerChunk(self.chunks.pop(0), b"")
+        return WorkerChunk(self.chunks.pop(0))
 
     def close(self):
         self.closed = True
@@ -97,7 +97,7 @@ class World:
         return asyncio.ensure_future(self.client.open(request(*arguments, **more)))
 
     async def turn(self):
-        """What is sent arrives, and all tasks come to where they wait."""
+        """Let all tasks run until they wait."""
         await settle()
         while self.server.on_the_way:
             for arrived in self.server.on_the_way:
@@ -149,7 +149,7 @@ async def test_a_call_that_is_cancelled_in_its_turn_passes_it_on():
     assert [stream.request.call_id for stream in world.server.streams] == ["first", "third"]
 
 
-async def test_tokens_are_charged_as_they_come_and_settled_by_what_is_told_at_the_end():
+async def test_tokens_are_charged_as_they_arrive_and_settled_by_the_usage_at_the_end():
     world = World()
     opening = world.open("first")
     await world.turn()

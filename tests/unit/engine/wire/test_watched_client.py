@@ -1,4 +1,4 @@
-"""What a circuit hears of the calls at its worker."""
+"""Reports of a worker's calls to its circuit."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ from fairserve.engine.wire.watched_client import WatchedClient
 
 
 class Client:
-    """Plays a script; ``refuses`` is raised before."""
+    """A client that plays a script; ``refuses`` is raised before."""
 
     def __init__(self, *script, refuses=None):
         self.script, self.refuses = list(script), refuses
@@ -32,7 +32,7 @@ class Client:
         step = self.script.pop(0)
         if isinstance(step, Exception):
             raise step
-        return WorkerChunk(step, b"")
+        return WorkerChunk(step)
 
     def close(self):
         self.closed += 1

@@ -1,4 +1,4 @@
-"""What a worker tells of itself as text: metrics of several versions, and the version itself."""
+"""A worker's text about itself: metrics of several versions, and the version."""
 
 import pytest
 from hypothesis import given
@@ -31,19 +31,19 @@ def test_metrics_as_vllm_writes_them():
 
 def test_several_engines_are_one_worker():
     other = VLLM.replace(b'engine="0"', b'engine="1"').replace(b"0.25", b"0.75")
-    told = read_metrics(VLLM + other)
-    assert (told.running, told.waiting, told.kv_used_share) == (6, 4, 0.5)
+    metrics = read_metrics(VLLM + other)
+    assert (metrics.running, metrics.waiting, metrics.kv_used_share) == (6, 4, 0.5)
 
 
 def test_names_of_older_versions():
-    told = read_metrics(VLLM.replace(b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc"))
-    assert told.kv_used_share == 0.25
+    metrics = read_metrics(VLLM.replace(b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc"))
+    assert metrics.kv_used_share == 0.25
 
 
 @pytest.mark.parametrize("bad", [b"NaN", b"-1", b"", b"many", b"+Inf", b"9" * 400, b"1e308"])
-def test_what_cannot_be_read_is_not_told(bad):
-    told = read_metrics(VLLM.replace(b"3.0\n", bad + b"\n").replace(b'"100"', b'"None"'))
-    assert (told.running, told.waiting, told.kv_capacity_tokens) == (None, 2, None)
+def test_a_value_that_cannot_be_read_is_none(bad):
+    metrics = read_metrics(VLLM.replace(b"3.0\n", bad + b"\n").replace(b'"100"', b'"None"'))
+    assert (metrics.running, metrics.waiting, metrics.kv_capacity_tokens) == (None, 2, None)
     assert read_metrics(b"<html>") == WorkerMetrics()
 
 
@@ -84,9 +84,9 @@ def test_parsing_is_bounded():
 
 def test_our_own_workers_metrics():
     stats = EngineStats(running=2, waiting=1, kv_used_share=0.5, prefix_queried_tokens=9)
-    told = read_metrics(metrics_text.render(stats, 'a "model"', 1600))
-    assert (told.running, told.waiting, told.kv_used_share) == (2, 1, 0.5)
-    assert (told.kv_capacity_tokens, told.prefix_queried_tokens) == (1600, 9)
+    metrics = read_metrics(metrics_text.render(stats, 'a "model"', 1600))
+    assert (metrics.running, metrics.waiting, metrics.kv_used_share) == (2, 1, 0.5)
+    assert (metrics.kv_capacity_tokens, metrics.prefix_queried_tokens) == (1600, 9)
 
 
 def test_endpoints_at_every_address_are_at_the_workers():
@@ -143,5 +143,5 @@ def test_what_is_foreign_is_never_negative_nor_guessed():
 def test_those_that_wait_are_sequences_too():
     foreign = ForeignLoad()
     for _ in range(2):
-        told = foreign.read(load(1, 0.5, waiting=1), 1, 100, 1000)
-    assert told == 400
+        tokens = foreign.read(load(1, 0.5, waiting=1), 1, 100, 1000)
+    assert tokens == 400

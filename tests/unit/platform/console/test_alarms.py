@@ -1,4 +1,4 @@
-"""What operators are told to look at."""
+"""Alarms of the overview."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -66,7 +66,7 @@ def texts(**health):
     return [(alarm.tone, alarm.text) for alarm in alarms(Health(**{"live": live(), **health}))]
 
 
-def test_nothing_is_said_of_a_quiet_server():
+def test_a_quiet_server_has_no_alarms():
     assert texts(members=[member("ready", ""), member("joining", "")], jobs=[job("fine")]) == []
 
 
@@ -84,22 +84,22 @@ def test_an_overload_counts_when_it_lasts():
 
 
 @pytest.mark.parametrize(
-    ("accepted", "refused", "told"),
+    ("accepted", "refused", "shown"),
     [(15, 4, False), (16, 4, True), (81, 19, False), (80, 20, True), (0, 100, True)],
 )
-def test_refusals_count_by_their_share(accepted, refused, told):
+def test_refusals_count_by_their_share(accepted, refused, shown):
     def last(count):
         return [1000.0] * (BUCKETS - 12) + [0.0] * 11 + [float(count)]
 
     found = texts(
         live=live(accepted=last(accepted), refused={"a": last(refused), "b": [None] * 24})
     )
-    assert bool(found) == told
-    if told:
+    assert bool(found) == shown
+    if shown:
         assert f"{refused} of {accepted + refused} calls" in found[0][1]
 
 
-def test_long_waits_are_told():
+def test_long_waits_raise_an_alarm():
     waits = [100.0] * (BUCKETS - 12) + [None] * 12
     assert texts(live=live(queue_p99_s=waits)) == [], "it is over"
     ((_, text),) = texts(live=live(queue_p99_s=[*waits[:-1], 31.0]))
@@ -107,11 +107,11 @@ def test_long_waits_are_told():
 
 
 @pytest.mark.parametrize(
-    ("share", "entitled", "told"), [(0.8, 0.25, True), (0.3, 0.25, False), (None, 0.2, False)]
+    ("share", "entitled", "shown"), [(0.8, 0.25, True), (0.3, 0.25, False), (None, 0.2, False)]
 )
-def test_who_takes_far_more_is_named(share, entitled, told):
+def test_a_client_far_above_its_share_is_named(share, entitled, shown):
     client = replace(CLIENT, service_share=share, entitled_share=entitled)
-    assert bool(texts(clients=[client])) == told
+    assert bool(texts(clients=[client])) == shown
 
 
 def test_the_worst_come_first():

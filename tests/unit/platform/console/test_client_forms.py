@@ -1,4 +1,4 @@
-"""What forms on clients' pages change, and what they leave as it is."""
+"""Forms on clients' pages: fields that change, and fields that stay."""
 
 from decimal import Decimal
 
@@ -35,7 +35,7 @@ def test_a_users_form_leaves_what_it_does_not_show():
         ("1", "1000001", {"rpm"}),
     ],
 )
-def test_wrong_values_are_told_by_field(weight, rpm, wrong):
+def test_wrong_values_are_errors_of_their_fields(weight, rpm, wrong):
     found = changed(HELD, {"action": "save", "weight": weight, "rpm": rpm})
     assert isinstance(found, dict)
     assert set(found) == wrong
@@ -81,7 +81,7 @@ def test_the_form_of_a_contract_sets_all_limits():
     assert nothing.model_fields_set == set(ContractBody.model_fields)
 
 
-def test_what_is_wrong_in_a_contract_is_told_by_field():
+def test_errors_of_a_quota_are_errors_of_their_fields():
     wrong = {
         "rpm_limit": "0",
         "tpm_limit": "many",
@@ -99,7 +99,7 @@ def test_what_is_wrong_in_a_contract_is_told_by_field():
     assert set(changed(HELD, form)) == {"contract.allowed_models"}
 
 
-def test_limits_that_do_not_go_together_are_told_at_their_field():
+def test_contradicting_limits_are_errors_of_their_field():
     error = InvalidRequestError("contract.soft_end: ...", param="contract.soft_end")
     assert refused(error) == {"contract.soft_end": "contract.soft_end: ..."}
     assert refused(InvalidRequestError("no", param="weight")) == {"": "no"}

@@ -1,4 +1,4 @@
-"""Whom the list of clients names as one that floods."""
+"""Badges of clients that flood."""
 
 import pytest
 
@@ -43,7 +43,7 @@ def client(user="u", *, got=None, due=None, queued=0, refused=0):
         (0.45, 0.1, "bad"),
     ],
 )
-def test_a_share_far_above_what_is_due_is_said(got, due, tone):
+def test_a_share_far_above_the_entitled_one_has_a_badge(got, due, tone):
     sign = share_sign(client(got=got, due=due))
     assert (sign.tone if sign else None) == tone
     if sign:
@@ -58,9 +58,9 @@ def test_most_of_the_queue_is_a_flood_however_fair_the_service_is():
     assert not signs(fair, NOTHING)
 
 
-def test_refusals_are_said_and_are_no_flood_by_themselves():
+def test_rejections_have_a_badge_and_are_no_flood_by_themselves():
     refused = client(refused=1500)
-    assert [sign.words for sign in signs(refused, Totals(0, 1600))] == ["1,500 calls refused"]
+    assert [sign.words for sign in signs(refused, Totals(0, 1600))] == ["1,500 calls rejected"]
     assert not floods(refused, Totals(0, 1600))
     assert not signs(client(refused=9), Totals(0, 9))
 
@@ -74,7 +74,7 @@ def test_the_worst_come_first_and_once():
     assert len(worst([large, larger], of_all, 1)) == 1
 
 
-def test_what_is_worst_of_one_client_is_said_first():
+def test_the_worst_badge_of_a_client_comes_first():
     both = client(got=0.9, due=0.1, queued=20, refused=100)
     assert [sign.tone for sign in signs(both, Totals(20, 100))] == ["bad", "bad", "warn"]
 

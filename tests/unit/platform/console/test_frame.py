@@ -1,4 +1,4 @@
-"""What the frame of the pages does by itself: words, bounds, what is shared, what is escaped."""
+"""The frame of the pages: texts, bounds, shared parts, escaping."""
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -39,9 +39,9 @@ from fairserve.platform.console.streams import event
         (formats.money, Decimal("1234.5"), "1,234.50"),
         (formats.money, Decimal("0.00123"), "0.0012"),
         (formats.money, Decimal(0), "0.00"),
-        (formats.said, None, "none"),
-        (formats.said, True, "yes"),
-        (formats.said, 0.5, "0.5"),
+        (formats.value_text, None, "none"),
+        (formats.value_text, True, "yes"),
+        (formats.value_text, 0.5, "0.5"),
         (formats.part, "a/b c?", "a%2Fb%20c%3F"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Charts of the last minutes: load against its watermarks, and refusals by reason."""
+"""Charts of the last minutes: load against its watermarks, and rejections by reason."""
 
 import asyncio
 import json
@@ -78,18 +78,18 @@ def test_refusals_are_stacked_by_reason_the_most_first():
 
 
 def test_where_nothing_is_refused_the_line_is_at_nought():
-    assert refusals_chart(snapshot())["series"] == [{"label": "refused", "values": [0.0] * 3}]
-    assert refusals_chart(snapshot(at=[]))["series"] == [{"label": "refused", "values": []}]
+    assert refusals_chart(snapshot())["series"] == [{"label": "rejected", "values": [0.0] * 3}]
+    assert refusals_chart(snapshot(at=[]))["series"] == [{"label": "rejected", "values": []}]
 
 
 async def test_charts_are_sent_at_each_new_sample(monkeypatch):
-    monkeypatch.setattr(live_charts, "LOOK_S", 0.01)
-    told = []
+    monkeypatch.setattr(live_charts, "POLL_INTERVAL_S", 0.01)
+    listeners = []
 
     class Samples:
-        def watch(self, tell):
-            told.append(tell)
-            return told.clear
+        def subscribe(self, listener):
+            listeners.append(listener)
+            return listeners.clear
 
     drawn = iter(range(9))
     events = chart_events(Samples(), lambda: {"load": next(drawn)})
@@ -102,7 +102,7 @@ async def test_charts_are_sent_at_each_new_sample(monkeypatch):
 
     assert await charts() == {"load": 0}
     assert (await anext(events)).startswith(b":"), "it says that it is still here"
-    asyncio.get_running_loop().call_later(0.05, lambda: told[0]("a sample"))
+    asyncio.get_running_loop().call_later(0.05, lambda: listeners[0]("a sample"))
     assert await charts() == {"load": 1}
     await events.aclose()
-    assert told == [], "nobody follows any more"
+    assert listeners == [], "the listener is removed"

@@ -1,4 +1,4 @@
-"""No page is open to strangers, and no form is taken that is not from the page's own sign-in."""
+"""Pages need a sign-in, and forms must come from the sign-in's own pages."""
 
 import re
 
@@ -22,7 +22,7 @@ CLOSED = [
 
 
 def app_of(**settings):
-    """The application that ships; nothing is started behind it."""
+    """The application that ships, without the services behind it."""
     return create_app(Settings(**settings), None)
 
 
@@ -38,7 +38,7 @@ def stranger(tmp_path_factory):
 
 
 def calls(dependant):
-    """Everything that a request must get through."""
+    """Return all dependencies that a request passes."""
     yield dependant.call
     for each in dependant.dependencies:
         yield from calls(each)

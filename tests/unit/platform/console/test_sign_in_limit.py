@@ -1,4 +1,4 @@
-"""Bounds on wrong keys: by address, in all, and of what the audit log has of them."""
+"""Limits on wrong keys: by address, in total, and on their entries in the audit log."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Throttling's form: texts to typed values and back, what is stored, who is to blame, what differs."""
+"""Throttling form: texts and values, stored values, errors by field, differences of versions."""
 
 import math
 from typing import Literal
@@ -49,7 +49,7 @@ def form_of(found, **changes):
         (str, Kind("text")),
     ],
 )
-def test_what_is_entered_follows_from_the_type(hint, kind):
+def test_the_kind_of_a_field_follows_from_the_type(hint, kind):
     assert kind_of("x", hint) == kind
 
 
@@ -89,7 +89,7 @@ def test_texts_are_read_exactly(kind, text, value):
         (kind_of("x", Literal["a"]), "none"),
     ],
 )
-def test_a_wrong_text_is_told_what_is_allowed(kind, text):
+def test_the_error_of_a_wrong_text_names_what_is_allowed(kind, text):
     with pytest.raises(ValueError, match="is not allowed; allowed: ") as error:
         parse(kind, text)
     assert kind.allowed in str(error.value)
@@ -109,7 +109,7 @@ def test_every_value_of_every_system_survives_the_form(settings, system):
     assert sent.parameters == {}, "all are the defaults"
 
 
-def test_what_differs_from_the_default_is_stored():
+def test_values_other_than_the_default_are_stored():
     base = {"a": 1, "b": 2.0, "c": 3.0, "d": None}
     assert to_store({**base, "a": 2, "c": math.inf, "d": 0.5}, base, {}) == {
         "a": 2,
@@ -119,7 +119,7 @@ def test_what_differs_from_the_default_is_stored():
     assert to_store({**base, "b": None}, base, {}) == {"b": None}
 
 
-def test_what_an_operator_set_is_kept_even_as_it_is_the_default():
+def test_values_that_an_operator_set_are_kept_even_as_defaults():
     base = {"a": 2.0, "b": 2.0, "c": math.inf}
     assert to_store(base, base, {"a": 2, "b": 3, "c": "inf"}) == {"a": 2, "c": "inf"}
 
@@ -165,11 +165,11 @@ def test_a_wrong_text_is_kept_and_marks_its_field(settings):
         ({"feed_window": 2.0, "feeder.alpha": -1.0}, {"feed_window", "feeder.alpha"}),
     ],
 )
-def test_whose_value_is_out_of_range_is_found_out(settings, chosen, names):
+def test_parameters_with_invalid_values_are_found(settings, chosen, names):
     assert set(errors_by_field(settings, "fairserve", chosen)) == names
 
 
-def test_unknown_systems_and_parameters_are_refused(settings):
+def test_unknown_systems_and_parameters_are_rejected(settings):
     current = Current("fairserve")
     with pytest.raises(ValueError, match="nothing"):
         parameter_form(settings, current, "nothing")

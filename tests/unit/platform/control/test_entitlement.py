@@ -3,7 +3,7 @@
 import pytest
 
 from fairserve.interactions.profile import AppProfile, StageProfile
-from fairserve.platform.monitoring.entitlement import entitled_service
+from fairserve.platform.control.entitlement import entitlements
 from fairserve.scheduling.dispatcher import Dispatcher
 from fairserve.scheduling.events import AppChanged, TenantChanged, UserChanged
 from fairserve.scheduling.registry import SYSTEMS
@@ -21,7 +21,7 @@ def entitled(system, *events, options=None, clients=CLIENTS):
         dispatcher.handle(AppChanged(app, profile, Limits()), 0.0)
     for event in events:
         dispatcher.handle(event, 0.0)
-    found = entitled_service(dispatcher, clients)
+    found = entitlements(dispatcher, clients).service()
     return [found[client] for client in clients]
 
 

@@ -11,9 +11,8 @@ from fairserve.platform.base.errors import NotFoundError, UnavailableError
 from fairserve.platform.fleet.fleet import Desired, FleetPart, merge
 from fairserve.platform.fleet.model_pools import MISSING_S, ModelPools
 from fairserve.platform.fleet.models import Models
+from fairserve.platform.fleet.prompt import BytesCounter, NoTokenizerError
 from fairserve.platform.fleet.worker_spec import WorkerSpec
-from fairserve.platform.serving.completions.prompt import BytesCounter, NoTokenizerError
-from fairserve.platform.serving.completions.schemas import TextBody
 
 
 class Tokenizers:
@@ -155,7 +154,7 @@ async def test_a_worker_that_tokenises_counts_where_there_is_no_other_tokenizer(
     world.join("b", root="root")
     reader = (await world.served("m")).reader
     assert (reader.source, reader.exact) == ("worker", True)
-    prompt = await reader.text(TextBody(model="m", prompt="hello"))
+    prompt = await reader.text("hello")
     assert prompt.token_ids.tolist() == [0, 1, 2]
     assert world.asked == [({"a"}, {"model": "m", "prompt": "hello"})]
     world.tokenizers.slow["root"].set()

@@ -173,9 +173,9 @@ def test_the_command_comes_first(capsys):
 
 def test_serve_gets_the_settings(monkeypatch, capsys):
     got = []
-    fake = type(sys)("fairserve.platform.server.wiring")
+    fake = type(sys)("fairserve.platform.server.process")
     fake.serve = lambda settings: got.append(settings) or 0
-    monkeypatch.setitem(sys.modules, "fairserve.platform.server.wiring", fake)
+    monkeypatch.setitem(sys.modules, "fairserve.platform.server.process", fake)
     assert cli.main(["serve", "--port", "0", "--set", "feed_window=0.1"]) == 0
     (settings,) = got
     assert settings.server.port == 0

@@ -7,7 +7,7 @@ from fairserve.platform.server.settings import Settings
 
 OF_OPENAI = {"/v1/models"}
 PARTS = {"/v1/interactions/{interaction_id}/graph"}
-"""Their pages are parts of one object, which is no list."""
+"""Routes whose pages are parts of one object, not a list."""
 
 
 def test_lists_are_answered_under_items():
@@ -26,7 +26,7 @@ def test_lists_are_answered_under_items():
 
 
 def fields_of(openapi, operation):
-    """The fields of the object that an operation answers."""
+    """Return the fields of the object that an operation answers."""
     content = operation["responses"]["200"].get("content", {})
     schema = content.get("application/json", {}).get("schema", {})
     name = schema.get("$ref", "").rpartition("/")[2]

@@ -123,7 +123,7 @@ def test_lists_and_options_are_read_from_text(monkeypatch):
     assert Settings().tuning.system_options == {"feed_window": 0.3}
 
 
-def test_endpoints_of_kv_events_belong_to_urls(monkeypatch):
+def test_endpoints_of_kv_events_match_the_urls(monkeypatch):
     monkeypatch.setenv("FAIRSERVE_WORKER_URLS", "http://a:1,http://b:1")
     monkeypatch.setenv("FAIRSERVE_WORKER_KV_EVENTS", "tcp://a:2 tcp://a:3,")
     assert Settings().fleet.worker_kv_events == ("tcp://a:2 tcp://a:3", "")
@@ -132,7 +132,7 @@ def test_endpoints_of_kv_events_belong_to_urls(monkeypatch):
 
 
 @pytest.mark.parametrize("pairs", [["a"], ["=1"], ["a=1", "a=2"]])
-def test_options_that_are_none_are_refused(pairs):
+def test_invalid_options_are_rejected(pairs):
     with pytest.raises(ValueError, match="option"):
         parse_options(pairs)
 
@@ -154,7 +154,7 @@ def test_options_that_are_none_are_refused(pairs):
         ({"keepalive_s": "soon"}, "keepalive_s"),
     ],
 )
-def test_what_is_wrong_is_said_without_the_value(wrong, problem):
+def test_an_error_names_the_setting_without_its_value(wrong, problem):
     with pytest.raises(ValueError, match=problem) as caught:
         settings_from(argparse.Namespace(**wrong))
     assert "\n" not in str(caught.value)
@@ -220,7 +220,7 @@ def test_the_system_takes_the_settings():
 
 
 @pytest.mark.parametrize("system", ["fairserve", "central-dlpm", "fcfs"])
-def test_a_system_keeps_its_own_feed_window_where_none_is_set(system):
+def test_a_system_keeps_its_own_feed_window_if_none_is_set(system):
     for settings in (TuningSettings(system=system), TuningSettings(system=system, feed_window="")):
         assert configured_system(settings).feed_window == SYSTEMS[system].feed_window
 
@@ -275,11 +275,11 @@ def test_a_shared_database_needs_a_shared_secret(tmp_path):
         ({"redis_url": "redis://h/0", "background_jobs": "celery"}, True),
     ],
 )
-def test_who_does_background_jobs(given, celery):
+def test_the_redis_url_and_background_jobs_choose_the_process_of_jobs(given, celery):
     assert Settings(**given).background.jobs_on_celery is celery
 
 
-def test_celery_needs_a_redis_and_has_to_be_installed(monkeypatch):
+def test_celery_needs_a_redis_and_must_be_installed(monkeypatch):
     with pytest.raises(ValueError, match="needs a redis_url"):
         Settings(background_jobs="celery")
     monkeypatch.setattr(background_settings, "find_spec", lambda name: None)

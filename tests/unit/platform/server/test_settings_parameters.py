@@ -1,4 +1,4 @@
-"""Every parameter of every system is described, and its own values are accepted again."""
+"""Every parameter of every system is described, and accepts its own value."""
 
 import pytest
 

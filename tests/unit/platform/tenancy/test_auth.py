@@ -21,6 +21,10 @@ NOW = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
 OLD, NEW = b"o" * 32, b"n" * 32
 
 
+def principal_of(authenticator, key):
+    return asyncio.run(authenticator.authenticate(key))
+
+
 class Clock:
     """Both clocks of the authenticator, moved together."""
 
@@ -125,22 +129,22 @@ def test_only_the_hash_and_a_prefix_are_stored(sessions, app_key):
 
 
 def test_a_key_is_looked_up_once_in_the_ttl(authenticator, sessions, clock, app_key):
-    first = authenticator.authenticate_sync(app_key.plain)
+    first = principal_of(authenticator, app_key.plain)
     assert (first.scope, first.tenant_id, first.app_id) == ("app", "tn_1", "app_1")
     assert (first.key_id, first.key_prefix) == (app_key.row.id, app_key.row.prefix)
     opened = sessions.opened
     clock.now_s += 29
-    assert asyncio.run(authenticator.authenticate(app_key.plain)) == first
+    assert principal_of(authenticator, app_key.plain) == first
     assert sessions.opened == opened
     clock.now_s += 1
-    assert authenticator.authenticate_sync(app_key.plain) == first
+    assert principal_of(authenticator, app_key.plain) == first
     assert sessions.opened == opened + 1
 
 
 def test_a_miss_is_looked_up_off_the_event_loop(authenticator, sessions, app_key):
     seen = []
     sessions.hook = lambda: seen.append(threading.current_thread())
-    asyncio.run(authenticator.authenticate(app_key.plain))
+    principal_of(authenticator, app_key.plain)
     assert seen
     assert threading.main_thread() not in seen
 
@@ -148,18 +152,18 @@ def test_a_miss_is_looked_up_off_the_event_loop(authenticator, sessions, app_key
 def test_unknown_keys_are_remembered_too(authenticator, sessions, clock):
     for _ in range(3):
         with pytest.raises(AuthenticationError):
-            authenticator.authenticate_sync("sk-fs-p-unknown")
+            principal_of(authenticator, "sk-fs-p-unknown")
     assert sessions.opened == 1
     clock.now_s += 30
     with pytest.raises(AuthenticationError):
-        authenticator.authenticate_sync("sk-fs-p-unknown")
+        principal_of(authenticator, "sk-fs-p-unknown")
     assert sessions.opened == 2
 
 
 @pytest.mark.parametrize("key", ["", "x" * 257, "schlüssel", "\ud800"])
 def test_what_cannot_be_a_key_is_not_looked_up(authenticator, sessions, key):
     with pytest.raises(AuthenticationError):
-        authenticator.authenticate_sync(key)
+        principal_of(authenticator, key)
     assert sessions.opened == 0
 
 
@@ -167,29 +171,29 @@ def test_the_cache_is_bounded_and_guesses_drop_no_valid_key(sessions, clock, has
     authenticator = Authenticator(
         sessions, hasher, max_entries=3, monotonic_s=clock.monotonic, now=clock.now
     )
-    authenticator.authenticate_sync(app_key.plain)
+    principal_of(authenticator, app_key.plain)
     for number in range(10):
         with pytest.raises(AuthenticationError):
-            authenticator.authenticate_sync(f"guess {number}")
+            principal_of(authenticator, f"guess {number}")
     opened = sessions.opened
-    authenticator.authenticate_sync(app_key.plain)
+    principal_of(authenticator, app_key.plain)
     assert sessions.opened == opened
     assert len(authenticator._unknown) == 3
     with sessions.begin() as session:
         more = [keys.issue(session, hasher, "admin").plain for _ in range(4)]
     for plain in more:
-        authenticator.authenticate_sync(plain)
+        principal_of(authenticator, plain)
     assert len(authenticator._known) == 3
 
 
 def test_a_revocation_elsewhere_arrives_within_the_ttl(authenticator, sessions, clock, app_key):
-    authenticator.authenticate_sync(app_key.plain)
+    principal_of(authenticator, app_key.plain)
     change(sessions, app_key, revoked_at=NOW)
     clock.now_s += 29
-    authenticator.authenticate_sync(app_key.plain)
+    principal_of(authenticator, app_key.plain)
     clock.now_s += 1
     with pytest.raises(AuthenticationError):
-        authenticator.authenticate_sync(app_key.plain)
+        principal_of(authenticator, app_key.plain)
 
 
 @pytest.mark.parametrize(
@@ -198,11 +202,11 @@ def test_a_revocation_elsewhere_arrives_within_the_ttl(authenticator, sessions, 
     ids=lambda w: next(iter(w)),
 )
 def test_a_revocation_here_holds_at_once(authenticator, sessions, app_key, which):
-    authenticator.authenticate_sync(app_key.plain)
+    principal_of(authenticator, app_key.plain)
     change(sessions, app_key, revoked_at=NOW)
     authenticator.forget(**{name: value or app_key.row.id for name, value in which.items()})
     with pytest.raises(AuthenticationError):
-        authenticator.authenticate_sync(app_key.plain)
+        principal_of(authenticator, app_key.plain)
 
 
 def test_a_lookup_that_overlaps_a_revocation_is_not_cached(authenticator, sessions, app_key):
@@ -215,23 +219,23 @@ def test_a_lookup_that_overlaps_a_revocation_is_not_cached(authenticator, sessio
         return entry
 
     authenticator._read = read_then_revoke
-    authenticator.authenticate_sync(app_key.plain)  # began before the revocation
+    principal_of(authenticator, app_key.plain)  # began before the revocation
     authenticator._read = read
     with pytest.raises(AuthenticationError):
-        authenticator.authenticate_sync(app_key.plain)
+        principal_of(authenticator, app_key.plain)
 
 
 def test_expiry_holds_also_in_the_cache(authenticator, sessions, clock, app_key):
     change(sessions, app_key, expires_at=NOW + timedelta(seconds=10))
-    authenticator.authenticate_sync(app_key.plain)
+    principal_of(authenticator, app_key.plain)
     clock.now_s += 9.5
-    authenticator.authenticate_sync(app_key.plain)
+    principal_of(authenticator, app_key.plain)
     clock.now_s += 0.5
     with pytest.raises(AuthenticationError):
-        authenticator.authenticate_sync(app_key.plain)
+        principal_of(authenticator, app_key.plain)
     clock.now_s += 60
     with pytest.raises(AuthenticationError):
-        authenticator.authenticate_sync(app_key.plain)
+        principal_of(authenticator, app_key.plain)
 
 
 @pytest.mark.parametrize("column", ["suspended_at", "deleted_at"])
@@ -244,10 +248,10 @@ def test_keys_of_what_is_suspended_or_deleted_do_not_work(
             setattr(session.get(table, id), column, time)
         clock.now_s += 30
         if works:
-            assert authenticator.authenticate_sync(app_key.plain).app_id == "app_1"
+            assert principal_of(authenticator, app_key.plain).app_id == "app_1"
         else:
             with pytest.raises(AuthenticationError):
-                authenticator.authenticate_sync(app_key.plain)
+                principal_of(authenticator, app_key.plain)
 
 
 def test_the_last_use_is_kept_to_the_hour(authenticator, sessions, clock, app_key):
@@ -257,13 +261,13 @@ def test_the_last_use_is_kept_to_the_hour(authenticator, sessions, clock, app_ke
 
     created_at = NOW - timedelta(minutes=10)
     change(sessions, app_key, created_at=created_at)
-    authenticator.authenticate_sync(app_key.plain)
+    principal_of(authenticator, app_key.plain)
     assert last_used() == created_at, "12:20, not 12:00: a key is not used before it is made"
     clock.now_s += 60
-    authenticator.authenticate_sync(app_key.plain)
+    principal_of(authenticator, app_key.plain)
     assert last_used() == created_at
     clock.now_s += 3000  # 13:21
-    authenticator.authenticate_sync(app_key.plain)
+    principal_of(authenticator, app_key.plain)
     assert last_used() == NOW.replace(hour=13, minute=0)
 
 
@@ -271,9 +275,8 @@ def test_a_key_survives_the_rotation_of_the_secret(sessions, clock, hasher, app_
     newer = b"2" * 32
 
     def authenticate(hasher):
-        return Authenticator(
-            sessions, hasher, monotonic_s=clock.monotonic, now=clock.now
-        ).authenticate_sync(app_key.plain)
+        fresh = Authenticator(sessions, hasher, monotonic_s=clock.monotonic, now=clock.now)
+        return principal_of(fresh, app_key.plain)
 
     with pytest.raises(AuthenticationError):
         authenticate(KeyHasher(newer))
@@ -289,23 +292,23 @@ def test_a_key_survives_the_rotation_of_the_secret(sessions, clock, hasher, app_
 
 
 def test_an_outage_of_the_database(authenticator, sessions, clock, app_key):
-    authenticator.authenticate_sync(app_key.plain)
+    principal_of(authenticator, app_key.plain)
     sessions.broken = True
     clock.now_s += 299
-    authenticator.authenticate_sync(app_key.plain)
+    principal_of(authenticator, app_key.plain)
     with pytest.raises(UnavailableError) as caught:
-        authenticator.authenticate_sync("sk-fs-p-not-seen-before")
+        principal_of(authenticator, "sk-fs-p-not-seen-before")
     assert "Retry-After" in caught.value.headers
     clock.now_s += 1
     with pytest.raises(UnavailableError):
-        authenticator.authenticate_sync(app_key.plain)
+        principal_of(authenticator, app_key.plain)
     sessions.broken = False
-    authenticator.authenticate_sync(app_key.plain)
+    principal_of(authenticator, app_key.plain)
 
 
 def test_the_first_admin_key_is_made_and_told_once(sessions, hasher, authenticator):
     plain = keys.ensure_admin_key(sessions, hasher)
-    assert authenticator.authenticate_sync(plain).scope == "admin"
+    assert principal_of(authenticator, plain).scope == "admin"
     assert keys.ensure_admin_key(sessions, hasher) is None
 
 
@@ -313,7 +316,7 @@ def test_a_configured_admin_key_is_used_and_never_told(sessions, hasher, authent
     configured = "an operator's own key, " + "x" * 20
     for _ in range(2):
         assert keys.ensure_admin_key(sessions, hasher, configured) is None
-    assert authenticator.authenticate_sync(configured).scope == "admin"
+    assert principal_of(authenticator, configured).scope == "admin"
     with sessions() as session:
         row = session.scalars(select(ApiKey)).one()
     assert row.prefix == configured[:4]
@@ -326,7 +329,7 @@ def test_a_revoked_configured_admin_key_stays_revoked(sessions, hasher, authenti
         session.scalars(select(ApiKey)).one().revoked_at = NOW
     keys.ensure_admin_key(sessions, hasher, configured)
     with pytest.raises(AuthenticationError):
-        authenticator.authenticate_sync(configured)
+        principal_of(authenticator, configured)
 
 
 def confirm(authenticator, principal):
@@ -334,7 +337,7 @@ def confirm(authenticator, principal):
 
 
 def test_streams_of_a_key_share_a_look(authenticator, sessions, clock, app_key):
-    principal = authenticator.authenticate_sync(app_key.plain)
+    principal = principal_of(authenticator, app_key.plain)
     opened = sessions.opened
     for _ in range(5):
         confirm(authenticator, principal)
@@ -346,7 +349,7 @@ def test_streams_of_a_key_share_a_look(authenticator, sessions, clock, app_key):
 
 @pytest.mark.parametrize("ends", ["revoked_at", "expires_at"])
 def test_a_stream_notices_that_its_key_has_ended(authenticator, sessions, clock, app_key, ends):
-    principal = authenticator.authenticate_sync(app_key.plain)
+    principal = principal_of(authenticator, app_key.plain)
     confirm(authenticator, principal)
     change(sessions, app_key, **{ends: NOW})
     clock.now_s += 1
@@ -355,7 +358,7 @@ def test_a_stream_notices_that_its_key_has_ended(authenticator, sessions, clock,
 
 
 def test_a_revocation_here_is_noticed_at_the_next_look(authenticator, sessions, app_key):
-    principal = authenticator.authenticate_sync(app_key.plain)
+    principal = principal_of(authenticator, app_key.plain)
     confirm(authenticator, principal)
     change(sessions, app_key, revoked_at=NOW)
     authenticator.forget(key_id=principal.key_id)
@@ -365,7 +368,7 @@ def test_a_revocation_here_is_noticed_at_the_next_look(authenticator, sessions, 
 
 @pytest.mark.parametrize("confirmed", [True, False])
 def test_a_stream_survives_a_short_outage(authenticator, sessions, clock, app_key, confirmed):
-    principal = authenticator.authenticate_sync(app_key.plain)
+    principal = principal_of(authenticator, app_key.plain)
     if confirmed:
         confirm(authenticator, principal)
     sessions.broken = True

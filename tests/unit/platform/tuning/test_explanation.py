@@ -1,4 +1,4 @@
-"""Every reason of a refusal in plain words, and the reasons that there are."""
+"""Explanations of rejections, and the reasons that exist."""
 
 import ast
 import re
@@ -26,7 +26,7 @@ OLD = NOTHING | {
     "interaction_id": "run",
     "mid_run": False,
 }
-"""What an event from before revision 12 has at least."""
+"""Fields that an event from before revision 12 has at least."""
 LOAD = {
     "system": "fairserve",
     "overloaded": True,
@@ -55,25 +55,25 @@ MONEY = {
 }
 USER = {"scope": "user"}
 RATE = USER | {"limit": 20, "count": 21, "window_s": 60.0, "retry_after_s": 11.2}
-NEW_RUN = "Its run was not under way: this would have been its first call."
-AGAIN = "The client was told to come again in 12 s."
-SOON = "The client was told to come again in 1 s."
-NO_TIME = "The client was told no time after which to try again."
+NEW_RUN = "Its run was not in progress: this would have been its first call."
+AGAIN = "The client may retry after 12 s."
+SOON = "The client may retry after 1 s."
+NO_TIME = "The answer named no time for a retry."
 ANY_LOAD = (
-    "Its model was overloaded: 118 % of its KV capacity was asked for (1,180 of 1,000 tokens, 1 call in"
-    " its queue); this limit holds whatever the load is."
+    "Its model was overloaded: 118 % of its KV capacity was in demand (1,180 of 1,000 tokens, 1 call in"
+    " its queue); this limit applies at any load."
 )
 OVERLOAD = (
-    "Its model was overloaded: 118 % of its KV capacity was asked for (1,180 of 1,000 tokens, 1 call in"
-    " its queue); an overload begins at 110 % and ends at 90 %, and meanwhile who is over a limit begins"
-    " no new run."
+    "Its model was overloaded: 118 % of its KV capacity was in demand (1,180 of 1,000 tokens, 1 call in"
+    " its queue); an overload begins at 110 % and ends at 90 %, and meanwhile clients over a limit"
+    " begin no new run."
 )
 PERIOD = (
-    "The next period begins at 2026-03-02 00:00 UTC; the client was told not to try again before."
+    "The next period begins at 2026-03-02 00:00 UTC; the answer asked the client to wait for it."
 )
 BUDGET = (
-    "The budget of this app is 1,000.00 EUR: 999.50 EUR was spent and 0.000000001 EUR held for calls"
-    " under way, and this call might have cost 1.25 EUR."
+    "The budget of this app is 1,000.00 EUR: 999.50 EUR was spent and 0.000000001 EUR held for running"
+    " calls, and this call could cost 1.25 EUR."
 )
 
 CASES = {
@@ -81,7 +81,7 @@ CASES = {
     "model_not_allowed": (
         {"model": "large {limit}"},
         [
-            "A contract that it falls under does not allow the model large {limit}.",
+            "Its quota does not allow the model large {limit}.",
             NEW_RUN,
             NO_TIME,
         ],
@@ -110,7 +110,7 @@ CASES = {
         RATE,
         [
             "The limit of 20 calls within 60 s for this user was reached: this was call number 21;"
-            " refused calls count, too.",
+            " rejected calls count, too.",
             OVERLOAD,
             NEW_RUN,
             AGAIN,
@@ -120,7 +120,7 @@ CASES = {
         RATE | {"scope": "app"},
         [
             "The limit of 20 calls within 60 s for the app as a whole was reached: this was call number"
-            " 21; refused calls count, too.",
+            " 21; rejected calls count, too.",
             OVERLOAD,
             NEW_RUN,
             AGAIN,
@@ -139,7 +139,7 @@ CASES = {
     "contract_rpm": (
         RATE,
         [
-            "A contract allows this user 20 calls within any 60 s: this would have been number 21.",
+            "The quota of this user is 20 calls within 60 s: this would have been number 21.",
             ANY_LOAD,
             NEW_RUN,
             AGAIN,
@@ -148,7 +148,7 @@ CASES = {
     "contract_tpm": (
         RATE | {"scope": "tenant", "limit": 1000, "count": 1030},
         [
-            "A contract allows this tenant 1,000 tokens within any 60 s: with the prompt and the longest"
+            "The quota of this tenant is 1,000 tokens within 60 s: with the prompt and the longest"
             " answer of this call they would have been 1,030.",
             ANY_LOAD,
             NEW_RUN,
@@ -158,7 +158,7 @@ CASES = {
     "contract_call_too_large": (
         USER | {"limit": 30, "count": 40},
         [
-            "A contract allows this user 30 tokens a minute, and the prompt and the longest answer of"
+            "The quota of this user is 30 tokens a minute, and the prompt and the longest answer of"
             " this call alone have 40.",
             NEW_RUN,
             NO_TIME,
@@ -167,7 +167,7 @@ CASES = {
     "contract_parallel": (
         USER | {"limit": 2, "count": 3, "retry_after_s": 1.0},
         [
-            "A contract allows this user 2 calls at a time: this would have been number 3.",
+            "The quota of this user is 2 calls at a time: this would have been number 3.",
             ANY_LOAD,
             NEW_RUN,
             SOON,
@@ -179,13 +179,13 @@ CASES = {
     ),
     "contract_budget_held": (
         MONEY | {"scope": "app", "retry_after_s": 1.0},
-        [f"{BUDGET} It would fit if those calls cost less than they may.", NEW_RUN, SOON],
+        [f"{BUDGET} It would fit if those calls cost less than their maximum.", NEW_RUN, SOON],
     ),
     "contract_soft_budget": (
         MONEY | {"scope": "app", "retry_after_s": 43_199.9},
         [
-            "The soft end of the budget of this app is 1,000.00 EUR: 999.50 EUR was spent, and beyond it"
-            " no new run begins.",
+            "The soft limit of the budget of this app is 1,000.00 EUR: 999.50 EUR was spent, and beyond"
+            " it no new run begins.",
             NEW_RUN,
             PERIOD,
         ],
@@ -193,29 +193,29 @@ CASES = {
     "contract_too_many_users": (
         USER | {"retry_after_s": 3600.0},
         [
-            "The server keeps accounts of 1,000,000 budgets, and this user had none of them.",
+            "The server keeps accounts of 1,000,000 budgets, and this user had none.",
             NEW_RUN,
-            "The client was told to come again in 3,600 s.",
+            "The client may retry after 3,600 s.",
         ],
     ),
     "queue_share_full": (
         {"limit": 625, "count": 625, "scope": "user", "retry_after_s": 5.0},
         [
             "625 calls of this user were waiting for its model; allowed: 625.",
-            "Its model was overloaded: 118 % of its KV capacity was asked for (1,180 of 1,000 tokens,"
+            "Its model was overloaded: 118 % of its KV capacity was in demand (1,180 of 1,000 tokens,"
             " 1 call in its queue).",
             NEW_RUN,
-            "The client was told to come again in 5 s.",
+            "The client may retry after 5 s.",
         ],
     ),
     "queue_full": (
         {"limit": 10_000, "count": 10_000, "retry_after_s": 5.0},
         [
             "10,000 calls were waiting for its model; allowed: 10,000.",
-            "Its model was overloaded: 118 % of its KV capacity was asked for (1,180 of 1,000 tokens,"
+            "Its model was overloaded: 118 % of its KV capacity was in demand (1,180 of 1,000 tokens,"
             " 1 call in its queue).",
             NEW_RUN,
-            "The client was told to come again in 5 s.",
+            "The client may retry after 5 s.",
         ],
     ),
     "draining": (
@@ -223,7 +223,7 @@ CASES = {
         [
             "The server was stopping and took no new calls.",
             NEW_RUN,
-            "The client was told to come again in 5 s.",
+            "The client may retry after 5 s.",
         ],
     ),
 }
@@ -237,7 +237,7 @@ def event(reason, *more):
 
 
 def _strings(node):
-    """The texts that an expression may have, with ``{scope}`` for each scope that refuses."""
+    """Return the possible texts of an expression, with ``{scope}`` for each scope that rejects."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return {node.value}
     if isinstance(node, ast.JoinedStr):
@@ -249,7 +249,7 @@ def _strings(node):
 
 
 def _decided():
-    """Reasons in the code: of decisions, and of variables of that name."""
+    """Return the reasons in the code: of decisions, and of variables of that name."""
     found = set()
     for folder in ("throttling", "scheduling", "platform/control"):
         for path in (ROOT / folder).rglob("*.py"):
@@ -266,13 +266,13 @@ def _decided():
 
 
 def test_every_reason_that_is_given_is_explained():
-    """Reasons in the code, by its syntax: a new one fails here until it has its words and its case."""
+    """Compares with the reasons in the code: a new one fails here until it has a text and a case."""
     found = _decided() - {"contract_changed"}
     assert found == REASONS.keys() == CASES.keys()
 
 
 @pytest.mark.parametrize("reason", CASES)
-def test_each_reason_in_words(reason):
+def test_each_reason_has_its_sentences(reason):
     values, expected = CASES[reason]
     assert explain(event(reason, LOAD, FIRST, values), "EUR") == expected
     assert 2 <= len(expected) <= 5
@@ -286,18 +286,18 @@ def test_an_old_or_poor_event_is_explained_without_what_it_lacks(reason):
     limit, *others = found
     assert limit == expected[0] or values.keys() & {*MONEY, "model"}
     assert {*others} <= {*expected, "Its model was overloaded."}
-    assert "Its run was under way." in explain(event(reason, old, {"mid_run": True}))
-    for said in (found, explain(event(reason))):
-        assert said
-        assert not re.search(r"None|[{}]", " ".join(said))
+    assert "Its run was in progress." in explain(event(reason, old, {"mid_run": True}))
+    for sentences in (found, explain(event(reason))):
+        assert sentences
+        assert not re.search(r"None|[{}]", " ".join(sentences))
 
 
 @pytest.mark.parametrize(
     "reason", ["overloaded_user_limit", "contract_rpm", "contract_soft_budget"]
 )
-def test_a_run_without_immunity_is_told_where_that_ended(reason):
+def test_a_run_without_immunity_gets_the_end_of_its_immunity(reason):
     assert (
-        "Its run was under way with 10 calls and 6,000 tokens, and no longer immune: that ends at 4"
+        "Its run was in progress with 10 calls and 6,000 tokens, and no longer immune: that ends at 4"
         " times the app's longest usual run, 2.5 calls or 1,250 tokens."
     ) in explain(event(reason, LOAD, LATE, CASES[reason][0]))
 
@@ -305,27 +305,29 @@ def test_a_run_without_immunity_is_told_where_that_ended(reason):
 @pytest.mark.parametrize(
     "reason", ["rpm_user_limit", "contract_parallel", "draining", "contract_rpm"]
 )
-def test_a_run_that_was_cut_is_told_so(reason):
+def test_a_run_that_was_cut_gets_its_usage(reason):
     run = LATE | {"run_calls": 1, "immune": None if reason == "draining" else True}
-    said = explain(event(reason, LOAD, run, CASES[reason][0]))
-    assert "Its run was under way with 1 call and 6,000 tokens, which does not count here." in said
+    found = explain(event(reason, LOAD, run, CASES[reason][0]))
+    assert (
+        "Its run was in progress with 1 call and 6,000 tokens, which does not count here." in found
+    )
 
 
 def test_the_load_of_a_model_without_workers_and_of_one_that_is_not_overloaded():
     rate = CASES["overloaded_app_limit"][0]
     none = explain(event("overloaded_app_limit", LOAD, {"capacity_tokens": 0}, rate))
     assert none[1].startswith(
-        "Its model was overloaded: no worker took its calls (1,180 tokens were asked for, 1 call in its"
+        "Its model was overloaded: no worker accepted calls (1,180 tokens were in demand, 1 call in its"
     )
     idle = LOAD | {"overloaded": False, "demand_tokens": 0, "queued_calls": 0}
     assert explain(event("rpm_user_limit", idle, RATE))[1] == (
-        "Its model was not overloaded: 0 % of its KV capacity was asked for (0 of 1,000 tokens, 0 calls"
-        " in its queue); this limit holds whatever the load is."
+        "Its model was not overloaded: 0 % of its KV capacity was in demand (0 of 1,000 tokens, 0 calls"
+        " in its queue); this limit applies at any load."
     )
 
 
 def test_a_reason_of_a_newer_version_is_named():
-    assert explain(event("moon_full", RATE))[0] == "The call was refused: moon_full."
+    assert explain(event("moon_full", RATE))[0] == "The call was rejected: moon_full."
 
 
 def test_an_event_has_all_circumstances():

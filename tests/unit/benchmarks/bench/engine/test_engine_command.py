@@ -46,7 +46,7 @@ def test_a_device_that_is_not_there_is_one_message(capsys):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     assert main(["engine", "--shape", "5m", "--device", "cuda"]) == 1
-    assert "torch sees no GPU" in capsys.readouterr().err
+    assert "torch finds no GPU" in capsys.readouterr().err
 
 
 @pytest.fixture(

@@ -1,4 +1,4 @@
-"""Hostile URLs lead nowhere, and what was looked up once is not looked up again."""
+"""Hostile URLs are rejected, and an address that was checked is not resolved again."""
 
 from ipaddress import ip_address, ip_network
 
@@ -127,8 +127,8 @@ def test_addresses_that_are_public(address):
         ("https://①②⑦.0.0.1/", "characters that no URL has"),
         ("https://hooks.example/#part", "fragment"),
         ("https://hooks.example:0/", "port 0"),
-        ("https://hooks.example:70000/", "cannot be read"),
-        ("https://hooks.example:http/", "cannot be read"),
+        ("https://hooks.example:70000/", "cannot be parsed"),
+        ("https://hooks.example:http/", "cannot be parsed"),
         ("https:///path", "no host"),
         ("//hooks.example/", "its scheme is ''"),
         ("hooks.example", "its scheme is ''"),
@@ -154,7 +154,7 @@ def test_names_of_this_machine(host):
 
 
 def test_numbers_that_the_system_would_take_for_addresses():
-    """Were they not refused, it would look them up."""
+    """Without the rejection the system would resolve them."""
     assert system_resolve("127.1", 443) == ["127.0.0.1"]
 
 

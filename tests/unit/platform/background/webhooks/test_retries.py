@@ -1,4 +1,4 @@
-"""When failed deliveries are tried again."""
+"""Delays between attempts at a delivery."""
 
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -6,7 +6,7 @@ from email.utils import format_datetime
 import pytest
 
 from fairserve.platform.background.webhooks.retries import (
-    DELAYS,
+    DELAYS_S,
     JITTER,
     delay_s,
     pause_s,
@@ -17,21 +17,19 @@ NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 
 def test_steps_grow_with_a_little_jitter_that_is_always_the_same():
-    for attempts, step_s in enumerate(DELAYS.delays_s, start=1):
+    for attempts, step_s in enumerate(DELAYS_S, start=1):
         found = {delay_s("wh_1", f"evt_{number}", attempts) for number in range(50)}
         assert len(found) == 50
         assert all(step_s <= each < step_s * (1 + JITTER) for each in found)
         assert delay_s("wh_1", "evt_1", attempts) == delay_s("wh_1", "evt_1", attempts)
-    assert delay_s("wh_1", "e", 40) >= DELAYS.delays_s[-1]
+    assert delay_s("wh_1", "e", 40) >= DELAYS_S[-1]
 
 
 def test_retry_after_holds_up_to_the_next_step():
     assert delay_s("wh", "evt", 1, 20.0) == 20.0
-    assert delay_s("wh", "evt", 1, 1000.0) == DELAYS.delays_s[1]
+    assert delay_s("wh", "evt", 1, 1000.0) == DELAYS_S[1]
     assert delay_s("wh", "evt", 1, 0.0) == delay_s("wh", "evt", 1)
-    assert delay_s("wh", "evt", len(DELAYS.delays_s), 1e9) == delay_s(
-        "wh", "evt", len(DELAYS.delays_s)
-    )
+    assert delay_s("wh", "evt", len(DELAYS_S), 1e9) == delay_s("wh", "evt", len(DELAYS_S))
 
 
 @pytest.mark.parametrize(

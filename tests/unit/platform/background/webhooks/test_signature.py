@@ -1,4 +1,4 @@
-"""Signatures that an implementation of others accepts, with secrets that nobody stores."""
+"""Signatures that another implementation accepts, with secrets that are stored nowhere."""
 
 from datetime import UTC, datetime, timedelta
 

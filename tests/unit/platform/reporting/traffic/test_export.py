@@ -1,4 +1,4 @@
-"""A recording becomes a trace: who waited for whom, gaps, shared prefixes, and what is left out."""
+"""Conversion of a recording into a trace: dependencies, gaps, shared prefixes, and what is left out."""
 
 import numpy as np
 import pytest
@@ -166,7 +166,7 @@ PROMPTS = st.lists(
 @pytest.mark.parametrize("known", [3, 20, lines.KNOWN_KEYS])
 @given(prompts=PROMPTS)
 def test_ids_mean_what_the_prompts_meant(known, prompts):
-    """Against the prompts themselves, however much the encoder remembers."""
+    """Compares ids with the prompts themselves, for any size of the encoder's memory."""
     hasher = BlockHasher(5, BLOCK)
     encoder = LineEncoder(Pseudonyms(b"salt"), known_keys=known)
     written = []
@@ -189,7 +189,7 @@ def test_ids_mean_what_the_prompts_meant(known, prompts):
 
 @st.composite
 def runs(draw, some_parents):
-    """Calls of one run in virtual time. Each waited for some or for all of those that had ended."""
+    """Draw the calls of one run in virtual time, each waiting for some or all of the ended ones."""
     begins = draw(st.lists(st.integers(0, 50), min_size=1, max_size=12, unique=True))
     calls, ends, stages = [], {}, {}
     for begin in sorted(begins):
@@ -203,7 +203,7 @@ def runs(draw, some_parents):
 
 
 def exported_run(calls, lines_of):
-    """By recorded call its parents in the trace, whose gaps are from the end of the last of them."""
+    """Return each call's parents in the trace, and check that gaps count from the last end of these."""
     found, damaged = decode_lines(lines_of)
     assert not damaged
     [run] = export(found, BLOCK, 0.0).trace.interactions
@@ -215,8 +215,8 @@ def exported_run(calls, lines_of):
 
 
 @given(runs(some_parents=True), st.randoms())
-def test_the_graph_of_a_run_comes_back(calls, rng):
-    """In whatever order the calls ended."""
+def test_the_graph_of_a_run_is_restored(calls, rng):
+    """The calls may end in any order."""
     encoder = LineEncoder(Pseudonyms(b"salt"))
     lines_of = [encoder.line(call) for call in rng.sample(calls, len(calls))]
     for call, parents in exported_run(calls, lines_of):

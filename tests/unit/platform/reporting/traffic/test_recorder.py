@@ -7,7 +7,7 @@ import pytest
 from recorded_calls import OPENED_AT, ended, writer
 
 from fairserve.interactions.call import Call, TokenUsage
-from fairserve.platform.monitoring.live import LiveCall
+from fairserve.platform.control.call_state import CallState
 from fairserve.platform.reporting.traffic import recorder as recorder_module
 from fairserve.platform.reporting.traffic.recorder import TrafficRecorder
 from fairserve.platform.reporting.traffic.segments import (
@@ -84,7 +84,7 @@ def test_the_salt_stays_and_a_damaged_one_is_made_anew(tmp_path):
 
 
 class Recorder:
-    """A recorder with a clock that stands still, and live calls for it."""
+    """A recorder with a frozen clock, and live calls for it."""
 
     def __init__(self, folder, **options):
         self.folder = folder
@@ -96,7 +96,7 @@ class Recorder:
         )
 
     def ended(self, name="c1", usage=TokenUsage(30, 10, 8, 5), **more):
-        live = LiveCall(
+        live = CallState(
             call=Call(
                 call_id=f"app/run/{name}",
                 tenant="tn_1",
@@ -121,7 +121,7 @@ class Recorder:
             block_keys=[1, 2],
             **more,
         )
-        self.recorder.ended(live, 105.5)
+        self.recorder.call_ended(live, "completed", 105.5)
 
     def written(self):
         self.recorder.start()
@@ -148,7 +148,7 @@ async def test_closing_twice_or_unstarted_is_harmless(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "bound"), [("MAX_PENDING_CALLS", 5), ("MAX_PENDING_BLOCKS", 11)])
-async def test_what_the_disk_cannot_take_is_dropped_and_told(
+async def test_what_the_disk_cannot_take_is_dropped_and_logged(
     tmp_path, monkeypatch, caplog, name, bound
 ):
     monkeypatch.setattr(recorder_module, name, bound)
@@ -159,14 +159,14 @@ async def test_what_the_disk_cannot_take_is_dropped_and_told(
     assert "7 calls were not recorded" in caplog.text
 
 
-async def test_a_folder_that_cannot_be_used_is_told_once_and_no_call_fails(tmp_path, caplog):
+async def test_a_folder_that_cannot_be_used_is_logged_once_and_no_call_fails(tmp_path, caplog):
     (tmp_path / "file").write_text("in the way")
     own = Recorder(tmp_path / "file" / "recording")
     own.ended()
     own.recorder.start()
     own.ended()
     own.recorder.close()
-    assert caplog.text.count("the traffic is not recorded") == 1
+    assert caplog.text.count("traffic is not recorded") == 1
 
 
 async def test_an_error_of_its_own_fails_no_call(tmp_path, monkeypatch, caplog):
@@ -176,7 +176,7 @@ async def test_an_error_of_its_own_fails_no_call(tmp_path, monkeypatch, caplog):
     assert "a call was not recorded" in caplog.text
 
 
-async def test_after_an_error_recording_goes_on_in_a_new_segment(tmp_path, monkeypatch):
+async def test_after_an_error_recording_continues_in_a_new_segment(tmp_path, monkeypatch):
     own = writer(tmp_path)
     own.write([ended(run="a", keys=[1])])
     [path] = segment_paths(tmp_path)

@@ -1,4 +1,4 @@
-"""The admin commands against a scripted server: what they ask for, what they print, how they fail."""
+"""The admin commands against a scripted server: their requests, output and errors."""
 
 import json
 import socket
@@ -42,7 +42,7 @@ def api(monkeypatch):
 
 
 def run(*words):
-    """Exit code of ``fairserve`` with these words."""
+    """Return the exit code of ``fairserve`` with these words."""
     try:
         return main([str(word) for word in words])
     except SystemExit as exit:
@@ -273,7 +273,7 @@ def test_a_new_key_is_printed_once(api, capsys):
         assert (out.count(plain), err) == (1, "")
 
 
-def test_a_refusal_is_told(api, capsys):
+def test_a_rejection_prints_the_server_s_message(api, capsys):
     error = {"message": "weight: Input should be less than 100", "code": "invalid_value"}
     api.answer = (400, {"error": error})
     assert run("tenant", "set", "tn_1", "--weight", "200") == 1
@@ -282,20 +282,20 @@ def test_a_refusal_is_told(api, capsys):
 
 
 @pytest.mark.parametrize(
-    ("status", "answer", "said"),
+    ("status", "answer", "message"),
     [
         (502, b"<html>bad gateway</html>", "the server answers 502"),
         (500, {"error": "no object"}, "the server answers 500"),
         (200, b"<html>", "does not answer with JSON"),
     ],
 )
-def test_answers_that_are_none_are_told(api, capsys, status, answer, said):
+def test_invalid_answers_are_reported(api, capsys, status, answer, message):
     api.answer = (status, answer)
     assert run("tenant", "list") == 1
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_the_key_goes_where_it_was_sent_and_nowhere_else(api, capsys):
+def test_the_key_is_not_sent_to_the_target_of_a_redirect(api, capsys):
     with ScriptedApi() as elsewhere:
         api.answer = (307, b"")
         api.headers = {"Location": f"{elsewhere.url}/admin/tenants"}
@@ -304,7 +304,7 @@ def test_the_key_goes_where_it_was_sent_and_nowhere_else(api, capsys):
     assert f"answers 307, elsewhere: {elsewhere.url}" in capsys.readouterr().err
 
 
-def test_a_server_that_is_not_there(api, capsys):
+def test_a_server_that_does_not_answer(api, capsys):
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
@@ -336,7 +336,7 @@ def test_a_server_that_is_not_there(api, capsys):
         "user erase tn_1 zoé",
     ],
 )
-def test_wrong_use_asks_for_nothing(api, tmp_path, monkeypatch, capsys, words):
+def test_wrong_use_sends_no_request(api, tmp_path, monkeypatch, capsys, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken.json").write_text("{")
     assert run(*words.split()) == 2
@@ -347,7 +347,7 @@ def test_wrong_use_asks_for_nothing(api, tmp_path, monkeypatch, capsys, words):
 
 
 @pytest.mark.parametrize("key", [None, "", "  ", "two words\nlines", "schlüssel", "k" * 300])
-def test_a_key_that_is_none_is_refused_without_being_told(api, monkeypatch, capsys, key):
+def test_an_invalid_key_is_rejected_without_being_printed(api, monkeypatch, capsys, key):
     if key is None:
         monkeypatch.delenv("FAIRSERVE_API_KEY")
     else:
@@ -359,7 +359,7 @@ def test_a_key_that_is_none_is_refused_without_being_told(api, monkeypatch, caps
     assert api.asked == []
 
 
-def test_a_key_file_wins_and_no_error_tells_a_key(api, tmp_path, capsys):
+def test_a_key_file_wins_and_no_error_prints_a_key(api, tmp_path, capsys):
     file = tmp_path / "key"
     file.write_text("sk-fs-a-of-the-file\n")
     assert run("tenant", "show", "tn_1", "--key-file", file) == 0
@@ -370,12 +370,12 @@ def test_a_key_file_wins_and_no_error_tells_a_key(api, tmp_path, capsys):
         run("tenant", "show", "tn_1", "--key-file", file)
     file.write_bytes(b"\xff")
     assert run("tenant", "show", "tn_1", "--key-file", file) == 2
-    told = "".join(capsys.readouterr())
-    assert KEY not in told
-    assert "of-the-file" not in told
+    printed = "".join(capsys.readouterr())
+    assert KEY not in printed
+    assert "of-the-file" not in printed
 
 
-def test_an_export_may_go_to_a_file_for_nobody_else(api, tmp_path, capsys):
+def test_an_export_file_is_private(api, tmp_path, capsys):
     out = tmp_path / "alice.json"
     api.answer = (200, {"user": "zoé"})
     assert run("user", "export", "tn_1", "zoé", "--out", out) == 0

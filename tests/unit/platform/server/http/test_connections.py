@@ -1,4 +1,4 @@
-"""Counts of connections and memory for bodies, by who has them."""
+"""Counts of connections by client, and memory for bodies by tenant."""
 
 import subprocess
 import sys
@@ -7,9 +7,9 @@ from ipaddress import ip_network
 import pytest
 
 from fairserve.platform.base.errors import RateLimitedError, UnavailableError
-from fairserve.platform.server.http.bodies import BodyMemory, BodyReservation
 from fairserve.platform.server.http.connections import Connections
 from fairserve.platform.server.http.descriptors import connections_within
+from fairserve.platform.serving.bodies import BodyMemory, BodyReservation
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_addresses_of_one_host_count_together(same):
 
 
 @pytest.mark.parametrize("other", ["2001:db8:0:1::1", "192.0.2.2"])
-def test_others_do_not(other):
+def test_addresses_of_different_hosts_count_apart(other):
     connections = Connections(10, 1)
     assert connections.connect("2001:db8::1") is None
     assert connections.connect(other) is None

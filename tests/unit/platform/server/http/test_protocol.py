@@ -1,4 +1,4 @@
-"""Time limits of one connection, under a clock that the tests set: only what is late is closed."""
+"""Time limits of one connection, under a clock that the tests set: only late clients are closed."""
 
 import asyncio
 import heapq
@@ -38,7 +38,7 @@ class ClockedLoop:
         return asyncio.get_running_loop().create_task(work)
 
     def advance(self, seconds):
-        """Let time pass, and everything happen that is due in it."""
+        """Advance the clock, and run all that is due by then."""
         end_s = self.now_s + seconds
         while self._timers and self._timers[0].due_s <= end_s:
             timer = heapq.heappop(self._timers)
@@ -60,7 +60,7 @@ class _Timer:
 
 
 class Wire(asyncio.Transport):
-    """Records what the protocol writes, and whether it has closed."""
+    """Records the bytes that the protocol writes, and its close."""
 
     def __init__(self):
         super().__init__()
@@ -95,7 +95,7 @@ class Wire(asyncio.Transport):
 
 
 class Client:
-    """A connection to an application that answers 200 once ``answer`` is set and the body is there."""
+    """A connection to an application that answers 200 after ``answer`` is set and the body arrived."""
 
     def __init__(self):
         self.loop, self.wire = ClockedLoop(), Wire()
@@ -131,7 +131,7 @@ class Client:
         await send({"type": "http.response.body", "body": b""})
 
     async def send(self, data):
-        """Send, and let the application do what it can."""
+        """Send, and run the application as far as it gets."""
         self.protocol.data_received(data)
         for _ in range(10):
             await asyncio.sleep(0)
@@ -155,7 +155,7 @@ async def client():
 
 
 async def test_a_body_that_keeps_arriving_is_not_late(client):
-    """Each 64 KiB extend the time by a second, so that a slow line may take its time."""
+    """Each 64 KiB extends the time limit by a second, so that a slow connection is not closed."""
     parts = 40
     await client.send(POST % (parts * MIN_BODY_BYTES_PER_S))
     for _ in range(parts):

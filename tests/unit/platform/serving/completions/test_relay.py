@@ -60,7 +60,7 @@ class Worker:
             self.waiting.set()
             await self.woken.wait()
             raise WorkerStreamError("closed")
-        return WorkerChunk(step, b"")
+        return WorkerChunk(step)
 
     def close(self):
         self.closed += 1

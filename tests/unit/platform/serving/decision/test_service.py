@@ -11,7 +11,7 @@ from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.control.messages import Cancel, Grant, RefuseCall
 from fairserve.platform.control.port import RunView
 from fairserve.platform.fleet.models import Models, ServedModel
-from fairserve.platform.serving.completions.prompt import Prompt, PromptTooLongError
+from fairserve.platform.fleet.prompt import Prompt, PromptTooLongError
 from fairserve.platform.serving.decision.check import CheckOptions
 from fairserve.platform.serving.decision.placement import AttemptFailure, Placement, Used
 from fairserve.platform.serving.decision.rejection import Rejection
@@ -249,7 +249,7 @@ async def test_the_end_of_a_conversation_says_which_calls_continue_it():
     messages = [{"role": "user", "content": "hello"}]
     placement = await placed(control, headers={"x-interaction-id": "r"}, messages=messages)
     answer = [{"role": "assistant", "content": "yes"}]
-    await placement.end("completed", PART, messages=answer, asks=True)
+    await placement.end("completed", PART, messages=answer, requested_tools=True)
     (release,) = control.releases
-    assert release.answers
-    assert release.asks
+    assert release.continuation_keys
+    assert release.requested_tools

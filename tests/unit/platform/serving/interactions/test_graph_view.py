@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from fairserve.interactions.graph import InteractionGraph
 from fairserve.interactions.program import parse_program
 from fairserve.interactions.program_run import ProgramRun
+from fairserve.platform.control.port import CallView
 from fairserve.platform.db.ledger import LedgerCall
-from fairserve.platform.monitoring.client_views import CallView
 from fairserve.platform.serving.interactions.drawing import COLOURS, MOST_DRAWN, MOST_EDGES, draw
 from fairserve.platform.serving.interactions.graph_shape import shape_of
 from fairserve.platform.serving.interactions.graph_view import graph_of

@@ -1,4 +1,4 @@
-"""The demand of a preview: the recording, and the runs that were refused."""
+"""The demand of a preview: the recording, and estimates of rejected runs."""
 
 import random
 
@@ -18,13 +18,13 @@ PROFILE = AppProfile((StageProfile(100, 20, 30), StageProfile(50, 0, 10)), calls
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory):
-    """All of it was served."""
+    """History without rejections."""
     return History(tmp_path_factory.mktemp("recording"), traffic(RUNS), system="fcfs")
 
 
 @pytest.fixture(scope="module")
 def limited(tmp_path_factory):
-    """Runs were refused, some on their way."""
+    """History with rejected runs, some of them rejected midway."""
     return History(tmp_path_factory.mktemp("recording"), traffic(200), system=SYSTEMS["rpm-20"])
 
 
@@ -58,7 +58,7 @@ def refusal(run="r", at_s=10.0, *, app="app", user="v", reason="overloaded_user_
 
 
 def times(found):
-    """Tenant, app, user, arrival and calls of the runs."""
+    """Return tenant, app, user, arrival and calls of the runs."""
     return [
         (
             run.user,
@@ -112,7 +112,7 @@ def test_a_refused_run_comes_as_one_of_its_app(history):
     assert len(list(run.calls[-1].block_ids)) == run.calls[-1].prompt_tokens // 16
 
 
-def test_tries_of_one_run_are_one_run_and_say_how_often_clients_try(history):
+def test_attempts_of_one_run_are_one_run_and_determine_the_retries(history):
     tries = [refusal("r", at_s) for at_s in (30.0, 10.0, 20.0)]
     found = demand(history, refused=[*tries, refusal("s", 40.0), refusal("s", 50.0)])
     runs = [r for r in found.trace.interactions if r.interaction_id in found.estimated]
@@ -160,7 +160,7 @@ def test_a_run_accepted_later_arrives_when_it_was_refused_first(history):
     assert min(abs(at_s - run.arrival_s) for at_s in arrivals) > 1e-3
 
 
-def test_a_run_refused_on_its_way_goes_on(limited):
+def test_a_run_rejected_midway_continues(limited):
     accepted = {row.run for row in limited.served}
     broken = {row.run for row in limited.refused if row.mid_run}
     assert broken
@@ -190,7 +190,7 @@ def test_a_run_refused_on_its_way_goes_on(limited):
         ({"mid_run": True}, "refusals_mid_run"),
     ],
 )
-def test_what_cannot_be_repeated_is_left_out_and_said(history, more, why):
+def test_unrepeatable_rejections_are_left_out_and_reported(history, more, why):
     found = demand(history, refused=[refusal(**more)])
     assert len(found.trace) == RUNS
     assert found.left_out == {why: 1}

@@ -1,4 +1,4 @@
-"""The cost model of a preview: a known truth is found again, and little data is no reason to fail."""
+"""The cost model of a preview: it recovers a known truth, and works with little data."""
 
 import random
 

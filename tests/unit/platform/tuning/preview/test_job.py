@@ -1,4 +1,4 @@
-"""A preview's two replays: against a truth that is known, and in the child process."""
+"""The two replays of a preview: against a known truth, and in the child process."""
 
 import json
 import pickle
@@ -22,7 +22,7 @@ FAIRSERVE = SYSTEMS["fairserve"]
 
 @pytest.fixture(scope="module")
 def limited(tmp_path_factory):
-    """One user floods under a limit for everybody."""
+    """One user floods under a limit for all users."""
     folder = tmp_path_factory.mktemp("recording")
     return History(folder, traffic(250), system=SYSTEMS["rpm-20"])
 
@@ -50,7 +50,7 @@ def test_the_replay_of_the_present_settings_is_what_happened(limited):
     assert fidelity["queue_delay_p99_s"]["simulated"] == pytest.approx(
         fidelity["queue_delay_p99_s"]["measured"], rel=0.3
     )
-    assert "as many calls would have been refused" in found["sentences"][0]
+    assert "as many calls would be rejected" in found["sentences"][0]
 
 
 def test_a_lower_limit_refuses_more_and_a_higher_one_fewer(limited):
@@ -62,7 +62,7 @@ def test_a_lower_limit_refuses_more_and_a_higher_one_fewer(limited):
 
 @pytest.mark.deep
 def test_what_a_limit_would_have_done_is_what_it_does(limited, tmp_path):
-    """The same traffic under the proposed limit, truly served."""
+    """Compares the replay with the same traffic served under the proposed limit."""
     truth = History(tmp_path, limited.trace, system=SYSTEMS["rpm-40"])
     assert refused(limited, SYSTEMS["rpm-40"]) == pytest.approx(len(truth.refused), rel=0.25)
 
@@ -80,7 +80,7 @@ def test_overload_limits_follow_the_watermarks(overloaded):
     assert found["workers"]["costs"]["factor"] == 1, "a good fit is not stretched"
     first, second = found["sentences"][:2]
     was = found["current"]["refused_calls"]
-    assert first == f"With this setting 0 calls would have been refused instead of {was}."
+    assert first == f"With this setting 0 calls would be rejected instead of {was}."
     assert second.startswith("The p99 queue delay would have been ")
 
 
@@ -96,7 +96,7 @@ def test_clients_that_try_again_do_so_in_the_replay(tmp_path):
 
 @pytest.mark.deep
 def test_where_few_times_are_known_calls_take_as_long_as_they_did(overloaded):
-    """Of ten calls all times are known; those are made a model that is nothing like the truth."""
+    """Ten calls have all times; a wrong model is scaled to these."""
     served = [
         row if number < 10 else row._replace(ttft_s=None)
         for number, row in enumerate(overloaded.served)
@@ -130,7 +130,7 @@ def test_figures_are_of_the_window_and_not_of_its_lead(limited):
     assert found["fidelity"]["refused_calls"]["measured"] == len(late)
 
 
-def test_what_was_cut_is_said(limited):
+def test_a_shortened_window_is_reported(limited):
     found = preview(limited.job(SYSTEMS["fcfs"], max_calls=100))
     assert found["window"]["cut"]
     assert found["window"]["calls"] <= 100
@@ -158,9 +158,9 @@ def test_the_child_process_answers_the_same_bytes_as_this_one(limited):
     found = PreviewOut.model_validate_json(answer)
     assert found.left_out[-1] == "a note"
     assert found.workers.costs.source == "fitted"
-    told = json.loads(answer)
-    assert found.model_dump(mode="json", by_alias=True).keys() == told.keys()
-    assert found.model_dump(by_alias=True)["window"].keys() == told["window"].keys()
+    answered = json.loads(answer)
+    assert found.model_dump(mode="json", by_alias=True).keys() == answered.keys()
+    assert found.model_dump(by_alias=True)["window"].keys() == answered["window"].keys()
 
 
 @pytest.mark.parametrize(
@@ -181,5 +181,5 @@ def test_trust_is_that_of_the_worst(refusals, delay, expected):
         "queue_delay_p50_s": (0.0, 0.0),
         "queue_delay_p99_s": delay,
     }
-    told = {name: {"measured": a, "simulated": b} for name, (a, b) in pairs.items()}
-    assert trust(told, 500) == expected
+    answered = {name: {"measured": a, "simulated": b} for name, (a, b) in pairs.items()}
+    assert trust(answered, 500) == expected

@@ -1,0 +1,161 @@
+"""A call between its submission and its ledger row, and how the row is made of it.
+
+Monotonic times measure durations, wall times date the record; the two are never mixed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from fairserve.interactions.call import NO_USAGE, Call, TokenUsage
+from fairserve.interactions.identity import client_call_id, client_run_id
+from fairserve.platform.control.messages import Grant, OnCancel, RefuseCall
+from fairserve.platform.control.record import CallRecord, Client, plain_of
+from fairserve.scheduling.admission import BILLED
+from fairserve.scheduling.cost import Linear
+from fairserve.scheduling.events import CallOutcome, Refuse
+from fairserve.throttling.price import FREE, TokenPrice
+
+MAX_ERROR_CHARS = 500
+MAX_WHOLE = 2**63 - 1
+
+_SERVICE = Linear()
+
+
+@dataclass(slots=True, eq=False)
+class CallState:
+    """One queued or running call. ``worker_id`` is set from its grant until it ends or is requeued."""
+
+    call: Call
+    record_id: str
+    fingerprint: str
+    submitted_s: float
+    accepted_at: float
+    on_cancel: OnCancel
+    turn: asyncio.Future[Grant | RefuseCall]
+    """Resolved by the next grant; a new one after every return to the queue."""
+    worker_id: str | None = None
+    queue_s: float | None = None
+    started: bool = False
+    usage: TokenUsage = NO_USAGE
+    journaled_s: float = 0.0
+    """When its progress was last written to the journal."""
+    run_opened_at: float = 0.0
+    block_keys: Sequence[int] = ()
+    """Of the prompt's full blocks, as the router matches them."""
+    price: TokenPrice = FREE
+    superseded: bool = False
+    """Its client has repeated it: charged only if it delivers something after all."""
+    owner: Client = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.owner = (self.call.tenant, self.call.app, self.call.user)
+
+    def charged(self, delivered: bool) -> bool:
+        """Whether its end is charged; ``delivered``: its client was sent something of the answer."""
+        return delivered or not self.superseded
+
+    def record(
+        self,
+        outcome: CallOutcome,
+        *,
+        now_s: float,
+        ended_at: float,
+        ttft_s: float | None = None,
+        error: str = "",
+        charged: bool = True,
+    ) -> CallRecord:
+        """The ledger row of its end, from the usage known now."""
+        usage = self.usage
+        spent = usage.prompt_tokens + usage.output_tokens
+        return CallRecord(
+            call_id=self.record_id,
+            tenant=self.call.tenant,
+            app=self.call.app,
+            user=self.call.user,
+            model=self.call.model,
+            interaction_id=client_run_id(self.call.app, self.call.interaction_id),
+            stage=self.call.stage,
+            agent=self.call.agent,
+            outcome=outcome,
+            accepted_at=self.accepted_at,
+            ended_at=ended_at,
+            **_usage_fields(usage),
+            expected_output_tokens=self.call.expected_output_tokens or None,
+            queue_delay_s=self.queue_s,
+            ttft_s=ttft_s,
+            duration_s=now_s - self.submitted_s,
+            worker=self.worker_id,
+            name=client_call_id(self.call.interaction_id, self.call.call_id),
+            parents=tuple(
+                client_call_id(self.call.interaction_id, parent)
+                for parent in self.call.parents or ()
+            ),
+            served_model=self.call.pool,
+            wasted=outcome != "completed" and spent > 0,
+            charged=charged,
+            cost=self.price.cost(usage) if charged and outcome in BILLED else 0,
+            price_id=self.price.price_id,
+            error=error[:MAX_ERROR_CHARS],
+        )
+
+    def accepted_data(self) -> dict[str, Any]:
+        """The journal's ``accepted`` entry."""
+        record = self.record("failed", now_s=self.submitted_s, ended_at=self.accepted_at)
+        return {**plain_of(record), "duration_s": None}
+
+    def progress_data(self) -> dict[str, Any]:
+        """The journal's ``progress`` entry: what of the row is known by now."""
+        return {
+            **_usage_fields(self.usage),
+            "worker": self.worker_id,
+            "queue_delay_s": self.queue_s,
+        }
+
+
+def refusal_fields(refusal: Refuse) -> dict[str, Any]:
+    """The refusal's fields of a record."""
+    decision = refusal.decision
+    return {
+        "refusal_reason": decision.reason,
+        "refusal_scope": decision.scope,
+        "refusal_limit": decision.limit,
+        "refusal_count": decision.count,
+        "refusal_window_s": decision.window_s,
+        "refusal_retry_after_s": decision.retry_after_s,
+        "refusal_inputs": _inputs(refusal) or None,
+        "mid_run": refusal.mid_run,
+    }
+
+
+def _inputs(refusal: Refuse) -> dict[str, Any]:
+    """What else it was decided on, by the names of the columns."""
+    state, budget = refusal.context, refusal.decision.budget
+    inputs = {} if state is None else {f.name: getattr(state, f.name) for f in fields(state)}
+    if budget is not None:
+        inputs |= {
+            "budget_limit": budget.limit,
+            "budget_spent": budget.spent,
+            "budget_held": budget.held,
+            "call_cost": budget.cost,
+        }
+    return {name: _storable(value) for name, value in inputs.items()}
+
+
+def _storable(value: Any) -> Any:
+    """Whole numbers as journal and database hold them."""
+    return min(value, MAX_WHOLE) if isinstance(value, int) else value
+
+
+def _usage_fields(usage: TokenUsage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.input_tokens,
+        "system_tokens": usage.system_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "extend_tokens": usage.extend_tokens,
+        "output_tokens": usage.output_tokens,
+        "service": _SERVICE(usage),
+    }

@@ -1,0 +1,324 @@
+"""Tokenises prompts, only to route and to count: the worker gets the call as it came.
+
+The chat template and the tokenizer are the model's own. *System tokens* are those of the rendered
+leading system and developer messages and tool definitions (ALGORITHMS section 0). A short prompt is
+tokenised at once, a longer one in a thread, a large one in the threads for large ones, and one that is
+certainly too long for the model not at all: the event loop is never blocked for a millisecond.
+
+Weakness: what a template makes of images, and templates given per request, are not counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from fairserve.engine.torch.model_hub import ask_hub, is_here
+from fairserve.interactions.call import TokenIds
+from fairserve.platform.base.errors import InvalidRequestError
+from fairserve.platform.fleet.large_prompts import LargePrompts
+from fairserve.platform.fleet.token_bound import chars_per_token
+
+INLINE_CHARS = 2_000
+"""Longer texts go to the threads; so many characters take about half a millisecond."""
+LARGE_CHARS = 32_768
+"""Longer texts go to the threads for large prompts: each takes tens of milliseconds or more."""
+THREADS = 4
+SYSTEM_ROLES = ("system", "developer")
+ESTIMATE = "estimate"
+TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
+
+
+_IMPORTING = threading.Lock()
+"""Held while transformers is imported: two threads that do it at once see half of it."""
+MEDIA_FIELDS = ("vision", "image", "video", "audio", "mm_")
+"""Beginnings of field names in the configuration of a model that takes more than text."""
+
+
+class PromptTooLongError(Exception):
+    """The prompt has at least ``tokens`` tokens, more than were allowed; it was not tokenised."""
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__(f"at least {tokens} tokens")
+        self.tokens = tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A tokenised prompt."""
+
+    token_ids: TokenIds
+    system_tokens: int
+    exact: bool = True
+    """Whether the count is that of the model. An estimate rejects nothing."""
+
+    @property
+    def input_tokens(self) -> int:
+        """Tokens that are not system tokens."""
+        return len(self.token_ids) - self.system_tokens
+
+
+class PromptCounter(Protocol):
+    """Renders and tokenises for one model. Called from several threads at once.
+
+    A prompt that certainly has more than ``max_tokens`` may raise PromptTooLongError.
+    """
+
+    def chat(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
+        max_tokens: int | None = None,
+    ) -> Prompt:
+        """Raises InvalidRequestError naming ``messages`` if the template refuses them."""
+        ...
+
+    def text(self, text: str, max_tokens: int | None = None) -> Prompt:
+        """A plain prompt."""
+        ...
+
+
+class TemplateCounter:
+    """With a transformers tokenizer and its chat template."""
+
+    def __init__(self, tokenizer: Any, *, takes_media: bool = False) -> None:
+        self._tokenizer = tokenizer
+        self.takes_media = takes_media
+        """Whether the model takes images or sound, which make bodies long and no tokens here."""
+        self._chars_per_token = chars_per_token(tokenizer.backend_tokenizer)
+
+    def chat(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
+        max_tokens: int | None = None,
+    ) -> Prompt:
+        """See :class:`PromptCounter`."""
+        plain = [_flat(message) for message in messages]
+        text = self._render(plain, tools, complete=True)
+        encoding = self._encode(text, max_tokens, special=False)
+        ids = np.asarray(encoding.ids, dtype=np.uint32)
+        system_chars = self._system_chars(text, plain, tools)
+        if system_chars == 0:
+            return Prompt(ids, 0)
+        if system_chars >= len(text):
+            return Prompt(ids, len(ids))
+        token = encoding.char_to_token(system_chars)
+        return Prompt(ids, len(ids) if token is None else int(token))
+
+    def text(self, text: str, max_tokens: int | None = None) -> Prompt:
+        """See :class:`PromptCounter`."""
+        encoding = self._encode(text, max_tokens, special=True)
+        return Prompt(np.asarray(encoding.ids, dtype=np.uint32), 0)
+
+    def _encode(self, text: str, max_tokens: int | None, *, special: bool) -> Any:
+        if max_tokens is not None and self._chars_per_token is not None:
+            at_least = -(-len(text) // self._chars_per_token)
+            if at_least > max_tokens:
+                raise PromptTooLongError(at_least)
+        backend = self._tokenizer.backend_tokenizer
+        if len(text) <= INLINE_CHARS:
+            return backend.encode(text, add_special_tokens=special)
+        # A batch is tokenised without the interpreter's lock, a single text with it.
+        (encoding,) = backend.encode_batch([text], add_special_tokens=special)
+        return encoding
+
+    def _render(
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, *, complete: bool
+    ) -> str:
+        try:
+            text = self._tokenizer.apply_chat_template(
+                messages, tools=tools, add_generation_prompt=complete, tokenize=False
+            )
+        except Exception as error:  # templates raise what they like
+            raise InvalidRequestError(
+                f"messages: the model's chat template refuses them: {error}", param="messages"
+            ) from error
+        return str(text)
+
+    def _system_chars(
+        self, text: str, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
+    ) -> int:
+        """How much of the rendered prompt comes from system messages and tools alone."""
+        leading = leading_system_messages(messages)
+        if not leading and not tools:
+            return 0
+        try:
+            alone = self._render(messages[:leading], tools, complete=False)
+        except InvalidRequestError:
+            # Some templates want a user message; its own text differs from any real one early on.
+            user = {"role": "user", "content": "\x00"}
+            alone = self._render([*messages[:leading], user], tools, complete=False)
+        return _common_prefix(text, alone)
+
+
+class BytesCounter:
+    """Without a tokenizer: one token for four bytes. An estimate; the worker's own count is kept."""
+
+    def chat(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
+        max_tokens: int | None = None,
+    ) -> Prompt:
+        """See :class:`PromptCounter`."""
+        parts = [f"{m.get('role')}\n{_flat(m).get('content') or ''}\n" for m in messages]
+        leading = leading_system_messages(messages)
+        system = (str(tools) if tools else "") + "".join(parts[:leading])
+        head = _four_byte_ids(system)
+        tail = _four_byte_ids("".join(parts[leading:]))
+        return Prompt(np.concatenate([head, tail]), len(head), exact=False)
+
+    def text(self, text: str, max_tokens: int | None = None) -> Prompt:
+        """See :class:`PromptCounter`."""
+        return Prompt(_four_byte_ids(text), 0, exact=False)
+
+
+class PromptReader:
+    """Counts prompts without blocking the event loop."""
+
+    def __init__(
+        self, counter: PromptCounter, source: str = ESTIMATE, large: LargePrompts | None = None
+    ) -> None:
+        """``large`` has the threads for large prompts; without it, they share those of others."""
+        self.exact = not isinstance(counter, BytesCounter)
+        """Whether counts are those of the model. If not, they reject nothing."""
+        self.source = source
+        """Folder or hub id of the tokenizer, or ``estimate``."""
+        self.takes_media = bool(getattr(counter, "takes_media", not self.exact))
+        """Whether the model takes images or sound; also where nobody knows."""
+        self._counter = counter
+        self._large = large
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenizer")
+
+    async def chat(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
+        *,
+        tenant: str = "",
+        max_tokens: int | None = None,
+    ) -> Prompt:
+        """Return the prompt of a chat request; ``messages`` are those of the original JSON.
+
+        Raises InvalidRequestError, or PromptTooLongError for more than ``max_tokens``.
+        """
+        size = _chars([messages, tools])
+        count = partial(self._counter.chat, messages, tools, **_at_most(max_tokens))
+        return await self._count(size, tenant, count)
+
+    async def text(
+        self, prompt: str | list[int], *, tenant: str = "", max_tokens: int | None = None
+    ) -> Prompt:
+        """Return the prompt of a completion request: text, or token ids. Raises as :meth:`chat`."""
+        if isinstance(prompt, list):
+            return Prompt(np.asarray(prompt, dtype=np.uint32), 0)
+        count = partial(self._counter.text, prompt, **_at_most(max_tokens))
+        return await self._count(len(prompt), tenant, count)
+
+    async def _count(self, size: int, tenant: str, count: Callable[[], Prompt]) -> Prompt:
+        if size <= INLINE_CHARS:
+            return count()
+        if size > LARGE_CHARS and self._large is not None:
+            return await self._large.run(tenant, count)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, count)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class NoTokenizerError(Exception):
+    """There is no usable tokenizer of that name. The message is the reason."""
+
+
+def load_counter(name: str | Path, *, fetch: bool = False) -> PromptCounter:
+    """The counter of a checkpoint folder or hub id. Raises NoTokenizerError.
+
+    Without ``fetch`` only folders and the hub's local cache are looked at. Slow (seconds, it imports
+    transformers): call it in a thread.
+    """
+    # A prompt is tokenised by the thread that asks for it and by no others: the pools are the bound.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        if fetch:
+            ask_hub(str(name), TOKENIZER_FILES[0])
+        elif not is_here(str(name), *TOKENIZER_FILES):
+            raise NoTokenizerError("it is neither a folder nor in the hub's cache on this host")
+        with _IMPORTING:
+            from transformers import AutoTokenizer, PretrainedConfig
+
+        tokenizer = AutoTokenizer.from_pretrained(str(name), local_files_only=not fetch)
+    except NoTokenizerError:
+        raise
+    except Exception as error:  # libraries of tokenizers raise what they like
+        raise NoTokenizerError(" ".join(str(error).split())[:200]) from error
+    if not hasattr(tokenizer, "backend_tokenizer") or not tokenizer.chat_template:
+        raise NoTokenizerError("it has no chat template")
+    try:
+        fields, _ = PretrainedConfig.get_config_dict(str(name), local_files_only=not fetch)
+    except (OSError, ValueError):  # nobody knows
+        return TemplateCounter(tokenizer, takes_media=True)
+    takes_media = any(field.startswith(MEDIA_FIELDS) for field in fields)
+    return TemplateCounter(tokenizer, takes_media=takes_media)
+
+
+def leading_system_messages(messages: list[dict[str, Any]]) -> int:
+    """How many messages at the beginning are from the system or the developer."""
+    leading = 0
+    while leading < len(messages) and messages[leading].get("role") in SYSTEM_ROLES:
+        leading += 1
+    return leading
+
+
+def _flat(message: dict[str, Any]) -> dict[str, Any]:
+    """A message whose text parts are one string, as templates of text models expect it."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    texts = [str(part["text"]) for part in content if isinstance(part.get("text"), str)]
+    return {**message, "content": "\n".join(texts)}
+
+
+def _at_most(max_tokens: int | None) -> dict[str, int]:
+    return {} if max_tokens is None else {"max_tokens": max_tokens}
+
+
+def _chars(value: Any) -> int:
+    """Characters of all texts in a JSON value, each value counted as one; stops at LARGE_CHARS."""
+    total, rest = 0, [value]
+    while rest and total <= LARGE_CHARS:
+        part = rest.pop()
+        total += len(part) if isinstance(part, str) else 1
+        if isinstance(part, dict):
+            rest.extend(part.values())
+        elif isinstance(part, list):
+            rest.extend(part)
+    return total
+
+
+def _common_prefix(text: str, other: str) -> int:
+    """Length of the longest common prefix; O(n log n) in C."""
+    low, high = 0, min(len(text), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if text.startswith(other[:middle]):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _four_byte_ids(text: str) -> TokenIds:
+    data = text.encode("utf-8", "replace")
+    data += b"\x00" * (-len(data) % 4)
+    return np.frombuffer(data, dtype="<u4").astype(np.uint32)

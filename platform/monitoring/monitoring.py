@@ -1,0 +1,37 @@
+"""Monitoring as one part of the server: the activity of clients, their views, and the history.
+
+It listens to control and reads it through its port; nothing in control depends on it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable
+
+from fairserve.platform.control.port import ControlPort
+from fairserve.platform.control.record import Client
+from fairserve.platform.monitoring.activity import Activity
+from fairserve.platform.monitoring.clients import Clients
+from fairserve.platform.monitoring.history import History, PoolMember
+
+
+class Monitoring:
+    """Belongs to the event loop of control, before whose first call it is made."""
+
+    def __init__(
+        self,
+        control: ControlPort,
+        members: Callable[[], Iterable[PoolMember]],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """``members`` returns the workers of the pool; the clocks are those of control."""
+
+        def entitled(clients: Collection[Client]) -> dict[Client, float]:
+            return control.entitlements(clients).service()
+
+        self.activity = Activity(entitled, clock)
+        control.subscribe(self.activity)
+        self.clients = Clients(control, self.activity, clock, wall)
+        self.history = History(control, self.activity, members, clock, wall)

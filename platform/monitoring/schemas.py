@@ -1,0 +1,154 @@
+"""Queries and answers of ``/admin/live`` and ``/admin/clients``."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+
+from pydantic import BaseModel, Field
+
+from fairserve.platform.base.money import NANO, Amount
+from fairserve.platform.control.port import CallView, LevelView
+from fairserve.platform.db.schemas import NamePart, ObjectId, Paging, Strict
+from fairserve.platform.monitoring.activity import BUCKETS
+from fairserve.platform.monitoring.client_views import ClientDetail, ClientSort, ClientView
+from fairserve.platform.monitoring.history import SHOWN_CLIENTS
+from fairserve.scheduling.admission import LimitsInUse
+from fairserve.throttling.base import LimitUse
+
+
+class LiveQuery(Strict):
+    """With a tenant only what that tenant may see; so many clients by name, so many buckets."""
+
+    tenant: ObjectId | None = None
+    clients: int = Field(SHOWN_CLIENTS, ge=0, le=100)
+    buckets: int = Field(BUCKETS, ge=1, le=BUCKETS)
+
+
+class ClientQuery(Paging):
+    """``query``: a part of a tenant's, app's or user's id, or of a tenant's or app's name."""
+
+    tenant: ObjectId | None = None
+    sort: ClientSort = "service_5m"
+    query: NamePart = ""
+
+
+class BudgetOut(BaseModel):
+    """A budget in its present period."""
+
+    limit: Amount
+    spent: Amount
+    held: Amount
+    """For calls under way."""
+    reset_s: float
+    soft: bool
+    """Whether the soft end is passed."""
+    scope: str
+
+
+class LimitsOut(BaseModel):
+    """What the next call falls under, of the holder with least left; null where nobody has such a
+    limit.
+    """
+
+    requests: LimitUse | None
+    tokens: LimitUse | None
+    budget: BudgetOut | None
+    throttle: LimitUse | None
+    """Which may bind under overload only."""
+
+
+class ClientCallOut(BaseModel):
+    """A call under way; tokens and service so far."""
+
+    state: str
+    interaction: str
+    name: str
+    stage: int
+    agent: str | None
+    model: str
+    worker: str | None
+    accepted_at: datetime
+    age_s: float
+    queue_s: float | None
+    """Null while it waits for a worker."""
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    service: float
+
+
+class WeightsOut(BaseModel):
+    """The weight of a client is their product."""
+
+    tenant: float
+    app: float
+    user: float
+
+
+class ClientOut(BaseModel):
+    """One client; the arrays have one entry a bucket, the earliest first."""
+
+    client: ClientView
+    weights: WeightsOut
+    bucket_s: float
+    at: list[float]
+    """Ends of the buckets, UTC epoch seconds."""
+    service: list[float | None]
+    """Null where it may be one of the clients without a name."""
+    refused: list[int]
+    levels: list[LevelView]
+    limits: LimitsOut
+    calls: list[ClientCallOut]
+
+    @classmethod
+    def of(cls, found: ClientDetail) -> ClientOut:
+        """What control tells."""
+        return cls(
+            client=found.client,
+            weights=WeightsOut(
+                tenant=found.tenant_weight, app=found.app_weight, user=found.user_weight
+            ),
+            bucket_s=found.bucket_s,
+            at=found.at,
+            service=found.service,
+            refused=found.refused,
+            levels=found.levels,
+            limits=_limits(found.limits),
+            calls=[_call(call) for call in found.calls],
+        )
+
+
+def _limits(limits: LimitsInUse) -> LimitsOut:
+    contract, budget = limits.contract, None
+    if contract.budget is not None:
+        held = contract.budget._asdict()
+        for name in ("limit", "spent", "held"):
+            held[name] = Decimal(held[name]) / NANO
+        budget = BudgetOut.model_construct(**held)
+    return LimitsOut(
+        requests=contract.requests,
+        tokens=contract.tokens,
+        budget=budget,
+        throttle=limits.throttle,
+    )
+
+
+def _call(view: CallView) -> ClientCallOut:
+    record = view.record
+    return ClientCallOut(
+        state=view.state,
+        interaction=record.interaction_id,
+        name=record.name,
+        stage=record.stage,
+        agent=record.agent,
+        model=record.served_model or record.model,
+        worker=record.worker,
+        accepted_at=datetime.fromtimestamp(record.accepted_at, UTC),
+        age_s=record.duration_s or 0.0,
+        queue_s=record.queue_delay_s,
+        prompt_tokens=record.input_tokens + record.system_tokens,
+        cached_tokens=record.cached_tokens,
+        output_tokens=record.output_tokens,
+        service=record.service,
+    )

@@ -1,0 +1,77 @@
+"""The state that endpoints find on ``app.state``, with its types.
+
+FastAPI's state is untyped, and the endpoints of a room cannot import the server. So the names that exist
+there are exactly the fields of :class:`HttpState` and, while the platform runs, :class:`RunningState`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+from fastapi import FastAPI
+from starlette.types import Scope
+
+from fairserve.platform.background.jobs.endpoints import JobRequests
+from fairserve.platform.console.state import ConsoleState
+from fairserve.platform.control.lease import Lease
+from fairserve.platform.control.ledger import Ledger
+from fairserve.platform.control.service import ControlService
+from fairserve.platform.db.engine import SessionFactory
+from fairserve.platform.fleet.fleet_file import FleetFileWatch
+from fairserve.platform.fleet.model_pools import ModelPools
+from fairserve.platform.fleet.models import Models
+from fairserve.platform.fleet.pool import WorkerPool
+from fairserve.platform.fleet.running_fleet import RunningFleet
+from fairserve.platform.fleet.supervisor import Supervisor
+from fairserve.platform.monitoring.clients import Clients
+from fairserve.platform.monitoring.history import History
+from fairserve.platform.reporting.usage.slots import ReportSlots
+from fairserve.platform.server.settings import Settings
+from fairserve.platform.serving.completions.service import Completions
+from fairserve.platform.serving.programs.service import Programs
+from fairserve.platform.tenancy.auth import Authenticator
+from fairserve.platform.tuning.preview.service import Previews
+
+
+@dataclass(frozen=True)
+class HttpState:
+    """State of an application from its creation on."""
+
+    settings: Settings
+    previews: Previews
+    report_slots: ReportSlots
+    console: ConsoleState
+    abort_connection: Callable[[Scope], None] | None = None
+    """Drops the connection of a request in progress; set by the process that serves it."""
+
+
+@dataclass(frozen=True)
+class RunningState:
+    """State of an application while its platform runs."""
+
+    control: ControlService
+    clients: Clients
+    history: History
+    pool: WorkerPool
+    fleet: RunningFleet
+    fleet_watch: FleetFileWatch | None
+    models: Models
+    model_pools: ModelPools
+    supervisor: Supervisor | None
+    completions: Completions
+    programs: Programs
+    graph_slots: asyncio.Semaphore
+    session_factory: SessionFactory
+    ledger: Ledger
+    jobs: JobRequests
+    draining: asyncio.Event
+    lease: Lease | None
+    authenticator: Authenticator
+
+
+def put_on(app: FastAPI, state: HttpState | RunningState) -> None:
+    """Make the fields of ``state`` attributes of ``app.state``."""
+    for field in fields(state):
+        setattr(app.state, field.name, getattr(state, field.name))

@@ -1,0 +1,236 @@
+"""Start and stop of one server process, in the order in which its parts need each other.
+
+:class:`Platform` recovers, starts, drains and stops the parts that
+:mod:`fairserve.platform.server.wiring` makes. :func:`build_app` ties it to the application's lifespan.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI
+from sqlalchemy import Engine
+
+from fairserve.platform.background.jobs.in_process import JobsInProcess
+from fairserve.platform.control.lease import Lease
+from fairserve.platform.fleet.fleet import FleetPart, StoredFleet, clashes
+from fairserve.platform.fleet.fleet_file import FleetFileWatch
+from fairserve.platform.fleet.static_workers import static_fleet
+from fairserve.platform.fleet.supervisor import Supervisor, socket_folder
+from fairserve.platform.fleet.worker_spec import WorkerSpec
+from fairserve.platform.monitoring.monitoring import Monitoring
+from fairserve.platform.reporting.traffic.recorder import TrafficRecorder
+from fairserve.platform.reporting.usage.spent_budgets import SpentBudgets, retry_openings
+from fairserve.platform.server import recovery, wiring
+from fairserve.platform.server.app import create_app
+from fairserve.platform.server.http_state import RunningState, put_on
+from fairserve.platform.server.settings import Settings
+from fairserve.platform.serving.interactions.service import GRAPHS_AT_ONCE
+from fairserve.platform.tenancy.profiles.news import ProfileNews
+from fairserve.scheduling.system import SystemConfig
+
+if TYPE_CHECKING:
+    from fairserve.platform.background.jobs.celery_jobs import JobsOnCelery
+
+logger = logging.getLogger(__name__)
+
+
+class Platform:
+    """All parts of one server process. Belongs to one event loop from its start on."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        engine: Engine | None = None,
+        lease: Lease | None = None,
+        on_ready: Callable[[Platform], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``on_ready`` is called once, when the first call could be served.
+
+        Without ``lease`` no other server uses the database; with it every write checks that it holds.
+        ``clock`` is the monotonic clock of control, its history and the recorded traffic.
+        """
+        self.settings = settings
+        self.lease = lease
+        self.storage = wiring.storage(settings, engine, lease)
+        self.engine = self.storage.engine
+        self.sessions = self.storage.sessions
+        self.hasher = self.storage.hasher
+        self.journal = self.storage.journal
+        self.ledger = self.storage.ledger
+        self.traffic: TrafficRecorder | None = None
+        self.supervisor: Supervisor | None = None
+        self.fleet_watch: FleetFileWatch | None = None
+        self.started, self.draining = asyncio.Event(), asyncio.Event()
+        self._sockets: Path | None = None
+        self._on_ready, self._clock = on_ready, clock
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Recover, then start everything. Raises OSError, SQLAlchemyError or ValueError."""
+        settings = self.settings
+        recovery.close_open_calls(self.journal)
+        self.jobs = self._jobs()
+        self.graph_slots = asyncio.Semaphore(GRAPHS_AT_ONCE)
+        stored = recovery.load_stored_state(self.sessions, settings)
+        self.traffic = wiring.recorder(settings, self._clock)
+        if self.traffic is not None:
+            self.traffic.start()
+        seed = secrets.randbits(63)
+        spent = SpentBudgets(self.sessions, self.ledger)
+        self.control = wiring.control(
+            settings,
+            self.storage,
+            stored,
+            spent,
+            seed=seed,
+            require_lease=self.require_lease,
+            clock=self._clock,
+        )
+        self.monitoring = Monitoring(self.control, lambda: self.pool.members(), clock=self._clock)
+        if self.traffic is not None:
+            self.control.subscribe(self.traffic)
+        learning, versions = settings.tenancy.learning_options, stored.profile_versions
+        self.profile_news = ProfileNews(self.sessions, self.control, learning, versions)
+        self.control.start()
+        alive_at = None if self.lease is None else self.lease.previous_alive_at
+        await recovery.restore(
+            self.sessions, self.control, self.ledger, spent, stored.events, alive_at
+        )
+        self.workers = wiring.workers(
+            settings.fleet, self.control, stored.system, seed=seed, on_ready=self._notify_ready
+        )
+        self.models, self.pool = self.workers.models, self.workers.pool
+        serving = wiring.serving(settings, self.storage, self.control, self.workers)
+        self.answers, self.completions = serving.answers, serving.completions
+        self.programs = serving.programs
+        await self._start_fleet(stored.fleet, stored.system)
+        await self.programs.start()
+        self.jobs.start()
+        openings = retry_openings(self.control.openings)
+        background = (self.profile_news.run(), openings, self.monitoring.history.run())
+        self._tasks.extend(asyncio.create_task(each) for each in background)
+        self.started.set()
+
+    def require_lease(self) -> None:
+        """Raise UnavailableError while another server may hold the database."""
+        if self.lease is not None:
+            self.lease.require()
+
+    async def drain(self) -> None:
+        """Accept no new calls, and wait for those in progress."""
+        self.draining.set()
+        self.programs.pause()
+        await self.control.drain(self.settings.control.drain_timeout_s)
+
+    async def stop(self) -> None:
+        """Stop everything; what is not in the database yet stays in the journal."""
+        self.programs.pause()
+        await self.control.drain(0)
+        await self.programs.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.jobs.stop()
+        await self.answers.close()
+        await self.pool.close()
+        if self.workers.kv_event_bridge is not None:
+            self.workers.kv_event_bridge.close()
+        if self.supervisor is not None:
+            await self.supervisor.stop()
+        if self._sockets is not None:
+            shutil.rmtree(self._sockets, ignore_errors=True)
+        await self.workers.http.close()
+        await self.control.close()
+        await self.workers.model_pools.close()
+        await asyncio.to_thread(self._close_files)
+        self.engine.dispose()
+
+    def state(self) -> RunningState:
+        """Return what the endpoints need of the started platform."""
+        return RunningState(
+            control=self.control,
+            clients=self.monitoring.clients,
+            history=self.monitoring.history,
+            pool=self.pool,
+            fleet=self.fleet,
+            fleet_watch=self.fleet_watch,
+            models=self.models,
+            model_pools=self.workers.model_pools,
+            supervisor=self.supervisor,
+            completions=self.completions,
+            programs=self.programs,
+            graph_slots=self.graph_slots,
+            session_factory=self.sessions,
+            ledger=self.ledger,
+            jobs=self.jobs,
+            draining=self.draining,
+            lease=self.lease,
+            authenticator=self.storage.authenticator,
+        )
+
+    def _jobs(self) -> JobsInProcess | JobsOnCelery:
+        return wiring.jobs(self.settings, self.storage)
+
+    def _close_files(self) -> None:
+        # The journal's last entries first, or the ledger would not see them.
+        self.journal.close()
+        replaced = self.lease is not None and self.lease.lost.is_set()
+        if not self.ledger.close(timeout_s=0.0 if replaced else 5.0):
+            logger.warning("the database does not answer: the next start writes the rest")
+        if self.traffic is not None:
+            self.traffic.close()
+
+    async def _start_fleet(self, stored: StoredFleet, system: SystemConfig) -> None:
+        """Join the workers of all sources; start embedded ones if no source names any."""
+        settings = self.settings.fleet
+        self.fleet = wiring.fleet(self.workers, self.control, stored.drains)
+        if settings.worker_urls or settings.fleet_file or stored.part.workers:
+            self.fleet.set_part("settings", static_fleet(settings))
+        else:
+            embedded = tuple(WorkerSpec(f"w{number}", "") for number in range(settings.workers))
+            self.fleet.set_part("embedded", FleetPart(workers=embedded))
+            self.workers.model_pools.prefetch()
+            if settings.kv_events:
+                self._sockets = socket_folder(self.settings.db.data_dir)
+            self.supervisor = wiring.supervisor(settings, system, self.fleet, self._sockets)
+            self.supervisor.start()
+        problems = clashes(stored.part, self.fleet.without("api"))
+        if problems:
+            logger.error("of the workers and aliases from the API: %s", "; ".join(problems))
+        self.fleet.set_stored(stored)
+        self._tasks.append(asyncio.create_task(self.fleet.run(), name="fleet"))
+        if settings.fleet_file is not None:
+            self.fleet_watch = wiring.fleet_watch(settings.fleet_file, self.fleet, self.models)
+            await self.fleet_watch.look()
+            self._tasks.append(asyncio.create_task(self.fleet_watch.run(), name="fleet file"))
+
+    def _notify_ready(self) -> None:
+        if self._on_ready is not None:
+            self._on_ready(self)
+
+
+def build_app(settings: Settings, platform: Platform | None = None) -> FastAPI:
+    """Return the application of one process; its lifespan starts and stops the platform."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        running = platform or Platform(settings)
+        await running.start()
+        put_on(app, running.state())
+        try:
+            yield
+        finally:
+            await running.stop()
+
+    return create_app(settings, lifespan)

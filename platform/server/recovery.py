@@ -1,0 +1,98 @@
+"""Recovery at the start: what the last process left in the journal and in the database.
+
+Calls that were open in the journal are closed as failed, with their last progress. Control gets apps,
+quotas, prices and spent budgets from the database, and then the open interactions. Those are restored
+only after the ledger has written the journal's rest, because their graphs consist of its rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fairserve.platform.control.journal.journal import Journal
+from fairserve.platform.control.ledger import Ledger
+from fairserve.platform.control.record import plain_of, stopped_record
+from fairserve.platform.control.service import ControlService
+from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.engine import SessionFactory
+from fairserve.platform.fleet.fleet import StoredFleet
+from fairserve.platform.fleet.repository import load_stored
+from fairserve.platform.reporting.usage.spent_budgets import SpentBudgets
+from fairserve.platform.server.settings import Settings
+from fairserve.platform.serving.interactions.restoring import restore_interactions
+from fairserve.platform.tenancy.apps.control_events import load_control_events
+from fairserve.platform.tenancy.prices.book import PriceBook
+from fairserve.platform.tenancy.prices.repository import load_book
+from fairserve.platform.tenancy.profiles.news import profile_versions
+from fairserve.platform.tuning.service import load_system
+from fairserve.scheduling.events import Event
+from fairserve.scheduling.system import SystemConfig
+
+logger = logging.getLogger(__name__)
+
+RECOVERY_S = 60.0
+"""Longest wait of a start until the ledger has written what the last process left, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredState:
+    """The state that the database holds for control and the fleet when the server starts."""
+
+    system: SystemConfig
+    profile_versions: Mapping[str, int]
+    """Version of each app's profile, by app, at most as new as ``events``."""
+    events: Sequence[Event]
+    """Apps, weights, quotas and users, in a stable order."""
+    fleet: StoredFleet
+    prices: PriceBook
+
+
+def close_open_calls(journal: Journal) -> None:
+    """Open the journal, and close the calls that the last process left: failed, with their progress."""
+    ended_at = utc_now().timestamp()
+    left = journal.open()
+    for call in left:
+        record = stopped_record(call.accepted, call.progress, ended_at)
+        journal.append("closed", call.key, plain_of(record))
+    if left:
+        logger.warning("%d calls were open when the server stopped: recorded as failed", len(left))
+
+
+def load_stored_state(sessions: SessionFactory, settings: Settings) -> StoredState:
+    """Read the stored state. Raises SQLAlchemyError, and ValueError for a system that is not valid."""
+    with sessions() as session:
+        system = load_system(session, settings.tuning)
+    # Before the events: a profile that is learned meanwhile counts as new.
+    versions = profile_versions(sessions)
+    with sessions() as session:
+        events = load_control_events(session, settings.tenancy.learning_options)
+    with sessions() as session:
+        fleet = load_stored(session)
+    with sessions() as session:
+        prices = load_book(session)
+    return StoredState(system, versions, events, fleet, prices)
+
+
+async def restore(
+    sessions: SessionFactory,
+    control: ControlService,
+    ledger: Ledger,
+    spent: SpentBudgets,
+    events: Sequence[Event],
+    previous_alive_at: float | None,
+) -> None:
+    """Post the stored events to the started control, start the ledger, and restore open interactions.
+
+    ``previous_alive_at`` is the UTC epoch second at which the last server was known to serve.
+    """
+    for event in events:
+        control.post(event)
+    ledger.start()
+    await asyncio.to_thread(spent.open_all, events, control.openings)
+    # The database or the journal has everything that the last process left.
+    if not await asyncio.to_thread(ledger.flush, RECOVERY_S):
+        logger.warning("the ledger is behind: some calls will be missing in restored interactions")
+    await restore_interactions(sessions, control, previous_alive_at)

@@ -1,0 +1,16 @@
+"""The world of control with monitoring as the server wires it."""
+
+from control_world import World
+
+from fairserve.platform.monitoring.monitoring import Monitoring
+
+
+class MonitoredWorld(World):
+    """A world whose calls are sampled. ``members`` are the workers of the pool."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.members = []
+        self.monitoring = Monitoring(
+            self.control, lambda: self.members, clock=lambda: self.now_s, wall=self.wall
+        )

@@ -1,0 +1,39 @@
+"""A call's events are applied one by one, and its close cancels running samples."""
+
+from fairserve.engine.torch.events import Admitted, Failed, Generated
+from fairserve.engine.torch.openai_response import AnswerWriter
+from fairserve.engine.torch.running_call import RunningCall
+
+
+async def test_usage_grows_event_by_event():
+    call = RunningCall(["a"], lambda call, running: None)
+    writer = AnswerWriter("chat", "id", 0, "m", 5, call.outputs)
+    for event in (Admitted("a", 3), Generated("a", "x", 1, None), Generated("a", "y", 1, "stop")):
+        call.put(event)
+    seen = []
+    for event in await call.arrivals():
+        assert not call.is_over
+        assert call.apply(event) == 0
+        seen.append(writer.usage()["completion_tokens"])
+    assert seen == [0, 1, 2]
+    assert call.is_over
+    assert writer.usage()["prompt_tokens_details"]["cached_tokens"] == 3
+    assert writer.whole()["choices"][0]["message"]["content"] == "xy"
+
+
+async def test_a_close_cancels_the_samples_that_run_and_only_once():
+    cancelled = []
+    call = RunningCall(["a", "b", "c"], lambda call, running: cancelled.append(running))
+    call.put(Generated("b", "", 1, "length"))
+    call.close()
+    call.close()
+    assert cancelled == [["a", "c"]]
+
+
+async def test_one_failed_sample_ends_the_call():
+    call = RunningCall(["a", "b"], lambda call, running: None)
+    call.put(Failed("b", "broken"))
+    for event in await call.arrivals():
+        call.apply(event)
+    assert call.is_over
+    assert call.error == "broken"

@@ -1,0 +1,78 @@
+"""Threads for large prompts: whose turn it is, and what a client that leaves does to others."""
+
+import asyncio
+import threading
+
+import pytest
+
+from fairserve.platform.fleet.large_prompts import LargePrompts
+
+
+class Work:
+    """Work that is done when the test says so, and in which order it began."""
+
+    def __init__(self):
+        self.began, self.done = [], threading.Semaphore(0)
+        self._first = threading.Event()
+
+    def of(self, name):
+        def work():
+            self.began.append(name)
+            self._first.set()
+            assert self.done.acquire(timeout=60)
+            return name
+
+        return work
+
+    async def has_begun(self):
+        assert await asyncio.to_thread(self._first.wait, 60)
+
+
+@pytest.fixture
+def large():
+    large = LargePrompts(1)
+    yield large
+    large.close()
+
+
+def ask(large, work, tenant, name):
+    return asyncio.create_task(large.run(tenant, work.of(name)))
+
+
+async def test_tenants_take_turns_however_many_prompts_one_has_sent(large):
+    work = Work()
+    asked = [ask(large, work, "flood", f"f{number}") for number in range(4)]
+    await work.has_begun()
+    asked += [ask(large, work, "a", "a0"), ask(large, work, "b", "b0"), ask(large, work, "a", "a1")]
+    await asyncio.sleep(0)
+    work.done.release(len(asked))
+    assert await asyncio.gather(*asked) == ["f0", "f1", "f2", "f3", "a0", "b0", "a1"]
+    assert work.began == ["f0", "f1", "a0", "b0", "f2", "a1", "f3"]
+
+
+async def test_a_client_that_leaves_frees_its_place_and_not_the_thread_that_works(large):
+    work = Work()
+    first = ask(large, work, "a", "first")
+    await work.has_begun()
+    waits, next_one = ask(large, work, "a", "waits"), ask(large, work, "b", "next")
+    await asyncio.sleep(0)
+    for left in (first, waits):
+        left.cancel()
+    assert [type(each) for each in await asyncio.gather(first, waits, return_exceptions=True)] == [
+        asyncio.CancelledError
+    ] * 2
+    assert work.began == ["first"], "the thread is not free yet"
+    work.done.release(2)
+    assert await next_one == "next"
+    assert work.began == ["first", "next"]
+    work.done.release()
+    assert await ask(large, work, "a", "again") == "again"
+
+
+async def test_work_that_fails_gives_its_thread_to_the_next(large):
+    def fails():
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await large.run("a", fails)
+    assert await large.run("a", lambda: 1) == 1

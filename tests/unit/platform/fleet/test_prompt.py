@@ -1,0 +1,128 @@
+"""Counting prompts: what is system, what is input, and that long ones leave the loop alone."""
+
+import threading
+from types import SimpleNamespace
+
+import httpx
+import huggingface_hub
+import pytest
+
+from fairserve.engine.torch.builtin_model import ensure_builtin_model
+from fairserve.platform.base.errors import InvalidRequestError
+from fairserve.platform.fleet.prompt import (
+    BytesCounter,
+    NoTokenizerError,
+    Prompt,
+    PromptReader,
+    TemplateCounter,
+    load_counter,
+)
+
+
+@pytest.fixture(scope="module")
+def counter():
+    return load_counter(ensure_builtin_model())
+
+
+def message(role, content):
+    return {"role": role, "content": content}
+
+
+def test_system_tokens_are_those_of_the_leading_system_messages(counter):
+    assert isinstance(counter, TemplateCounter)
+    user = message("user", "question")
+    plain = counter.chat([user], None)
+    assert plain.system_tokens == 0
+    led = counter.chat([message("system", "be brief"), message("developer", "x"), user], None)
+    # <|system|>be brief<|end|><|developer|>x<|end|> in a vocabulary of bytes
+    assert led.system_tokens == (1 + 8 + 1) + (1 + 1 + 1)
+    assert led.input_tokens == plain.input_tokens
+    late = counter.chat([user, message("system", "late")], None)
+    assert late.system_tokens == 0, "only leading ones are system"
+    assert counter.chat([message("system", "alone")], None).input_tokens == 1, (
+        "the prompt to answer"
+    )
+
+
+def test_parts_of_text_are_joined(counter):
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    whole = counter.chat([message("user", "a\nb")], None)
+    assert counter.chat([message("user", parts)], None).token_ids.tolist() == (
+        whole.token_ids.tolist()
+    )
+
+
+def test_what_the_template_refuses_is_told(counter):
+    with pytest.raises(InvalidRequestError, match="unknown role pirate") as raised:
+        counter.chat([message("pirate", "arr")], None)
+    assert raised.value.param == "messages"
+
+
+def test_without_a_tokenizer_counts_are_estimates_that_share_prefixes():
+    counter = BytesCounter()
+    system = message("system", "s" * 40)
+    one = counter.chat([system, message("user", "a")], None)
+    two = counter.chat([system, message("user", "b")], None)
+    assert one.system_tokens == two.system_tokens == 12
+    assert one.token_ids[:12].tolist() == two.token_ids[:12].tolist()
+    assert counter.text("x" * 9).input_tokens == 3
+
+
+class Hub:
+    """The model hub: what it answers to a look-up, and how often it was asked."""
+
+    def __init__(self, answer):
+        self.answer = answer
+        self.asked = []
+
+    def head(self, url, **options):
+        self.asked.append(url)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return SimpleNamespace(status_code=self.answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (httpx.ConnectError("no network"), "does not answer: no network"),
+        (404, "answers 404: it does not exist"),
+    ],
+)
+def test_the_hub_is_asked_once_for_a_tokenizer_that_it_does_not_have(monkeypatch, answer, reason):
+    hub = Hub(answer)
+    monkeypatch.setattr(huggingface_hub, "get_session", lambda: hub)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.delenv("TRANSFORMERS_OFFLINE", raising=False)
+    with pytest.raises(NoTokenizerError):
+        load_counter("org/no-such-model")
+    assert hub.asked == [], "only if it may fetch"
+    with pytest.raises(NoTokenizerError, match=reason):
+        load_counter("org/no-such-model", fetch=True)
+    assert len(hub.asked) == 1
+    with pytest.raises(NoTokenizerError, match="neither a folder nor the id of a model"):
+        load_counter("/no/such/folder", fetch=True)
+    monkeypatch.setenv("TRANSFORMERS_OFFLINE", "1")
+    with pytest.raises(NoTokenizerError, match="switched off"):
+        load_counter("org/no-such-model", fetch=True)
+    assert len(hub.asked) == 1
+
+
+class SlowCounter:
+    def __init__(self):
+        self.threads = []
+
+    def chat(self, messages, tools):
+        self.threads.append(threading.current_thread().name)
+        return Prompt(BytesCounter().text("x").token_ids, 0)
+
+
+@pytest.mark.parametrize(("size", "inline"), [(100, True), (50_000, False)])
+async def test_long_prompts_are_tokenised_in_a_thread(size, inline):
+    counter = SlowCounter()
+    reader = PromptReader(counter)
+    messages = [message("user", "x" * size)]
+    await reader.chat(messages, None)
+    here = threading.current_thread().name
+    assert (counter.threads[0] == here) == inline
+    reader.close()
