@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from fairserve.engine.wire.base import CompletionPath, WorkerClient
 from fairserve.platform.base.errors import NotFoundError
-from fairserve.platform.server.http.bodies import BodyReservation
+from fairserve.platform.serving.bodies import BodyReservation
 from fairserve.platform.serving.completions.answer import (
     AnswerBuffer,
     ClientLimits,
