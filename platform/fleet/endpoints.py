@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request
@@ -10,9 +9,8 @@ from fastapi.responses import JSONResponse
 
 from fairserve.platform.control.lease import Lease
 from fairserve.platform.control.port import ControlPort
-from fairserve.platform.fleet.fleet_view import member_views, models_out
+from fairserve.platform.fleet.fleet_view import cluster_out
 from fairserve.platform.fleet.models import Models
-from fairserve.platform.fleet.pool import WorkerPool
 from fairserve.platform.tenancy.auth import require_admin
 
 router = APIRouter()
@@ -27,24 +25,7 @@ async def read_cluster(request: Request) -> dict[str, Any]:
     ``reported`` has the worker's figures; ``kv_events`` what was seen of them, null where it publishes
     none or nobody follows; ``cache_view`` whose view of its cache the router goes by.
     """
-    control: ControlPort = request.app.state.control
-    pool: WorkerPool = request.app.state.pool
-    view = asdict(await control.cluster())
-    known = {worker["worker_id"]: worker for worker in view.pop("workers")}
-    seen_models = view.pop("models")
-    members = member_views(pool, request.app.state.model_pools)
-    workers = [{**member, **known.get(member["worker_id"], {})} for member in members]
-    supervisor = request.app.state.supervisor
-    processes = [asdict(process) for process in supervisor.processes()] if supervisor else []
-    state = request.app.state
-    watch = state.fleet_watch
-    return {
-        **view,
-        "workers": workers,
-        "models": models_out(state.models, state.model_pools, seen_models),
-        "fleet_file": {"path": str(watch.path), "problem": watch.problem} if watch else None,
-        "processes": processes,
-    }
+    return await cluster_out(request.app.state)
 
 
 @router.get("/health/liveliness")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
+from dataclasses import asdict
 from typing import Any
 
+from fairserve.platform.control.port import ControlPort
+from fairserve.platform.db.schemas import Page, Paging
 from fairserve.platform.fleet.fleet import DesiredWorker, DrainNote, Source
 from fairserve.platform.fleet.model_pools import ModelPools
 from fairserve.platform.fleet.models import Models
@@ -150,3 +153,36 @@ def models_out(
         }
         for name, workers in pools.workers().items()
     ]
+
+
+async def cluster_out(state: Any) -> dict[str, Any]:
+    """Return workers, models, queue and load, as control sees them now."""
+    control: ControlPort = state.control
+    view = asdict(await control.cluster())
+    known = {worker["worker_id"]: worker for worker in view.pop("workers")}
+    seen_models = view.pop("models")
+    members = member_views(state.pool, state.model_pools)
+    supervisor = state.supervisor
+    watch = state.fleet_watch
+    return {
+        **view,
+        "workers": [{**member, **known.get(member["worker_id"], {})} for member in members],
+        "models": models_out(state.models, state.model_pools, seen_models),
+        "fleet_file": {"path": str(watch.path), "problem": watch.problem} if watch else None,
+        "processes": [asdict(each) for each in supervisor.processes()] if supervisor else [],
+    }
+
+
+def aliases_page(state: Any, paging: Paging) -> Page[AliasOut]:
+    """Return a page of the aliases of all sources, by name."""
+    ready = set(state.models.ready())
+    found = sorted(state.fleet.desired.aliases.items())
+    return Page(
+        items=[
+            alias_out(name, alias.targets, alias.source, ready)
+            for name, alias in found[paging.offset : paging.offset + paging.limit]
+        ],
+        total=len(found),
+        limit=paging.limit,
+        offset=paging.offset,
+    )

@@ -9,9 +9,8 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import TypeAdapter
 
 from fairserve.platform.base.errors import NotFoundError
-from fairserve.platform.db.engine import read_only
-from fairserve.platform.db.names import ids_named
 from fairserve.platform.db.schemas import UserId
+from fairserve.platform.monitoring.client_pages import clients_page
 from fairserve.platform.monitoring.client_views import ClientPage
 from fairserve.platform.monitoring.clients import Clients
 from fairserve.platform.monitoring.history import History
@@ -35,17 +34,9 @@ async def read_live(request: Request, query: Annotated[LiveQuery, Query()]) -> R
 
 @router.get("/clients")
 async def list_clients(request: Request, query: Annotated[ClientQuery, Query()]) -> ClientPage:
-    """List the clients of the last half hour, by default those that were served most first."""
-    clients: Clients = request.app.state.clients
-    named = await asyncio.to_thread(_named, request, query) if query.query else ()
-    return clients.page(
-        query.tenant,
-        limit=query.limit,
-        offset=query.offset,
-        sort=query.sort,
-        query=query.query,
-        named=named,
-    )
+    """The clients of the last half hour, those first that were served most."""
+    state = request.app.state
+    return await clients_page(state.clients, state.session_factory, query)
 
 
 @router.get("/clients/{tenant_id}/{app_id}/{user:path}")
@@ -58,8 +49,3 @@ async def read_client(
     if found is None:
         raise NotFoundError("it had no call in the last half hour", code="client_not_found")
     return ClientOut.of(found)
-
-
-def _named(request: Request, query: ClientQuery) -> frozenset[str]:
-    with request.app.state.session_factory() as session:
-        return ids_named(read_only(session), query.query, query.tenant)

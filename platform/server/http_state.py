@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from fastapi import FastAPI
 from starlette.types import Scope
 
-from fairserve.platform.background.jobs.endpoints import JobRequests
+from fairserve.platform.background.jobs.service import JobRequests
 from fairserve.platform.console.state import ConsoleState
 from fairserve.platform.control.lease import Lease
 from fairserve.platform.control.ledger import Ledger

@@ -46,7 +46,8 @@ from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.completions.answer import ClientLimits
 from fairserve.platform.serving.completions.idempotency import IdempotentAnswers
 from fairserve.platform.serving.completions.service import Completions
-from fairserve.platform.serving.options import prepare_options, program_options
+from fairserve.platform.serving.decision.service import DecisionService
+from fairserve.platform.serving.options import check_options, program_options
 from fairserve.platform.serving.programs.service import Programs
 from fairserve.platform.serving.programs.task_calls import TaskCalls
 from fairserve.platform.tenancy.auth import Authenticator
@@ -204,13 +205,11 @@ def serving(
         max_entries=own.idempotency_max_entries,
         max_bytes=own.idempotency_max_bytes,
     )
-    options = prepare_options(own, settings.control)
+    decisions = DecisionService(control, workers.models, check_options(own, settings.control))
     completions = Completions(
-        control,
+        decisions,
         workers.pool,
         answers,
-        workers.models,
-        prepare_options=options,
         keepalive_s=own.keepalive_s,
         client_limits=ClientLimits(own.client_buffer_bytes, own.client_write_timeout_s),
     )
@@ -218,7 +217,7 @@ def serving(
         stored.sessions,
         control,
         workers.models,
-        TaskCalls(control, workers.pool, workers.models, options),
+        TaskCalls(decisions, workers.pool),
         program_options(own, settings.tenancy.learning_options),
     )
     return Serving(answers, completions, programs)

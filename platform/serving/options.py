@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from fairserve.interactions.profile_learning import LearningOptions
 from fairserve.platform.control.settings import ControlSettings
-from fairserve.platform.serving.completions.prepared import PrepareOptions
+from fairserve.platform.serving.decision.check import CheckOptions
 from fairserve.platform.serving.programs.execution import ExecutionOptions
 from fairserve.platform.serving.programs.service import ProgramOptions
 from fairserve.platform.serving.settings import ServingSettings
 
 
-def prepare_options(settings: ServingSettings, control: ControlSettings) -> PrepareOptions:
-    """Return how requests are read."""
-    return PrepareOptions(
+def check_options(settings: ServingSettings, control: ControlSettings) -> CheckOptions:
+    """Return the settings of the decision service."""
+    return CheckOptions(
         default_max_tokens=settings.default_max_tokens,
         cache_isolation=settings.cache_isolation,
         infer_parents=control.infer_parents,

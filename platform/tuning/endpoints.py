@@ -9,15 +9,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 
-from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db.schemas import Page, Paging, TenantQuery
-from fairserve.platform.db.session import ReadSession, WriteSession, after_commit
-from fairserve.platform.reporting.traffic.segments import recording_folder
+from fairserve.platform.db.session import ReadSession, WriteSession
 from fairserve.platform.tenancy.auth import AdminPrincipal, require_admin
 from fairserve.platform.tenancy.readers import Reader, asked_app
 from fairserve.platform.tuning import events, repository, service
 from fairserve.platform.tuning.preview.schemas import PreviewIn, PreviewOut
-from fairserve.platform.tuning.preview.service import Previews, PreviewWorld
+from fairserve.platform.tuning.preview.service import preview_of
 from fairserve.platform.tuning.schemas import (
     EventOut,
     EventQuery,
@@ -42,13 +40,8 @@ def read_throttling(request: Request, session: ReadSession) -> ThrottlingOut:
 def change_throttling(
     body: ThrottlingPut, request: Request, session: WriteSession, principal: AdminPrincipal
 ) -> ThrottlingChanged:
-    """Change throttling while running: omitted parameters return to their defaults."""
-    settings = request.app.state.settings.tuning
-    current, options, kept = service.change(session, principal, settings, body)
-    control: ControlPort = request.app.state.control
-    after_commit(session, lambda: control.apply_throttling(current.system, options))
-    report = service.report(settings, current)
-    return ThrottlingChanged(**report.model_dump(), after_worker_restart=kept)
+    """Change it while running: parameters that are left out return to their defaults."""
+    return service.change_and_apply(session, principal, request.app.state, body)
 
 
 @router.post("/admin/throttling/preview", dependencies=[Depends(require_admin)])
@@ -57,22 +50,7 @@ async def preview_throttling(body: PreviewIn, request: Request) -> PreviewOut:
 
     Nothing changes. 409 while another preview runs, or without a recording.
     """
-    state = request.app.state
-    settings = state.settings
-    recorded = settings.reporting.trace_recording
-    embedded = getattr(state, "supervisor", None) is not None
-    ledger = getattr(state, "ledger", None)
-    world = PreviewWorld(
-        settings=settings.tuning,
-        sessions=state.session_factory,
-        cluster=await state.control.cluster(),
-        recording=recording_folder(settings.db.data_dir) if recorded else None,
-        learning=settings.tenancy.learning_options,
-        embedded_batch=settings.fleet.worker_max_batch if embedded else None,
-        flush=None if ledger is None else ledger.flush,
-    )
-    previews: Previews = state.previews
-    return await previews.make(world, body, request.is_disconnected)
+    return await preview_of(request.app.state, body, request.is_disconnected)
 
 
 @router.get("/admin/throttling/history", dependencies=[Depends(require_admin)])

@@ -8,11 +8,13 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy.orm import Session
+from starlette.datastructures import State
 
 from fairserve.platform.base.errors import ConflictError, InvalidRequestError
 from fairserve.platform.db import audit
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.operations import ThrottlingSetting
+from fairserve.platform.db.session import after_commit
 from fairserve.platform.tenancy.auth import Principal
 from fairserve.platform.tuning import repository
 from fairserve.platform.tuning.parameters import (
@@ -23,6 +25,7 @@ from fairserve.platform.tuning.parameters import (
 )
 from fairserve.platform.tuning.schemas import (
     ParameterOut,
+    ThrottlingChanged,
     ThrottlingChoice,
     ThrottlingOut,
     ThrottlingPut,
@@ -142,3 +145,13 @@ def _out(parameter: Parameter) -> ParameterOut:
 
 def _json(value: Any) -> Any:
     return "inf" if isinstance(value, float) and math.isinf(value) else value
+
+
+def change_and_apply(
+    session: Session, principal: Principal, state: State, body: ThrottlingPut
+) -> ThrottlingChanged:
+    """Store a change and apply it after the commit; ``state`` has the server's services."""
+    settings = state.settings.tuning
+    current, options, kept = change(session, principal, settings, body)
+    after_commit(session, lambda: state.control.apply_throttling(current.system, options))
+    return ThrottlingChanged(**report(settings, current).model_dump(), after_worker_restart=kept)

@@ -18,9 +18,8 @@ from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.keys import IssuedKey
 from fairserve.platform.db.schemas import Paging
 from fairserve.platform.db.session import read_session
-from fairserve.platform.tenancy.keys.endpoints import admin_keys, list_admin_keys
 from fairserve.platform.tenancy.keys.schemas import KeyCreate, KeyPatch
-from fairserve.platform.tenancy.keys.service import KeyRing
+from fairserve.platform.tenancy.keys.service import KeyRing, admin_keys, keys_page
 
 PLACE = "/console/keys"
 
@@ -80,7 +79,7 @@ def _issue(
 
 def _store(request: Request, viewer: Viewer, act: Callable[[KeyRing], object]) -> forms.Wrong:
     def change(session: Session) -> None:
-        act(admin_keys(request, session, acting_for(viewer)))
+        act(admin_keys(session, acting_for(viewer), request.app.state.authenticator))
 
     return forms.store(request, change)
 
@@ -94,9 +93,8 @@ def _page(
     wrong: forms.Wrong | None = None,
 ) -> Response:
     with contextmanager(read_session)(request) as session:
-        found = list_admin_keys(
-            admin_keys(request, session, acting_for(viewer)), asked(request, Paging)
-        )
+        ring = admin_keys(session, acting_for(viewer), request.app.state.authenticator)
+        found = keys_page(ring, asked(request, Paging))
     return page(
         request,
         viewer,

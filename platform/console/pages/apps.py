@@ -32,18 +32,14 @@ from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.names import names_of
 from fairserve.platform.db.profiles import ProfileSource
-from fairserve.platform.db.schemas import NamedTenantPaging, TenantPaging, TenantQuery
+from fairserve.platform.db.schemas import NamedTenantPaging, TenantPaging
 from fairserve.platform.db.session import ReadSession, read_session
-from fairserve.platform.tenancy.apps.endpoints import change_app, list_all_apps, service_of
 from fairserve.platform.tenancy.apps.schemas import AppOut, AppPatch, LimitsBody, StageOut
+from fairserve.platform.tenancy.apps.service import all_apps_page, apps_of
 from fairserve.platform.tenancy.auth import Principal
 from fairserve.platform.tenancy.profiles import repository
-from fairserve.platform.tenancy.profiles.endpoints import (
-    Options,
-    read_history,
-    read_profile,
-    set_profile,
-)
+from fairserve.platform.tenancy.profiles import service as profiles
+from fairserve.platform.tenancy.profiles.dependencies import Options
 from fairserve.platform.tenancy.profiles.schemas import AppProfileOut, ProfileModeBody, StageSeen
 from fairserve.platform.tenancy.quotas.schemas import ContractBody
 
@@ -68,7 +64,9 @@ def list_all(
     """List the viewer's apps, or all tenants', or deleted ones."""
     tenant = scoped(viewer, filters(request).get("tenant"), request)
     forced = {} if tenant is None else {"tenant": tenant}
-    found = list_all_apps(request, session, asked(request, NamedTenantPaging, **forced))
+    found = all_apps_page(
+        session, asked(request, NamedTenantPaging, **forced), request.app.state.settings.tenancy
+    )
     return page(
         request,
         viewer,
@@ -133,7 +131,7 @@ def change(
         patch = body
 
         def store(session: Session) -> None:
-            change_app(app_id, patch, service_of(request, session, owner), TenantQuery())
+            apps_of(request.app.state, session, owner).change(app_id, patch)
 
         wrong = forms.store(request, store)
     else:
@@ -158,7 +156,8 @@ def change_profile(
         mode = body
 
         def store(session: Session) -> None:
-            set_profile(app_id, mode, request, session, acting_for(viewer), options)
+            control = request.app.state.control
+            profiles.change_mode(session, control, acting_for(viewer), app_id, mode, options)
 
         wrong = forms.store(request, store)
     else:
@@ -209,11 +208,12 @@ def _page(
 ) -> Response:
     offset = asked(request, TenantPaging).offset
     with contextmanager(read_session)(request) as session:
-        apps = service_of(request, session, owner)
+        apps = apps_of(request.app.state, session, owner)
         app = apps.describe(apps.get(app_id))
-        profile = read_profile(app_id, session, owner, options, TenantQuery())
+        row = profiles.app_of(session, owner.tenant_id, app_id)
+        profile = profiles.describe(session, row, options)
         query = TenantPaging(limit=VERSIONS, offset=offset)
-        versions = read_history(app_id, session, owner, query)
+        versions = profiles.history_page(session, row, query)
         names = names_of(session, tenants=(app.tenant_id,))
     end = offset + len(versions.items)
     return page(

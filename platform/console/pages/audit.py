@@ -11,8 +11,8 @@ from fairserve.platform.console.guard import AnyViewer, scoped
 from fairserve.platform.console.lists import asked, filters, part_of, place
 from fairserve.platform.console.rendering import page
 from fairserve.platform.db.session import ReadSession
-from fairserve.platform.tenancy.audit.endpoints import list_changes
 from fairserve.platform.tenancy.audit.schemas import AuditOut, AuditQuery
+from fairserve.platform.tenancy.audit.service import changes_page
 
 router = APIRouter(prefix="/console/audit")
 
@@ -22,7 +22,7 @@ def show(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
     """List changes, newest first; a tenant sees those of its own objects."""
     given = filters(request)
     forced = {"tenant": scoped(viewer, given.get("tenant"), request)}
-    found = list_changes(session, asked(request, AuditQuery, **forced))
+    found = changes_page(session, asked(request, AuditQuery, **forced))
     return page(
         request,
         viewer,

@@ -18,9 +18,9 @@ from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.names import names_of
+from fairserve.platform.monitoring.client_pages import clients_page
 from fairserve.platform.monitoring.client_views import ClientPage, ClientView
 from fairserve.platform.monitoring.clients import Clients
-from fairserve.platform.monitoring.endpoints import list_clients
 from fairserve.platform.monitoring.schemas import ClientQuery
 
 router = APIRouter(prefix="/console/clients")
@@ -89,7 +89,7 @@ def _query(request: Request, viewer: Viewer) -> ClientQuery:
 
 async def _read(request: Request, query: ClientQuery) -> _Found:
     clients: Clients = request.app.state.clients
-    shown = await list_clients(request, query)
+    shown = await clients_page(clients, request.app.state.session_factory, query)
     queued = clients.page(query.tenant, limit=PER_PAGE, sort="queued_calls")
     refused = clients.page(query.tenant, limit=PER_PAGE, sort="refused_calls")
     served = clients.page(query.tenant, limit=PER_PAGE, sort="service_5m")

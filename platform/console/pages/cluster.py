@@ -9,8 +9,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from fairserve.platform.background.jobs.endpoints import list_jobs, run_job
 from fairserve.platform.background.jobs.schemas import Jobs
+from fairserve.platform.background.jobs.service import jobs_out, run_soon
 from fairserve.platform.console.guard import AdminViewer, OwnForm
 from fairserve.platform.console.lists import filters
 from fairserve.platform.console.rendering import page, render
@@ -19,14 +19,8 @@ from fairserve.platform.console.worker_charts import charts_of, hit_rates
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.schemas import MAX_PAGE, Paging
 from fairserve.platform.db.session import WriteSession
-from fairserve.platform.fleet.endpoints import read_cluster
-from fairserve.platform.fleet.fleet_endpoints import (
-    changes_of,
-    drain_worker,
-    list_aliases,
-    undrain_worker,
-)
-from fairserve.platform.fleet.fleet_view import workers_out
+from fairserve.platform.fleet import changing
+from fairserve.platform.fleet.fleet_view import aliases_page, cluster_out, workers_out
 from fairserve.platform.monitoring.history import History
 from fairserve.platform.monitoring.live_snapshot import WorkerSeries
 
@@ -110,8 +104,10 @@ async def follow(request: Request, viewer: AdminViewer) -> Response:
 def drain(
     worker_id: str, request: Request, viewer: AdminViewer, form: OwnForm, session: WriteSession
 ) -> Response:
-    """Drain a worker: it gets no new calls."""
-    drain_worker(worker_id, request, session, changes_of(request, session, viewer.principal))
+    """Give a worker no more calls."""
+    state = request.app.state
+    changes = changing.changes_of(state, session, viewer.principal)
+    changing.drain_worker(state, session, changes, worker_id)
     return RedirectResponse(f"{PLACE}?done=draining", status_code=303)
 
 
@@ -119,8 +115,10 @@ def drain(
 def undrain(
     worker_id: str, request: Request, viewer: AdminViewer, form: OwnForm, session: WriteSession
 ) -> Response:
-    """Let a worker get new calls again."""
-    undrain_worker(worker_id, request, session, changes_of(request, session, viewer.principal))
+    """Give it calls again."""
+    state = request.app.state
+    changes = changing.changes_of(state, session, viewer.principal)
+    changing.undrain_worker(state, session, changes, worker_id)
     return RedirectResponse(f"{PLACE}?done=undrained", status_code=303)
 
 
@@ -129,7 +127,7 @@ def run(
     job: str, request: Request, viewer: AdminViewer, form: OwnForm, session: WriteSession
 ) -> Response:
     """Run a background job soon."""
-    run_job(job, request, session, viewer.principal)
+    run_soon(session, request.app.state.settings, request.app.state.jobs, viewer.principal, job)
     return RedirectResponse(f"{PLACE}?done=job", status_code=303)
 
 
@@ -148,8 +146,8 @@ async def _part_values(
 ) -> dict[str, Any]:
     """Return the values of the moving part; ``text`` is a part of worker ids or models."""
     state = request.app.state
-    cluster = await read_cluster(request)
-    aliases = (await list_aliases(request, Paging(limit=MAX_PAGE))).items
+    cluster = await cluster_out(request.app.state)
+    aliases = aliases_page(state, Paging(limit=MAX_PAGE)).items
     members = {worker["worker_id"]: worker for worker in cluster["workers"]}
     workers = [each for each in await workers_out(state) if text in f"{each.id} {each.model}"]
     # Workers that need attention come first.
@@ -170,4 +168,4 @@ def _charted(part: dict[str, Any]) -> list[str]:
 
 def _jobs(request: Request) -> Jobs:
     with request.app.state.session_factory() as session:
-        return list_jobs(request, read_only(session))
+        return jobs_out(read_only(session), request.app.state.settings)

@@ -13,8 +13,8 @@ from fastapi import APIRouter, Query, Request
 from sqlalchemy import select
 from starlette.responses import Response
 
-from fairserve.platform.background.jobs.endpoints import list_jobs
 from fairserve.platform.background.jobs.schemas import JobOut
+from fairserve.platform.background.jobs.service import jobs_out
 from fairserve.platform.console import live_charts, overview_charts
 from fairserve.platform.console.alarms import Alarm, Health, alarms
 from fairserve.platform.console.charts import Chart
@@ -25,7 +25,7 @@ from fairserve.platform.console.state import ConsoleState
 from fairserve.platform.console.streams import KEEP_ALIVE, event, latest, stream
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App
-from fairserve.platform.fleet.endpoints import read_cluster
+from fairserve.platform.fleet.fleet_view import cluster_out
 from fairserve.platform.monitoring.activity import BUCKET_S
 from fairserve.platform.monitoring.clients import Clients
 from fairserve.platform.monitoring.history import History
@@ -99,7 +99,7 @@ async def _read(request: Request, viewer: Viewer, minutes: int) -> Overview:
     names, jobs = await asyncio.to_thread(_stored, request, live, viewer.is_admin)
     health = Health(live=live, clients=busiest.items, draining=state.draining.is_set())
     if viewer.is_admin:
-        cluster = await read_cluster(request)
+        cluster = await cluster_out(request.app.state)
         file = cluster["fleet_file"] or {}
         waits_since_s = state.ledger.waits_since_s
         health = Health(
@@ -124,7 +124,7 @@ def _stored(
         read_only(session)
         rows = session.execute(select(App.id, App.name).where(App.id.in_(ids)))
         names = {app_id: name for app_id, name in rows}  # noqa: C416
-        return names, list_jobs(request, session).items if with_jobs else []
+        return names, jobs_out(session, request.app.state.settings).items if with_jobs else []
 
 
 def _charts(live: LiveSnapshot, names: dict[str, str]) -> dict[str, Chart]:

@@ -22,13 +22,15 @@ from fairserve.platform.console.streams import KEEP_ALIVE, event, latest, stream
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App
-from fairserve.platform.serving.interactions.admin_endpoints import cancel_any_interaction
 from fairserve.platform.serving.interactions.drawing import draw
-from fairserve.platform.serving.interactions.endpoints import service_of
 from fairserve.platform.serving.interactions.graph_view import GraphOut
 from fairserve.platform.serving.interactions.repository import MAX_CALLS
 from fairserve.platform.serving.interactions.schemas import InteractionOut
-from fairserve.platform.serving.interactions.service import Interactions
+from fairserve.platform.serving.interactions.service import (
+    Interactions,
+    cancel_for_operator,
+    interactions_of,
+)
 
 router = APIRouter(prefix="/console/interactions")
 
@@ -52,7 +54,7 @@ def _runs(tenant_id: str, app_id: str, viewer: AnyViewer, request: Request) -> I
         app = read_only(session).get(App, app_id)
     if app is None or app.tenant_id != tenant_id:
         raise not_there(request)
-    return service_of(request, tenant_id, app_id)
+    return interactions_of(state, tenant_id, app_id)
 
 
 Runs = Annotated[Interactions, Depends(_runs)]
@@ -104,7 +106,7 @@ async def cancel(
 ) -> Response:
     """Cancel the run with all its calls."""
     if viewer.is_admin:
-        await cancel_any_interaction(app_id, run_id, request, viewer.principal)
+        await cancel_for_operator(request.app.state, viewer.principal, app_id, run_id)
     else:
         await runs.cancel(run_id)
     own = f"/console/interactions/{_own(tenant_id, app_id, run_id)}"

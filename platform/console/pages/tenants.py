@@ -17,18 +17,13 @@ from fairserve.platform.console.guard import AdminViewer, OwnForm, acting_for
 from fairserve.platform.console.lists import asked, filters, part_of, place
 from fairserve.platform.console.rendering import page
 from fairserve.platform.console.sessions import Viewer
-from fairserve.platform.db.schemas import NamedPaging, NamedTenantPaging
+from fairserve.platform.db.schemas import NamedPaging, NamedTenantPaging, Page
 from fairserve.platform.db.session import ReadSession, read_session
-from fairserve.platform.tenancy.apps.endpoints import list_all_apps
+from fairserve.platform.tenancy.apps.service import all_apps_page
 from fairserve.platform.tenancy.auth import Principal
 from fairserve.platform.tenancy.quotas.schemas import ContractBody
-from fairserve.platform.tenancy.tenants.endpoints import (
-    change_tenant,
-    list_tenants,
-    read_tenant,
-    service_of,
-)
-from fairserve.platform.tenancy.tenants.schemas import TenantPatch
+from fairserve.platform.tenancy.tenants.schemas import TenantOut, TenantPatch
+from fairserve.platform.tenancy.tenants.service import tenants_of
 
 router = APIRouter(prefix="/console/clients/tenants")
 
@@ -40,7 +35,8 @@ MOST_APPS = 20
 def list_all(request: Request, viewer: AdminViewer, session: ReadSession) -> Response:
     """List all tenants, or deleted ones."""
     query = asked(request, NamedPaging)
-    found = list_tenants(service_of(request, session, acting_for(viewer)), query)
+    items, total = tenants_of(request.app.state, session, acting_for(viewer)).page(query)
+    found = Page[TenantOut](items=items, total=total, limit=query.limit, offset=query.offset)
     return page(
         request,
         viewer,
@@ -86,7 +82,7 @@ def _store(
     tenant_id: str, request: Request, principal: Principal, body: TenantPatch
 ) -> forms.Wrong:
     def store(session: Session) -> None:
-        change_tenant(tenant_id, body, service_of(request, session, principal))
+        tenants_of(request.app.state, session, principal).change(tenant_id, body)
 
     return forms.store(request, store)
 
@@ -100,8 +96,13 @@ def _page(
     wrong: forms.Wrong | None = None,
 ) -> Response:
     with contextmanager(read_session)(request) as session:
-        tenant = read_tenant(tenant_id, service_of(request, session, acting_for(viewer)))
-        apps = list_all_apps(request, session, NamedTenantPaging(tenant=tenant.id, limit=MOST_APPS))
+        tenants = tenants_of(request.app.state, session, acting_for(viewer))
+        tenant = tenants.describe(tenants.get(tenant_id))
+        apps = all_apps_page(
+            session,
+            NamedTenantPaging(tenant=tenant.id, limit=MOST_APPS),
+            request.app.state.settings.tenancy,
+        )
     return page(
         request,
         viewer,

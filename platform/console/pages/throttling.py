@@ -22,10 +22,10 @@ from fairserve.platform.console.streams import stream
 from fairserve.platform.console.throttling_form import ParameterForm, differences, parameter_form
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.session import ReadSession, WriteSession
-from fairserve.platform.tuning.endpoints import change_throttling, preview_throttling
 from fairserve.platform.tuning.preview.schemas import PreviewIn
+from fairserve.platform.tuning.preview.service import preview_of
 from fairserve.platform.tuning.schemas import ThrottlingPut
-from fairserve.platform.tuning.service import Current, load_current
+from fairserve.platform.tuning.service import Current, change_and_apply, load_current
 
 router = APIRouter(prefix="/console/throttling")
 
@@ -92,7 +92,7 @@ def apply(
         try:
             if same and body.expected_version == current.version:
                 return _page(request, viewer, session, live, shown=shown, same=True)
-            change_throttling(body, request, session, acting_for(viewer))
+            change_and_apply(session, acting_for(viewer), request.app.state, body)
             return RedirectResponse(f"{HERE}?done=throttling", status_code=303)
         except (ConflictError, InvalidRequestError) as error:
             problem = error
@@ -117,7 +117,7 @@ async def preview(request: Request, viewer: AdminViewer, form: OwnForm, live: Ch
                 parameters=dict(shown.parameters),
                 minutes=view.minutes_of(form),
             )
-            seen = await preview_throttling(body, request)
+            seen = await preview_of(request.app.state, body, request.is_disconnected)
             proposed = (body.system, body.parameters)
             values = {
                 "preview": seen,
@@ -158,7 +158,7 @@ def revert(
         system=system, parameters=dict(parameters), expected_version=view.version_of(form)
     )
     try:
-        change_throttling(body, request, session, acting_for(viewer))
+        change_and_apply(session, acting_for(viewer), request.app.state, body)
     except (ConflictError, InvalidRequestError) as error:
         return _page(request, viewer, session, live, problem=error, form=form)
     return RedirectResponse(f"{HERE}?done=reverted", status_code=303)

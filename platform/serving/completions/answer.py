@@ -1,11 +1,11 @@
-"""How an answer reaches its client: directly, or through a buffer that can be replayed.
+"""Deliver an answer to its client, directly or through a buffer that can be replayed.
 
 A producer (:mod:`fairserve.platform.serving.completions.producer`) writes to a :class:`Sink`.
 Directly, the sink is the connection, and a client that disconnects cancels the producer, whatever it
 is doing at that moment. With an ``Idempotency-Key`` the sink is a buffer: the producer belongs to
 the server, and any number of connections read along, from the beginning.
 
-A client that reads slowly must not hold the worker and the lease of its call: a bounded buffer stands
+A client that reads slowly must not hold the worker and the lease of its call: a bounded buffer lies
 between the two, and a client that makes its call wait for too long loses its connection, which cancels
 the call (:class:`ConnectionSink`).
 """
@@ -23,35 +23,35 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 PIECE_BYTES = 64 * 1024
-"""So much is handed to a connection at a time: the time limit of a write is for no more than that."""
+"""Bytes that are sent to a connection at a time; the time limit of a write is for this many."""
 ABORT_S = 5.0
-"""A connection that was aborted is waited for so long at most."""
+"""Seconds to wait at most for an aborted connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """Bounds how far a client may lag behind its answer; see the settings of the same names."""
+    """Bounds of a client's lag behind its answer; see the settings of the same names."""
 
     client_buffer_bytes: int = 256 * 1024
     client_write_timeout_s: float = 30.0
 
 
 class SlowClientError(Exception):
-    """The client reads too slowly: nothing more is written for it."""
+    """The client reads too slowly and gets nothing more."""
 
 
 class Sink(Protocol):
-    """Where an answer is written."""
+    """Receives an answer."""
 
     lost: str
-    """Why its reader was given up; empty: it was not."""
+    """The reason why its reader was disconnected; empty: it was not."""
 
     async def start(self, status: int, headers: dict[str, str]) -> None:
-        """The head, once, before anything else."""
+        """Write the head, once, before anything else."""
         ...
 
     async def write(self, body: bytes) -> None:
-        """More of the body; waits while the client lags too far behind.
+        """Write more of the body; waits while the client lags too far behind.
 
         Raises SlowClientError if it does for too long.
         """
@@ -61,9 +61,9 @@ class Sink(Protocol):
 class ConnectionSink:
     """The client's connection behind a bounded buffer, which :meth:`run` empties.
 
-    A client is given up if it takes none of ``PIECE_BYTES`` for ``client_write_timeout_s``, or if its
-    full buffer has made the writer wait for so long in all: a client that reads a little now and then
-    would otherwise hold its worker for as long as it likes.
+    A client is disconnected if it reads none of ``PIECE_BYTES`` for ``client_write_timeout_s``, or if
+    its full buffer has made the writer wait for so long in all: a client that reads a little at times
+    would otherwise hold its worker without a limit.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ConnectionSink:
         self._parts: deque[bytes] = deque()
         self._buffered_bytes = 0
         self._finished = False
-        self._to_send, self._has_room = asyncio.Event(), asyncio.Event()
+        self._to_send, self._has_space = asyncio.Event(), asyncio.Event()
 
     async def start(self, status: int, headers: dict[str, str]) -> None:
         """Send the head."""
@@ -89,25 +89,25 @@ class ConnectionSink:
     async def write(self, body: bytes) -> None:
         """Keep a part until it is sent; see :class:`Sink`."""
         if self._buffered_bytes >= self._limits.client_buffer_bytes:
-            await self._wait_for_room()
+            await self._wait_for_space()
         self._parts.append(body)
         self._buffered_bytes += len(body)
         self._to_send.set()
 
-    async def _wait_for_room(self) -> None:
+    async def _wait_for_space(self) -> None:
         began_s = self._clock()
         try:
             async with asyncio.timeout(self._waiting_left_s):
                 while self._buffered_bytes >= self._limits.client_buffer_bytes:
-                    self._has_room.clear()
-                    await self._has_room.wait()
+                    self._has_space.clear()
+                    await self._has_space.wait()
         except TimeoutError:
-            raise self._give_up() from None
+            raise self._disconnect() from None
         finally:
             self._waiting_left_s = max(0.0, self._waiting_left_s - (self._clock() - began_s))
 
     def finish(self) -> None:
-        """The answer is complete: :meth:`run` ends once it is sent."""
+        """Mark the answer as complete: :meth:`run` ends once it is sent."""
         self._finished = True
         self._to_send.set()
 
@@ -119,7 +119,7 @@ class ConnectionSink:
                 await self._send_now(head)
             elif self._parts:
                 await self._send_now(_body(self._next_piece(), more=True))
-                self._has_room.set()
+                self._has_space.set()
             elif self._finished:
                 await self._send_now(_body(b"", more=False))
                 return
@@ -132,7 +132,7 @@ class ConnectionSink:
             async with asyncio.timeout(self._limits.client_write_timeout_s):
                 await self._send(message)
         except TimeoutError:
-            raise self._give_up() from None
+            raise self._disconnect() from None
 
     def _next_piece(self) -> bytes:
         """Take up to ``PIECE_BYTES`` out of the buffer, as a rule all that is in it."""
@@ -149,7 +149,7 @@ class ConnectionSink:
         self._buffered_bytes -= len(piece)
         return piece
 
-    def _give_up(self) -> SlowClientError:
+    def _disconnect(self) -> SlowClientError:
         self.lost = (
             f"the client did not read its answer for {self._limits.client_write_timeout_s:g} s"
         )
@@ -161,7 +161,7 @@ def _body(body: bytes, *, more: bool) -> Message:
 
 
 class AnswerBuffer:
-    """An answer that is kept. Readers wait for what has not been written yet."""
+    """An answer that is kept. Readers wait for parts that are not written yet."""
 
     def __init__(self) -> None:
         self.lost = ""
@@ -184,7 +184,7 @@ class AnswerBuffer:
         self._notify()
 
     def finish(self) -> None:
-        """Nothing more comes; later readers get it in one piece."""
+        """Mark the answer as complete; later readers get it in one piece."""
         self.finished = True
         self._parts = [b"".join(self._parts)]
         self._notify()
@@ -204,7 +204,7 @@ class AnswerBuffer:
         while True:
             position = 0
             for part in list(self._parts):
-                # Parts may have been joined since the last look: positions count bytes.
+                # Parts may have been joined since the last pass: positions count bytes.
                 if position + len(part) > sent_bytes:
                     yield part[max(0, sent_bytes - position) :]
                     sent_bytes = position + len(part)
@@ -226,7 +226,7 @@ class AnswerBuffer:
 
 
 class ProducedResponse(Response):
-    """Runs ``produce`` while it watches the connection; a disconnect cancels it, and a slow client."""
+    """Runs ``produce`` and watches the connection; a disconnect or a slow client cancels it."""
 
     def __init__(
         self,
@@ -238,7 +238,7 @@ class ProducedResponse(Response):
         self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The ASGI application that this response is."""
+        """Send the response, as an ASGI application."""
         sink = ConnectionSink(send, self._limits)
         producing = asyncio.ensure_future(self._produce(sink))
         sending = asyncio.create_task(sink.run())

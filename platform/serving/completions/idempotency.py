@@ -1,8 +1,8 @@
-"""Answers by ``Idempotency-Key``: a request that is sent again gets the first one's answer.
+"""Keep answers by ``Idempotency-Key``: a request that is sent again gets the first one's answer.
 
 While the first runs, the others read along with it; a disconnect ends none of them, so that a client
-whose connection broke can come back for its answer. Only complete answers are kept, so a refusal or
-a failure may be tried again with the same key. Bounded by number, bytes and age, per process.
+whose connection broke can fetch its answer. Only complete answers are kept, so a rejection
+or a failure may be retried with the same key. Bounded by number, bytes and age, per process.
 
 Weakness: held in memory, so a restart forgets the keys.
 """
@@ -52,7 +52,7 @@ class IdempotentAnswers:
         self._kept_bytes = 0
 
     def find(self, app: str, key: str, fingerprint: str) -> AnswerBuffer | None:
-        """The answer to the same request, finished or still being written.
+        """Return the answer to the same request, complete or still being written.
 
         Raises UnprocessableError if the key was used for another request.
         """
@@ -129,7 +129,7 @@ async def follow(buffer: AnswerBuffer, sink: ConnectionSink, *, replayed: bool) 
 
 
 def checked_key(value: str | None) -> str | None:
-    """The header's value, or None without one. Raises InvalidRequestError."""
+    """Return the header's value, or None without one. Raises InvalidRequestError."""
     if value is None:
         return None
     key = value.strip()

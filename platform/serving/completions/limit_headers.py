@@ -1,7 +1,7 @@
-"""``x-ratelimit-*`` on every answer to an app key, whatever it asked for and however it went.
+"""Add ``x-ratelimit-*`` to every answer to an app key, errors included.
 
-Answers to calls bring their own, of the call's user. On all others, errors before the user is known
-included, they are those of calls that name no user.
+Answers to calls have headers for the call's user. All others, errors before the user is known included,
+get those of calls that name no user.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairserve.platform.control.port import ControlPort
-from fairserve.platform.serving.completions.headers import limit_headers
+from fairserve.platform.serving.decision.headers import limit_headers
 from fairserve.platform.tenancy.auth import Principal
 
 _FIRST = "x-ratelimit-"

@@ -24,7 +24,7 @@ class Merger:
             self._choices.setdefault(index, _Choice()).add(choice)
 
     def messages(self) -> list[dict[str, Any]]:
-        """What each sample of a chat call said, as messages."""
+        """Return the answers of a chat call as messages, one a sample."""
         return [
             self._choices[index].whole(index, chat=True)["message"]
             for index in sorted(self._choices)
@@ -32,11 +32,11 @@ class Merger:
 
     @property
     def requested_tools(self) -> bool:
-        """Whether any sample asked for tools."""
+        """True if any sample requested_tools for tools."""
         return any(choice.requested_tools for choice in self._choices.values())
 
     def answer(self, answer_id: str, model: str, usage: dict[str, Any]) -> dict[str, Any]:
-        """The whole answer, in OpenAI's shape."""
+        """Return the whole answer in OpenAI's shape."""
         kind = self._head.get("object", "")
         chat = kind != "text_completion"
         answer = {**self._head, "id": answer_id, "object": OBJECTS.get(kind, kind), "model": model}

@@ -1,9 +1,9 @@
-"""Writes the answer of one call: as a stream of events, as one JSON object, or as an error.
+"""Write the answer of one call: as a stream of events, as one JSON object, or as an error.
 
-When do the headers go out? A client wants to see a refusal as a status and the worker in a header,
-but also a sign of life while its call is queued. So the head is held back until the first token or
-the final error, and for a streaming call at most until the first keep-alive interval has passed;
-what is not known by then (worker, queue time) is missing from it, and an error after it is an event.
+A client needs a rejection as a status and the worker in a header, but also a keep-alive while its call
+is queued. So the headers are sent with the first token or the final error, and for a streaming call at
+the latest after the first keep-alive interval. Worker and queue time are then missing from them, and a
+later error is an event.
 """
 
 from __future__ import annotations
@@ -11,17 +11,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
 from contextlib import aclosing
 
 import orjson
 
 from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.serving.completions.answer import Sink, SlowClientError
-from fairserve.platform.serving.completions.headers import call_headers
 from fairserve.platform.serving.completions.relay import Relay
 from fairserve.platform.serving.completions.sse import KEEP_ALIVE, ChunkWriter, error_event
-from fairserve.scheduling.admission import LimitsInUse
 
 logger = logging.getLogger(__name__)
 
@@ -30,11 +27,10 @@ EVENT_STREAM = "text/event-stream; charset=utf-8"
 
 
 class Producer:
-    """Produces one answer. ``succeeded`` tells afterwards whether it is complete."""
+    """Produces one answer. ``succeeded`` is set once it is complete."""
 
-    def __init__(self, relay: Relay, limits: Callable[[], LimitsInUse], keepalive_s: float) -> None:
+    def __init__(self, relay: Relay, keepalive_s: float) -> None:
         self._relay = relay
-        self._limits = limits
         self._keepalive_s = keepalive_s
         self._started = False
         self.succeeded = False
@@ -43,7 +39,7 @@ class Producer:
         """Write the answer to ``sink``; raises nothing but cancellation and SlowClientError."""
         self._relay.why_left = lambda: sink.lost or "client disconnected"
         try:
-            if self._relay.prepared.stream:
+            if self._relay.call.stream:
                 await self._stream(sink)
             else:
                 await self._whole(sink)
@@ -57,34 +53,24 @@ class Producer:
             await self._fail(sink, FairServeError("internal error"))
 
     def _headers(self, content_type: str) -> dict[str, str]:
-        prepared = self._relay.prepared
-        headers = call_headers(
-            prepared.record_id,
-            prepared.run_id,
-            prepared.call_id,
-            prepared.call,
-            self._relay.grant,
-            self._relay.queue_s,
-            self._limits(),
-        )
-        return {"content-type": content_type, **headers}
+        return {"content-type": content_type, **self._relay.headers()}
 
     async def _start_stream(self, sink: Sink) -> None:
         if not self._started:
             self._started = True
             headers = self._headers(EVENT_STREAM)
-            # The second header tells nginx and its like not to gather the stream.
+            # The second header stops nginx and similar proxies from buffering the stream.
             await sink.start(
                 200, headers | {"cache-control": "no-cache", "x-accel-buffering": "no"}
             )
 
     async def _stream(self, sink: Sink) -> None:
-        prepared = self._relay.prepared
+        call = self._relay.call
         writer = ChunkWriter(
-            prepared.answer_id,
-            prepared.answer_name,
-            include_usage=prepared.include_usage,
-            continuous_usage=prepared.continuous_usage,
+            call.answer_id,
+            call.checked.answer_name,
+            include_usage=call.include_usage,
+            continuous_usage=call.continuous_usage,
         )
         waiting: asyncio.Task[None] | None = asyncio.create_task(self._keep_alive(sink))
         try:
@@ -116,9 +102,9 @@ class Producer:
                 pass
         merger = self._relay.merger
         assert merger is not None, "the relay merges what is not streamed"
-        prepared = self._relay.prepared
+        call = self._relay.call
         usage = self._relay.meter.answer()
-        answer = merger.answer(prepared.answer_id, prepared.answer_name, usage)
+        answer = merger.answer(call.answer_id, call.checked.answer_name, usage)
         body = orjson.dumps(answer)
         self._started = True
         headers = self._headers(JSON)
@@ -137,7 +123,7 @@ class Producer:
 
 
 async def _ended(task: asyncio.Task[None]) -> None:
-    """Cancel a helper task and wait until it writes no more."""
+    """Cancel a task and wait until it writes no more."""
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task

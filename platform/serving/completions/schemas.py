@@ -1,4 +1,4 @@
-"""What a completion request may look like, checked before anything is queued.
+"""Validate completion requests before anything is queued.
 
 Values are checked here, with bounds for all that costs a worker more than its tokens. Which fields
 there are, and which kind of worker gets them, is in :mod:`fairserve.engine.wire.request_fields`.
@@ -46,7 +46,7 @@ Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
 class StreamOptions(BaseModel):
-    """``stream_options``; a field that nobody would honour is refused."""
+    """``stream_options``; a field that no worker honours is rejected."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -103,7 +103,7 @@ def _user(text: str) -> str:
 
 
 class CompletionBody(BaseModel):
-    """What both kinds of requests have in common."""
+    """The fields that both kinds of requests share."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -184,12 +184,12 @@ class CompletionBody(BaseModel):
 
     @property
     def include_usage(self) -> bool:
-        """Whether the stream ends with the usage."""
+        """True if the stream ends with the usage."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     @property
     def continuous_usage(self) -> bool:
-        """Whether every chunk of that stream has the running usage."""
+        """True if every chunk of that stream has the running usage."""
         return self.include_usage and bool(
             self.stream_options and self.stream_options.continuous_usage_stats
         )
@@ -241,7 +241,7 @@ class ChatBody(CompletionBody):
 
     @model_validator(mode="after")
     def _check_media(self) -> ChatBody:
-        """Workers would fetch an address, and stand where clients must not reach."""
+        """Reject addresses: workers would fetch them, in a network that clients must not reach."""
         for number, message in enumerate(self.messages):
             parts = message.content if isinstance(message.content, list) else ()
             for index, part in enumerate(parts):
@@ -313,6 +313,6 @@ def invalid(error: ValidationError) -> InvalidRequestError:
     if kind == "extra_forbidden":
         code = "unknown_parameter"
     value = problem["input"]
-    # A number tells what was wrong with it; any other value may be long, or nobody else's business.
+    # A number explains the error; any other value may be long or confidential.
     given = f" is {value}" if isinstance(value, int | float) and param else ""
     return InvalidRequestError(f"{param}{given}: {text}", param=param or None, code=code)

@@ -1,4 +1,4 @@
-"""Chunks as the client asked for them: under our id and name, without the worker's running usage."""
+"""Write chunks for the client: with the platform's id and name, without the worker's running usage."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class ChunkWriter:
         self._include_usage = include_usage
         self._continuous_usage = continuous_usage
         self._head: dict[str, Any] = {}
-        """What all chunks of the answer have in common."""
+        """Fields that all chunks of the answer share."""
         self._usage_sent = False
 
     def event(self, chunk: WorkerChunk) -> bytes:
-        """The event of a chunk; empty if the client is not to see it."""
+        """Return the event of a chunk; empty if it is not for the client."""
         data = chunk.data
         if self._include_usage and not self._head:
             self._head = {name: data[name] for name in _HEAD if name in data}
@@ -55,7 +55,7 @@ class ChunkWriter:
         return b"data: " + orjson.dumps(changed) + b"\n\n"
 
     def end(self, usage: dict[str, Any]) -> bytes:
-        """What ends a complete answer; ``usage`` is sent where the worker has sent none by itself."""
+        """Return the end of a complete answer, with ``usage`` if the worker has sent none."""
         if not self._include_usage or self._usage_sent:
             return DONE
         common = {"id": self._id, **self._head, "model": self._model}
@@ -64,7 +64,7 @@ class ChunkWriter:
 
 
 def error_event(error: FairServeError) -> bytes:
-    """An error after the headers went out. No ``[DONE]`` follows: the answer is not complete."""
+    """Return the event of an error after the headers were sent. No ``[DONE]`` follows."""
     return b"data: " + orjson.dumps(error.body()) + b"\n\n"
 
 

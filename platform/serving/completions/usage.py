@@ -1,9 +1,9 @@
-"""Reads a worker's usage from its chunks: what the counters and the ledger are told.
+"""Read a worker's usage from its chunks, for the counters and the ledger.
 
-The embedded engine tells all samples together in every chunk; vLLM tells each choice apart, so that
+The embedded engine reports all samples together in every chunk; vLLM reports each choice apart, so that
 for ``n`` over 1 the running number is a lower bound until the last chunk, which has the truth. Other
-servers tell at the end only: until then a chunk with output is a token, a lower bound, too. One that
-never tells is taken at its word's length: a token for four bytes, or one a chunk if that is more.
+servers report at the end only: until then a chunk with output counts as a token, a lower bound, too. For
+one that never reports, four bytes count as a token, or a chunk as one if that is more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class UsageMeter:
     """Usage of one attempt. Numbers only grow."""
 
     def __init__(self, prompt_tokens: int, system_tokens: int) -> None:
-        """Both as counted here; the worker's own count replaces the first."""
+        """Start with the counts of the gateway; the worker's own count replaces the first."""
         self._prompt_tokens = prompt_tokens
         self._system_tokens = system_tokens
         self._cached_tokens = 0
@@ -29,20 +29,20 @@ class UsageMeter:
         self._output_bytes = 0
         self._ended = False
         self.started = False
-        """Whether the worker has begun with the prompt."""
+        """The worker has started the prompt."""
         self.cached_tokens_reported = False
-        self._told: dict[str, Any] | None = None
+        self._reported: dict[str, Any] | None = None
         """The last usage object of the worker."""
 
     def read(self, chunk: dict[str, Any]) -> None:
-        """Take a chunk into account."""
+        """Add a chunk."""
         self.started = True
         usage = chunk.get("usage")
         if not isinstance(usage, dict):
             self._output_chunks += output_chunks(chunk)
             self._output_bytes += output_bytes(chunk)
             return
-        self._told = usage
+        self._reported = usage
         self._prompt_tokens = _number(usage, "prompt_tokens") or self._prompt_tokens
         self._output_tokens = max(self._output_tokens, _number(usage, "completion_tokens"))
         details = usage.get("prompt_tokens_details")
@@ -51,11 +51,11 @@ class UsageMeter:
             self._cached_tokens = max(self._cached_tokens, details["cached_tokens"])
 
     def ended(self) -> None:
-        """The answer is complete: nothing more will be told."""
+        """Mark the answer as complete: the worker reports nothing more."""
         self._ended = True
 
     def usage(self) -> TokenUsage:
-        """What was used so far; nothing before the worker began."""
+        """Return the usage so far; zero before the worker started."""
         if not self.started:
             return NO_USAGE
         system = min(self._system_tokens, self._prompt_tokens)
@@ -63,13 +63,13 @@ class UsageMeter:
             input_tokens=self._prompt_tokens - system,
             system_tokens=system,
             cached_tokens=min(self._cached_tokens, self._prompt_tokens),
-            output_tokens=self._output_tokens if self._told else self._guess(),
+            output_tokens=self._output_tokens if self._reported else self._guess(),
         )
 
     def answer(self) -> dict[str, Any]:
-        """The usage of a complete answer as its client sees it: the worker's, or what was counted."""
-        if self._told is not None:
-            return self._told
+        """Return the usage of a complete answer for its client: the worker's, or the counted one."""
+        if self._reported is not None:
+            return self._reported
         used = self.usage()
         return {
             "prompt_tokens": used.prompt_tokens,

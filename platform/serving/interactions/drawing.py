@@ -1,4 +1,4 @@
-"""The graph of a run as a picture: stages as columns, colour by state, tokens and times on the nodes.
+"""Draw the graph of a run: stages as columns, colour by state, tokens and times on the nodes.
 
 Every shape has a class, so that a page which embeds the picture can colour it for its own ground.
 Texts of clients go into text nodes only, where the library escapes them. Within a column a call stands
@@ -37,7 +37,7 @@ Place = tuple[float, float]
 
 
 def draw(graph: GraphOut) -> str:
-    """An SVG document of the page, of ``MOST_DRAWN`` calls and ``MOST_EDGES`` edges at most.
+    """Return an SVG document of the page, of ``MOST_DRAWN`` calls and ``MOST_EDGES`` edges at most.
 
     It says how many are left out.
     """
@@ -126,8 +126,8 @@ def _node(picture: drawsvg.Drawing, node: NodeOut, place: Place) -> None:
         stroke_width=1.4,
         class_=f"node {node.state}",
     )
-    told = [node.id, node.state, node.model, node.worker or "no worker", node.error]
-    box.append_title(_plain(" | ".join(part for part in told if part)))
+    facts = [node.id, node.state, node.model, node.worker or "no worker", node.error]
+    box.append_title(_plain(" | ".join(part for part in facts if part)))
     picture.append(box)
     for text, size, below, colour, kind in (
         (_short(node.agent or node.id, 22), 13, 20, "#111827", "name"),
@@ -161,5 +161,5 @@ def _short(text: str, chars: int) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without characters that XML has no place for."""
+    """Return a text without characters that XML does not allow."""
     return "".join(char if char.isprintable() else " " for char in text)

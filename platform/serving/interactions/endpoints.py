@@ -1,4 +1,4 @@
-"""``/v1/interactions``: open a run before its first call, look at runs, end them.
+"""``/v1/interactions``: open a run before its first call, read runs, end them.
 
 Ids are clients' own and may have slashes, so the routes with a word at their end come first.
 """
@@ -35,7 +35,7 @@ from fairserve.platform.serving.interactions.schemas import (
     of_row,
     of_view,
 )
-from fairserve.platform.serving.interactions.service import Interactions
+from fairserve.platform.serving.interactions.service import Interactions, interactions_of
 from fairserve.platform.serving.settings import ServingSettings
 from fairserve.platform.tenancy.auth import AppPrincipal, Authenticator, CurrentPrincipal, Principal
 from fairserve.platform.tenancy.readers import Reader, asked_app
@@ -46,7 +46,7 @@ router = APIRouter(prefix="/v1/interactions", tags=["interactions"])
 def _service(request: Request, principal: AppPrincipal) -> Interactions:
     assert principal.tenant_id is not None, "only app keys have runs"
     assert principal.app_id is not None, "only app keys have runs"
-    return service_of(request, principal.tenant_id, principal.app_id)
+    return interactions_of(request.app.state, principal.tenant_id, principal.app_id)
 
 
 async def _readable(
@@ -61,11 +61,11 @@ async def _readable(
             f"a key of scope {principal.scope} names an app here: ?app=app_...", param="app"
         )
     assert principal.tenant_id is not None, "a reader has a tenant"
-    return service_of(request, principal.tenant_id, app_id)
+    return interactions_of(request.app.state, principal.tenant_id, app_id)
 
 
 async def _asked_app(request: Request, principal: Principal, query: OwnerQuery) -> str | None:
-    """The app whose runs are asked for; None is all of the tenant's. Raises NotFoundError."""
+    """Return the app that the query names; None: all apps of the tenant. Raises NotFoundError."""
     if query.app in (None, principal.app_id):
         return principal.app_id
 
@@ -79,22 +79,8 @@ async def _asked_app(request: Request, principal: Principal, query: OwnerQuery) 
         raise unavailable() from error
 
 
-def service_of(request: Request, tenant: str, app: str) -> Interactions:
-    """The runs of one app."""
-    state = request.app.state
-    return Interactions(
-        state.control,
-        state.session_factory,
-        state.ledger,
-        state.programs,
-        tenant,
-        app,
-        state.graph_slots,
-    )
-
-
 async def written(body: BaseModel) -> Response:
-    """The answer as JSON that is written off the event loop: it may have megabytes."""
+    """Return the answer as JSON, encoded in a thread: it may have megabytes."""
 
     def write() -> bytes:
         return body.model_dump_json().encode("utf-8")

@@ -1,7 +1,7 @@
-"""What becomes of one run, as server-sent events.
+"""The events of one run, as server-sent events.
 
 =============== =================================================================================
-``interaction`` the run as it stands, with its program; first, and again at the end
+``interaction`` the state of the run, with its program; first, and again at the end
 ``call``        a call in a new state, as a node of the graph
 ``node``        a node of a program in a new state, with its output once it has one
 ``task``        an instance of a node with ``map`` in a new state
@@ -9,7 +9,7 @@
                 key no longer works
 =============== =================================================================================
 
-The stream ends with the run. It is not kept: who comes back begins with the run as it stands then.
+The stream ends with the run. It is not kept: a new follower starts with the state at that time.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from fairserve.platform.control.messages import CallEvent, RunEvent, ServerStopp
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.serving.interactions.graph_view import node_of
 from fairserve.platform.serving.interactions.schemas import InteractionOut
-from fairserve.platform.serving.programs.news import ProgramNews
+from fairserve.platform.serving.programs.events import ProgramEvent
 from fairserve.platform.serving.programs.repository import ProgramKey
 from fairserve.platform.serving.programs.schemas import ProgramNodeOut, ProgramOut
 from fairserve.platform.serving.programs.service import Programs
 
 MAX_WAITING = 1_000
-"""Events that a follower may not have read yet."""
+"""Unread events of a follower at most."""
 KEEP_ALIVE = b": still here\n\n"
 
 
 def error_event(error: FairServeError) -> bytes:
-    """The event that ends a stream from outside; it has no number."""
+    """Return the event that ends a stream from outside; it has no number."""
     return b"event: error\ndata: " + orjson.dumps(error.body()) + b"\n\n"
 
 
@@ -53,7 +53,7 @@ class RunEvents:
         self._core_id = core_id
         self._key = key
         self._program = False
-        self._waiting: deque[CallEvent | ProgramNews] = deque()
+        self._waiting: deque[CallEvent | ProgramEvent] = deque()
         self._ended = False
         self._failure: FairServeError | None = None
         self._changed = asyncio.Event()
@@ -62,7 +62,7 @@ class RunEvents:
     async def stream(
         self, control: ControlPort, programs: Programs, read: Read, keepalive_s: float
     ) -> AsyncIterator[bytes]:
-        """The events, from the run as it stands to its end. Follows it while it is iterated."""
+        """Yield the events from the present state to the end. Subscribes while it is iterated."""
         with ExitStack() as follows:
             try:
                 follows.callback(control.follow_run(self._core_id, self._of_run))
@@ -81,7 +81,7 @@ class RunEvents:
                 yield self._written("error", orjson.dumps(error.body()).decode())
 
     async def _follow(self, now: InteractionOut, keepalive_s: float) -> AsyncIterator[bytes]:
-        """What becomes of the run, until it has ended. Raises why nothing more is told."""
+        """Yield the events until the run has ended. Raises the failure that ends the stream."""
         while True:
             while self._waiting:
                 yield self._news(self._waiting.popleft(), now)
@@ -96,7 +96,7 @@ class RunEvents:
             except TimeoutError:
                 yield KEEP_ALIVE
 
-    # --- what is told -----------------------------------------------------------------------------
+    # --- listeners --------------------------------------------------------------------------------
 
     def _of_run(self, news: RunEvent) -> None:
         if isinstance(news, CallEvent):
@@ -106,13 +106,13 @@ class RunEvents:
         elif not self._program:
             self._end()
 
-    def _of_program(self, news: ProgramNews) -> None:
+    def _of_program(self, news: ProgramEvent) -> None:
         if isinstance(news, ProgramOut):
             self._end()
         else:
             self._keep(news)
 
-    def _keep(self, news: CallEvent | ProgramNews) -> None:
+    def _keep(self, news: CallEvent | ProgramEvent) -> None:
         if len(self._waiting) >= MAX_WAITING:
             self._fail(FairServeError("the events were not read in time", code="too_slow"))
         else:
@@ -127,16 +127,16 @@ class RunEvents:
         self._ended = True
         self._changed.set()
 
-    # --- how it is written ------------------------------------------------------------------------
+    # --- encoding ---------------------------------------------------------------------------------
 
-    def _news(self, news: CallEvent | ProgramNews, now: InteractionOut) -> bytes:
+    def _news(self, news: CallEvent | ProgramEvent, now: InteractionOut) -> bytes:
         if isinstance(news, CallEvent):
             began_at = now.opened_at.timestamp()
             return self._event("call", node_of(news.record, news.state, began_at))
         return self._event("node" if isinstance(news, ProgramNodeOut) else "task", news)
 
     async def _run(self, run: InteractionOut) -> bytes:
-        """The run as it stands, written off the event loop: the outputs of a program may be long."""
+        """Return the state of the run, encoded in a thread: the outputs of a program may be long."""
         return await asyncio.to_thread(self._event, "interaction", run)
 
     def _event(self, kind: str, data: BaseModel) -> bytes:

@@ -1,4 +1,4 @@
-"""The shape of a run's graph: how wide it is, and its critical path.
+"""The shape of a run's graph: its width and its critical path.
 
 The graph comes as lists of numbers, each call after its parents, so that one pass forwards and one
 backwards suffice. Cost: O(calls + edges), without an object per edge: a run may have 10,000 calls of 64
@@ -20,7 +20,7 @@ class GraphShape(NamedTuple):
     critical_path: list[int]
     """The calls of the path that took longest, first to last."""
     duration_s: float
-    """How long that path took."""
+    """Duration of that path in seconds."""
 
 
 def shape_of(parents: Sequence[Sequence[int]], durations_s: Sequence[float]) -> GraphShape:

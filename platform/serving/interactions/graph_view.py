@@ -1,4 +1,4 @@
-"""A run as a graph: its ended calls from the ledger, and those under way from control.
+"""Show a run as a graph: its ended calls from the ledger, its live calls from control.
 
 A run may have 10,000 calls. The graph as a whole is made of a few fields of each, and what is shown of a
 call only for those of the page.
@@ -43,11 +43,11 @@ class NodeOut(BaseModel):
     model: str
     worker: str | None
     begin_s: float | None
-    """When it came, from the first call of the run on."""
+    """Seconds from the first call of the run to its arrival."""
     queue_s: float | None
     ttft_s: float | None
     duration_s: float | None
-    """From its submission to its end."""
+    """Seconds from its submission to its end."""
     input_tokens: int
     """Tokens of the whole prompt: system tokens and cached tokens are parts of it."""
     system_tokens: int
@@ -57,7 +57,7 @@ class NodeOut(BaseModel):
 
 
 class CriticalPathOut(BaseModel):
-    """The path of calls that took longest, and how long."""
+    """The path of calls that took longest, and its duration."""
 
     calls: list[str]
     """Those of its calls that are on the page."""
@@ -97,7 +97,7 @@ class Node(NamedTuple):
     begin_s: float
     duration_s: float
     shown: Callable[[str], NodeOut]
-    """Makes what is shown of it, under an id."""
+    """Return its node under an id."""
 
 
 def graph_of(
@@ -111,7 +111,7 @@ def graph_of(
     limit: int = MAX_NODES,
     offset: int = 0,
 ) -> GraphOut:
-    """A page of the graph of one run. A call in both is the ledger's; unknown parents are left out.
+    """Return a page of the graph of one run. Unknown parents are omitted; the ledger precedes control.
 
     Of a program, what has made no call is there, too. Cost: O(calls + edges) of the run, and some
     microseconds more for each call of the page.
@@ -175,7 +175,7 @@ def _calls(ended: Sequence[GraphRow], live: Iterable[CallView]) -> list[Node]:
 
 
 def node_of(record: CallRecord, state: str, first_at: float) -> NodeOut:
-    """A call under way, or just ended; ``first_at`` is when its run began."""
+    """Return the node of a call that is live or just ended; ``first_at`` is the start of its run."""
     name = record.name or record.call_id
     return _node(record, state, record.accepted_at - first_at, name)
 
@@ -201,7 +201,7 @@ def _node(call: GraphRow | CallRecord, state: str, begin_s: float, name: str) ->
 
 
 def _declared(program: ProgramOut, made: set[str]) -> Iterator[Node]:
-    """What of a program has made no call yet, or never will, each after its parents."""
+    """Yield the nodes of a program without a call, each after its parents."""
     names = {node.id: node.calls or [node.id] for node in program.nodes}
     for node in sorted(program.nodes, key=lambda each: each.stage):
         above = (name for parent in node.parents for name in names[parent])
@@ -232,7 +232,7 @@ def _without_call(node: ProgramNodeOut, name: str) -> NodeOut:
 
 
 def _free(name: str, taken: Container[str], again: dict[str, int]) -> str:
-    """A name that nobody has; ``again`` keeps how far each name was counted, so that all cost O(all)."""
+    """Return an unused name; ``again`` has the last number of each name, so that all cost O(all)."""
     if name not in taken:
         return name
     number = again.get(name, 2)

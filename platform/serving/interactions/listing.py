@@ -1,4 +1,4 @@
-"""Lists of runs: the live ones as control has them, then the ended ones from the database."""
+"""List runs: the live ones from control, then the ended ones from the database."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ListedState = Literal["all", "live", "ended", "complete", "cancelled", "aborted"
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """Which runs; None: of all. ``state`` is one of :data:`ListedState`."""
+    """Selects runs; None: all. ``state`` is one of :data:`ListedState`."""
 
     tenant: str | None = None
     app: str | None = None
@@ -31,7 +31,7 @@ class RunFilter:
 async def list_runs(
     control: ControlPort, sessions: SessionFactory, which: RunFilter, page: Paging
 ) -> tuple[list[RunView], list[Interaction]]:
-    """Live runs, then ended ones, the latest opened first; ``offset`` counts among the ended.
+    """Return live runs, then ended ones, the latest opened first; ``offset`` counts among the ended.
 
     A run that ended less than a second ago may be in neither part yet. Raises UnavailableError.
     """

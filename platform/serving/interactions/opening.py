@@ -1,6 +1,6 @@
-"""The body that opens a run, read in one go: an empty one, or a program.
+"""Read the body that opens a run: an empty one, or a program.
 
-Programs are large and their checks take time, so that a long body is read in a thread.
+Programs may be large and their checks take time, so a long body is read in a thread.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pydantic import ValidationError
 from fairserve.interactions.identity import IdentityError, checked_id
 from fairserve.interactions.program import PROGRAM_FIELDS, Program, ProgramLimits
 from fairserve.platform.base.errors import InvalidRequestError
-from fairserve.platform.serving.completions.prepared import off_loop
 from fairserve.platform.serving.completions.schemas import invalid
 from fairserve.platform.serving.interactions.schemas import InteractionCreate
+from fairserve.platform.serving.off_loop import off_loop
 from fairserve.platform.serving.programs.declaration import read_program
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """A body that was read and is right in itself."""
+    """A valid body."""
 
     run: InteractionCreate
     program: Program | None = None
@@ -33,8 +33,7 @@ class Opening:
 
 async def read_opening(raw: bytes, limits: ProgramLimits) -> Opening:
     """Read a body; none opens an empty run. Raises InvalidRequestError naming what is wrong."""
-    opening: Opening = await off_loop(len(raw), _read, raw, limits)
-    return opening
+    return await off_loop(len(raw), _read, raw, limits)
 
 
 def _read(raw: bytes, limits: ProgramLimits) -> Opening:
@@ -65,7 +64,7 @@ def _read(raw: bytes, limits: ProgramLimits) -> Opening:
 
 
 def checked(text: str, field_name: str = "id") -> str:
-    """An id that a client chose. Raises InvalidRequestError."""
+    """Return an id that a client chose, if it is valid. Raises InvalidRequestError."""
     try:
         return checked_id(text, field_name)
     except IdentityError as error:

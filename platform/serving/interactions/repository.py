@@ -1,4 +1,4 @@
-"""Ended interactions of one app, as the ledger has them."""
+"""Read ended interactions and their calls from the ledger."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.ledger import Interaction, LedgerCall
 
 MAX_CALLS = 10_000
-"""Of one run, as many as the tracker lets be live."""
+"""Calls of one run at most: the tracker's limit of live calls."""
 
 
 def find(sessions: SessionFactory, tenant: str, app: str, run_id: str) -> Interaction | None:
-    """An ended run by the client's id."""
+    """Return an ended run by the client's id."""
     with sessions() as session:
         return read_only(session).get(Interaction, (tenant, app, run_id))
 
@@ -31,7 +31,7 @@ def latest(
     user: str | None = None,
     state: str | None = None,
 ) -> list[Interaction]:
-    """Ended runs, the latest opened first; None: of all tenants, apps, users or states.
+    """Return ended runs, the latest opened first; None: all tenants, apps, users or states.
 
     An index gives them in this order, of an app, a tenant or all; users and states are looked for in it.
     """
@@ -58,7 +58,7 @@ def latest(
 
 
 def last_end(sessions: SessionFactory) -> datetime | None:
-    """When the last run of all ended; an index knows it."""
+    """Return the end of the run that ended last, from an index."""
     with sessions() as session:
         return read_only(session).scalar(select(func.max(Interaction.ended_at)))
 
@@ -90,14 +90,14 @@ GRAPH_COLUMNS = (
 def calls(
     sessions: SessionFactory, tenant: str, app: str, run_id: str, limit: int = MAX_CALLS
 ) -> list[LedgerCall]:
-    """Ended calls of a run, the first accepted first. Refused ones are none of its graph."""
+    """Return the ended calls of a run in the order of acceptance. Its graph has no rejected calls."""
     query = _of_run(select(LedgerCall), tenant, app, run_id, limit)
     with sessions() as session:
         return list(read_only(session).scalars(query))
 
 
 def graph_rows(sessions: SessionFactory, tenant: str, app: str, run_id: str) -> Sequence[AnyRow]:
-    """The same calls, with those columns that a graph needs: a third of the time of whole rows."""
+    """Return the same calls with the columns of a graph, in a third of the time of whole rows."""
     query = _of_run(select(*GRAPH_COLUMNS), tenant, app, run_id, MAX_CALLS)
     with sessions() as session:
         return read_only(session).execute(query).all()

@@ -1,4 +1,4 @@
-"""Restores the open interactions after a restart, with their graphs, from the database.
+"""Restore the open interactions after a restart, with their graphs, from the database.
 
 A run consists of its row in ``open_interactions`` and of its calls in the ledger. Both are written from
 the journal, so that the end of a process loses neither. Calls that were in progress have failed by then.
@@ -31,7 +31,7 @@ from fairserve.platform.db.ledger import LedgerCall, OpenInteraction
 logger = logging.getLogger(__name__)
 
 PAGE_ROWS = 500
-"""Runs of a page; as many keys as one statement may name."""
+"""Runs of a page: the number of keys that one statement may name."""
 _KEY = (OpenInteraction.tenant_id, OpenInteraction.app_id, OpenInteraction.id)
 _CALL = (
     LedgerCall.tenant_id,
@@ -50,7 +50,7 @@ RunKey = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """An open run as the database has it."""
+    """An open run from the database."""
 
     run: RestoredRun
     opened_at: float
@@ -83,7 +83,7 @@ async def restore_interactions(
 def stored_runs(
     sessions: SessionFactory, alive_at: float | None = None
 ) -> Iterator[Sequence[StoredRun]]:
-    """Pages of all open runs, each page read in a transaction of its own."""
+    """Yield pages of all open runs, each page read in a transaction of its own."""
     after: RunKey | None = None
     with sessions() as session:
         last_at = read_only(session).scalar(select(func.max(LedgerCall.accepted_at)))
@@ -108,7 +108,7 @@ def stored_runs(
 
 
 def _calls(keys: Sequence[RunKey]) -> Any:
-    """The ledger's calls of these runs since each was opened, in the order of their acceptance."""
+    """Return the ledger's calls of these runs since each was opened, in the order of acceptance."""
     belongs = and_(
         LedgerCall.interaction_id == OpenInteraction.id,
         # Not as plain columns: SQLite would take their index and look at all the tenant's calls.
@@ -125,7 +125,7 @@ def _calls(keys: Sequence[RunKey]) -> Any:
 
 
 def _stored(row: OpenInteraction, calls: Sequence[Row[Any]], last_at: datetime | None) -> StoredRun:
-    """A run with its ages at ``last_at``, or at its own last event if that is later."""
+    """Return a run with its ages at ``last_at``, or at its own last event if that is later."""
     times = [row.opened_at, *(call.ended_at for call in calls)]
     until = max(times if last_at is None else [*times, last_at])
 

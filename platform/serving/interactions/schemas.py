@@ -32,7 +32,7 @@ class ProgramCreate(InteractionCreate):
 
     # For the API's description: fairserve.interactions.program reads and checks programs.
 
-    model: str | None = Field(None, description="Of the nodes that name none.")
+    model: str | None = Field(None, description="Model of the nodes that name none.")
     nodes: list[NodeIn] | None = Field(None, min_length=1)
     result: str | None = Field(None, description="The node whose output is the result.")
 
@@ -50,7 +50,7 @@ class InteractionQuery(Paging, OwnerQuery):
 
 
 class GraphQuery(OwnerQuery):
-    """How a run's graph is shown, and which of its calls; a picture has at most 500."""
+    """Format of a run's graph, and the page of its calls; a picture has at most 500."""
 
     format: Literal["json", "svg"] = "json"
     limit: int = Field(MAX_NODES, ge=1, le=MAX_NODES)
@@ -74,7 +74,7 @@ class InteractionOut(BaseModel):
     wasted_tokens: int = 0
     waste_cause: str = ""
     program: ProgramOut | None = None
-    """Of a declared one that is read by its id, until its retention."""
+    """State of a declared program, when the run is read by its id, until its retention ends."""
 
 
 class InteractionList(BaseModel):
@@ -109,7 +109,7 @@ class AnyInteractionList(BaseModel):
 
 
 def of_view(view: RunView) -> InteractionOut:
-    """A run as control knows it."""
+    """Return a run from control's view."""
     return InteractionOut(
         id=client_run_id(view.app, view.interaction_id),
         app=view.app,
@@ -127,7 +127,7 @@ def of_view(view: RunView) -> InteractionOut:
 
 
 def of_row(row: Interaction) -> InteractionOut:
-    """An ended run as the ledger has it."""
+    """Return an ended run from its ledger row."""
     return InteractionOut(
         id=row.id,
         app=row.app_id,
@@ -145,7 +145,7 @@ def of_row(row: Interaction) -> InteractionOut:
 
 
 def inlined(model: type[BaseModel]) -> dict[str, Any]:
-    """The JSON schema of a body that an endpoint reads by itself, without references."""
+    """Return the JSON schema, without references, of a body that an endpoint parses itself."""
     schema = model.model_json_schema()
     definitions = schema.pop("$defs", {})
 

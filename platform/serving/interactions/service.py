@@ -1,4 +1,4 @@
-"""Runs of one app: live ones from control, ended ones from the database."""
+"""The runs of one app: live ones from control, ended ones from the database."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from sqlalchemy.exc import OperationalError
+from starlette.datastructures import State
 
 from fairserve.interactions.identity import core_call_id, core_run_id
 from fairserve.platform.base.errors import ConflictError, NotFoundError
 from fairserve.platform.control.ledger import Ledger
-from fairserve.platform.control.port import ControlPort
+from fairserve.platform.control.port import ControlPort, RunView
+from fairserve.platform.db import audit
 from fairserve.platform.db.base import new_id
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.session import unavailable
@@ -22,15 +24,17 @@ from fairserve.platform.serving.interactions.schemas import InteractionOut, of_r
 from fairserve.platform.serving.programs.repository import ProgramKey
 from fairserve.platform.serving.programs.service import BY_CLIENT, Programs
 from fairserve.platform.serving.programs.task_calls import Owner
+from fairserve.platform.tenancy.auth import Principal
 
+BY_OPERATOR = "cancelled by an operator"
 GRAPHS_AT_ONCE = 2
-"""Graphs of large runs take a processor's time; more requests wait, and calls do not wait for them."""
+"""Graphs of large runs use the CPU; more requests wait, so that calls do not."""
 FLUSH_S = 5.0
-"""How long a view waits for the database to have what the journal has."""
+"""Seconds for which a view waits until the database has the journal's entries."""
 
 
 class Interactions:
-    """What may be done with the runs of one app. Another app's runs do not exist here."""
+    """The runs of one app. Another app's runs do not exist here."""
 
     def __init__(
         self,
@@ -68,7 +72,7 @@ class Interactions:
         return of_view(view)
 
     async def get(self, run_id: str) -> InteractionOut:
-        """One run, with its program if it has one. Raises NotFoundError."""
+        """Return a run, with its program if it has one. Raises NotFoundError."""
         found = await self._find(run_id)
         try:
             return await self._with_program(found)
@@ -90,14 +94,14 @@ class Interactions:
         return of_row(row)
 
     async def _with_program(self, found: InteractionOut) -> InteractionOut:
-        """A live run that is no program's has none in the database either."""
+        """Add the program. A live run without a live program has none in the database either."""
         key = self._key(found.id)
         if found.ended_at is not None or self._programs.is_live(key):
             found.program = await self._programs.view(key)
         return found
 
     async def graph(self, run_id: str, *, limit: int = MAX_NODES, offset: int = 0) -> GraphOut:
-        """A page of the calls of a run, and what holds of all of them.
+        """Return a page of the calls of a run, and the figures of all of them.
 
         Raises NotFoundError, and UnavailableError while the database is away.
         """
@@ -121,7 +125,7 @@ class Interactions:
             raise unavailable() from error
 
     async def close(self, run_id: str) -> int:
-        """The run is complete; returns how many calls of it still run.
+        """Close a run. Return the number of its calls that still run.
 
         Raises NotFoundError, or ConflictError for one that has ended or is a program's.
         """
@@ -135,7 +139,10 @@ class Interactions:
         return 0 if view is None else view.live_calls
 
     async def cancel(self, run_id: str, reason: str = BY_CLIENT) -> None:
-        """Cancel a run with all its calls; a program tells why. Raises NotFound- or ConflictError."""
+        """Cancel a run with all its calls. Raises NotFoundError or ConflictError.
+
+        A program shows the reason.
+        """
         core_id = core_run_id(self._app, checked(run_id))
         if self._programs.is_live(self._key(run_id)):
             await self._programs.cancel(self._key(run_id), reason)
@@ -143,7 +150,7 @@ class Interactions:
             await self._control.close_interaction(core_id, cancel=True)
 
     async def follow(self, run_id: str, keepalive_s: float) -> AsyncIterator[bytes]:
-        """What becomes of a run, as server-sent events, the state of now first. Raises NotFoundError."""
+        """Return the events of a run for SSE, its present state first. Raises NotFoundError."""
         core_id = core_run_id(self._app, checked(run_id))
 
         async def read() -> InteractionOut:
@@ -155,6 +162,51 @@ class Interactions:
 
     def _key(self, run_id: str) -> ProgramKey:
         return ProgramKey(self._tenant, self._app, run_id)
+
+
+def interactions_of(state: State, tenant: str, app: str) -> Interactions:
+    """Return the runs of one app; ``state`` has the server's services."""
+    return Interactions(
+        state.control,
+        state.session_factory,
+        state.ledger,
+        state.programs,
+        tenant,
+        app,
+        state.graph_slots,
+    )
+
+
+async def cancel_for_operator(state: State, principal: Principal, app: str, run_id: str) -> None:
+    """Cancel a run of any tenant with all its calls, queued or running; a program, too.
+
+    The audit log records it at once, even if the run then ends by itself. Raises NotFoundError.
+    """
+    control: ControlPort = state.control
+    view = await control.interaction(core_run_id(app, checked(run_id)))
+    if view is None:
+        raise _not_found()
+    if view.ended_at is None:
+        await asyncio.to_thread(_record_cancel, state.session_factory, principal, view, run_id)
+    await interactions_of(state, view.tenant, app).cancel(run_id, BY_OPERATOR)
+
+
+def _record_cancel(
+    sessions: SessionFactory, principal: Principal, view: RunView, run_id: str
+) -> None:
+    before = {"state": view.state, "calls": view.calls, "live_calls": view.live_calls}
+    try:
+        with sessions.begin() as session:
+            audit.record(
+                session,
+                principal,
+                "interaction.cancel",
+                f"{view.app}/{run_id}",
+                tenant_id=view.tenant,
+                before=before,
+            )
+    except OperationalError as error:
+        raise unavailable() from error
 
 
 def _not_found() -> NotFoundError:

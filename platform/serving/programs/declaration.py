@@ -1,4 +1,4 @@
-"""A declared program, checked for what the core does not know: models, and the fields of requests."""
+"""Check what the core does not know of a declared program: its models and its request fields."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairserve.interactions.program import Node, Program, ProgramLimits, parse_p
 from fairserve.interactions.program_fields import ProgramError
 from fairserve.platform.base.errors import InvalidRequestError, NotFoundError, UnavailableError
 from fairserve.platform.fleet.models import Models
-from fairserve.platform.serving.completions.prepared import read_body
+from fairserve.platform.serving.completions.requests import read_fields
 from fairserve.platform.serving.programs.task_calls import path_of
 
 
@@ -26,7 +26,7 @@ def read_program(declaration: Mapping[str, Any], limits: ProgramLimits) -> Progr
 
 
 def check_models(program: Program, models: Models, app: str, run_id: str) -> None:
-    """Whether every node's model is served, or is to be. Raises NotFoundError naming the node."""
+    """Raise NotFoundError naming the first node whose model is neither served nor expected."""
     checked = set()
     for number, node in enumerate(program.nodes.values()):
         if node.model in checked:
@@ -48,8 +48,8 @@ def _check_request(node: Node, path: str) -> None:
     else:
         request["prompt"] = "x"
     try:
-        read_body(path_of(request), request)
+        read_fields(path_of(request), request)
     except InvalidRequestError as error:
         field = error.param or ""
-        said = error.message.removeprefix(field).removeprefix(":").strip()
-        raise ProgramError(f"{path}.{field}" if field else path, said) from error
+        text = error.message.removeprefix(field).removeprefix(":").strip()
+        raise ProgramError(f"{path}.{field}" if field else path, text) from error

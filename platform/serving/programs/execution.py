@@ -1,9 +1,9 @@
-"""One program at work: its run says which calls to make, and is told how they end.
+"""Run one program: make the calls that its run names as ready, and report their ends to the run.
 
-What changed is saved before the calls that follow from it are sent, so that after a restart nothing that
-has ended is run again. A call that was refused, or for which there is no room, comes again when it was
-told to, as long as the program's time lasts: that uses up no retry. Of the calls that are ready at most
-``parallel_calls`` are sent at a time, those on the longest path to the end first.
+Changes are saved before the calls that follow from them are sent, so that a restart repeats nothing that
+has ended. A call that was rejected, or found no capacity, is sent again after its ``Retry-After``,
+within the program's time limit; this uses up no retry. At most ``parallel_calls`` of the ready calls are
+sent at a time, those on the longest path to the end first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fairserve.platform.base.errors import (
 )
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db.base import utc_now
-from fairserve.platform.serving.programs.news import ProgramNews, news_of
+from fairserve.platform.serving.programs.events import ProgramEvent, events_of
 from fairserve.platform.serving.programs.repository import Change
 from fairserve.platform.serving.programs.store import ProgramGoneError, ProgramStore
 from fairserve.platform.serving.programs.task_calls import Owner, TaskCalls
@@ -40,37 +40,37 @@ logger = logging.getLogger(__name__)
 NOT_ACCEPTED = frozenset(
     {"queue_full", "journal_unavailable", "lease_over", "starting", "draining"}
 )
-"""Codes of 503 answers to calls that were not accepted, and may come again under their name."""
+"""Codes of 503 answers to calls that were not accepted and may be sent again under their name."""
 OF_ONE_MODEL = frozenset({"queue_full", "starting"})
-"""Of these, those that say nothing of calls of other models."""
+"""Those codes that do not concern calls of other models."""
 LAST_WAIT_S = 30.0
 STOP_S = 5.0
-"""How long calls that control has stopped may take to end."""
+"""Seconds within which calls that control has stopped must end."""
 
-Publish = Callable[[ProgramNews], None]
+Publish = Callable[[ProgramEvent], None]
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionOptions:
-    """See the settings of the same names, with ``program_`` before."""
+    """The settings of the same names with the prefix ``program_``."""
 
     parallel_calls: int = 32
     time_limit_s: float = 3600.0
     first_wait_s: float = 1.0
-    """A call that is not accepted comes again after so long at least, and twice that the next time."""
+    """First wait in seconds before a call that was not accepted is sent again; it doubles each time."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """How an attempt ended: with an output, or with a reason."""
+    """The end of an attempt: an output or a reason."""
 
     task: Task
     output: str | None = None
     reason: str = ""
     again: bool = False
-    """It may be tried again, and uses up a retry."""
+    """It may be retried, which uses up a retry."""
     interrupted: bool = False
-    """It is to be tried again without."""
+    """It must be retried, which uses up no retry."""
 
 
 class Execution:
@@ -89,12 +89,12 @@ class Execution:
         publish: Publish,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``left_s``: of its time limit."""
+        """``left_s`` is the rest of its time limit in seconds."""
         self.owner = owner
         self.run = run
-        """To be read only."""
+        """State of the program; only this object changes it."""
         self.reason = ""
-        """Why it was cancelled."""
+        """The reason why it was cancelled."""
         self._core_id = core_run_id(owner.key.app, owner.key.run_id)
         self._control = control
         self._calls = calls
@@ -108,10 +108,10 @@ class Execution:
         """A heap: the longest path first, then the first that was ready."""
         self._sent: set[asyncio.Task[_Ended]] = set()
         self._hold_s = 0.0
-        """Until when no call is sent, because one was refused."""
+        """Time until which no call is sent, because one was rejected."""
         self._woken = asyncio.Event()
         self._stopped = asyncio.Event()
-        """It was cancelled, or the server stops: nothing waits for its turn to be sent again."""
+        """Set when it was cancelled or the server stops: no call waits to be sent again."""
         self._pausing = False
         self._closed = False
 
@@ -125,7 +125,7 @@ class Execution:
             self._woken.set()
 
     def pause(self) -> None:
-        """The server stops: send nothing more, and take failures for the stop's; it goes on later."""
+        """Send nothing more and attribute failures to the server's stop; the next start continues."""
         self._pausing = True
         self._stopped.set()
         self._woken.set()
@@ -133,7 +133,7 @@ class Execution:
     # --- the work ---------------------------------------------------------------------------------
 
     async def work(self) -> None:
-        """Run it to its end, or until the server stops."""
+        """Run the program to its end, or until the server stops."""
         try:
             self._take(self.run.start())
             while True:
@@ -170,7 +170,7 @@ class Execution:
             self._sent.add(asyncio.create_task(self._attempt(task), name=name))
 
     async def _wait(self) -> None:
-        """Until a call ends, somebody wakes it, or a time has come."""
+        """Wait until a call ends, the program is woken, or a deadline passes."""
         now_s = self._clock()
         until_s = self._deadline_s
         if self._ready and now_s < self._hold_s:
@@ -185,7 +185,7 @@ class Execution:
         self._woken.clear()
 
     def _collect(self) -> None:
-        """Tell the run what has ended."""
+        """Report ended calls to the run."""
         done = [sent for sent in self._sent if sent.done()]
         for sent in done:
             self._sent.discard(sent)
@@ -201,7 +201,7 @@ class Execution:
                 self._take(self.run.failed(task_id, ended.reason, again=ended.again))
 
     async def _end_if_due(self) -> None:
-        """Stop its calls before anything is saved: that may take long without a database."""
+        """Stop its calls before anything is saved, which may take long without a database."""
         if self._clock() >= self._deadline_s:
             self.cancel("its time limit is over")
         if self.reason:
@@ -209,17 +209,17 @@ class Execution:
             await self._close()
 
     async def _save(self) -> None:
-        """Save what changed, then tell of it."""
+        """Save the changes, then publish them."""
         changes = self.run.changes()
         if changes["nodes"] or changes["tasks"]:
             await self._store.save(Change(self.owner.key, changes))
-            for news in news_of(self.run, changes):
+            for news in events_of(self.run, changes):
                 self._publish(news)
 
     # --- a call -----------------------------------------------------------------------------------
 
     async def _attempt(self, task: Task) -> _Ended:
-        """Make the call of a task; comes again by itself while it is not accepted."""
+        """Make the call of a task, and send it again while it is not accepted."""
         parents = tuple(self._name(parent) for parent in task.parents)
         backoff, failures = Backoff(self._options.first_wait_s, LAST_WAIT_S), 0
         while True:
@@ -293,7 +293,7 @@ class Execution:
 
 
 def _is_over(error: FairServeError) -> bool:
-    """Whether the call was made and failed, or would be refused for ever."""
+    """Return True if the call was made and failed, or would be rejected every time."""
     if isinstance(error, UnavailableError):
         return error.code not in NOT_ACCEPTED
     return not isinstance(error, RateLimitedError)

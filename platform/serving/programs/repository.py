@@ -1,4 +1,4 @@
-"""Programs and their steps in the database. What serves a tenant is scoped to it; the caller commits."""
+"""Store programs and their steps. Queries for a tenant are scoped to it; the caller commits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fairserve.platform.db.upsert import upsert
 
 
 class ProgramKey(NamedTuple):
-    """Which program; ``run_id`` is the client's id of its interaction."""
+    """Key of a program; ``run_id`` is the client's id of its interaction."""
 
     tenant: str
     app: str
@@ -49,7 +49,7 @@ class SavedProgram:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What became of a program."""
+    """A change of a program."""
 
     key: ProgramKey
     steps: Mapping[str, Any] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Change:
 
 
 def insert(session: Session, program: SavedProgram) -> None:
-    """A new program. Raises IntegrityError if the id was used, or the app has gone."""
+    """Insert a program. Raises IntegrityError if the id was used, or the app was deleted."""
     session.add(
         Program(
             tenant_id=program.key.tenant,
@@ -80,12 +80,12 @@ def insert(session: Session, program: SavedProgram) -> None:
 
 
 def remove(session: Session, key: ProgramKey) -> None:
-    """Forget a program."""
+    """Delete a program."""
     session.execute(delete(Program).where(_is(key)))
 
 
 def apply(session: Session, changes: Sequence[Change]) -> set[ProgramKey]:
-    """Write changes; returns the programs that are there still (others went with their app)."""
+    """Write changes. Return the programs that still exist; others were deleted with their app."""
     keys = {change.key for change in changes}
     columns = (Program.tenant_id, Program.app_id, Program.id)
     statement = select(*columns).where(tuple_(*columns).in_(keys))
@@ -103,7 +103,7 @@ def apply(session: Session, changes: Sequence[Change]) -> set[ProgramKey]:
 
 
 def find(sessions: SessionFactory, key: ProgramKey) -> SavedProgram | None:
-    """A program with all its steps."""
+    """Return a program with all its steps."""
     with sessions() as session:
         row = read_only(session).get(Program, key)
         if row is None:
@@ -132,7 +132,7 @@ def find(sessions: SessionFactory, key: ProgramKey) -> SavedProgram | None:
 
 
 def running(sessions: SessionFactory) -> list[tuple[ProgramKey, str]]:
-    """The programs that have not ended, the oldest first, and why each may not go on, or ``""``."""
+    """Return the live programs, the oldest first, each with what forbids it to continue, or ``""``."""
     query = (
         select(
             Program.tenant_id,

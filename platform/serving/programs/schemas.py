@@ -1,7 +1,7 @@
-"""Programs as the API takes and shows them.
+"""Bodies of programs in the API.
 
-The models of what is taken are for the API's description: :mod:`fairserve.interactions.program` reads
-and checks a declaration, with the path of what is wrong.
+The models of declarations describe the API only: :mod:`fairserve.interactions.program` parses and checks
+a declaration, and names the path of an error.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ class MapIn(Strict):
     """The node runs once for every item of a list."""
 
     over: str = Field(description="The node whose output is the list.")
-    path: str | None = Field(None, description="Where in that output, such as plan.steps.")
+    path: str | None = Field(None, description="Path in that output, such as plan.steps.")
     limit: int | None = Field(None, ge=1, description="The longest list allowed.")
 
 
 class WhenIn(Strict):
     """The node runs only if this holds."""
 
-    node: str = Field(description="The node whose output is looked at.")
+    node: str = Field(description="The node whose output is tested.")
     op: str = Field(json_schema_extra={"enum": list(OPS)})
     value: str | float | bool | None = None
-    path: str | None = Field(None, description="Where in that output.")
+    path: str | None = Field(None, description="Path in that output.")
 
 
 class NodeIn(Strict):
     """One node: a call, or with ``map`` one for every item of a list."""
 
     id: str = Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")
-    agent: str | None = Field(None, description="Whose call it is; the id if it is not said.")
+    agent: str | None = Field(None, description="Agent that makes the call; by default the id.")
     model: str | None = None
     messages: list[dict[str, Any]] | None = Field(
         None, description="Chat messages; texts may hold {{node.output}}."
     )
     prompt: str | None = Field(None, description="Instead of messages.")
     parents: list[str] | None = Field(
-        None, description="Nodes that end before; those that are named elsewhere if it is not said."
+        None, description="Nodes that end before; by default those that the node names elsewhere."
     )
     sampling: dict[str, Any] | None = Field(None, description="Further fields of the request.")
     expected_output_tokens: int | None = Field(None, ge=1, le=MAX_EXPECTED_TOKENS)
@@ -56,8 +56,8 @@ class NodeIn(Strict):
 
 
 class ProgramNodeOut(BaseModel):
-    """Where a node stands. ``output`` is null until there is some; of a node with ``map`` a list, with
-    null for the instances that have not ended.
+    """The state of a node. ``output`` is null until there is one; for a node with ``map`` it is a list,
+    with null for the instances that have not ended.
     """
 
     id: str
@@ -67,9 +67,9 @@ class ProgramNodeOut(BaseModel):
     parents: list[str]
     state: NodeState
     reason: str
-    """Why it failed or was skipped."""
+    """The reason why it failed or was skipped."""
     calls: list[str]
-    """What its calls are called in the graph: the last attempt of each instance."""
+    """Names of its calls in the graph: the last attempt of each instance."""
     attempts: int
     output: str | list[str | None] | None
 
@@ -83,8 +83,8 @@ class ProgramOut(BaseModel):
     nodes: list[ProgramNodeOut]
 
 
-class TaskNews(BaseModel):
-    """An instance of a node with ``map`` is in another state."""
+class TaskEvent(BaseModel):
+    """A new state of an instance of a node with ``map``."""
 
     node: str
     index: int
@@ -94,7 +94,7 @@ class TaskNews(BaseModel):
 
 
 def program_out(run: ProgramRun, reason: str) -> ProgramOut:
-    """A program as it stands."""
+    """Return the state of a program."""
     return ProgramOut(
         state=run.state,
         reason=reason,
@@ -104,7 +104,7 @@ def program_out(run: ProgramRun, reason: str) -> ProgramOut:
 
 
 def node_out(run: ProgramRun, node: NodeRun) -> ProgramNodeOut:
-    """A node as it stands."""
+    """Return the state of a node."""
     declared = node.node
     outputs = [each.output for each in node.instances]
     mapped = declared.map is not None and node.state not in ("waiting", "skipped")

@@ -1,4 +1,4 @@
-"""All programs of this server: taken, started, followed, cancelled, and taken up again after a restart.
+"""Manage the programs of this server: start, follow, cancel, and continue them after a restart.
 
 A program is saved before it is answered for. Bounded: live programs in all and of one app, and what they
 hold in memory when a new one comes.
@@ -39,8 +39,8 @@ from fairserve.platform.fleet.models import Models
 from fairserve.platform.serving.interactions.repository import calls as ended_calls
 from fairserve.platform.serving.programs import repository
 from fairserve.platform.serving.programs.declaration import check_models
+from fairserve.platform.serving.programs.events import ProgramEvent
 from fairserve.platform.serving.programs.execution import Execution, ExecutionOptions
-from fairserve.platform.serving.programs.news import ProgramNews
 from fairserve.platform.serving.programs.repository import Change, ProgramKey, SavedProgram
 from fairserve.platform.serving.programs.schemas import ProgramOut, program_out
 from fairserve.platform.serving.programs.store import ProgramStore
@@ -50,23 +50,23 @@ from fairserve.platform.tenancy.profiles.repository import profiles_in_force
 
 logger = logging.getLogger(__name__)
 
-Tell = Callable[[ProgramNews], None]
+Listener = Callable[[ProgramEvent], None]
 
 BY_CLIENT = "cancelled by its client"
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramOptions:
-    """See the settings of the same names, with ``program_`` before."""
+    """The settings of the same names with the prefix ``program_``."""
 
     max_live: int = 1_000
     max_live_per_app: int = 200
     max_bytes: int = 512 * 1024 * 1024
     cancel_wait_s: float = 15.0
-    """How long a client waits until its cancel is saved; no setting."""
+    """Seconds that a client waits until its cancellation is saved; not a setting."""
     execution: ExecutionOptions = field(default_factory=ExecutionOptions)
     learning: LearningOptions | None = None
-    """How profiles are learned; None: they are not."""
+    """Options of learned profiles; None: profiles are not learned."""
 
 
 @dataclass(slots=True)
@@ -101,14 +101,14 @@ class Programs:
         self._store = ProgramStore(sessions)
         self._live: dict[ProgramKey, _Live] = {}
         self._coming: set[ProgramKey] = set()
-        """Programs that are being saved before they begin."""
-        self._followers: Subscribers[ProgramKey, ProgramNews] = Subscribers()
+        """Programs that are being saved before they start."""
+        self._followers: Subscribers[ProgramKey, ProgramEvent] = Subscribers()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     # --- life -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Continue the programs that the last process left, whose calls are in the ledger by now.
+        """Continue the programs that the last process left. Their calls are in the ledger.
 
         Raises SQLAlchemyError.
         """
@@ -117,17 +117,17 @@ class Programs:
         left = await asyncio.to_thread(repository.running, self._sessions)
         if not left:
             return
-        logger.warning("%d programs were under way when the server stopped", len(left))
+        logger.warning("%d programs were live when the server stopped", len(left))
         for key, stopped in left:
             await self._take_up(key, stopped)
 
     def pause(self) -> None:
-        """Send no more calls; what ends well until :meth:`close` is kept."""
+        """Send no more calls; outputs that complete before :meth:`close` are kept."""
         for live in self._live.values():
             live.execution.pause()
 
     async def close(self, grace_s: float = 5.0) -> None:
-        """Stop, once calls have ended or ``grace_s`` is over; the next start goes on."""
+        """Stop once calls have ended or ``grace_s`` is over; the next start continues the programs."""
         self.pause()
         tasks = [live.task for live in self._live.values() if live.task is not None]
         if tasks:
@@ -142,13 +142,13 @@ class Programs:
     async def submit(
         self, owner: Owner, declaration: Mapping[str, Any], program: Program, size_bytes: int
     ) -> RunView:
-        """Save a program and begin with it. ``program`` is what ``declaration`` says.
+        """Save a program and start it. ``program`` is the parsed ``declaration``.
 
         Raises ConflictError if the id is used, RateLimitedError or UnavailableError if there are too
         many, NotFoundError for a model; nothing is left of it then.
         """
         key = owner.key
-        self._require_room(key, size_bytes)
+        self._check_capacity(key, size_bytes)
         check_models(program, self._models, key.app, key.run_id)
         saved = SavedProgram(
             key, owner.user, declaration, program.limits, "running", "", created_at=utc_now()
@@ -217,30 +217,30 @@ class Programs:
         self._loop.call_soon_threadsafe(cancel)
 
     def is_live(self, key: ProgramKey) -> bool:
-        """Whether a program has not ended."""
+        """Return True if a program has not ended."""
         return key in self._live
 
     async def view(self, key: ProgramKey) -> ProgramOut | None:
-        """A program as it stands. Raises OperationalError for an ended one without a database."""
+        """Return the state of a program. Raises OperationalError for an ended one without a database."""
         live = self._live.get(key)
         if live is not None:
             return program_out(live.execution.run, live.execution.reason)
         return await asyncio.to_thread(self._saved_view, key)
 
-    def watch(self, key: ProgramKey, tell: Tell) -> Callable[[], None]:
-        """Be told what becomes of a live program; the answer ends it."""
-        return self._followers.subscribe(key, tell)
+    def watch(self, key: ProgramKey, listener: Listener) -> Callable[[], None]:
+        """Call ``listener`` with each event of a live program. Return the function that unsubscribes."""
+        return self._followers.subscribe(key, listener)
 
     # --- parts ------------------------------------------------------------------------------------
 
-    def _require_room(self, key: ProgramKey, size_bytes: int) -> None:
+    def _check_capacity(self, key: ProgramKey, size_bytes: int) -> None:
         options = self._options
         if key in self._live or key in self._coming:
             raise ConflictError(f"interaction {key.run_id!r} exists already", param="id")
         of_app = sum(other.app == key.app for other in (*self._live, *self._coming))
         if of_app >= options.max_live_per_app:
             raise RateLimitedError(
-                f"the app has {of_app} programs under way; allowed: {options.max_live_per_app}",
+                f"the app has {of_app} live programs; allowed: {options.max_live_per_app}",
                 code="too_many_programs",
                 headers={"Retry-After": "5"},
             )
@@ -250,7 +250,7 @@ class Programs:
             or held_bytes + size_bytes > options.max_bytes
         ):
             raise UnavailableError(
-                "too many programs are under way",
+                "too many programs are live",
                 code="too_many_programs",
                 headers={"Retry-After": "5"},
             )
@@ -361,7 +361,7 @@ class Programs:
 def _calls_before(
     core_id: str, rows: Sequence[LedgerCall], saved: SavedProgram
 ) -> list[RestoredCall]:
-    """The calls of a run before a restart; also those of which the ledger does not know yet."""
+    """Return the calls of a run before a restart, those that are not in the ledger yet included."""
     calls = {
         row.name or row.call_id: RestoredCall(
             core_call_id(core_id, row.name or row.call_id),

@@ -1,4 +1,4 @@
-"""Saves what becomes of programs: in the order in which it happens, many in one transaction.
+"""Save the changes of programs in their order, many in one transaction.
 
 Whoever saves waits until it is committed, and what comes meanwhile is written together next. While the
 database is away all of them wait, and nothing is lost: a program goes on only from what is saved.
@@ -25,7 +25,7 @@ MAX_BATCH = 256
 
 
 class ProgramGoneError(Exception):
-    """The program is not in the database any more: its app was deleted."""
+    """The program was deleted from the database with its app."""
 
 
 class ProgramStore:
@@ -39,11 +39,11 @@ class ProgramStore:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start writing."""
         self._task = asyncio.create_task(self._run(), name="program store")
 
     async def close(self) -> None:
-        """Stop; what nobody waits for any more is not written."""
+        """Stop; changes that nobody waits for are not written."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -53,7 +53,7 @@ class ProgramStore:
         await asyncio.to_thread(self._insert, program)
 
     async def remove(self, key: ProgramKey) -> None:
-        """Forget a program that did not begin after all."""
+        """Delete a program that did not start."""
         await asyncio.to_thread(self._remove, key)
 
     async def save(self, change: Change) -> None:
@@ -104,7 +104,7 @@ class ProgramStore:
     async def _write_singly(
         self, batch: list[tuple[Change, asyncio.Future[None]]], error: DataError
     ) -> None:
-        """Find the change that the database refuses, so that it holds up no other."""
+        """Find the change that the database rejects, so that it delays no other."""
         if len(batch) > 1:
             for each in batch:
                 await self._write([each])

@@ -1,7 +1,7 @@
-"""A task of a program as a call: through the same preparation, control and relay as any client's.
+"""Make the calls of a program's tasks, through the same decision service and relay as any client's.
 
-The call of a task's first attempt has the task's id for a name, later ones a number behind it, so that
-every attempt is a call of its own in the run's graph and in the ledger.
+The call of a task's first attempt is named by the task's id, later ones with a number, so that every
+attempt is a call of its own in the run's graph and in the ledger.
 """
 
 from __future__ import annotations
@@ -15,79 +15,67 @@ from typing import Any
 from fairserve.engine.wire.base import CompletionPath, WorkerClient
 from fairserve.interactions.identity import CallIdentity
 from fairserve.interactions.program_task import Task, call_name
-from fairserve.platform.control.port import ControlPort
-from fairserve.platform.fleet.models import Models
 from fairserve.platform.serving.completions.merge import Merger
-from fairserve.platform.serving.completions.prepared import PrepareOptions, prepare_call, read_body
 from fairserve.platform.serving.completions.relay import Relay
+from fairserve.platform.serving.completions.requests import (
+    CHAT,
+    TEXT,
+    completion_call,
+    read_fields,
+)
+from fairserve.platform.serving.decision.rejection import Rejection
+from fairserve.platform.serving.decision.request import DeclaredWork
+from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.platform.serving.programs.repository import ProgramKey
 from fairserve.platform.tenancy.auth import Principal
-
-CHAT: CompletionPath = "/v1/chat/completions"
-TEXT: CompletionPath = "/v1/completions"
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose program it is, and which."""
+    """The owner and key of a program."""
 
     key: ProgramKey
     user: str
 
     @property
     def principal(self) -> Principal:
-        """As which its calls are made: its app, with no key at hand any more."""
+        """The principal of its calls: its app, without a key."""
         return Principal("app", self.key.tenant, self.key.app, key_id="", key_prefix="program")
 
 
 def path_of(request: Mapping[str, Any]) -> CompletionPath:
-    """Where a request with these fields is sent."""
+    """Return the endpoint for a request with these fields."""
     return CHAT if "messages" in request else TEXT
 
 
 class TaskCalls:
     """Makes the calls of all programs."""
 
-    def __init__(
-        self,
-        control: ControlPort,
-        workers: Mapping[str, WorkerClient],
-        models: Models,
-        options: PrepareOptions,
-    ) -> None:
-        self._control = control
+    def __init__(self, decisions: DecisionService, workers: Mapping[str, WorkerClient]) -> None:
+        self._decisions = decisions
         self._workers = workers
-        self._models = models
-        self._options = options
 
     async def make(self, owner: Owner, task: Task, parents: tuple[str, ...]) -> str:
-        """Make the call of a task's attempt and wait for what it gives. Raises a FairServeError.
+        """Make the call of a task's attempt and return its output. Raises a FairServeError.
 
         ``parents`` are the names of calls. The output is the text of the answer, or if it has none, the
         tools that it asks for, as JSON.
         """
-        request = {**task.request(), "user": owner.user}
-        path = path_of(request)
+        fields = {**task.request(), "user": owner.user}
+        request = read_fields(path_of(fields), fields)
         identity = CallIdentity(
             owner.key.run_id,
             call_id=call_name(task.task_id, task.attempt),
             parents=parents,
             agent=task.agent,
         )
-        prepared = await prepare_call(
-            path,
-            request,
-            read_body(path, request),
-            identity,
-            owner.principal,
-            self._models,
-            self._options,
+        declared = DeclaredWork(task.expected_output_tokens or 0, task.priority)
+        checked = await self._decisions.check(
+            request.call_request(owner.principal, identity=identity, declared=declared)
         )
-        call = prepared.call
-        call.declared = True
-        call.declared_output_tokens = task.expected_output_tokens or 0
-        call.remaining_tokens = task.priority
-        relay = Relay(prepared, self._control, self._workers)
+        if isinstance(checked, Rejection):
+            raise checked.error
+        relay = Relay(completion_call(request, checked), self._decisions, self._workers)
         async with aclosing(relay.chunks()) as chunks:
             async for _ in chunks:
                 pass
@@ -96,7 +84,7 @@ class TaskCalls:
 
 
 def output_of(merger: Merger) -> str:
-    """What an answer with one choice gives to the nodes that read it."""
+    """Return the output of an answer with one choice, for the nodes that read it."""
     choices = merger.answer("", "", {})["choices"]
     if not choices:
         return ""

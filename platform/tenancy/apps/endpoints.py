@@ -6,7 +6,6 @@ cached.
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response, status
@@ -20,45 +19,26 @@ from fairserve.platform.db.schemas import (
     TenantQuery,
 )
 from fairserve.platform.db.session import ReadSession, WriteSession
-from fairserve.platform.tenancy.apps import repository
 from fairserve.platform.tenancy.apps.schemas import AppCreate, AppCreated, AppOut, AppPatch
-from fairserve.platform.tenancy.apps.service import Apps
-from fairserve.platform.tenancy.apps.view import describe_all
+from fairserve.platform.tenancy.apps.service import Apps, all_apps_page, apps_of
 from fairserve.platform.tenancy.auth import TenantPrincipal, require_admin
 from fairserve.platform.tenancy.keys.schemas import KeyCreate, KeyPatch, KeyRotate
 from fairserve.platform.tenancy.keys.service import shown_once
-from fairserve.platform.tenancy.settings import TenancySettings
 
 router = APIRouter()
 
 Named = Annotated[TenantQuery, Query()]
 
 
-def service_of(request: Request, session: WriteSession, principal: TenantPrincipal) -> Apps:
-    """Return the service of the apps of the principal's tenant, for a request."""
-    state = request.app.state
-    settings: TenancySettings = state.settings.tenancy
-    return Apps(
-        session,
-        principal,
-        state.authenticator,
-        state.control,
-        state.programs,
-        default_idle_timeout_s=settings.interaction_idle_timeout_s,
-        retention=_retention(settings),
-        learning=settings.learning_options,
-    )
-
-
-def _retention(settings: TenancySettings) -> timedelta:
-    return timedelta(days=settings.ledger_retention_days)
+def _apps_to_write(request: Request, session: WriteSession, principal: TenantPrincipal) -> Apps:
+    return apps_of(request.app.state, session, principal)
 
 
 def _apps_to_read(request: Request, session: ReadSession, principal: TenantPrincipal) -> Apps:
-    return service_of(request, session, principal)
+    return apps_of(request.app.state, session, principal)
 
 
-WritableApps = Annotated[Apps, Depends(service_of, scope="function")]
+WritableApps = Annotated[Apps, Depends(_apps_to_write, scope="function")]
 ReadableApps = Annotated[Apps, Depends(_apps_to_read, scope="function")]
 
 
@@ -160,11 +140,5 @@ def revoke_key(app_id: str, key_id: str, apps: WritableApps, _: Named) -> KeyOut
 def list_all_apps(
     request: Request, session: ReadSession, query: Annotated[NamedTenantPaging, Query()]
 ) -> Page[AppOut]:
-    """Return all tenants' apps, or one tenant's, oldest first; with ``deleted`` the deleted ones."""
-    found = repository.page(session, query.tenant, query)
-    return Page(
-        items=describe_all(session, found, _retention(request.app.state.settings.tenancy)),
-        total=repository.count(session, query.tenant, deleted=query.deleted, name=query.name),
-        limit=query.limit,
-        offset=query.offset,
-    )
+    """All tenants' apps, or one tenant's, oldest first; with ``deleted`` those that are deleted."""
+    return all_apps_page(session, query, request.app.state.settings.tenancy)

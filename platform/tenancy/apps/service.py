@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from sqlalchemy.orm import Session
+from starlette.datastructures import State
 
 from fairserve.interactions.profile import AppProfile
 from fairserve.interactions.profile_learning import LearningOptions
@@ -18,7 +19,7 @@ from fairserve.platform.base.errors import ConflictError, NotFoundError, Permiss
 from fairserve.platform.db import audit, keys
 from fairserve.platform.db.base import new_id, utc_now
 from fairserve.platform.db.identity import App, AppLimits, TokenProfile
-from fairserve.platform.db.schemas import NamedPaging
+from fairserve.platform.db.schemas import NamedPaging, NamedTenantPaging, Page
 from fairserve.platform.db.session import after_commit
 from fairserve.platform.tenancy.apps import repository
 from fairserve.platform.tenancy.apps.control_events import app_changed
@@ -36,6 +37,7 @@ from fairserve.platform.tenancy.profiles.repository import (
 )
 from fairserve.platform.tenancy.quotas import service as contracts
 from fairserve.platform.tenancy.quotas.repository import Holder
+from fairserve.platform.tenancy.settings import TenancySettings
 
 MAX_APPS = 1000
 """Apps of one tenant that are there."""
@@ -265,3 +267,31 @@ def _set_profile(app: App, profile: AppProfile) -> None:
         )
         for number, stage in enumerate(profile.stages, start=1)
     ]
+
+
+def apps_of(state: State, session: Session, principal: Principal) -> Apps:
+    """Return the apps of the principal's tenant; ``state`` has the server's services."""
+    settings: TenancySettings = state.settings.tenancy
+    return Apps(
+        session,
+        principal,
+        state.authenticator,
+        state.control,
+        state.programs,
+        default_idle_timeout_s=settings.interaction_idle_timeout_s,
+        retention=timedelta(days=settings.ledger_retention_days),
+        learning=settings.learning_options,
+    )
+
+
+def all_apps_page(
+    session: Session, query: NamedTenantPaging, settings: TenancySettings
+) -> Page[AppOut]:
+    """Return the apps of all tenants, or of one, oldest first; with ``deleted`` the deleted ones."""
+    found = repository.page(session, query.tenant, query)
+    return Page(
+        items=describe_all(session, found, timedelta(days=settings.ledger_retention_days)),
+        total=repository.count(session, query.tenant, deleted=query.deleted, name=query.name),
+        limit=query.limit,
+        offset=query.offset,
+    )

@@ -5,31 +5,22 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response, status
-from sqlalchemy.orm import Session
 
-from fairserve.platform.db.keys import KeyOwner
 from fairserve.platform.db.schemas import KeyOut, NewKeyOut, Page, Paging
 from fairserve.platform.db.session import ReadSession, WriteSession
-from fairserve.platform.tenancy.auth import AdminPrincipal, Principal
+from fairserve.platform.tenancy.auth import AdminPrincipal
 from fairserve.platform.tenancy.keys.schemas import KeyCreate, KeyPatch, KeyRotate
-from fairserve.platform.tenancy.keys.service import KeyRing, shown_once
+from fairserve.platform.tenancy.keys.service import KeyRing, admin_keys, keys_page, shown_once
 
 router = APIRouter(prefix="/admin/keys")
 
-DEPLOYMENT = KeyOwner(None)
-
-
-def admin_keys(request: Request, session: Session, principal: Principal) -> KeyRing:
-    """Return the admin keys as a request sees them."""
-    return KeyRing(session, principal, request.app.state.authenticator, DEPLOYMENT)
-
 
 def _to_write(request: Request, session: WriteSession, principal: AdminPrincipal) -> KeyRing:
-    return admin_keys(request, session, principal)
+    return admin_keys(session, principal, request.app.state.authenticator)
 
 
 def _to_read(request: Request, session: ReadSession, principal: AdminPrincipal) -> KeyRing:
-    return admin_keys(request, session, principal)
+    return admin_keys(session, principal, request.app.state.authenticator)
 
 
 WritableKeys = Annotated[KeyRing, Depends(_to_write, scope="function")]
@@ -55,13 +46,7 @@ def rotate_admin_keys(
 @router.get("")
 def list_admin_keys(ring: ReadableKeys, query: Annotated[Paging, Query()]) -> Page[KeyOut]:
     """Admin keys by prefix with their last use (to the hour), revoked ones included, oldest first."""
-    rows, total = ring.page(query.limit, query.offset)
-    return Page(
-        items=[KeyOut.model_validate(row) for row in rows],
-        total=total,
-        limit=query.limit,
-        offset=query.offset,
-    )
+    return keys_page(ring, query)
 
 
 @router.patch("/{key_id}")

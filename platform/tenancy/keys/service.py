@@ -17,11 +17,13 @@ from fairserve.platform.base.errors import ConflictError, InvalidRequestError, N
 from fairserve.platform.db import audit, keys
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.identity import ApiKey
-from fairserve.platform.db.schemas import KeyOut, NewKeyOut
+from fairserve.platform.db.keys import KeyOwner
+from fairserve.platform.db.schemas import KeyOut, NewKeyOut, Page, Paging
 from fairserve.platform.db.session import after_commit
 from fairserve.platform.tenancy.auth import Authenticator, Principal
 from fairserve.platform.tenancy.keys.schemas import KeyCreate
 
+DEPLOYMENT = KeyOwner(None)
 MAX_KEYS = 100
 """Valid keys of one owner."""
 
@@ -169,3 +171,19 @@ def shown_once(key: keys.IssuedKey, response: Response) -> NewKeyOut:
     """Return the answer that shows a new key; it is not to be cached."""
     response.headers["Cache-Control"] = "no-store"
     return NewKeyOut(**KeyOut.model_validate(key.row).model_dump(), api_key=key.plain)
+
+
+def admin_keys(session: Session, principal: Principal, authenticator: Authenticator) -> KeyRing:
+    """Return the admin keys of this deployment."""
+    return KeyRing(session, principal, authenticator, DEPLOYMENT)
+
+
+def keys_page(ring: KeyRing, paging: Paging) -> Page[KeyOut]:
+    """Return keys by prefix with their last use, revoked ones included, oldest first."""
+    rows, total = ring.page(paging.limit, paging.offset)
+    return Page(
+        items=[KeyOut.model_validate(row) for row in rows],
+        total=total,
+        limit=paging.limit,
+        offset=paging.offset,
+    )

@@ -4,32 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 
-from fairserve.interactions.profile_learning import LearningOptions
-from fairserve.platform.base.errors import ConflictError, NotFoundError
-from fairserve.platform.db.identity import App
 from fairserve.platform.db.schemas import Page, TenantPaging, TenantQuery
 from fairserve.platform.db.session import ReadSession, WriteSession
-from fairserve.platform.tenancy.apps import repository as apps
 from fairserve.platform.tenancy.auth import AdminPrincipal, TenantPrincipal
-from fairserve.platform.tenancy.profiles import repository, service
+from fairserve.platform.tenancy.profiles import service
+from fairserve.platform.tenancy.profiles.dependencies import Options
 from fairserve.platform.tenancy.profiles.schemas import (
     AppProfileOut,
     ProfileModeBody,
     ProfileVersionOut,
 )
-from fairserve.platform.tenancy.settings import TenancySettings
 
 router = APIRouter()
-
-
-def _options(request: Request) -> LearningOptions | None:
-    settings: TenancySettings = request.app.state.settings.tenancy
-    return settings.learning_options
-
-
-Options = Annotated[LearningOptions | None, Depends(_options)]
 
 
 @router.get("/v1/apps/{app_id}/profile")
@@ -40,8 +28,8 @@ def read_profile(
     options: Options,
     _: Annotated[TenantQuery, Query()],
 ) -> AppProfileOut:
-    """Return the profile of an app in force with its reason, the declared one, and the calls' use."""
-    return service.describe(session, _app(session, principal.tenant_id, app_id), options)
+    """Which profile of an app holds and why, what was declared, and what its calls have used."""
+    return service.describe(session, service.app_of(session, principal.tenant_id, app_id), options)
 
 
 @router.get("/v1/apps/{app_id}/profile/history")
@@ -51,15 +39,9 @@ def read_history(
     principal: TenantPrincipal,
     query: Annotated[TenantPaging, Query()],
 ) -> Page[ProfileVersionOut]:
-    """Return the past profiles, the newest first, with the reason of each change."""
-    app = _app(session, principal.tenant_id, app_id)
-    rows, total = repository.history(session, app.id, limit=query.limit, offset=query.offset)
-    return Page(
-        items=[ProfileVersionOut.model_validate(row, from_attributes=True) for row in rows],
-        total=total,
-        limit=query.limit,
-        offset=query.offset,
-    )
+    """The profiles that held, the newest first, with the reason of each change."""
+    app = service.app_of(session, principal.tenant_id, app_id)
+    return service.history_page(session, app, query)
 
 
 @router.put("/admin/apps/{app_id}/profile")
@@ -72,18 +54,5 @@ def set_profile(
     options: Options,
 ) -> AppProfileOut:
     """Let an app's profile be learned, believe its owner, or pin one; holds for the next call."""
-    app = apps.locked(session, app_id)
-    if app is None:
-        raise NotFoundError("there is no such app", param="app_id")
-    if app.deleted_at is not None:
-        raise ConflictError("the app is deleted; restore it first", code="deleted")
-    service.set_mode(session, request.app.state.control, principal, app, body, options)
-    return service.describe(session, app, options)
-
-
-def _app(session: ReadSession, tenant_id: str | None, app_id: str) -> App:
-    assert tenant_id is not None
-    app = apps.get(session, tenant_id, app_id)
-    if app is None:
-        raise NotFoundError("there is no such app", param="app_id")
-    return app
+    control = request.app.state.control
+    return service.change_mode(session, control, principal, app_id, body, options)

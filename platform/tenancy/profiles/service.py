@@ -9,12 +9,15 @@ from sqlalchemy.orm import Session
 
 from fairserve.interactions.profile_learning import InForce, LearningOptions
 from fairserve.interactions.profile_statistics import figures_of
+from fairserve.platform.base.errors import ConflictError, NotFoundError
 from fairserve.platform.db import audit
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.db.profiles import ProfileSource
+from fairserve.platform.db.schemas import Page, Paging
 from fairserve.platform.db.session import after_commit
+from fairserve.platform.tenancy.apps import repository as apps
 from fairserve.platform.tenancy.apps.control_events import app_changed
 from fairserve.platform.tenancy.apps.inboxes import ControlInbox
 from fairserve.platform.tenancy.apps.schemas import ProfileOut
@@ -135,3 +138,41 @@ def _prediction(session: Session, app_id: str) -> PredictionOut | None:
         within_half=sum(abs(made - predicted) <= predicted / 2 for predicted, made in rows)
         / number,
     )
+
+
+def app_of(session: Session, tenant_id: str | None, app_id: str) -> App:
+    """Return an app of a tenant. Raises NotFoundError."""
+    assert tenant_id is not None
+    app = apps.get(session, tenant_id, app_id)
+    if app is None:
+        raise NotFoundError("there is no such app", param="app_id")
+    return app
+
+
+def history_page(session: Session, app: App, paging: Paging) -> Page[ProfileVersionOut]:
+    """Return the profiles that were in force, the newest first, with the reason of each change."""
+    rows, total = repository.history(session, app.id, limit=paging.limit, offset=paging.offset)
+    return Page(
+        items=[ProfileVersionOut.model_validate(row, from_attributes=True) for row in rows],
+        total=total,
+        limit=paging.limit,
+        offset=paging.offset,
+    )
+
+
+def change_mode(
+    session: Session,
+    control: ControlInbox,
+    principal: Principal,
+    app_id: str,
+    body: ProfileModeBody,
+    options: LearningOptions | None,
+) -> AppProfileOut:
+    """Choose which profile of an app is in force. Raises NotFoundError or ConflictError."""
+    app = apps.locked(session, app_id)
+    if app is None:
+        raise NotFoundError("there is no such app", param="app_id")
+    if app.deleted_at is not None:
+        raise ConflictError("the app is deleted; restore it first", code="deleted")
+    set_mode(session, control, principal, app, body, options)
+    return describe(session, app, options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response, status
@@ -18,29 +17,22 @@ from fairserve.platform.tenancy.tenants.schemas import (
     TenantOut,
     TenantPatch,
 )
-from fairserve.platform.tenancy.tenants.service import Tenants
+from fairserve.platform.tenancy.tenants.service import Tenants, tenants_of
 
 router = APIRouter(prefix="/admin/tenants")
 
 
-def service_of(request: Request, session: WriteSession, principal: AdminPrincipal) -> Tenants:
-    """Return the service of the tenants, for a request."""
-    state = request.app.state
-    return Tenants(
-        session,
-        principal,
-        state.authenticator,
-        state.control,
-        state.programs,
-        timedelta(days=state.settings.tenancy.ledger_retention_days),
-    )
+def _tenants_to_write(
+    request: Request, session: WriteSession, principal: AdminPrincipal
+) -> Tenants:
+    return tenants_of(request.app.state, session, principal)
 
 
 def _tenants_to_read(request: Request, session: ReadSession, principal: AdminPrincipal) -> Tenants:
-    return service_of(request, session, principal)
+    return tenants_of(request.app.state, session, principal)
 
 
-WritableTenants = Annotated[Tenants, Depends(service_of, scope="function")]
+WritableTenants = Annotated[Tenants, Depends(_tenants_to_write, scope="function")]
 ReadableTenants = Annotated[Tenants, Depends(_tenants_to_read, scope="function")]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
+from starlette.datastructures import State
 
 from fairserve.platform.base.errors import ConflictError, NotFoundError
 from fairserve.platform.db import audit, keys
@@ -214,4 +215,16 @@ def _out(tenant: Tenant, contract: Contract | None, retention: timedelta) -> Ten
         suspended_at=tenant.suspended_at,
         deleted_at=tenant.deleted_at,
         purge_after=None if tenant.deleted_at is None else tenant.deleted_at + retention,
+    )
+
+
+def tenants_of(state: State, session: Session, principal: Principal) -> Tenants:
+    """Return the tenants in a session; ``state`` has the server's services."""
+    return Tenants(
+        session,
+        principal,
+        state.authenticator,
+        state.control,
+        state.programs,
+        timedelta(days=state.settings.tenancy.ledger_retention_days),
     )

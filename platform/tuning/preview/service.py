@@ -21,13 +21,14 @@ from pathlib import Path
 
 import orjson
 from sqlalchemy.exc import OperationalError
+from starlette.datastructures import State
 
 from fairserve.interactions.profile_learning import LearningOptions
 from fairserve.platform.base.errors import ConflictError, FairServeError, UnavailableError
 from fairserve.platform.control.port import ClusterView, WorkerView
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.session import unavailable
-from fairserve.platform.reporting.traffic.segments import segment_paths
+from fairserve.platform.reporting.traffic.segments import recording_folder, segment_paths
 from fairserve.platform.tuning import service
 from fairserve.platform.tuning.parameters import system_config
 from fairserve.platform.tuning.preview import rows as preview_rows
@@ -256,3 +257,27 @@ def _workers(world: PreviewWorld, models: Counter[str]) -> tuple[Workers, list[s
     if world.embedded_batch is not None:
         batch, tokens = world.embedded_batch, EMBEDDED_PASS_TOKENS
     return Workers(model, len(own), min(sizes), batch, max(tokens, batch)), notes
+
+
+async def preview_of(
+    state: State, body: PreviewIn, gone: Callable[[], Awaitable[bool]]
+) -> PreviewOut:
+    """Return what a change would have made of the last minutes; ``state`` has the server's services.
+
+    Raises ConflictError while another preview is made, or where nothing was recorded.
+    """
+    settings = state.settings
+    recorded = settings.reporting.trace_recording
+    embedded = getattr(state, "supervisor", None) is not None
+    ledger = getattr(state, "ledger", None)
+    world = PreviewWorld(
+        settings=settings.tuning,
+        sessions=state.session_factory,
+        cluster=await state.control.cluster(),
+        recording=recording_folder(settings.db.data_dir) if recorded else None,
+        learning=settings.tenancy.learning_options,
+        embedded_batch=settings.fleet.worker_max_batch if embedded else None,
+        flush=None if ledger is None else ledger.flush,
+    )
+    previews: Previews = state.previews
+    return await previews.make(world, body, gone)

@@ -556,11 +556,11 @@ _CONSOLE = (
     Mutation(
         "retry-after-is-rounded-down",
         "console",
-        "platform/serving/completions/refusals.py",
+        "platform/serving/decision/rejection.py",
         "retry_s = max(1, math.ceil(decision.retry_after_s or 1.0))\n    return RateLimitedError(",
         "retry_s = max(1, math.floor(decision.retry_after_s or 1.0))\n    return RateLimitedError(",
         (
-            "tests/unit/platform/completions/*refusals*.py",
+            "tests/unit/platform/serving/decision/*rejection*.py",
             "tests/integration/test_gateway/*limits*.py",
         ),
     ),

@@ -9,60 +9,46 @@ from pool_world import CIRCUIT, hasten
 from scripted_server import ScriptedServer
 from until import until
 
-from fairserve.engine.wire.base import WorkerRequest
 from fairserve.engine.wire.client import worker_session
 from fairserve.interactions.call import Call
-from fairserve.platform.control.messages import Submit
 from fairserve.platform.control.service import ControlService
+from fairserve.platform.fleet.models import ServedModel
 from fairserve.platform.fleet.pool import WorkerPool
 from fairserve.platform.fleet.worker_spec import WorkerSpec
 from fairserve.platform.serving.completions.relay import Relay
+from fairserve.platform.serving.completions.requests import CompletionCall
+from fairserve.platform.serving.decision.check import CheckedCall
+from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.scheduling.registry import SYSTEMS
 
 PROMPT_TOKENS = 64
 
 
-class Prepared:
-    """A call of its own run, with a prompt that no other one shares."""
-
-    stream, conversation = True, None
-
-    def __init__(self, number, user, word):
-        name = f"{user}-{number}"
-        first = number * 1000 + (500_000 if user == "light" else 0)
-        tokens = np.arange(first, first + PROMPT_TOKENS, dtype=np.uint32)
-        run = f"app/{name}"
-        self.word = f"{word} {name}"
-        self.call = Call(
-            f"{run}/c",
-            "t",
-            "app",
-            user,
-            run,
-            "m",
-            PROMPT_TOKENS,
-            0,
-            5,
-            single=True,
-            token_ids=tokens,
-            pool="m",
-        )
-
-    def submit(self):
-        return Submit(self.call, record_id=self.call.call_id)
-
-    def worker_request(self, grant):
-        messages = [{"role": "user", "content": self.word}]
-        return WorkerRequest(
-            "/v1/chat/completions",
-            {"model": "m", "messages": messages},
-            self.call.call_id,
-            grant.client_id,
-            grant.weight,
-            self.call.salt,
-            self.call.token_ids,
-            self.call.max_output_tokens,
-        )
+def completion(number, user, word):
+    """Return a call of its own run, with a prompt that no other one shares."""
+    name = f"{user}-{number}"
+    first = number * 1000 + (500_000 if user == "light" else 0)
+    tokens = np.arange(first, first + PROMPT_TOKENS, dtype=np.uint32)
+    run = f"app/{name}"
+    call = Call(
+        f"{run}/c",
+        "t",
+        "app",
+        user,
+        run,
+        "m",
+        PROMPT_TOKENS,
+        0,
+        5,
+        single=True,
+        token_ids=tokens,
+        pool="m",
+    )
+    model = ServedModel(("m",), "m", 100, reader=None)
+    checked = CheckedCall(call, call.call_id, name, "c", model, "m")
+    messages = [{"role": "user", "content": f"{word} {name}"}]
+    body = {"model": "m", "messages": messages}
+    return CompletionCall("/v1/chat/completions", checked, body, stream=True)
 
 
 class Journal(MemoryJournal):
@@ -89,7 +75,8 @@ class World:
         await until(lambda: self.pool.serves("w"))
 
     async def call(self, number, user, word="ok"):
-        relay = Relay(Prepared(number, user, word), self.control, self.pool)
+        decisions = DecisionService(self.control, models=None)
+        relay = Relay(completion(number, user, word), decisions, self.pool)
         return [chunk.data async for chunk in relay.chunks()]
 
 

@@ -50,8 +50,8 @@ def test_text_of_interleaved_samples():
     )
     assert answer["object"] == "chat.completion"
     assert (answer["model"], answer["usage"]) == ("model", {"total_tokens": 9})
-    told = [(c["index"], c["message"]["content"], c["finish_reason"]) for c in answer["choices"]]
-    assert told == [(0, "a1a2", "stop"), (1, "b1b2", "length")]
+    shown = [(c["index"], c["message"]["content"], c["finish_reason"]) for c in answer["choices"]]
+    assert shown == [(0, "a1a2", "stop"), (1, "b1b2", "length")]
 
 
 def test_tool_calls_come_in_pieces():
@@ -103,8 +103,8 @@ def test_log_probabilities_of_completions_are_joined_list_by_list():
         chunk(part("b", "c", offset=1), kind="text_completion"),
         chunk(silent, kind="text_completion"),
     )
-    told = answer["choices"][0]["logprobs"]
-    assert told == part("a", "b", "c", offset=0)["logprobs"]
+    shown = answer["choices"][0]["logprobs"]
+    assert shown == part("a", "b", "c", offset=0)["logprobs"]
     assert first["choices"][0]["logprobs"]["tokens"] == ["a"], "the chunk itself is not changed"
 
 
@@ -157,19 +157,19 @@ def test_the_running_usage_is_the_platform_s_own(asked):
             chunk(usage=USAGE),
         )
     ]
-    told = [json.loads(event.removeprefix(b"data: ")) for event in events if event]
-    assert [each["model"] for each in told] == ["model"] * len(told)
+    shown = [json.loads(event.removeprefix(b"data: ")) for event in events if event]
+    assert [each["model"] for each in shown] == ["model"] * len(shown)
     if asked:
-        assert [each["usage"] for each in told] == [None, None, USAGE]
-        assert told[-1]["choices"] == []
+        assert [each["usage"] for each in shown] == [None, None, USAGE]
+        assert shown[-1]["choices"] == []
     else:
-        assert len(told) == 2
-        assert all("usage" not in each for each in told)
+        assert len(shown) == 2
+        assert all("usage" not in each for each in shown)
 
 
 @pytest.mark.parametrize("told_with_a_choice", [False, True])
 def test_a_client_that_asked_gets_usage_whatever_the_worker_tells(told_with_a_choice):
-    """A worker may tell none, or with its last choice, where OpenAI has a chunk of its own."""
+    """A worker may send none, or with its last choice, where OpenAI has a chunk of its own."""
     writer, meter = ChunkWriter("x", "model", include_usage=True), UsageMeter(10, 0)
     more = {"usage": USAGE} if told_with_a_choice else {}
     for each in (

@@ -1,4 +1,4 @@
-"""What a model's name leads to: a model, an alias, a version of a split, or a refusal that helps."""
+"""A model name resolves to a model, an alias, a version of a split, or a helpful rejection."""
 
 import pytest
 

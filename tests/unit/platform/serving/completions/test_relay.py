@@ -1,4 +1,4 @@
-"""The relay tells control exactly once how each grant ended, whatever ends it."""
+"""The relay reports the outcome of each grant exactly once, in every case."""
 
 import asyncio
 from contextlib import aclosing
@@ -17,8 +17,10 @@ from fairserve.interactions.call import Call
 from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.control.messages import Cancel, Grant
 from fairserve.platform.fleet.models import ServedModel
-from fairserve.platform.serving.completions.prepared import PreparedCall
 from fairserve.platform.serving.completions.relay import Relay
+from fairserve.platform.serving.completions.requests import CompletionCall
+from fairserve.platform.serving.decision.check import CheckedCall
+from fairserve.platform.serving.decision.service import DecisionService
 
 ROLE = {"choices": [{"index": 0, "delta": {"role": "assistant"}}], "usage": {"prompt_tokens": 4}}
 
@@ -72,11 +74,11 @@ class Control:
     def __init__(self, *workers):
         self.workers = list(workers)
         self.releases = []
-        self.progress_told = []
+        self.reports = []
         self.lease = True
         self.lease_s = 60.0
         self.on_cancel = None
-        self.told = asyncio.Event()
+        self.reported = asyncio.Event()
         self.in_file = asyncio.Event()
         self.in_file.set()
 
@@ -89,8 +91,8 @@ class Control:
         return self.grant()
 
     def progress(self, message):
-        self.progress_told.append(message)
-        self.told.set()
+        self.reports.append(message)
+        self.reported.set()
         return self.lease
 
     async def release(self, message):
@@ -104,21 +106,9 @@ class Control:
 def relay(control, **workers):
     call = Call("call", "t", "app", "u", "app/run", "m", 4, 0, 20, token_ids=np.zeros(4, np.uint32))
     model = ServedModel(("m",), "m", 100, reader=None)
-    prepared = PreparedCall(
-        path="/v1/chat/completions",
-        call=call,
-        record_id="row",
-        run_id="run",
-        call_id="call",
-        body={},
-        model=model,
-        answer_name="m",
-        stream=True,
-        include_usage=False,
-        fingerprint="",
-        repeated=False,
-    )
-    return Relay(prepared, control, workers)
+    checked = CheckedCall(call, "row", "run", "call", model, "m")
+    completion = CompletionCall("/v1/chat/completions", checked, body={}, stream=True)
+    return Relay(completion, DecisionService(control, models=None), workers)
 
 
 async def read(each):
@@ -135,7 +125,7 @@ async def test_a_complete_answer():
     assert await read(relay(control, a=worker)) == [ROLE, text(1), text(2)]
     assert ended(control) == ("completed", 2)
     assert control.releases[0].ttft_s is not None
-    assert control.progress_told[0].started
+    assert control.reports[0].started
     assert worker.closed
 
 
@@ -178,8 +168,8 @@ async def test_attempts_are_bounded():
     assert control.releases[-1].outcome == "failed"
 
 
-def failing(cause, said=""):
-    return Worker(refuses=WorkerUnavailableError("raw", cause=cause, client_message=said))
+def failing(cause, message=""):
+    return Worker(refuses=WorkerUnavailableError("raw", cause=cause, client_message=message))
 
 
 @pytest.mark.parametrize(
@@ -272,18 +262,18 @@ async def test_a_call_that_waits_inside_its_worker_keeps_its_lease():
     control.lease_s = 0.02
     each = relay(control, a=worker)
     reading = asyncio.create_task(read(each))
-    await control.told.wait()
-    assert not control.progress_told[0].started
+    await control.reported.wait()
+    assert not control.reports[0].started
     assert each.queue_s is None
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
     assert ended(control) == ("cancelled", 0)
-    told = len(control.progress_told)
+    count = len(control.reports)
     others = asyncio.all_tasks() - {asyncio.current_task()}
     async with asyncio.timeout(60):
         await asyncio.gather(*others, return_exceptions=True)
-    assert len(control.progress_told) == told, "no sign of life after the end"
+    assert len(control.reports) == count, "no sign of life after the end"
 
 
 class Hung(Worker):

@@ -1,4 +1,4 @@
-"""What is wrong for every worker is refused at the door, by name; the rest goes on as it came."""
+"""A value that is wrong for every worker is rejected by name; the rest is passed on unchanged."""
 
 import pytest
 from pydantic import ValidationError

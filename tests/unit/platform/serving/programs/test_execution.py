@@ -50,7 +50,7 @@ class World:
         self.control = Control()
         self.calls = Calls(dict(script))
         self.declaration = program
-        self.told = []
+        self.events = []
         self.options = ExecutionOptions(**{"first_wait_s": 0.001, **options})
 
     async def begin(self, left_s=60.0):
@@ -71,7 +71,7 @@ class World:
             self.store,
             self.options,
             left_s=left_s,
-            publish=self.told.append,
+            publish=self.events.append,
         )
         self.task = asyncio.create_task(self.execution.work())
         return self
@@ -121,7 +121,7 @@ async def test_what_a_call_reads_is_saved_before_it_is_sent(world):
     assert utc_now() - saved.ended_at < timedelta(seconds=30)
     assert saved.steps["tasks"]["c"]["output"] == "x!?"
     assert made.control.closed == [("a/run", False, False)]
-    assert [(each.id, each.state) for each in made.told] == [
+    assert [(each.id, each.state) for each in made.events] == [
         *(("a", "running"), ("a", "done"), ("b", "running")),
         *(("b", "done"), ("c", "running"), ("c", "done")),
     ]

@@ -83,7 +83,7 @@ async def test_an_app_has_so_many_programs_under_way(make):
     await server.programs.start()
     await server.submit("1")
     await server.submit("2")
-    with pytest.raises(RateLimitedError, match="2 programs under way; allowed: 2") as refused:
+    with pytest.raises(RateLimitedError, match="2 live programs; allowed: 2") as refused:
         await server.submit("3")
     assert refused.value.headers["Retry-After"]
     assert server.saved("3") is None
@@ -131,7 +131,7 @@ async def test_an_id_that_a_run_of_calls_has_is_not_a_programs(make):
 
 
 async def left_behind(make, *runs, **nodes):
-    """A server that stopped while a call of each of these runs was under way."""
+    """A server that stopped while a call of each of these runs was live."""
     server = await make(HOLD)
     await server.programs.start()
     for run in runs:
@@ -227,13 +227,13 @@ async def test_the_view_of_an_ended_program_is_that_of_the_live_one(make):
     server = await make()
     await server.programs.start()
     key = ProgramKey("t", "a", "1")
-    told = []
+    events = []
     await server.submit("1", node("one"), node("two", "{{one.output}}!"))
-    server.programs.watch(key, told.append)
+    server.programs.watch(key, events.append)
     await server.ended("1")
     await until(lambda: not server.programs.is_live(key))
     view = await server.programs.view(key)
-    assert told[-1] == view
+    assert events[-1] == view
     assert view.result == {"two": "x!"}
     assert await server.programs.view(key._replace(app="b")) is None
 

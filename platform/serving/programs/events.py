@@ -1,4 +1,4 @@
-"""What those who follow a program are told: its nodes, the instances of mapped ones, and its end."""
+"""Events for the followers of a program: its nodes, the instances of mapped ones, and its end."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from fairserve.interactions.program_run import ProgramRun
 from fairserve.platform.serving.programs.schemas import (
     ProgramNodeOut,
     ProgramOut,
-    TaskNews,
+    TaskEvent,
     node_out,
 )
 
-ProgramNews = ProgramNodeOut | TaskNews | ProgramOut
+ProgramEvent = ProgramNodeOut | TaskEvent | ProgramOut
 
 
-def news_of(run: ProgramRun, changes: Mapping[str, Any]) -> Iterator[ProgramNews]:
-    """The news in some changes of a run: instances first, then nodes.
+def events_of(run: ProgramRun, changes: Mapping[str, Any]) -> Iterator[ProgramEvent]:
+    """Yield the events of some changes of a run: instances first, then nodes.
 
-    A node with ``map`` is told when its own state changes, since each time it brings all its outputs.
+    A node with ``map`` is sent only when its own state changes, because it brings all its outputs.
     """
     nodes = dict.fromkeys(changes["nodes"])
     for record in changes["tasks"].values():
         if record["index"] is None:
             nodes[record["node"]] = None
         else:
-            yield TaskNews.model_validate(
+            yield TaskEvent.model_validate(
                 {name: record[name] for name in ("node", "index", "state", "reason", "output")}
             )
     for node_id in nodes:

@@ -1,17 +1,16 @@
-"""Refusals and worker errors, as the answers that clients of the OpenAI API understand.
+"""Rejections, and the errors that clients of the OpenAI API get for control's refusals.
 
-A refusal tells which kind of limit it was (the contract's, or the throttle's, which binds under overload
-only), whose, how full, and what waiting helps: ``certain`` where only this user uses the limit,
-``best_effort`` where others may take what becomes free, ``no`` where the money is spent.
+The error names the kind of limit (the contract's, or the throttle's, which binds under overload only),
+its scope, limit and count, and how far waiting helps: ``certain`` where only this user uses the limit,
+``best_effort`` where others may use what becomes free, ``no`` where the money is spent.
 """
 
 from __future__ import annotations
 
 import math
-import re
+from dataclasses import dataclass
 from typing import Any
 
-from fairserve.engine.wire.base import WorkerRejectedError
 from fairserve.platform.base.errors import (
     FairServeError,
     InsufficientQuotaError,
@@ -23,7 +22,6 @@ from fairserve.platform.control.messages import RefuseCall
 from fairserve.throttling.base import Decision
 
 RETRY_HEADER = "x-fairserve-retry"
-_NAME = re.compile(r"[A-Za-z_][\w.\[\]-]{0,99}")
 
 _SPENT = {
     "contract_budget": "the budget of this {scope} is spent",
@@ -36,27 +34,34 @@ _TEXTS = {
     "contract_tpm": "{count} tokens of this {scope} within {window} s, with the longest answer to this"
     " call; allowed: {limit}",
     "contract_parallel": "call number {count} of this {scope} at a time; allowed: {limit}",
-    "contract_budget_held": "what is left of the budget of this {scope} is held by calls under way",
+    "contract_budget_held": "what is left of the budget of this {scope} is held by running calls",
     "contract_too_many_users": "too many users have a budget in this period",
 }
 
 
-class PassedOnError(FairServeError):
-    """A worker refused the request itself (an unsupported field, say): its answer, as it came."""
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """The end of a request without an answer: a value that each protocol writes in its own way."""
 
-    def __init__(self, rejected: WorkerRejectedError) -> None:
-        error = rejected.error
-        super().__init__(
-            str(error.get("message") or "the worker refused the call"),
-            param=_name(error.get("param")),
-            code=_name(error.get("code")) or InvalidRequestError.code,
-        )
-        self.status = rejected.status
-        self.type = _name(error.get("type")) or InvalidRequestError.type
+    error: FairServeError
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return self.error.status
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that belong to the rejection, by lower-case name."""
+        return {name.lower(): value for name, value in self.error.headers.items()}
+
+    def body(self) -> dict[str, Any]:
+        """Return the body in OpenAI's shape."""
+        return self.error.body()
 
 
 def refusal(refused: RefuseCall) -> FairServeError:
-    """Why, which limit, the window, and when to come back."""
+    """Return the error that names the limit, its window, and the time to wait."""
     decision = refused.decision
     match decision.reason:
         case "user_blocked":
@@ -87,8 +92,9 @@ def refusal(refused: RefuseCall) -> FairServeError:
 
 
 def _quota_spent(decision: Decision) -> InsufficientQuotaError:
-    """Not to be tried again, as the header of OpenAI's libraries says; ``Retry-After`` is the end of
-    the budget's period all the same.
+    """Return the error of a spent budget, which client libraries do not retry.
+
+    ``Retry-After`` is the end of the budget's period.
     """
     retry_s = max(1, math.ceil(decision.retry_after_s or 1.0))
     text = _SPENT[decision.reason].format(scope=decision.scope)
@@ -133,8 +139,3 @@ def _details(decision: Decision, retry_s: int, retry: str) -> dict[str, Any]:
         "retry_after_s": retry_s,
         "retry": retry,
     }
-
-
-def _name(value: Any) -> str | None:
-    """A name in a worker's error: of a field, a code or a type; nothing else is passed on."""
-    return value if isinstance(value, str) and _NAME.fullmatch(value) else None

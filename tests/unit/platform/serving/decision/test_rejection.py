@@ -1,17 +1,17 @@
-"""What a refused client is told: the kind of limit, whose it is, and whether waiting helps."""
+"""The error of a refused call: the kind of limit, its scope, and how far waiting helps."""
 
 import pytest
 
 from fairserve.platform.control.messages import RefuseCall
-from fairserve.platform.serving.completions.headers import limit_headers
-from fairserve.platform.serving.completions.refusals import refusal
+from fairserve.platform.serving.decision.headers import limit_headers
+from fairserve.platform.serving.decision.rejection import refusal
 from fairserve.scheduling.admission import LimitsInUse
 from fairserve.throttling.base import Decision, LimitUse
 from fairserve.throttling.contracts import BudgetUse, ContractUse
 
 
-def answer(**told):
-    decision = Decision(admitted=False, **told)
+def answer(**fields):
+    decision = Decision(admitted=False, **fields)
     return refusal(RefuseCall("c", "run", 1, decision, mid_run=False))
 
 
@@ -41,7 +41,7 @@ def test_a_rate_of_the_users_own_is_certain_and_one_that_is_shared_is_not():
 
 
 def test_the_throttle_is_told_from_the_contract():
-    told = answer(
+    error = answer(
         reason="overloaded_app_limit",
         scope="app",
         limit=9,
@@ -49,19 +49,23 @@ def test_the_throttle_is_told_from_the_contract():
         window_s=60.0,
         retry_after_s=1,
     )
-    assert (told.status, told.code) == (429, "overloaded")
-    assert told.body()["error"]["fairserve"]["kind"] == "throttle"
-    assert "while the workers are overloaded" in told.message
+    assert (error.status, error.code) == (429, "overloaded")
+    assert error.body()["error"]["fairserve"]["kind"] == "throttle"
+    assert "while the workers are overloaded" in error.message
 
 
 @pytest.mark.parametrize("reason", ["contract_budget", "contract_soft_budget"])
 def test_a_spent_budget_is_not_to_be_tried_again(reason):
-    told = answer(reason=reason, scope="tenant", retry_after_s=7200.4)
-    assert (told.status, told.code, told.type) == (429, "insufficient_quota", "insufficient_quota")
-    assert told.headers["x-should-retry"] == "false"
-    assert told.headers["Retry-After"] == "7201"
-    assert told.headers["x-fairserve-retry"] == "no"
-    assert "budget of this tenant" in told.message
+    error = answer(reason=reason, scope="tenant", retry_after_s=7200.4)
+    assert (error.status, error.code, error.type) == (
+        429,
+        "insufficient_quota",
+        "insufficient_quota",
+    )
+    assert error.headers["x-should-retry"] == "false"
+    assert error.headers["Retry-After"] == "7201"
+    assert error.headers["x-fairserve-retry"] == "no"
+    assert "budget of this tenant" in error.message
 
 
 @pytest.mark.parametrize(
@@ -76,9 +80,9 @@ def test_a_spent_budget_is_not_to_be_tried_again(reason):
     ],
 )
 def test_other_reasons(reason, status, code, param):
-    told = answer(reason=reason, scope="user", limit=3, count=4)
-    assert (told.status, told.code, told.param) == (status, code, param)
-    assert ("Retry-After" in told.headers) == (status == 429)
+    error = answer(reason=reason, scope="user", limit=3, count=4)
+    assert (error.status, error.code, error.param) == (status, code, param)
+    assert ("Retry-After" in error.headers) == (status == 429)
 
 
 def test_headers_show_the_contracts_limit_before_the_throttles():

@@ -1,4 +1,4 @@
-"""The ``x-*`` headers of an answer: where the call was placed, and what is left of the limit."""
+"""The ``x-*`` headers of an answer: the placement of the call, and the rest of its limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def call_headers(
     queue_s: float | None,
     limits: LimitsInUse,
 ) -> dict[str, str]:
-    """What is known now: the worker since the grant, the queue time since the worker began.
+    """Return the headers that are known now: the worker after the grant, the queue time after its start.
 
     ``record_id`` is the ledger's id of the call.
     """
@@ -41,9 +41,9 @@ def call_headers(
 
 
 def limit_headers(limits: LimitsInUse) -> dict[str, str]:
-    """``x-ratelimit-*`` of the limit with least left, and whose and of which kind it is.
+    """Return ``x-ratelimit-*`` of the limit with least left, with its kind and scope.
 
-    A contract's limit on calls goes before the throttle's, which binds under overload only.
+    A quota on calls precedes the throttle's limit, which is active under overload only.
     """
     contract = limits.contract
     headers: dict[str, str] = {}
@@ -81,5 +81,5 @@ def _seconds(value: float) -> str:
 
 
 def _safe(value: str) -> str:
-    """A header value: ids from metadata may have letters that no header can carry."""
+    """Return a header value: ids from metadata may have letters that no header can carry."""
     return value.encode("latin-1", "replace").decode("latin-1")

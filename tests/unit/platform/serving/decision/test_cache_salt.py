@@ -1,10 +1,10 @@
-"""Who shares cached prefixes: by the setting, and by the salt that a client gives."""
+"""The domains that share cached prefixes: by the setting, and by the salt of a client."""
 
 import itertools
 
 import pytest
 
-from fairserve.platform.serving.completions.prepared import cache_salt
+from fairserve.platform.serving.decision.check import cache_salt
 
 CALLERS = [
     (tenant, app, user, own)

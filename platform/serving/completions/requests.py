@@ -1,0 +1,209 @@
+"""A completion request as its client sent it, and its translations for decision and worker.
+
+Parses and validates OpenAI's bodies. The decision service gets what it needs of them as a
+:class:`~fairserve.platform.serving.decision.request.CallRequest`; the granted worker gets the body.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+
+from fairserve.engine.wire.base import CompletionPath, WorkerRejectedError, WorkerRequest
+from fairserve.engine.wire.request_fields import RequestFieldError, demands
+from fairserve.interactions.identity import CallIdentity
+from fairserve.platform.base.errors import (
+    BodyTooLargeError,
+    FairServeError,
+    InvalidRequestError,
+)
+from fairserve.platform.control.messages import Grant
+from fairserve.platform.fleet.models import Models
+from fairserve.platform.fleet.prompt import Prompt
+from fairserve.platform.serving.completions.schemas import (
+    ChatBody,
+    CompletionBody,
+    TextBody,
+    invalid,
+)
+from fairserve.platform.serving.decision.check import CheckedCall
+from fairserve.platform.serving.decision.request import AnyReader, CallRequest, DeclaredWork
+from fairserve.platform.serving.off_loop import off_loop
+from fairserve.platform.tenancy.auth import Principal
+
+CHAT: CompletionPath = "/v1/chat/completions"
+TEXT: CompletionPath = "/v1/completions"
+
+_NAME = re.compile(r"[A-Za-z_][\w.\[\]-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRequest:
+    """A completion request whose fields are valid."""
+
+    path: CompletionPath
+    plain: dict[str, Any]
+    """The fields as they were sent."""
+    body: CompletionBody
+
+    def call_request(
+        self,
+        principal: Principal,
+        *,
+        headers: Mapping[str, str] | None = None,
+        raw: bytes = b"",
+        identity: CallIdentity | None = None,
+        declared: DeclaredWork | None = None,
+    ) -> CallRequest:
+        """Return the request for the decision service.
+
+        With an ``identity`` nothing is inferred from the messages.
+        """
+        body = self.body
+        chat = isinstance(body, ChatBody)
+        return CallRequest(
+            principal=principal,
+            endpoint=self.path,
+            model=body.model,
+            prompt_field="messages" if chat else "prompt",
+            count_tokens=self._count_tokens,
+            user=body.user,
+            samples=body.n or 1,
+            max_output_tokens=body.asked_tokens,
+            max_output_field=body.asked_field,
+            cache_salt=body.cache_salt,
+            demands=body.demands,
+            headers=headers or {},
+            metadata=body.metadata,
+            identity=identity,
+            messages=self.plain["messages"] if chat and identity is None else None,
+            raw=raw,
+            declared=declared,
+        )
+
+    async def _count_tokens(self, reader: AnyReader, tenant: str, max_tokens: int | None) -> Prompt:
+        if isinstance(self.body, ChatBody):
+            messages = self.plain["messages"]
+            return await reader.chat(
+                messages, self.body.tools, tenant=tenant, max_tokens=max_tokens
+            )
+        assert isinstance(self.body, TextBody)
+        return await reader.text(self.body.only_prompt, tenant=tenant, max_tokens=max_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionCall:
+    """A checked call, what its worker gets, and how its client wants the answer."""
+
+    path: CompletionPath
+    checked: CheckedCall
+    body: Mapping[str, Any]
+    """The request, of which its worker gets what it honours."""
+    stream: bool
+    include_usage: bool = False
+    continuous_usage: bool = False
+
+    @property
+    def answer_id(self) -> str:
+        """The id of the answer, which may be named as a parent."""
+        prefix = "chatcmpl-" if self.path == CHAT else "cmpl-"
+        return prefix + self.checked.call_id
+
+    def worker_request(self, grant: Grant) -> WorkerRequest:
+        """Return the request for the granted worker."""
+        call = self.checked.call
+        return WorkerRequest(
+            path=self.path,
+            body=self.body,
+            call_id=self.checked.record_id,
+            client_id=grant.client_id,
+            tenant=call.tenant,
+            weight=grant.weight,
+            cache_salt=call.salt,
+            token_ids=call.token_ids,
+            max_output_tokens=call.max_output_tokens,
+            expected_output_tokens=grant.expected_output_tokens,
+        )
+
+
+class PassedOnError(FairServeError):
+    """A worker rejected the request itself, such as an unsupported field: its answer, as it came."""
+
+    def __init__(self, rejected: WorkerRejectedError) -> None:
+        error = rejected.error
+        super().__init__(
+            str(error.get("message") or "the worker refused the call"),
+            param=_name(error.get("param")),
+            code=_name(error.get("code")) or InvalidRequestError.code,
+        )
+        self.status = rejected.status
+        self.type = _name(error.get("type")) or InvalidRequestError.type
+
+
+async def read_request(path: CompletionPath, raw: bytes, models: Models) -> CompletionRequest:
+    """Parse a body and check its fields, a large one in a thread. Raises a FairServeError."""
+    return await off_loop(len(raw), _parse, path, raw, models)
+
+
+def read_fields(path: CompletionPath, plain: dict[str, Any]) -> CompletionRequest:
+    """Check the fields of a request. Raises InvalidRequestError naming the first that is wrong."""
+    kind = ChatBody if path == CHAT else TextBody
+    try:
+        body = kind.model_validate(plain)
+        body.demands.extend(demands(path, plain))
+    except ValidationError as error:
+        raise invalid(error) from error
+    except RequestFieldError as error:
+        raise InvalidRequestError(str(error), param=error.field, code=error.code) from error
+    return CompletionRequest(path, plain, body)
+
+
+def completion_call(request: CompletionRequest, checked: CheckedCall) -> CompletionCall:
+    """Return the call with the body for its worker: the request with the model's own name."""
+    body = request.body
+    fields = {**request.plain, "model": checked.model.worker_name}
+    if isinstance(body, TextBody):
+        fields["prompt"] = body.only_prompt
+    if body.asked_tokens is None:
+        fields["max_tokens"] = checked.call.max_output_tokens
+    return CompletionCall(
+        path=request.path,
+        checked=checked,
+        body=fields,
+        stream=bool(body.stream),
+        include_usage=body.include_usage,
+        continuous_usage=body.continuous_usage,
+    )
+
+
+def _parse(path: CompletionPath, raw: bytes, models: Models) -> CompletionRequest:
+    try:
+        plain = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequestError(
+            f"the body is not JSON: {error}", code="malformed_json"
+        ) from error
+    if not isinstance(plain, dict):
+        raise InvalidRequestError("the body must be a JSON object", code="malformed_json")
+    _check_size(len(raw), plain.get("model"), models)
+    return read_fields(path, plain)
+
+
+def _check_size(size_bytes: int, model: Any, models: Models) -> None:
+    """Raise BodyTooLargeError before the fields are checked, which takes longer than parsing."""
+    limit = models.max_body_bytes_of(model) if isinstance(model, str) else None
+    if limit is not None and size_bytes > limit:
+        raise BodyTooLargeError(
+            f"the body has {size_bytes} bytes; allowed for {model!r}: {limit}, which is more than its"
+            " context holds"
+        )
+
+
+def _name(value: Any) -> str | None:
+    """Return a name of a field, a code or a type in a worker's error; nothing else is passed on."""
+    return value if isinstance(value, str) and _NAME.fullmatch(value) else None

@@ -1,0 +1,272 @@
+"""Check a request and turn it into a call: its model found, its prompt counted, its run identified.
+
+Nothing here has a side effect: a request that is wrong leaves no trace but its answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from fairserve.engine.wire.request_fields import SERVER_KINDS
+from fairserve.interactions.call import Call, client_id
+from fairserve.interactions.conversation import Conversation
+from fairserve.interactions.identity import (
+    CallIdentity,
+    IdentityError,
+    core_call_id,
+    core_run_id,
+    identify,
+)
+from fairserve.platform.base.errors import ContextLengthError, InvalidRequestError
+from fairserve.platform.control.messages import Submit
+from fairserve.platform.db.base import new_id
+from fairserve.platform.fleet.models import Models, ServedModel
+from fairserve.platform.fleet.prompt import Prompt, PromptTooLongError
+from fairserve.platform.serving.decision.request import CallRequest
+from fairserve.platform.serving.off_loop import off_loop
+from fairserve.platform.serving.settings import CacheIsolation
+from fairserve.platform.tenancy.auth import Principal
+
+RETRY_HEADER = "x-stainless-retry-count"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOptions:
+    """The server's settings for every request."""
+
+    default_max_tokens: int = 256
+    cache_isolation: CacheIsolation = "tenant"
+    infer_parents: bool = True
+    run_from_traceparent: bool = False
+
+
+@dataclass(slots=True)
+class CheckedCall:
+    """A call that can be submitted to control, and its ids."""
+
+    call: Call
+    record_id: str
+    """Id of the call in the ledger."""
+    run_id: str
+    """Id of the run, as the client knows it."""
+    call_id: str
+    """Id of the call, as the client knows it; the ledger's where the client chose none."""
+    model: ServedModel
+    answer_name: str
+    """Name of the model in the answer."""
+    fingerprint: str = ""
+    """Equal for equal requests; set only where the client library counts its retries."""
+    repeated: bool = False
+    """The client library marked the request as a retry."""
+    conversation: Conversation | None = None
+    """Chat history of a call whose parents may be inferred."""
+
+    def submit(self) -> Submit:
+        """Return the message for control."""
+        return Submit(
+            call=self.call,
+            record_id=self.record_id,
+            fingerprint=self.fingerprint,
+            user_agent_retry=self.repeated,
+        )
+
+
+UserOf = Callable[[str], Awaitable[str | None]]
+"""Return the user of a live run by the core's id; None for a run that is not live."""
+
+
+async def check(
+    request: CallRequest, models: Models, options: CheckOptions, user_of: UserOf
+) -> CheckedCall:
+    """Return the call of a request. Raises a FairServeError that names the field that is wrong.
+
+    A call that names no user belongs to the user of its run, else to the app itself.
+    """
+    identity = request.identity or _identity(request, options)
+    user = request.user
+    if user is None and identity.run_id is not None:
+        user = await user_of(core_run_id(request.principal.app_id or "", identity.run_id))
+    checked = await _checked(request, identity, user, models, options)
+    size_bytes = len(request.raw)
+    retry = request.headers.get(RETRY_HEADER)
+    if retry is not None:
+        checked.fingerprint = await off_loop(
+            size_bytes, fingerprint_of, request.principal, request.endpoint, request.raw
+        )
+        checked.repeated = retry.strip() not in ("", "0")
+    if options.infer_parents and identity.run_id is not None and request.messages is not None:
+        # Also for a call that names its parents: others may continue it.
+        conversation = await off_loop(size_bytes, Conversation, request.messages)
+        checked.call.history = conversation.history
+        checked.call.tool_results = conversation.tool_results
+        checked.conversation = conversation
+    return checked
+
+
+def cache_salt(isolation: CacheIsolation, tenant: str, app: str, user: str, own: str | None) -> str:
+    """Return the salt of a call's cached prefixes; ``own`` is the client's, within its domain.
+
+    Prompts with different salts share no cached prefix, so that nobody learns from response times what
+    another domain has cached.
+    """
+    domains: dict[CacheIsolation, tuple[str, ...]] = {
+        "none": (),
+        "tenant": (tenant,),
+        "app": (tenant, app),
+        "user": (tenant, user),
+    }
+    domain = domains[isolation]
+    return client_id(domain if own is None else (*domain, f"={own}"))
+
+
+def fingerprint_of(principal: Principal, endpoint: str, raw: bytes) -> str:
+    """Return a hash that is equal for equal requests of one app, and different between apps."""
+    digest = hashlib.sha256(f"{principal.app_id}\n{endpoint}\n".encode())
+    digest.update(raw)
+    return digest.hexdigest()
+
+
+def _identity(request: CallRequest, options: CheckOptions) -> CallIdentity:
+    try:
+        identity = identify(
+            request.headers, request.metadata, traceparent=options.run_from_traceparent
+        )
+    except IdentityError as error:
+        raise InvalidRequestError(str(error), param=error.source) from error
+    if identity.parents is None:
+        return identity
+    return replace(identity, parents=tuple(_parent(parent) for parent in identity.parents))
+
+
+def _parent(name: str) -> str:
+    """Return the id of a parent, which may be named by the id of its answer."""
+    return name.removeprefix("chatcmpl-").removeprefix("cmpl-")
+
+
+async def _checked(
+    request: CallRequest,
+    identity: CallIdentity,
+    user: str | None,
+    models: Models,
+    options: CheckOptions,
+) -> CheckedCall:
+    principal = request.principal
+    record_id = new_id("call")
+    # A run keeps its version of a split model; a call without a run is a run of its own.
+    key = identity.run_id or identity.call_id or record_id
+    resolved = models.resolve(request.model, core_run_id(principal.app_id or "", key))
+    model = resolved.model
+    kinds = _able_kinds(request, model)
+    prompt = await _count(request, model)
+    limit = _output_limit(request, prompt, model, options.default_max_tokens)
+    run_id = identity.run_id or new_id("run")
+    call_id = identity.call_id or record_id
+    call = _call(request, identity, user, prompt, limit, run_id, call_id, options.cache_isolation)
+    call.pool, call.kinds = model.worker_name, kinds
+    return CheckedCall(call, record_id, run_id, call_id, model, resolved.answer_name)
+
+
+def _able_kinds(request: CallRequest, model: ServedModel) -> frozenset[str]:
+    """Return the kinds of worker that can serve the request; empty: every kind.
+
+    Raises InvalidRequestError naming a field that no worker of the model can honour. A model without
+    workers may get workers of any kind.
+    """
+    able: frozenset[str] = SERVER_KINDS
+    for demand in request.demands:
+        able &= demand.kinds
+        if not able & (model.kinds or SERVER_KINDS):
+            raise InvalidRequestError(
+                f"{demand.field}: the workers of {model.names[0]!r} cannot honour it together with"
+                " the other fields of this call; leave it out, or choose another model",
+                param=demand.field,
+                code="unsupported_parameter",
+            )
+    return frozenset() if able == SERVER_KINDS else able
+
+
+async def _count(request: CallRequest, model: ServedModel) -> Prompt:
+    """Count the prompt. Raises ContextLengthError early where it cannot fit the context."""
+    most = model.context_tokens - 1 if model.reader.exact else None
+    try:
+        return await request.count_tokens(model.reader, request.principal.tenant_id or "", most)
+    except PromptTooLongError as error:
+        raise _too_long(request, str(error), model.context_tokens) from error
+
+
+def _too_long(request: CallRequest, tokens: str, context_tokens: int) -> ContextLengthError:
+    return ContextLengthError(
+        f"{request.prompt_field}: the prompt has {tokens}; the context is {context_tokens}, and the"
+        " answer needs at least one",
+        param=request.prompt_field,
+    )
+
+
+def _output_limit(
+    request: CallRequest, prompt: Prompt, model: ServedModel, default_tokens: int
+) -> int:
+    """Return the output limit of one sample. Raises ContextLengthError naming what is too long.
+
+    Where the count is an estimate, the worker decides what fits.
+    """
+    count, context_tokens = len(prompt.token_ids), model.context_tokens
+    left = context_tokens - count
+    if not prompt.exact:
+        default_tokens, left = min(default_tokens, max(1, left)), max(1, context_tokens - 1)
+    if left < 1:
+        raise _too_long(request, f"{count} tokens", context_tokens)
+    requested = request.max_output_tokens
+    if requested is None:
+        return min(default_tokens, left)
+    if requested > left:
+        raise ContextLengthError(
+            f"{request.max_output_field} is {requested}; allowed: {left} (the context is"
+            f" {context_tokens} tokens and the prompt has {count})",
+            param=request.max_output_field,
+        )
+    return requested
+
+
+def _call(
+    request: CallRequest,
+    identity: CallIdentity,
+    user: str | None,
+    prompt: Prompt,
+    limit: int,
+    run_id: str,
+    call_id: str,
+    isolation: CacheIsolation,
+) -> Call:
+    """Return the core's call, whose ids have the app in front."""
+    tenant, app = request.principal.tenant_id, request.principal.app_id
+    assert tenant is not None, "only app keys make calls"
+    assert app is not None, "only app keys make calls"
+    core_run = core_run_id(app, run_id)
+    parents = identity.parents
+    if parents is not None:
+        parents = tuple(core_call_id(core_run, parent) for parent in parents)
+    call = Call(
+        call_id=core_call_id(core_run, call_id),
+        tenant=tenant,
+        app=app,
+        user=user or app,
+        interaction_id=core_run,
+        model=request.model,
+        input_tokens=prompt.input_tokens,
+        system_tokens=prompt.system_tokens,
+        max_output_tokens=limit,
+        samples=request.samples,
+        agent=identity.agent,
+        parents=parents,
+        single=identity.run_id is None,
+        final=identity.final,
+        token_ids=prompt.token_ids,
+        salt=cache_salt(isolation, tenant, app, user or app, request.cache_salt),
+    )
+    if request.declared is not None:
+        call.declared = True
+        call.declared_output_tokens = request.declared.expected_output_tokens
+        call.remaining_tokens = request.declared.remaining_tokens
+    return call

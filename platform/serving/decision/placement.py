@@ -1,0 +1,213 @@
+"""A call that control granted to a worker, and the handle to report what becomes of it.
+
+A data plane carries the tokens and reports; the placement knows what a report means. A worker that
+fails before the first output costs only time: the call is queued again and another worker gets it,
+``MAX_ATTEMPTS`` in all. A call that failed ``MAX_FAILURES`` times while a worker had it is not retried,
+because it may be what makes workers fail; where a worker gave a reason, the client gets it as 502.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fairserve.engine.wire.base import FailureCause
+from fairserve.engine.wire.upstream_message import public_message
+from fairserve.interactions.call import NO_USAGE, TokenUsage
+from fairserve.platform.base.errors import (
+    FairServeError,
+    UnavailableError,
+    UpstreamError,
+    WorkerFailedError,
+)
+from fairserve.platform.control.messages import Cancel, Grant, Progress, Release
+from fairserve.platform.control.port import ControlPort
+from fairserve.platform.serving.decision.check import CheckedCall
+from fairserve.platform.serving.decision.rejection import Rejection
+from fairserve.scheduling.events import CallOutcome
+
+logger = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 3
+MAX_FAILURES = 2
+"""Attempts of a call that may have failed because of the call itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """Use of a worker by one attempt."""
+
+    usage: TokenUsage = NO_USAGE
+    ttft_s: float | None = None
+    """Seconds from submission to the first output; None: there was no output."""
+    delivered: bool = False
+    """The client was sent something of the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFailure:
+    """The failure of one attempt at a worker."""
+
+    message: str
+    """The reason for operators; it may name addresses."""
+    cause: FailureCause
+    client_message: str = ""
+    """The worker's message, fit for the client."""
+    worker_lost: bool = False
+    """The worker left while it had the call."""
+
+
+class StopSignal:
+    """Control's order to stop a call, which may arrive from the submission on."""
+
+    def __init__(self, notify: Callable[[], None]) -> None:
+        self.cancel: Cancel | None = None
+        self._notify = notify
+
+    def __call__(self, cancel: Cancel) -> None:
+        """Record the order and notify the data plane, which closes the connection to the worker."""
+        self.cancel = cancel
+        self._notify()
+
+
+class Placement:
+    """A worker for a call. Ends by exactly one :meth:`end`, or a :meth:`failed` that rejects."""
+
+    def __init__(
+        self, checked: CheckedCall, grant: Grant, stop: StopSignal, control: ControlPort
+    ) -> None:
+        self.checked = checked
+        self.grant = grant
+        """Worker, weight, client and lease of the present attempt."""
+        self._stop = stop
+        self._control = control
+        self._attempts = 1
+        self._failures = 0
+        """Attempts that failed while a worker had the call."""
+        self._upstream_error = ""
+        """Message of the last worker that answered the call with an error."""
+
+    @property
+    def stopped(self) -> str | None:
+        """The reason why control stopped the call; None: it has not."""
+        return None if self._stop.cancel is None else self._stop.cancel.reason
+
+    def progress(self, usage: TokenUsage, *, started: bool, cached_tokens_reported: bool) -> bool:
+        """Report the usage so far, which renews the lease. Return False if the lease has ended."""
+        return self._control.progress(
+            Progress(self.grant.call_id, started, usage, cached_tokens_reported)
+        )
+
+    def lease_ended(self) -> None:
+        """Stop the call because its lease has ended, unless control has stopped it already."""
+        if self._stop.cancel is None:
+            self._stop.cancel = Cancel(self.grant.call_id, "failed", "its lease has ended")
+
+    async def failed(self, failure: AttemptFailure, used: Used) -> Rejection | None:
+        """Report that the worker failed. None: :attr:`grant` names the next worker.
+
+        A rejection is the end of the call, which is released. Waits for the next worker's turn.
+        """
+        if (stop := self._stop.cancel) is not None:
+            await self.end(stop.outcome, used, error=stop.reason)
+            return self._stop_rejection()
+        worker_id = self.grant.worker_id
+        logger.info("an attempt at worker %s failed: %s", worker_id, failure.message)
+        text = f"{worker_id}: {public_message(failure.message)}"
+        if used.ttft_s is not None:
+            await self.end("failed", used, error=text)
+            return Rejection(WorkerFailedError("the worker failed while it was answering"))
+        self._count(failure)
+        if self._attempts == MAX_ATTEMPTS or self._failures >= MAX_FAILURES:
+            await self.end("failed", used, error=text)
+            return Rejection(self._no_answer(failure))
+        return await self._retry(text)
+
+    async def end(
+        self,
+        outcome: CallOutcome,
+        used: Used,
+        *,
+        error: str = "",
+        messages: Sequence[Mapping[str, Any]] = (),
+        requested_tools: bool = False,
+    ) -> None:
+        """Report the end of the call. Everything is done before this first suspends.
+
+        ``messages`` are those of a complete answer that another call may continue; ``requested_tools``:
+        it asks for tools.
+        """
+        conversation = self.checked.conversation
+        continued: dict[str, Any] = {}
+        if outcome == "completed" and conversation is not None:
+            continued = {
+                "continuation_keys": conversation.answered(messages),
+                "requested_tools": requested_tools,
+            }
+        release = Release(
+            self.grant.call_id,
+            outcome,
+            used.usage,
+            ttft_s=used.ttft_s,
+            error=error,
+            delivered=used.delivered,
+            **continued,
+        )
+        await self._control.release(release)
+
+    async def recorded(self) -> None:
+        """Wait until the end of the call is in the ledger even if this process is killed now."""
+        await self._control.recorded()
+
+    async def _retry(self, error: str) -> Rejection | None:
+        release = Release(
+            self.grant.call_id,
+            "failed",
+            NO_USAGE,
+            error=error,
+            retry_on_another_worker=True,
+        )
+        try:
+            grant = await self._control.release(release)
+        except FairServeError as refused:
+            return Rejection(refused)
+        if grant is None:
+            return self._stop_rejection()
+        self.grant = grant
+        self._attempts += 1
+        return None
+
+    def _count(self, failure: AttemptFailure) -> None:
+        """Count a failed attempt, unless it ended because its worker was lost or busy."""
+        if failure.cause == "busy" or failure.worker_lost:
+            return
+        self._failures += failure.cause != "worker"
+        if failure.cause == "failed":
+            self._upstream_error = failure.client_message or "the worker gave no reason"
+
+    def _no_answer(self, failure: AttemptFailure) -> FairServeError:
+        """Return the error of a call that is not retried any more."""
+        if self._upstream_error and self._failures >= MAX_FAILURES:
+            return UpstreamError(
+                f"the call failed at {MAX_FAILURES} attempts and is not retried;"
+                f" the worker answered: {self._upstream_error}",
+                headers={"x-should-retry": "false"},
+            )
+        text = "no worker could begin with the call"
+        return UnavailableError(
+            f"{text}; the last one answered: {failure.client_message}"
+            if failure.client_message
+            else text,
+            headers={"Retry-After": "5"},
+        )
+
+    def _stop_rejection(self) -> Rejection:
+        return Rejection(
+            UnavailableError(
+                self.stopped if self.stopped is not None else "the call was stopped",
+                code="call_stopped",
+                headers={"Retry-After": "5"},
+            )
+        )

@@ -1,0 +1,66 @@
+"""A request for a worker in the terms that all protocols share: the input of the decision service.
+
+A protocol parses its own bodies and fills in a :class:`CallRequest`. The service reads nothing else, so
+that it knows no body, no stream and no web framework.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairserve.engine.wire.request_fields import FieldDemand
+from fairserve.interactions.identity import CallIdentity
+from fairserve.platform.fleet.prompt import Prompt, PromptReader
+from fairserve.platform.fleet.worker_prompt import WorkerPromptReader
+from fairserve.platform.tenancy.auth import Principal
+
+AnyReader = PromptReader | WorkerPromptReader
+
+CountTokens = Callable[[AnyReader, str, int | None], Awaitable[Prompt]]
+"""Counts the prompt with a model's reader, for a tenant, up to a maximum of tokens.
+
+Raises PromptTooLongError above the maximum.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredWork:
+    """Work of a call that its program has declared."""
+
+    expected_output_tokens: int = 0
+    remaining_tokens: float = 0.0
+    """Tokens of the program's remaining critical path, the call's own included."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallRequest:
+    """One request, parsed and authenticated."""
+
+    principal: Principal
+    endpoint: str
+    """Path of the protocol's endpoint; equal bodies for different endpoints are different requests."""
+    model: str
+    prompt_field: str
+    """Name of the field that holds the prompt, for error messages."""
+    count_tokens: CountTokens
+    user: str | None = None
+    samples: int = 1
+    max_output_tokens: int | None = None
+    """Output limit in tokens that the request names."""
+    max_output_field: str = "max_tokens"
+    """Name of the field that holds the output limit, for error messages."""
+    cache_salt: str | None = None
+    demands: Sequence[FieldDemand] = ()
+    """Fields that not every kind of worker honours."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Request headers by lower-case name."""
+    metadata: Mapping[str, Any] | None = None
+    identity: CallIdentity | None = None
+    """Run, call and parents, where they are known; else they are read from headers and metadata."""
+    messages: Sequence[Mapping[str, Any]] | None = None
+    """Chat messages, from which parents may be inferred; None: the call has none."""
+    raw: bytes = b""
+    """The request as it was sent: repeated requests are recognised by it."""
+    declared: DeclaredWork | None = None

@@ -1,0 +1,53 @@
+"""Read the audit log."""
+
+from __future__ import annotations
+
+from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy.orm import Session
+
+from fairserve.platform.db.operations import AuditEntry
+from fairserve.platform.db.schemas import Page
+from fairserve.platform.tenancy.audit.schemas import AuditOut, AuditQuery
+
+
+def changes_page(session: Session, query: AuditQuery) -> Page[AuditOut]:
+    """Return a page of the changes, newest first."""
+    conditions = _conditions(query)
+    rows = session.scalars(
+        select(AuditEntry)
+        .where(*conditions)
+        .order_by(AuditEntry.at.desc(), AuditEntry.id.desc())
+        .limit(query.limit)
+        .offset(query.offset)
+    )
+    items = [
+        AuditOut(
+            id=row.id,
+            at=row.at,
+            actor=row.actor,
+            actor_key_id=row.actor_key_id,
+            tenant=row.tenant_id,
+            action=row.action,
+            target=row.target,
+            before=row.before,
+            after=row.after,
+        )
+        for row in rows
+    ]
+    total = session.scalar(select(func.count(AuditEntry.id)).where(*conditions)) or 0
+    return Page(items=items, total=total, limit=query.limit, offset=query.offset)
+
+
+def _conditions(query: AuditQuery) -> list[ColumnElement[bool]]:
+    found: list[ColumnElement[bool]] = []
+    if query.tenant is not None:
+        found.append(AuditEntry.tenant_id == query.tenant)
+    if query.action is not None:
+        found.append(AuditEntry.action == query.action)
+    if query.target is not None:
+        found.append(AuditEntry.target == query.target)
+    if query.actor is not None:
+        found.append(or_(AuditEntry.actor == query.actor, AuditEntry.actor_key_id == query.actor))
+    if query.since is not None:
+        found.append(AuditEntry.at >= query.since)
+    return found

@@ -1,0 +1,19 @@
+"""FastAPI dependencies of everything that shows profiles."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from fairserve.interactions.profile_learning import LearningOptions
+from fairserve.platform.tenancy.settings import TenancySettings
+
+
+def _options(request: Request) -> LearningOptions | None:
+    settings: TenancySettings = request.app.state.settings.tenancy
+    return settings.learning_options
+
+
+Options = Annotated[LearningOptions | None, Depends(_options)]
+"""The settings of learned profiles; None: profiles are not learned."""
