@@ -75,7 +75,7 @@ def assign_tenants(trace: Trace, *, tenants: int, skew: float = 0.0, seed: int =
     """Give each user, with all interactions, one of ``tenant-1`` ... ``tenant-N``.
 
     Tenant i is drawn in proportion to ``1 / i ** skew`` for each user in order of first arrival. Users
-    of one name but two tenants are two users, each of whom is drawn a tenant. Raises `TraceError` for
+    of one name but two tenants are two users, each with a drawn tenant. Raises `TraceError` for
     less than 1 tenant or a negative skew.
     """
     _require(tenants >= 1, "tenants", tenants, "1 or more")

@@ -1,4 +1,4 @@
-"""The application mix of the FairServe paper: many users of diverse apps, a few of whom flood.
+"""The application mix of the FairServe paper: many users of diverse apps, and a few floods.
 
 The paper's trace is private. From its Table 2 we take the sizes of interactions (``agent_apps.py``),
 from Table 4 three apps: 14, 7 and 12 with their mean prompt and decode lengths and their requests as

@@ -67,15 +67,15 @@ class Chat:
         outputs = TokenLengths(self.output_tokens, self.cv)
         conversation = 0
         while True:
-            said = system
+            history = system
             calls = []
             for turn in range(min(int(rng.geometric(1 / self.turns)), self.most_turns)):
                 content = ("message", client, conversation, turn)
-                prompt = blocks.extend(said, content, messages.draw(rng))
+                prompt = blocks.extend(history, content, messages.draw(rng))
                 output = outputs.draw(rng)
                 deps = (turn - 1,) if turn else ()
                 gap_s = float(rng.exponential(self.think_s)) if turn else 0.0
                 calls.append(call_on(turn, "turn", deps, prompt, self.system_tokens, output, gap_s))
-                said = blocks.extend(prompt, "answer", output)
+                history = blocks.extend(prompt, "answer", output)
             yield tuple(calls)
             conversation += 1

@@ -112,8 +112,8 @@ class TreeOfThoughts:
                             call_on(number, agent, deps, prompt, self.system_tokens, output)
                         )
                         if depth < self.height:
-                            said = blocks.extend(prompt, ("output", number), output)
-                            asked = blocks.extend(said, "instruction", self.instruction_tokens)
+                            answered = blocks.extend(prompt, ("output", number), output)
+                            asked = blocks.extend(answered, "instruction", self.instruction_tokens)
                             below.append(((number,), asked))
                 level = below
             yield tuple(calls)
