@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from fairserve.scheduling.base import CacheListener, LocalCall
-from fairserve.scheduling.block_keys import BlockKeys
-from fairserve.scheduling.prefix_node import Node
-from fairserve.scheduling.prefix_tree import PrefixTree
+from fairserve.scheduling.locality.block_keys import BlockKeys
+from fairserve.scheduling.locality.prefix_node import Node
+from fairserve.scheduling.locality.prefix_tree import PrefixTree
 
 _HERE = "here"
 """The tree's one worker."""

@@ -81,7 +81,7 @@ class Call:
     parents: tuple[str, ...] | None = None
     history: tuple[int, ...] = ()
     """Keys of the conversations that it may continue, the longest first
-    (:mod:`fairserve.interactions.conversation`)."""
+    (:mod:`fairserve.interactions.tracking.conversation`)."""
     tool_results: tuple[int, ...] = ()
     """Keys of the tool calls whose results it brings."""
     single: bool = False

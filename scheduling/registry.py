@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from fairserve.scheduling.base import Feeder, LocalScheduler, Router
-from fairserve.scheduling.directory import Directory
-from fairserve.scheduling.feeder.central_dlpm import CentralDlpm, CentralDlpmOptions
-from fairserve.scheduling.feeder.fcfs import FcfsFeeder, FcfsOptions
-from fairserve.scheduling.feeder.wsc import WscFeeder
-from fairserve.scheduling.feeder.wsc_options import PAPER as WSC_PAPER
-from fairserve.scheduling.feeder.wsc_options import VTC, WscOptions
+from fairserve.scheduling.dispatch.directory import Directory
+from fairserve.scheduling.feeders.central_dlpm import CentralDlpm, CentralDlpmOptions
+from fairserve.scheduling.feeders.fcfs import FcfsFeeder, FcfsOptions
+from fairserve.scheduling.feeders.wsc import WscFeeder
+from fairserve.scheduling.feeders.wsc_options import PAPER as WSC_PAPER
+from fairserve.scheduling.feeders.wsc_options import VTC, WscOptions
 from fairserve.scheduling.local.dlpm import Dlpm
 from fairserve.scheduling.local.dlpm_options import DlpmOptions
 from fairserve.scheduling.local.drr import Drr, DrrOptions
@@ -22,7 +22,7 @@ from fairserve.scheduling.local.lpm import Lpm, LpmOptions
 from fairserve.scheduling.local.preble_groups import PrebleGroups, PrebleGroupsOptions
 from fairserve.scheduling.local.vtc import Vtc
 from fairserve.scheduling.local.vtc_options import VtcOptions
-from fairserve.scheduling.locality import Locality
+from fairserve.scheduling.locality.locality import Locality
 from fairserve.scheduling.routers.cache_aware import CacheAware, CacheAwareOptions
 from fairserve.scheduling.routers.d2lpm import D2lpm
 from fairserve.scheduling.routers.d2lpm_options import D2lpmOptions

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fairserve.interactions.call import DEFAULT_LEVELS, LEVELS
-from fairserve.interactions.immunity import ImmunityRule
-from fairserve.throttling.overload import Watermarks
+from fairserve.interactions.tracking.immunity import ImmunityRule
+from fairserve.throttling.overload.watermarks import Watermarks
 
 _PARTS = ("throttle", "feeder", "router", "local")
 
@@ -52,14 +52,14 @@ class SystemConfig:
     immunity_factor: float = 2.0
     """Multiple of its app's longest usual run at which an interaction loses its immunity."""
     immunity_rule: Literal["p99", "profile"] = "p99"
-    """Definition of the longest usual run (:mod:`fairserve.interactions.immunity`)."""
+    """Definition of the longest usual run (:mod:`fairserve.interactions.tracking.immunity`)."""
     worker_silence_s: float = 15.0
     """Seconds without a report after which a worker that reported before is lost."""
     levels: str = DEFAULT_LEVELS
     """Levels of the clients of the schedulers, one of ``LEVELS``."""
     newcomers: Literal["own", "shared"] = "own"
     """Client of a user that its app has not shown before: its own, or one that the newcomers of the app
-    share until they have a history (:mod:`fairserve.scheduling.newcomers`)."""
+    share until they have a history (:mod:`fairserve.scheduling.fairness.newcomers`)."""
     newcomer_slices: float = 20.0
     """Typical calls that a history costs."""
     newcomer_growth_s: float = 86_400.0

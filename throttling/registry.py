@@ -7,9 +7,9 @@ from types import MappingProxyType
 from typing import Any
 
 from fairserve.throttling.base import ThrottlingPolicy
-from fairserve.throttling.none import NoThrottle
-from fairserve.throttling.oit import OitOptions, OitThrottle
-from fairserve.throttling.rpm import RpmOptions, RpmThrottle
+from fairserve.throttling.overload.none import NoThrottle
+from fairserve.throttling.overload.oit import OitOptions, OitThrottle
+from fairserve.throttling.overload.rpm import RpmOptions, RpmThrottle
 
 ThrottleFactory = Callable[..., ThrottlingPolicy]
 

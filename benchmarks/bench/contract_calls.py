@@ -13,12 +13,12 @@ from collections import deque
 from fairserve.benchmarks.bench.figure import Reading
 from fairserve.benchmarks.bench.measure import cpu_ns
 from fairserve.interactions.call import Call, TokenUsage
-from fairserve.scheduling.admission import Admission, AdmissionOptions
-from fairserve.scheduling.directory import Directory
-from fairserve.scheduling.events import CallArrived, ContractChanged
-from fairserve.throttling.none import NoThrottle
-from fairserve.throttling.price import TokenPrice
-from fairserve.throttling.quota import Quota
+from fairserve.scheduling.dispatch.admission import Admission, AdmissionOptions
+from fairserve.scheduling.dispatch.directory import Directory
+from fairserve.scheduling.dispatch.events import CallArrived, ContractChanged
+from fairserve.throttling.overload.none import NoThrottle
+from fairserve.throttling.quotas.price import TokenPrice
+from fairserve.throttling.quotas.quota import Quota
 
 NAME = "contracts_us_per_call"
 AT = 1_767_225_600.0

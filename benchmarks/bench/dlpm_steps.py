@@ -24,7 +24,7 @@ from fairserve.benchmarks.bench.figure import Reading
 from fairserve.benchmarks.bench.measure import cpu_ns, percentile, wall_ns
 from fairserve.interactions.call import client_id
 from fairserve.scheduling.base import LocalCall
-from fairserve.scheduling.prefix_node import Node
+from fairserve.scheduling.locality.prefix_node import Node
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS
 
 TURNOVER = 8

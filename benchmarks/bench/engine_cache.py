@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable
 from fairserve.engine.block_prefix_cache import BlockPrefixCache
 from fairserve.interactions.call import Call
 from fairserve.scheduling.base import CacheListener
-from fairserve.scheduling.block_keys import BlockHasher
+from fairserve.scheduling.locality.block_keys import BlockHasher
 
 _BLOCK_TOKENS = 16
 

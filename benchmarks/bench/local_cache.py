@@ -13,8 +13,8 @@ from statistics import fmean
 from fairserve.benchmarks.bench.calls import CallSource
 from fairserve.benchmarks.bench.figure import Reading
 from fairserve.benchmarks.bench.measure import cpu_ns, percentile
-from fairserve.scheduling.locality import Locality
-from fairserve.scheduling.prefix_node import Node
+from fairserve.scheduling.locality.locality import Locality
+from fairserve.scheduling.locality.prefix_node import Node
 
 FIGURE = "prefix_cache_us"
 WORKER = "worker"

@@ -15,8 +15,8 @@ from collections import Counter
 from fairserve.benchmarks.bench.figure import Reading
 from fairserve.benchmarks.bench.measure import cpu_ns, traced_memory
 from fairserve.interactions.call import Call
-from fairserve.interactions.profile import AppProfile, StageProfile
-from fairserve.interactions.tracker import Tracker, TrackerLimits
+from fairserve.interactions.profiles.profile import AppProfile, StageProfile
+from fairserve.interactions.tracking.tracker import Tracker, TrackerLimits
 
 TIME = "tracker_us_per_call"
 BYTES = "tracker_bytes_per_call"

@@ -13,8 +13,8 @@ from fairserve.benchmarks.bench.calls import CallSource
 from fairserve.benchmarks.bench.decisions import WORKER_TOKENS, Decisions
 from fairserve.benchmarks.bench.figure import Reading
 from fairserve.benchmarks.bench.measure import traced_memory
-from fairserve.scheduling.locality import Locality
-from fairserve.scheduling.prefix_tree import PrefixTree
+from fairserve.scheduling.locality.locality import Locality
+from fairserve.scheduling.locality.prefix_tree import PrefixTree
 
 FIGURE = "tree_bytes_per_token"
 

@@ -34,7 +34,7 @@ from fairserve.platform.reporting.usage.fairness import Measure
 from fairserve.platform.reporting.usage.reports import report
 from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.reporting.usage.schemas import UsageQuery
-from fairserve.scheduling.feeder.wsc_options import WscOptions
+from fairserve.scheduling.feeders.wsc_options import WscOptions
 
 TARGET_S = 2.0
 _TENANT = "tn_07"

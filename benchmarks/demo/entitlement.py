@@ -18,7 +18,7 @@ from statistics import fmean
 
 from fairserve.benchmarks.demo.recorder import Recorder
 from fairserve.benchmarks.demo.workload import LOADS, PlannedRun
-from fairserve.scheduling.cost import SliceWeights
+from fairserve.scheduling.fairness.cost import SliceWeights
 from fairserve.scheduling.metrics import satisfied, water_filling
 
 _CALLS = {load.app: load.calls_per_run for load in LOADS}

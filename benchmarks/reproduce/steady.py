@@ -12,7 +12,7 @@ from typing import Any
 
 from fairserve.engine.simulated.replay_result import ReplayResult
 from fairserve.engine.simulated.traces.model import Trace
-from fairserve.scheduling.cost import Cost, Extend, Linear
+from fairserve.scheduling.fairness.cost import Cost, Extend, Linear
 from fairserve.scheduling.metrics import CallSample, Service, jain_index
 
 

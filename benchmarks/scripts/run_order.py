@@ -32,10 +32,10 @@ from virtual_cluster import VirtualCluster, make_call, prompt
 
 from fairserve.engine.simulated.traces.reading import read_trace
 from fairserve.interactions.call import Call
-from fairserve.interactions.program import Program, parse_program
-from fairserve.interactions.program_run import ProgramRun
-from fairserve.interactions.program_task import Task
-from fairserve.scheduling import events as ev
+from fairserve.interactions.programs.program import Program, parse_program
+from fairserve.interactions.programs.program_run import ProgramRun
+from fairserve.interactions.programs.program_task import Task
+from fairserve.scheduling.dispatch import events as ev
 from fairserve.scheduling.registry import SYSTEMS
 
 PROGRAMS = 6

@@ -21,7 +21,7 @@ from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces import assignment
 from fairserve.engine.simulated.traces.model import Trace, TraceError
 from fairserve.engine.simulated.traces.reading import read_trace
-from fairserve.interactions.profile_learning import LearningOptions
+from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.platform.base.argument_parser import OneLineParser
 from fairserve.platform.tuning.parameters import with_checked
 from fairserve.scheduling.registry import SYSTEMS

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairserve.scheduling.cost import Cost
+from fairserve.scheduling.fairness.cost import Cost
 from fairserve.scheduling.metrics import CallSample, Service, Windows
 
 _STEPS = 4

@@ -9,7 +9,7 @@ from typing import Any
 from fairserve.engine.simulated.profiles import profiles_of
 from fairserve.engine.simulated.replay_profiles import ProfileChange
 from fairserve.engine.simulated.traces.model import Trace
-from fairserve.interactions.profile import AppProfile, StageProfile
+from fairserve.interactions.profiles.profile import AppProfile, StageProfile
 
 
 def wrong_profiles(trace: Trace, declared: Sequence[str]) -> dict[str, AppProfile]:

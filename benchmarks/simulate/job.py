@@ -20,7 +20,7 @@ from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.replay_result import ReplayResult
 from fairserve.engine.simulated.replay_watcher import ReplayWatcher
 from fairserve.engine.simulated.traces.model import Trace
-from fairserve.scheduling.cost import Cost, Linear
+from fairserve.scheduling.fairness.cost import Cost, Linear
 from fairserve.scheduling.metrics import Windows, summarise
 from fairserve.scheduling.system import SystemConfig
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 from fairserve.benchmarks.simulate.job import Job, Outcome, Say, run_job
 from fairserve.engine.simulated.replay_watcher import ReplayWatcher
 from fairserve.interactions.call import Call
-from fairserve.interactions.run_end import RunEnd
+from fairserve.interactions.tracking.run_end import RunEnd
 from fairserve.platform.control.call_state import refusal_fields
 from fairserve.platform.control.record import CallRecord, InteractionRecord
 from fairserve.platform.db import schema
@@ -24,9 +24,9 @@ from fairserve.platform.reporting.usage.repository import upsert_calls, upsert_i
 from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.platform.tenancy.prices.repository import load_book
-from fairserve.scheduling.admission import BILLED
-from fairserve.scheduling.cost import Linear
-from fairserve.scheduling.events import Refuse
+from fairserve.scheduling.dispatch.admission import BILLED
+from fairserve.scheduling.dispatch.events import Refuse
+from fairserve.scheduling.fairness.cost import Linear
 from fairserve.scheduling.metrics import CallSample
 
 BATCH_ROWS = 5_000

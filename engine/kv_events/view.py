@@ -1,9 +1,10 @@
 """A worker's prefix cache as its KV events describe it, in the platform's own block keys. Pure.
 
 A worker names its blocks by hashes of its own; the router names prefixes by the keys of
-:class:`~fairserve.scheduling.block_keys.BlockHasher`. The key of a block follows from its parent's key,
-its place and its tokens, so the view keeps those of every block that the worker has, and turns each
-batch into events for the dispatcher. The worker's blocks may be multiples of the platform's, or parts.
+:class:`~fairserve.scheduling.locality.block_keys.BlockHasher`. The key of a block follows from its
+parent's key, its place and its tokens, so the view keeps those of every block that the worker has,
+and turns each batch into events for the dispatcher. The worker's blocks may be multiples of the
+platform's, or parts.
 
 Blocks without a key are left out, so the view never claims more than the worker has: blocks below an
 unknown one, of a LoRA, with images, in other memory than the device's, beyond the worker's capacity.
@@ -25,13 +26,13 @@ from fairserve.engine.kv_events.dialect import (
     BlockStored,
     KvEvent,
 )
-from fairserve.scheduling.block_keys import BlockHasher
-from fairserve.scheduling.events import (
+from fairserve.scheduling.dispatch.events import (
     CacheReport,
     WorkerCached,
     WorkerCacheReset,
     WorkerEvicted,
 )
+from fairserve.scheduling.locality.block_keys import BlockHasher
 
 _SLACK = 1.25
 """Factor on a worker's capacity: blocks beyond it are left out."""
@@ -72,7 +73,7 @@ class KvView:
         return {key for name in self._blocks for key in self._keys(name)}
 
     def begin(self, *, complete: bool) -> list[CacheReport]:
-        """Drop all blocks; see :class:`~fairserve.scheduling.events.WorkerCacheReset`."""
+        """Drop all blocks; see :class:`~fairserve.scheduling.dispatch.events.WorkerCacheReset`."""
         self._blocks.clear()
         self._below.clear()
         return [WorkerCacheReset(self._worker_id, complete)]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from fairserve.engine.block_prefix_cache import BlockPrefixCache
 from fairserve.engine.simulated.room import ReservedRoom, Room
 from fairserve.scheduling.base import LocalCall
-from fairserve.scheduling.block_keys import BlockKeys
-from fairserve.scheduling.prefix_node import Node
+from fairserve.scheduling.locality.block_keys import BlockKeys
+from fairserve.scheduling.locality.prefix_node import Node
 
 
 @dataclass(slots=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from fairserve.engine.simulated.traces.model import Interaction, Trace
-from fairserve.interactions.profile import AppProfile, StageProfile
-from fairserve.interactions.profile_statistics import run_lengths
+from fairserve.interactions.profiles.profile import AppProfile, StageProfile
+from fairserve.interactions.profiles.profile_statistics import run_lengths
 
 _MOST_STAGES = 32
 """Most stages of a profile; later ones count as the last."""

@@ -13,11 +13,16 @@ from fairserve.engine.simulated.profiles import profiles_of
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.interactions.call import Call, TokenUsage
-from fairserve.interactions.profile import AppProfile, StageProfile
-from fairserve.interactions.profile_learning import InForce, as_declared, believed_as, learn
-from fairserve.interactions.profile_statistics import CallSeen, RunSeen, figures_of
-from fairserve.interactions.run_end import ENDED_BY_ITSELF, RunEnd
-from fairserve.scheduling.events import AppChanged
+from fairserve.interactions.profiles.profile import AppProfile, StageProfile
+from fairserve.interactions.profiles.profile_learning import (
+    InForce,
+    as_declared,
+    believed_as,
+    learn,
+)
+from fairserve.interactions.profiles.profile_statistics import CallSeen, RunSeen, figures_of
+from fairserve.interactions.tracking.run_end import ENDED_BY_ITSELF, RunEnd
+from fairserve.scheduling.dispatch.events import AppChanged
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from fairserve.interactions.call import Call
-from fairserve.interactions.run_end import RunEnd
-from fairserve.scheduling.events import Refuse
+from fairserve.interactions.tracking.run_end import RunEnd
+from fairserve.scheduling.dispatch.events import Refuse
 from fairserve.scheduling.metrics import CallSample
 
 

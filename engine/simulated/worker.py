@@ -24,7 +24,7 @@ from fairserve.engine.simulated.cost_model import CostModel, pairs
 from fairserve.engine.simulated.kv_pool import KvPool
 from fairserve.engine.simulated.room import FutureRoom
 from fairserve.scheduling.base import LocalCall, LocalScheduler
-from fairserve.scheduling.block_keys import BlockKeys
+from fairserve.scheduling.locality.block_keys import BlockKeys
 
 _ARTIFACT_STEPS = 10
 """Decode steps after which the VTC paper's code tries to admit."""

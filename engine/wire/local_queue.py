@@ -21,7 +21,7 @@ import math
 
 from fairserve.engine.block_prefix_cache import BlockPrefixCache
 from fairserve.scheduling.base import LocalCall, LocalScheduler
-from fairserve.scheduling.block_keys import BlockHasher
+from fairserve.scheduling.locality.block_keys import BlockHasher
 
 BLOCK_TOKENS = 16
 

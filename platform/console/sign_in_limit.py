@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 
 from fairserve.platform.base.client_address import address_block
 from fairserve.platform.base.errors import AuthenticationError, RateLimitedError
-from fairserve.throttling.window import SlidingLog
+from fairserve.throttling.overload.window import SlidingLog
 
 WINDOW_S = 300.0
 DELAY_S = 3.0

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from fairserve.interactions.call import NO_USAGE, Call, TokenUsage
-from fairserve.interactions.identity import client_call_id, client_run_id
+from fairserve.interactions.tracking.identity import client_call_id, client_run_id
 from fairserve.platform.control.messages import Grant, OnCancel, RefuseCall
 from fairserve.platform.control.record import CallRecord, Client, plain_of
-from fairserve.scheduling.admission import BILLED
-from fairserve.scheduling.cost import Linear
-from fairserve.scheduling.events import CallOutcome, Refuse
-from fairserve.throttling.price import FREE, TokenPrice
+from fairserve.scheduling.dispatch.admission import BILLED
+from fairserve.scheduling.dispatch.events import CallOutcome, Refuse
+from fairserve.scheduling.fairness.cost import Linear
+from fairserve.throttling.quotas.price import FREE, TokenPrice
 
 MAX_ERROR_CHARS = 500
 MAX_WHOLE = 2**63 - 1

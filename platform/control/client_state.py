@@ -8,7 +8,7 @@ from __future__ import annotations
 from fairserve.interactions.call import owner_path
 from fairserve.platform.control.port import ClientState, LevelView
 from fairserve.platform.control.record import Client
-from fairserve.scheduling.dispatcher import Dispatcher
+from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 
 
 def client_state(dispatcher: Dispatcher, client: Client) -> ClientState:

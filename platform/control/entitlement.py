@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from statistics import fmean
 
-from fairserve.interactions.profile import AppProfile
+from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.platform.control.port import Entitlements
 from fairserve.platform.control.record import Client
-from fairserve.scheduling.cost import Linear
-from fairserve.scheduling.dispatcher import Dispatcher
-from fairserve.scheduling.feeder.wsc_options import WscOptions
-from fairserve.scheduling.level_weights import entitled_shares
+from fairserve.scheduling.dispatch.dispatcher import Dispatcher
+from fairserve.scheduling.fairness.cost import Linear
+from fairserve.scheduling.fairness.level_weights import entitled_shares
+from fairserve.scheduling.feeders.wsc_options import WscOptions
 
 _SERVICE = Linear()
 

@@ -7,7 +7,7 @@ raises nothing. Cost of an event: one call per listener.
 from __future__ import annotations
 
 from fairserve.platform.control.call_state import CallState
-from fairserve.scheduling.events import CallOutcome
+from fairserve.scheduling.dispatch.events import CallOutcome
 
 
 class CallListener:

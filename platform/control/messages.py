@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from fairserve.interactions.call import Call, TokenUsage
 from fairserve.platform.control.record import CallRecord
-from fairserve.scheduling.events import CallOutcome
+from fairserve.scheduling.dispatch.events import CallOutcome
 from fairserve.throttling.base import Decision
 
 

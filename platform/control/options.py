@@ -5,7 +5,7 @@ from __future__ import annotations
 from fairserve.platform.control.lifecycle import ControlOptions
 from fairserve.platform.control.settings import ControlSettings
 from fairserve.platform.tenancy.settings import TenancySettings
-from fairserve.scheduling.admission import AdmissionOptions
+from fairserve.scheduling.dispatch.admission import AdmissionOptions
 
 
 def control_options(settings: ControlSettings, tenancy: TenancySettings) -> ControlOptions:

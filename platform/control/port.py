@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
-from fairserve.interactions.run import RestoredRun
+from fairserve.interactions.tracking.run import RestoredRun
 from fairserve.platform.control.listener import CallListener
 from fairserve.platform.control.messages import (
     Cancel,
@@ -25,7 +25,7 @@ from fairserve.platform.control.messages import (
 )
 from fairserve.platform.control.record import CallRecord, Client
 from fairserve.platform.tenancy.apps.inboxes import ControlInbox
-from fairserve.scheduling.admission import LimitsInUse
+from fairserve.scheduling.dispatch.admission import LimitsInUse
 
 
 @dataclass(frozen=True, slots=True)

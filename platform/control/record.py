@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
-from fairserve.interactions.run import RunState
-from fairserve.scheduling.events import CallOutcome
+from fairserve.interactions.tracking.run import RunState
+from fairserve.scheduling.dispatch.events import CallOutcome
 
 Client = tuple[str, str, str]
 """Tenant, app and user."""

@@ -14,7 +14,7 @@ from fairserve.platform.control.journal.journal import Journal
 from fairserve.platform.control.listener import CallListener
 from fairserve.platform.control.record import CallRecord, plain_of
 from fairserve.platform.control.retries import RecentAttempts
-from fairserve.scheduling.events import CallOutcome, Refuse
+from fairserve.scheduling.dispatch.events import CallOutcome, Refuse
 
 
 class CallRecorder:

@@ -18,8 +18,8 @@ from collections.abc import Callable, Collection, Mapping
 from itertools import islice
 from typing import Any, TypeVar
 
-from fairserve.interactions.run import RestoredRun
-from fairserve.interactions.tracker import TrackerLimits
+from fairserve.interactions.tracking.run import RestoredRun
+from fairserve.interactions.tracking.tracker import TrackerLimits
 from fairserve.platform.control.budgets import BudgetOpenings, SpentBefore
 from fairserve.platform.control.call_state import CallState
 from fairserve.platform.control.client_state import client_levels, client_state
@@ -51,11 +51,11 @@ from fairserve.platform.control.record import Client
 from fairserve.platform.control.runs import LiveRuns
 from fairserve.platform.control.translate import interaction_errors
 from fairserve.platform.tenancy.prices.book import PriceBook
-from fairserve.scheduling import events as ev
-from fairserve.scheduling.admission import LimitsInUse
-from fairserve.scheduling.dispatcher import Dispatcher
+from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling.dispatch.admission import LimitsInUse
+from fairserve.scheduling.dispatch.dispatcher import Dispatcher
+from fairserve.scheduling.dispatch.switch import switch_system
 from fairserve.scheduling.registry import SYSTEMS
-from fairserve.scheduling.switch import switch_system
 from fairserve.scheduling.system import SystemConfig
 
 logger = logging.getLogger(__name__)

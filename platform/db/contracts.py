@@ -16,7 +16,7 @@ from fairserve.platform.db.ledger import WIDE_ID_CHARS
 
 
 class Contract(Base):
-    """The limits of one holder; the fields of :class:`~fairserve.throttling.quota.Quota`.
+    """The limits of one holder; the fields of :class:`~fairserve.throttling.quotas.quota.Quota`.
 
     ``scope`` says who holds them: ``tenant``, ``app``, ``app_user`` (each user of an app) or ``user``
     (one user, in all apps of its tenant). ``app_id`` and ``user_id`` are empty where they do not apply.

@@ -11,7 +11,7 @@ from datetime import datetime
 from sqlalchemy import JSON, BigInteger, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from fairserve.interactions.run import RunState
+from fairserve.interactions.tracking.run import RunState
 from fairserve.platform.db.base import ID_CHARS, NAME_CHARS, TEXT_CHARS, Base
 
 WIDE_ID_CHARS = 255

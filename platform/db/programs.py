@@ -1,8 +1,8 @@
 """Tables of declared programs and the progress of their runs, which a restart continues.
 
-A step is the record of a node or of a task (:mod:`fairserve.interactions.program_state`), with the texts
-that calls answered; they are JSON, because that holds any text. Programs have a retention of their own,
-shorter than the ledger's, and go with their app when that is purged.
+A step is the record of a node or of a task (:mod:`fairserve.interactions.programs.program_state`),
+with the texts that calls answered; they are JSON, because that holds any text. Programs have a
+retention of their own, shorter than the ledger's, and go with their app when that is purged.
 """
 
 from __future__ import annotations

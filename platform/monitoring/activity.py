@@ -35,8 +35,8 @@ from fairserve.platform.monitoring.activity_bucket import (
     index,
     of_entitled,
 )
-from fairserve.scheduling.cost import Linear
-from fairserve.scheduling.events import CallOutcome
+from fairserve.scheduling.dispatch.events import CallOutcome
+from fairserve.scheduling.fairness.cost import Linear
 
 BUCKET_S = 5.0
 WINDOWS = (12, 60, 360)

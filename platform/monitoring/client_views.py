@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fairserve.platform.control.port import CallView, LevelView
-from fairserve.scheduling.admission import LimitsInUse
+from fairserve.scheduling.dispatch.admission import LimitsInUse
 
 MAX_CALLS = 100
 """Most queued and running calls in the view of one client."""

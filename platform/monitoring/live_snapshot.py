@@ -15,7 +15,7 @@ from fairserve.platform.control.port import ModelView
 from fairserve.platform.control.record import Client
 from fairserve.platform.monitoring.activity import BUCKET_S, Activity
 from fairserve.platform.monitoring.activity_bucket import ClosedBucket, Counts
-from fairserve.scheduling.events import CallOutcome
+from fairserve.scheduling.dispatch.events import CallOutcome
 
 Series = list[float | None]
 

@@ -13,7 +13,7 @@ from fairserve.platform.db.schemas import NamePart, ObjectId, Paging, Strict
 from fairserve.platform.monitoring.activity import BUCKETS
 from fairserve.platform.monitoring.client_views import ClientDetail, ClientSort, ClientView
 from fairserve.platform.monitoring.history import SHOWN_CLIENTS
-from fairserve.scheduling.admission import LimitsInUse
+from fairserve.scheduling.dispatch.admission import LimitsInUse
 from fairserve.throttling.base import LimitUse
 
 

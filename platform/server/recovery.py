@@ -28,7 +28,7 @@ from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.platform.tenancy.prices.repository import load_book
 from fairserve.platform.tenancy.profiles.news import profile_versions
 from fairserve.platform.tuning.service import load_system
-from fairserve.scheduling.events import Event
+from fairserve.scheduling.dispatch.events import Event
 from fairserve.scheduling.system import SystemConfig
 
 logger = logging.getLogger(__name__)

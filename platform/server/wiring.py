@@ -51,7 +51,7 @@ from fairserve.platform.serving.options import check_options, program_options
 from fairserve.platform.serving.programs.service import Programs
 from fairserve.platform.serving.programs.task_calls import TaskCalls
 from fairserve.platform.tenancy.auth import Authenticator
-from fairserve.scheduling.block_keys import BlockHasher
+from fairserve.scheduling.locality.block_keys import BlockHasher
 from fairserve.scheduling.system import SystemConfig
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairserve.interactions.profile_learning import LearningOptions
+from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.platform.control.settings import ControlSettings
 from fairserve.platform.serving.decision.check import CheckOptions
 from fairserve.platform.serving.programs.execution import ExecutionOptions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from fairserve.interactions.profile_learning import LearningOptions
+from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.platform.base.settings import RoomSettings
 
 

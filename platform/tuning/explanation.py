@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import Literal, NamedTuple
 
 from fairserve.platform.tuning.schemas import EventOut
-from fairserve.throttling.contracts import MAX_ACCOUNTS
+from fairserve.throttling.quotas.contracts import MAX_ACCOUNTS
 
 
 class Reason(NamedTuple):

@@ -12,7 +12,7 @@
     27     q_i <- q_i - wq for each decoded token                               Dlpm.decoded
 
 With levels a call may run while ``q`` is positive at every level of its client's path, and CheckRefill
-applies among siblings (:mod:`fairserve.scheduling.feeder.deficits`). Charges are divided by the call's
+applies among siblings (:mod:`fairserve.scheduling.fairness.deficits`). Charges are divided by the call's
 weight. ``quantum -> 0`` behaves as VTC with the extend cost, ``quantum -> inf`` as LPM.
 
 Departures, both options (:mod:`fairserve.scheduling.local.dlpm_options`): ``refill_when_stuck``, and

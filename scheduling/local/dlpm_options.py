@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from fairserve.scheduling.cost import check_cached_weight
+from fairserve.scheduling.fairness.cost import check_cached_weight
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import heapq
 from bisect import bisect_left
 
 from fairserve.interactions.call import ClientPath
-from fairserve.scheduling.feeder.deficits import Account, Deficits
+from fairserve.scheduling.fairness.deficits import Account, Deficits
 from fairserve.scheduling.local.match_groups import MatchedCall
 from fairserve.scheduling.local.matched_places import Item
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairserve.scheduling.counter_node import Node
-from fairserve.scheduling.counters import VirtualCounters
+from fairserve.scheduling.fairness.counter_node import Node
+from fairserve.scheduling.fairness.counters import VirtualCounters
 from fairserve.scheduling.local.vtc import Vtc
 from fairserve.scheduling.local.vtc_options import VtcOptions, check_token_weights
 

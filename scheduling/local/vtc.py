@@ -35,7 +35,7 @@ from typing import Any
 
 from fairserve.interactions.call import ClientPath, TokenUsage
 from fairserve.scheduling.base import LocalCall
-from fairserve.scheduling.counters import VirtualCounters
+from fairserve.scheduling.fairness.counters import VirtualCounters
 from fairserve.scheduling.local.by_client import ByClient
 from fairserve.scheduling.local.client_queues import ClientQueue, Entry
 from fairserve.scheduling.local.length_prediction import make_predictor

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from fairserve.scheduling.cost import Cost, Extend, Profiled
+from fairserve.scheduling.fairness.cost import Cost, Extend, Profiled
 from fairserve.scheduling.local.length_prediction import Prediction, make_predictor
 
 CostName = Literal["linear", "extend", "profiled"]

@@ -16,7 +16,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from fairserve.interactions.call import Call
-from fairserve.scheduling.locality import Locality
+from fairserve.scheduling.locality.locality import Locality
 from fairserve.scheduling.routers.least_loaded import LeastLoaded
 from fairserve.scheduling.routers.loads import check_balance
 

@@ -34,8 +34,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from fairserve.interactions.call import Call, ClientPath
-from fairserve.scheduling.locality import Locality
-from fairserve.scheduling.routers.credit import Credit
+from fairserve.scheduling.fairness.credit import Credit
+from fairserve.scheduling.locality.locality import Locality
 from fairserve.scheduling.routers.d2lpm_options import D2lpmOptions
 from fairserve.scheduling.routers.loads import Loads
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from fairserve.scheduling.cost import check_cached_weight
+from fairserve.scheduling.fairness.cost import check_cached_weight
 from fairserve.scheduling.routers.loads import check_balance
 
 

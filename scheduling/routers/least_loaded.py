@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from fairserve.interactions.call import Call, ClientPath
-from fairserve.scheduling.locality import Locality
+from fairserve.scheduling.locality.locality import Locality
 from fairserve.scheduling.routers.loads import Loads
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from typing import Any
 
-from fairserve.scheduling.workers import Workers
+from fairserve.scheduling.locality.workers import Workers
 
 
 def check_balance(by_calls: int | None, factor: float) -> None:

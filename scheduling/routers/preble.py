@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairserve.interactions.call import Call, ClientPath
-from fairserve.scheduling.locality import Locality
+from fairserve.scheduling.locality.locality import Locality
 from fairserve.scheduling.routers.preble_loads import PrebleLoads
 from fairserve.scheduling.routers.preble_options import PrebleOptions
 from fairserve.scheduling.routers.request_tree import (

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fairserve.scheduling.block_keys import BlockKeys
+from fairserve.scheduling.locality.block_keys import BlockKeys
 from fairserve.scheduling.routers.running_median import RunningMedian
 
 

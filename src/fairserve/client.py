@@ -4,7 +4,7 @@
 ``run.client`` is a copy of the caller's client that sends the run's id and user, and the agent that the
 context names; frameworks that make clients of their own get the same from :func:`event_hooks` or
 ``run.headers``. The caller's client is unchanged, and keys are never read. Runs: FairServe 3.4 and 4.2;
-headers: :mod:`fairserve.interactions.identity`.
+headers: :mod:`fairserve.interactions.tracking.identity`.
 
 Weakness: a call's user is part of its body, which a hook of an HTTP client cannot change; there the
 program names it. A thread sees the context only if it is started with a copy, as ``asyncio.to_thread``
@@ -21,7 +21,7 @@ from contextvars import ContextVar
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 from urllib.parse import quote
 
-from fairserve.interactions.identity import (
+from fairserve.interactions.tracking.identity import (
     AGENT_HEADER,
     CALL_HEADER,
     FINAL_HEADER,

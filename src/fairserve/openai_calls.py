@@ -14,7 +14,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
-from fairserve.interactions.identity import CALL_HEADER, RUN_HEADER
+from fairserve.interactions.tracking.identity import CALL_HEADER, RUN_HEADER
 
 
 class Client(Protocol):

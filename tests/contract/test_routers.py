@@ -7,7 +7,7 @@ import pytest
 from virtual_cluster import make_call, prompt
 
 from fairserve.scheduling import registry
-from fairserve.scheduling.locality import Locality
+from fairserve.scheduling.locality.locality import Locality
 from fairserve.scheduling.routers.cache_aware import CacheAware, CacheAwareOptions
 from fairserve.scheduling.routers.d2lpm import D2lpm
 from fairserve.scheduling.routers.d2lpm_options import D2lpmOptions

@@ -7,9 +7,9 @@ from dataclasses import asdict
 import pytest
 from virtual_cluster import VirtualCluster, make_call, prompt
 
-from fairserve.interactions.profile import AppProfile, StageProfile
-from fairserve.scheduling import events as ev
-from fairserve.scheduling.dispatcher import Dispatcher
+from fairserve.interactions.profiles.profile import AppProfile, StageProfile
+from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits
 

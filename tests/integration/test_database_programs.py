@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 
-from fairserve.interactions.program import ProgramLimits, parse_program
-from fairserve.interactions.program_run import ProgramRun
+from fairserve.interactions.programs.program import ProgramLimits, parse_program
+from fairserve.interactions.programs.program_run import ProgramRun
 from fairserve.platform.db.identity import App, Tenant
 from fairserve.platform.db.programs import Program, ProgramStep
 from fairserve.platform.serving.programs import repository

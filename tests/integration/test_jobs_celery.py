@@ -16,7 +16,7 @@ from processes import eventually, free_port
 from sqlalchemy import delete, func, select, update
 from webhook_world import Receiver
 
-from fairserve.interactions.profile_learning import LearningOptions
+from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.platform.background.jobs.celery_jobs import (
     MOST_WAITING,
     QUEUE,

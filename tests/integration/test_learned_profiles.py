@@ -7,8 +7,8 @@ from call_records import call_record
 from databases import ON_POSTGRESQL
 from sqlalchemy import select
 
-from fairserve.interactions.profile import AppProfile
-from fairserve.interactions.profile_learning import LearningOptions
+from fairserve.interactions.profiles.profile import AppProfile
+from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.platform.control.record import InteractionRecord
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.profiles import ProfileVersion
@@ -17,7 +17,7 @@ from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.tenancy.apps.control_events import load_control_events
 from fairserve.platform.tenancy.profiles.learning import STEADY, learn_profiles
 from fairserve.platform.tenancy.profiles.news import ProfileNews, profile_versions
-from fairserve.scheduling.events import AppChanged
+from fairserve.scheduling.dispatch.events import AppChanged
 
 NOW = datetime.now(UTC)
 OPTIONS = LearningOptions()

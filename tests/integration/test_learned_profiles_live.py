@@ -8,7 +8,7 @@ import httpx
 from live_server import SharedLiveServer
 from processes import eventually
 
-from fairserve.interactions.profile_learning import LearningOptions
+from fairserve.interactions.profiles.profile_learning import LearningOptions
 
 MODEL = "fairserve-tiny-random"
 CALLS = 24

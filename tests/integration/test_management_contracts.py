@@ -6,13 +6,18 @@ import pytest
 from databases import ON_BOTH, ON_POSTGRESQL
 from sqlalchemy import func, select
 
-from fairserve.interactions.profile_learning import LearningOptions
+from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.tenancy.apps.control_events import load_control_events
-from fairserve.scheduling.directory import Directory
-from fairserve.scheduling.events import AppChanged, ContractChanged, TenantChanged, UserChanged
-from fairserve.throttling.quota import Quota
+from fairserve.scheduling.dispatch.directory import Directory
+from fairserve.scheduling.dispatch.events import (
+    AppChanged,
+    ContractChanged,
+    TenantChanged,
+    UserChanged,
+)
+from fairserve.throttling.quotas.quota import Quota
 
 SETTINGS = (AppChanged, TenantChanged, UserChanged, ContractChanged)
 NOTHING = {

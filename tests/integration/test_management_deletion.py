@@ -6,7 +6,7 @@ import pytest
 from databases import ON_POSTGRESQL
 from sqlalchemy import func, select
 
-from fairserve.interactions.profile_learning import LearningOptions
+from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.platform.background.retention import delete_old
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.contracts import Contract

@@ -6,7 +6,7 @@ from sqlalchemy import select
 
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.operations import AuditEntry
-from fairserve.throttling.price import FREE
+from fairserve.throttling.quotas.price import FREE
 
 CHAT = {"model": "chat", "input": 0.25, "cached_input": 0.01875, "output": 1.1}
 

@@ -3,7 +3,7 @@
 import databases
 from call_records import call_record
 
-from fairserve.interactions.run import RestoredCall, RestoredRun
+from fairserve.interactions.tracking.run import RestoredCall, RestoredRun
 from fairserve.platform.control.ledger import Rows
 from fairserve.platform.control.record import InteractionRecord, OpenInteractionRecord
 from fairserve.platform.serving.interactions import restoring

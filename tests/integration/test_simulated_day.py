@@ -21,7 +21,7 @@ from fairserve.platform.reporting.usage.reconcile import compare
 from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.scheduling.metrics import Windows
 from fairserve.scheduling.registry import SYSTEMS
-from fairserve.throttling.price import TokenPrice
+from fairserve.throttling.quotas.price import TokenPrice
 
 BEGIN = datetime(2026, 3, 28, 12, tzinfo=UTC)
 """So that the day has two UTC days, and in Berlin the night in which an hour is missing."""

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairserve.interactions.call import TokenUsage
-from fairserve.throttling.contracts import Claim, Contracts
-from fairserve.throttling.periods import parse_duration
-from fairserve.throttling.price import TokenPrice
-from fairserve.throttling.quota import Quota
-from fairserve.throttling.rate_window import RateWindow
+from fairserve.throttling.quotas.contracts import Claim, Contracts
+from fairserve.throttling.quotas.periods import parse_duration
+from fairserve.throttling.quotas.price import TokenPrice
+from fairserve.throttling.quotas.quota import Quota
+from fairserve.throttling.quotas.rate_window import RateWindow
 
 START = datetime(2026, 3, 1, tzinfo=UTC).timestamp()
 
@@ -224,7 +224,7 @@ def test_reserved_and_spent_amounts_are_separate():
 
 
 def test_more_users_than_can_be_kept_apart_are_refused_and_never_forgotten(monkeypatch):
-    monkeypatch.setattr("fairserve.throttling.contracts.MAX_ACCOUNTS", 2)
+    monkeypatch.setattr("fairserve.throttling.quotas.contracts.MAX_ACCOUNTS", 2)
     contracts = Contracts()
     quota = Quota(max_budget=100, budget_duration="1h")
     for number, expected in enumerate(["", "", "contract_too_many_users"]):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plain_counters import PlainCounters
 
-from fairserve.scheduling.counters import VirtualCounters
+from fairserve.scheduling.fairness.counters import VirtualCounters
 from fairserve.scheduling.local.lcf import UnliftedCounters
 
 PATHS = {

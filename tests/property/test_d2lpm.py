@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from virtual_cluster import make_call, prompt
 
-from fairserve.scheduling.locality import Locality
-from fairserve.scheduling.routers.credit import Credit
+from fairserve.scheduling.fairness.credit import Credit
+from fairserve.scheduling.locality.locality import Locality
+from fairserve.scheduling.locality.workers import Workers, WorkerSet
 from fairserve.scheduling.routers.d2lpm import D2lpm
 from fairserve.scheduling.routers.d2lpm_options import D2lpmOptions
 from fairserve.scheduling.routers.loads import Loads
-from fairserve.scheduling.workers import Workers, WorkerSet
 
 WORKERS = ["w0", "w1", "w2"]
 

@@ -14,7 +14,7 @@ from fairserve.scheduling.local import dlpm_order
 from fairserve.scheduling.local.dlpm import Dlpm
 from fairserve.scheduling.local.dlpm_options import DlpmOptions
 from fairserve.scheduling.local.lpm import Lpm
-from fairserve.scheduling.prefix_tree import PrefixTree
+from fairserve.scheduling.locality.prefix_tree import PrefixTree
 
 BLOCK = 4
 

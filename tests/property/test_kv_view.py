@@ -23,9 +23,9 @@ from fairserve.engine.kv_events.dialect import (
 from fairserve.engine.kv_events.replay import ReplayBuffer
 from fairserve.engine.kv_events.sequence import Ask, Begin, KvSequence
 from fairserve.engine.kv_events.view import KvView
-from fairserve.scheduling.block_keys import BlockHasher
-from fairserve.scheduling.prefix_tree import PrefixTree
-from fairserve.scheduling.reports import Reports
+from fairserve.scheduling.locality.block_keys import BlockHasher
+from fairserve.scheduling.locality.prefix_tree import PrefixTree
+from fairserve.scheduling.locality.reports import Reports
 
 OURS = 4
 CAPACITY = 64

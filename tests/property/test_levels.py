@@ -16,17 +16,17 @@ from one_worker import OneWorker
 from virtual_cluster import make_call, prompt
 
 from fairserve.interactions.call import TokenUsage, client_id
-from fairserve.interactions.profile import AppProfile, StageProfile
+from fairserve.interactions.profiles.profile import AppProfile, StageProfile
 from fairserve.scheduling.base import LocalCall
-from fairserve.scheduling.directory import Directory
-from fairserve.scheduling.events import AppChanged
-from fairserve.scheduling.feeder.wsc import WscFeeder
-from fairserve.scheduling.feeder.wsc_options import WscOptions
+from fairserve.scheduling.dispatch.directory import Directory
+from fairserve.scheduling.dispatch.events import AppChanged
+from fairserve.scheduling.feeders.wsc import WscFeeder
+from fairserve.scheduling.feeders.wsc_options import WscOptions
 from fairserve.scheduling.local.drr import Drr, DrrOptions
 from fairserve.scheduling.local.lcf import Lcf
 from fairserve.scheduling.local.vtc import Vtc
 from fairserve.scheduling.local.vtc_options import VtcOptions
-from fairserve.scheduling.locality import Locality
+from fairserve.scheduling.locality.locality import Locality
 from fairserve.throttling.base import Limits
 
 EPS = 1e-6

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from virtual_cluster import VirtualCluster, make_call, prompt
 
 from fairserve.interactions.call import LEVELS, client_path
-from fairserve.interactions.profile import AppProfile, StageProfile
-from fairserve.scheduling import events as ev
-from fairserve.scheduling import newcomers as module
-from fairserve.scheduling.directory import Directory
-from fairserve.scheduling.newcomers import RETENTION_S, Newcomers
+from fairserve.interactions.profiles.profile import AppProfile, StageProfile
+from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling.dispatch.directory import Directory
+from fairserve.scheduling.fairness import newcomers as module
+from fairserve.scheduling.fairness.newcomers import RETENTION_S, Newcomers
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits
 

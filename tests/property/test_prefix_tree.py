@@ -14,8 +14,8 @@ from prefix_trees import (
     prefixes_of,
 )
 
-from fairserve.scheduling.block_keys import BlockHasher
-from fairserve.scheduling.prefix_tree import PrefixTree
+from fairserve.scheduling.locality.block_keys import BlockHasher
+from fairserve.scheduling.locality.prefix_tree import PrefixTree
 
 prompts = st.lists(st.integers(0, 2), max_size=6).map(
     lambda blocks: [token for token in blocks for _ in range(BLOCK)]

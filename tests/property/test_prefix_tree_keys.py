@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from fairserve.scheduling.block_keys import BlockHasher
+from fairserve.scheduling.locality.block_keys import BlockHasher
 
 
 def test_equal_keys_mean_equal_prefixes():

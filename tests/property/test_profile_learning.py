@@ -6,9 +6,9 @@ from histories import histories
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairserve.interactions.profile import AppProfile, StageProfile
-from fairserve.interactions.profile_learning import LearningOptions, as_declared, learn
-from fairserve.interactions.profile_statistics import CallSeen, RunSeen, figures_of
+from fairserve.interactions.profiles.profile import AppProfile, StageProfile
+from fairserve.interactions.profiles.profile_learning import LearningOptions, as_declared, learn
+from fairserve.interactions.profiles.profile_statistics import CallSeen, RunSeen, figures_of
 
 DAY_S = 86_400.0
 TOKENS = st.sampled_from([0, 1, 50, 400, 3000, 100_000])

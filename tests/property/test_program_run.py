@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairserve.interactions.graph import GraphCycleError, InteractionGraph
-from fairserve.interactions.program import ProgramLimits, parse_program
-from fairserve.interactions.program_run import ProgramRun
-from fairserve.interactions.program_state import SETTLED
+from fairserve.interactions.programs.program import ProgramLimits, parse_program
+from fairserve.interactions.programs.program_run import ProgramRun
+from fairserve.interactions.programs.program_state import SETTLED
+from fairserve.interactions.tracking.graph import GraphCycleError, InteractionGraph
 
 SEEDS = st.integers(0, 2**32)
 

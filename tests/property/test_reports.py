@@ -11,9 +11,9 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairserve.scheduling.events import WorkerCached, WorkerCacheReset, WorkerEvicted
-from fairserve.scheduling.prefix_tree import PrefixTree
-from fairserve.scheduling.reports import LATE_S, Reports
+from fairserve.scheduling.dispatch.events import WorkerCached, WorkerCacheReset, WorkerEvicted
+from fairserve.scheduling.locality.prefix_tree import PrefixTree
+from fairserve.scheduling.locality.reports import LATE_S, Reports
 
 CAPACITY = 40
 OTHER = "other"

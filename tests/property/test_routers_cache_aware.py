@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from virtual_cluster import make_call, prompt
 
-from fairserve.scheduling.locality import Locality
+from fairserve.scheduling.locality.locality import Locality
 from fairserve.scheduling.routers.cache_aware import CacheAware, CacheAwareOptions
 
 WORKERS = ["w0", "w1", "w2"]

@@ -11,7 +11,7 @@ from virtual_cluster import prompt
 from wsc_feeder import LONG, TOKENS, WORKERS, cache, call, directory, made, queue, serve, used
 
 from fairserve.interactions.call import call_from_plain, call_to_plain
-from fairserve.scheduling.feeder.wsc_options import PAPER, WscOptions
+from fairserve.scheduling.feeders.wsc_options import PAPER, WscOptions
 
 APPS = {"app": (100, 10)}
 RUNS = 3

@@ -22,7 +22,7 @@ from wsc_feeder import (
     used,
 )
 
-from fairserve.scheduling.feeder.wsc_options import PAPER, WscOptions
+from fairserve.scheduling.feeders.wsc_options import PAPER, WscOptions
 
 APPS = {"app": (100, 10)}
 USERS = "abcd"

@@ -7,11 +7,10 @@ from histories import histories
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fairserve.throttling import new_users
 from fairserve.throttling.base import Arrival, Limits
-from fairserve.throttling.overload import OverloadDetector, Watermarks
+from fairserve.throttling.overload.watermarks import OverloadDetector, Watermarks, new_users
+from fairserve.throttling.overload.window import SlidingLog
 from fairserve.throttling.registry import THROTTLES
-from fairserve.throttling.window import SlidingLog
 
 gaps_s = st.sampled_from([0.0, 0.5, 10.0, 20.0, 30.0]) | st.floats(0, 30)
 """Whole numbers often add up to the window of 60 s exactly."""

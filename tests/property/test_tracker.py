@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from virtual_cluster import make_call
 
 from fairserve.interactions import errors
-from fairserve.interactions import tracker as tr
-from fairserve.interactions.immunity import ImmunityRule
-from fairserve.interactions.profile import AppProfile, StageProfile
+from fairserve.interactions.profiles.profile import AppProfile, StageProfile
+from fairserve.interactions.tracking import tracker as tr
+from fairserve.interactions.tracking.immunity import ImmunityRule
 
 PROFILE = AppProfile((StageProfile(100, 0, 10),), calls_per_interaction=3, idle_timeout_s=10)
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairserve.scheduling.prefix_tree import PrefixTree
-from fairserve.scheduling.waiting_index import WaitingIndex
+from fairserve.scheduling.locality.prefix_tree import PrefixTree
+from fairserve.scheduling.locality.waiting_index import WaitingIndex
 
 WORKERS = ["w0", "w1", "w2"]
 

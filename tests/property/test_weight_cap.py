@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from virtual_cluster import prompt
 from wsc_feeder import call, directory, fill, made, queue, serve, used
 
-from fairserve.interactions.profile import DEFAULT_PROFILE, AppProfile, StageProfile
-from fairserve.scheduling.cost import SliceWeights
-from fairserve.scheduling.events import AppChanged
-from fairserve.scheduling.feeder import weight_cap
-from fairserve.scheduling.feeder.wsc_options import WscOptions
+from fairserve.interactions.profiles.profile import DEFAULT_PROFILE, AppProfile, StageProfile
+from fairserve.scheduling.dispatch.events import AppChanged
+from fairserve.scheduling.fairness import weight_cap
+from fairserve.scheduling.fairness.cost import SliceWeights
+from fairserve.scheduling.feeders.wsc_options import WscOptions
 from fairserve.throttling.base import Limits
 
 LARGE = {"app": "large", "tokens": prompt((2, 1000)), "output": 100}

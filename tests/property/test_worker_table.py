@@ -6,8 +6,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairserve.scheduling.worker_table import WorkerTable
-from fairserve.scheduling.workers import Workers, WorkerSet
+from fairserve.scheduling.dispatch.worker_table import WorkerTable
+from fairserve.scheduling.locality.workers import Workers, WorkerSet
 
 
 @given(st.integers(0, 2**32), st.sampled_from([None, 0.05, 1.0]), st.booleans())

@@ -26,11 +26,11 @@ from wsc_feeder import (
 )
 
 from fairserve.interactions.call import TokenUsage, client_path
-from fairserve.interactions.profile import AppProfile, StageProfile
-from fairserve.scheduling.directory import Directory
-from fairserve.scheduling.events import AppChanged, TenantChanged, UserChanged
-from fairserve.scheduling.feeder.wsc_options import PAPER, VTC, WscOptions
-from fairserve.scheduling.locality import Locality
+from fairserve.interactions.profiles.profile import AppProfile, StageProfile
+from fairserve.scheduling.dispatch.directory import Directory
+from fairserve.scheduling.dispatch.events import AppChanged, TenantChanged, UserChanged
+from fairserve.scheduling.feeders.wsc_options import PAPER, VTC, WscOptions
+from fairserve.scheduling.locality.locality import Locality
 from fairserve.scheduling.registry import FEEDERS
 from fairserve.throttling.base import Limits
 

@@ -9,7 +9,7 @@ from fairserve.engine.kv_events.dialect import BlockStored
 from fairserve.engine.kv_events.subscriber import KvSubscriber
 from fairserve.engine.kv_events.view import KvView
 from fairserve.engine.wire.base import KvEndpoints
-from fairserve.scheduling.block_keys import BlockHasher
+from fairserve.scheduling.locality.block_keys import BlockHasher
 
 HASHER = BlockHasher(11, 16)
 LOOK_S = 0.2

@@ -2,7 +2,7 @@
 
 from virtual_cluster import make_call, prompt
 
-from fairserve.scheduling.locality import Locality
+from fairserve.scheduling.locality.locality import Locality
 from fairserve.scheduling.routers.preble import Preble
 from fairserve.scheduling.routers.preble_options import PrebleOptions
 

@@ -8,7 +8,7 @@ from fairserve.engine.simulated.cost_model import CostModel
 from fairserve.engine.simulated.replay import Replay
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
-from fairserve.interactions.profile import AppProfile, StageProfile
+from fairserve.interactions.profiles.profile import AppProfile, StageProfile
 from fairserve.platform.reporting.traffic.lines import EndedCall
 from fairserve.platform.reporting.traffic.segments import SegmentWriter
 from fairserve.platform.tuning.preview.input import (
@@ -17,7 +17,7 @@ from fairserve.platform.tuning.preview.input import (
     ServedCall,
     Workers,
 )
-from fairserve.scheduling.events import AppChanged
+from fairserve.scheduling.dispatch.events import AppChanged
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits
 

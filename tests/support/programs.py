@@ -4,8 +4,8 @@ import copy
 
 import pytest
 
-from fairserve.interactions.program import ProgramLimits, parse_program
-from fairserve.interactions.program_fields import ProgramError
+from fairserve.interactions.programs.program import ProgramLimits, parse_program
+from fairserve.interactions.programs.program_fields import ProgramError
 
 
 def refused(plain, limits=ProgramLimits()):

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from call_records import call_record
 from sqlalchemy import JSON, LargeBinary, String, func, select
 
-from fairserve.interactions.program import ProgramLimits
+from fairserve.interactions.programs.program import ProgramLimits
 from fairserve.platform.control.ledger import Rows
 from fairserve.platform.control.record import InteractionRecord, OpenInteractionRecord
 from fairserve.platform.db.base import utc_now

@@ -9,7 +9,7 @@ import sys
 
 from fairserve.benchmarks.bench import tracker_calls
 from fairserve.benchmarks.bench.tracker_calls import TrackerMemory, Traffic
-from fairserve.interactions.run import Attachment
+from fairserve.interactions.tracking.run import Attachment
 
 
 class Weight:

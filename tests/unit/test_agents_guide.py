@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fairserve.interactions import identity
+from fairserve.interactions.tracking import identity
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs/guide/agents.md").read_text()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fairserve.interactions.identity import (
+from fairserve.interactions.tracking.identity import (
     ALIASES,
     CallIdentity,
     IdentityError,

@@ -61,7 +61,9 @@ def violation(parts, module):
     if module.startswith("."):
         return "imports are absolute"
     if parts[0] == "src":
-        own = module.startswith(("fairserve.interactions.identity", "fairserve.openai_calls"))
+        own = module.startswith(
+            ("fairserve.interactions.tracking.identity", "fairserve.openai_calls")
+        )
         return None if own or top in sys.stdlib_module_names else "agents need no server"
     if top in {*PACKAGES, "benchmarks", "migrations"} - {"platform"}:
         return "the fairserve. prefix is missing"
@@ -82,14 +84,14 @@ def test_each_rule_finds_what_breaks_it():
     broken = [
         ("platform/server/app.py", "engine.client"),
         ("migrations/env.py", "engine.client"),
-        ("scheduling/feed.py", ".base"),
+        ("scheduling/dispatch/feed.py", ".base"),
         ("src/fairserve/client.py", "fairserve.platform.server.app"),
         ("src/fairserve/client.py", "httpx"),
     ]
     allowed = [
         ("platform/server/app.py", "fairserve.engine.client"),
         ("platform/server/app.py", "platform"),
-        ("src/fairserve/client.py", "fairserve.interactions.identity"),
+        ("src/fairserve/client.py", "fairserve.interactions.tracking.identity"),
         ("src/fairserve/client.py", "urllib.request"),
     ]
     found = [

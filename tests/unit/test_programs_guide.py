@@ -4,8 +4,8 @@ import json
 import re
 from pathlib import Path
 
-from fairserve.interactions.condition import OPS
-from fairserve.interactions.program import (
+from fairserve.interactions.programs.condition import OPS
+from fairserve.interactions.programs.program import (
     DEFAULT_RETRIES,
     MAX_RETRIES,
     NODE_FIELDS,

@@ -38,7 +38,7 @@ from fairserve.engine.simulated.traces.generate.dlpm_programs import (
 )
 from fairserve.engine.simulated.traces.generate.long_context_qa import LongContextQa
 from fairserve.engine.simulated.traces.model import Trace
-from fairserve.scheduling.cost import Linear
+from fairserve.scheduling.fairness.cost import Linear
 from fairserve.scheduling.metrics import Service
 from fairserve.scheduling.system import SystemConfig
 

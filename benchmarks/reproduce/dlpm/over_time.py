@@ -24,7 +24,7 @@ from fairserve.engine.simulated.cost_model import CostModel
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.replay_result import ReplayResult
 from fairserve.engine.simulated.traces.model import Trace
-from fairserve.scheduling.cost import Extend
+from fairserve.scheduling.fairness.cost import Extend
 from fairserve.scheduling.metrics import Windows
 
 WINDOWS = Windows(half_s=15.0)

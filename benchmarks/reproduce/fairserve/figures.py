@@ -16,7 +16,7 @@ from typing import Any
 from fairserve.engine.simulated.replay_result import ReplayResult
 from fairserve.engine.simulated.traces.model import Interaction, Trace
 from fairserve.interactions.call import TokenUsage
-from fairserve.scheduling.cost import Linear, SliceWeights
+from fairserve.scheduling.fairness.cost import Linear, SliceWeights
 from fairserve.scheduling.metrics import (
     ABUSIVE,
     CallSample,

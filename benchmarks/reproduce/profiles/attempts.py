@@ -13,7 +13,7 @@ from fairserve.benchmarks.reproduce.profiles.contest import CHEAT, Useful
 from fairserve.benchmarks.simulate.declared import scaled
 from fairserve.engine.simulated.profiles import profiles_of
 from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
-from fairserve.interactions.profile import MOST_CALLS, AppProfile, StageProfile
+from fairserve.interactions.profiles.profile import MOST_CALLS, AppProfile, StageProfile
 
 Runs = Sequence[Interaction]
 

@@ -27,11 +27,11 @@ from fairserve.engine.simulated.replay_result import ReplayResult
 from fairserve.engine.simulated.traces.assignment import merge
 from fairserve.engine.simulated.traces.model import Interaction, Trace
 from fairserve.interactions.call import Call
-from fairserve.interactions.profile import AppProfile
-from fairserve.interactions.profile_learning import LearningOptions
-from fairserve.interactions.run_end import RunEnd
-from fairserve.scheduling.cost import SliceWeights
-from fairserve.scheduling.events import Refuse
+from fairserve.interactions.profiles.profile import AppProfile
+from fairserve.interactions.profiles.profile_learning import LearningOptions
+from fairserve.interactions.tracking.run_end import RunEnd
+from fairserve.scheduling.dispatch.events import Refuse
+from fairserve.scheduling.fairness.cost import SliceWeights
 from fairserve.scheduling.metrics import CallSample
 from fairserve.scheduling.registry import SYSTEMS
 

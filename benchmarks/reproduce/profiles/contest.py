@@ -19,10 +19,10 @@ from fairserve.engine.simulated.replay import Replay
 from fairserve.engine.simulated.replay_result import ReplayResult
 from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
 from fairserve.interactions.call import Call
-from fairserve.interactions.profile import AppProfile
-from fairserve.interactions.run_end import RunEnd
-from fairserve.scheduling.cost import SliceWeights
-from fairserve.scheduling.events import CallOutcome, Refuse
+from fairserve.interactions.profiles.profile import AppProfile
+from fairserve.interactions.tracking.run_end import RunEnd
+from fairserve.scheduling.dispatch.events import CallOutcome, Refuse
+from fairserve.scheduling.fairness.cost import SliceWeights
 from fairserve.scheduling.metrics import CallSample
 
 COSTS = replace(COST_MODELS["a100-llama3-8b"], max_running=16, kv_capacity_tokens=60_000)

@@ -30,8 +30,8 @@ from fairserve.benchmarks.simulate.declared import larger
 from fairserve.benchmarks.simulate.job import Job
 from fairserve.engine.simulated.profiles import profiles_of
 from fairserve.engine.simulated.traces.model import Trace
-from fairserve.interactions.profile import AppProfile
-from fairserve.interactions.profile_learning import LearningOptions
+from fairserve.interactions.profiles.profile import AppProfile
+from fairserve.interactions.profiles.profile_learning import LearningOptions
 
 APPS = tuple(RECORDED)
 SETTINGS: Mapping[str, Mapping[str, float]] = {

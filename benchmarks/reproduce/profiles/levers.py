@@ -32,9 +32,9 @@ from fairserve.benchmarks.simulate.job import Job
 from fairserve.engine.simulated.profiles import profiles_of
 from fairserve.engine.simulated.replay import Replay
 from fairserve.engine.simulated.replay_options import ReplayOptions
-from fairserve.interactions.profile import MOST_CALLS
-from fairserve.interactions.profile_learning import LearningOptions
-from fairserve.scheduling.directory import NO_LIMITS
+from fairserve.interactions.profiles.profile import MOST_CALLS
+from fairserve.interactions.profiles.profile_learning import LearningOptions
+from fairserve.scheduling.dispatch.directory import NO_LIMITS
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits
 

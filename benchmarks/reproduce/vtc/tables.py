@@ -32,7 +32,7 @@ from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.generate.vtc_suites import VTC_SUITES, generate_vtc_suite
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.interactions.call import TokenUsage
-from fairserve.scheduling.cost import Cost, Linear, Profiled
+from fairserve.scheduling.fairness.cost import Cost, Linear, Profiled
 from fairserve.scheduling.metrics import VTC_TABLES
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.scheduling.system import SystemConfig

@@ -34,7 +34,7 @@ from fairserve.platform.db.upsert import fitting_text
 from fairserve.platform.db.webhooks import WebhookEvent
 from fairserve.platform.reporting.usage.period_spending import Spender, spent_in_period
 from fairserve.platform.tenancy.quotas.repository import Holder
-from fairserve.throttling.periods import parse_duration
+from fairserve.throttling.quotas.periods import parse_duration
 
 CHECK_S = 60.0
 REST = 20

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, selectinload
 from starlette.responses import RedirectResponse, Response
 
-from fairserve.interactions.profile_learning import LearningOptions
+from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.platform.console import forms
 from fairserve.platform.console.contract_form import contract_of
 from fairserve.platform.console.formats import part

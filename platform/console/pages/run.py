@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from markupsafe import Markup
 from starlette.responses import RedirectResponse, Response
 
-from fairserve.interactions.identity import core_run_id
+from fairserve.interactions.tracking.identity import core_run_id
 from fairserve.platform.console.formats import part
 from fairserve.platform.console.guard import AnyViewer, OwnForm, not_there, scoped
 from fairserve.platform.console.lists import Part

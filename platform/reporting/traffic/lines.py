@@ -3,7 +3,7 @@
 Names that clients choose (users, runs, calls, agents) become keyed hashes before they are written.
 Prompts of one run share a prefix, so a line holds only the block keys that no earlier line of its
 segment holds: ``like`` names the line with the longest common prefix, and its length in blocks. Keys are
-already chained and salted (:mod:`fairserve.scheduling.block_keys`): equal keys mean equal whole
+already chained and salted (:mod:`fairserve.scheduling.locality.block_keys`): equal keys mean equal whole
 prefixes, and isolation domains have no key in common.
 """
 

@@ -20,7 +20,7 @@ from fairserve.platform.control.call_state import CallState
 from fairserve.platform.control.listener import CallListener
 from fairserve.platform.reporting.traffic.lines import EndedCall
 from fairserve.platform.reporting.traffic.segments import SegmentWriter
-from fairserve.scheduling.events import CallOutcome
+from fairserve.scheduling.dispatch.events import CallOutcome
 
 logger = logging.getLogger(__name__)
 

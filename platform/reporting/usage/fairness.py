@@ -1,9 +1,9 @@
 """Fairness of a division of service: received shares against entitled shares.
 
 For tenants, apps or users it compares the share of the service with the entitled share
-(:func:`~fairserve.scheduling.level_weights.entitled_shares`, shown by the console and used by WSC),
-and computes Jain's index (Jain, Chiu and Hawe, 1984) of x = service / entitled share, which is
-(sum x)^2 / (n sum x^2): 1 if all received their entitled share, 1/n if one received everything.
+(:func:`~fairserve.scheduling.fairness.level_weights.entitled_shares`, shown by the console and used
+by WSC), and computes Jain's index (Jain, Chiu and Hawe, 1984) of x = service / entitled share, which
+is (sum x)^2 / (n sum x^2): 1 if all received their entitled share, 1/n if one received everything.
 
 Service is counted as by the system in force. WSC counts slices of typical calls: weighted tokens,
 cached ones times ``cached_weight``, divided by those of a typical call of the app. Other systems count
@@ -25,17 +25,17 @@ from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session, selectinload
 
 from fairserve.interactions.call import DEFAULT_LEVELS, TokenUsage
-from fairserve.interactions.profile import DEFAULT_PROFILE, AppProfile
-from fairserve.interactions.profile_learning import LearningOptions
+from fairserve.interactions.profiles.profile import DEFAULT_PROFILE, AppProfile
+from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.platform.db.identity import App, EndUser, Tenant
 from fairserve.platform.reporting.settings import ReportSettings
 from fairserve.platform.reporting.usage.levels import CALLS, Detail
 from fairserve.platform.reporting.usage.schemas import Fairness, Group, UsageRow
 from fairserve.platform.reporting.usage.selection import Selection
 from fairserve.platform.tenancy.profiles.repository import profiles_in_force
-from fairserve.scheduling.cost import SliceWeights
-from fairserve.scheduling.feeder.wsc_options import WscOptions
-from fairserve.scheduling.level_weights import Owner, Weights, entitled_shares
+from fairserve.scheduling.fairness.cost import SliceWeights
+from fairserve.scheduling.fairness.level_weights import Owner, Weights, entitled_shares
+from fairserve.scheduling.feeders.wsc_options import WscOptions
 from fairserve.scheduling.metrics import jain_index
 
 MAX_OWNERS = 100_000

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from fairserve.engine.wire.base import CompletionPath, WorkerRejectedError, WorkerRequest
 from fairserve.engine.wire.request_fields import RequestFieldError, demands
-from fairserve.interactions.identity import CallIdentity
+from fairserve.interactions.tracking.identity import CallIdentity
 from fairserve.platform.base.errors import (
     BodyTooLargeError,
     FairServeError,

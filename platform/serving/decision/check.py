@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from fairserve.engine.wire.request_fields import SERVER_KINDS
 from fairserve.interactions.call import Call, client_id
-from fairserve.interactions.conversation import Conversation
-from fairserve.interactions.identity import (
+from fairserve.interactions.tracking.conversation import Conversation
+from fairserve.interactions.tracking.identity import (
     CallIdentity,
     IdentityError,
     core_call_id,

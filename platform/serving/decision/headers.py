@@ -5,7 +5,7 @@ from __future__ import annotations
 from fairserve.interactions.call import Call
 from fairserve.platform.base.money import amount_text
 from fairserve.platform.control.messages import Grant
-from fairserve.scheduling.admission import LimitsInUse
+from fairserve.scheduling.dispatch.admission import LimitsInUse
 from fairserve.throttling.base import LimitUse
 
 

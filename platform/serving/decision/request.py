@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairserve.engine.wire.request_fields import FieldDemand
-from fairserve.interactions.identity import CallIdentity
+from fairserve.interactions.tracking.identity import CallIdentity
 from fairserve.platform.fleet.prompt import Prompt, PromptReader
 from fairserve.platform.fleet.worker_prompt import WorkerPromptReader
 from fairserve.platform.tenancy.auth import Principal

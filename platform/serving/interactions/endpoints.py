@@ -13,7 +13,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 from sqlalchemy.exc import OperationalError
 
-from fairserve.interactions.program import ProgramLimits
+from fairserve.interactions.programs.program import ProgramLimits
 from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.base.live_stream import while_allowed
 from fairserve.platform.db.engine import read_only

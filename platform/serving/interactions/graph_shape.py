@@ -1,8 +1,9 @@
 """The shape of a run's graph: its width and its critical path.
 
 The graph comes as lists of numbers, each call after its parents, so that one pass forwards and one
-backwards suffice. Cost: O(calls + edges), without an object per edge: a run may have 10,000 calls of 64
-parents each. :class:`~fairserve.interactions.graph.InteractionGraph` knows more, at a higher cost.
+backwards suffice. Cost: O(calls + edges), without an object per edge: a run may have 10,000 calls of
+64 parents each. :class:`~fairserve.interactions.tracking.graph.InteractionGraph` knows more, at a
+higher cost.
 """
 
 from __future__ import annotations

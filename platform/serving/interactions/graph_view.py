@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from pydantic import BaseModel
 
-from fairserve.interactions.run import MOST_PARENTS
+from fairserve.interactions.tracking.run import MOST_PARENTS
 from fairserve.platform.control.port import CallView
 from fairserve.platform.control.record import CallRecord
 from fairserve.platform.db.ledger import LedgerCall

@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from fairserve.interactions.identity import IdentityError, checked_id
-from fairserve.interactions.program import PROGRAM_FIELDS, Program, ProgramLimits
+from fairserve.interactions.programs.program import PROGRAM_FIELDS, Program, ProgramLimits
+from fairserve.interactions.tracking.identity import IdentityError, checked_id
 from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.serving.completions.schemas import invalid
 from fairserve.platform.serving.interactions.schemas import InteractionCreate

@@ -21,8 +21,8 @@ from typing import Any
 
 from sqlalchemy import Row, and_, delete, func, select, tuple_
 
-from fairserve.interactions.identity import core_call_id, core_run_id
-from fairserve.interactions.run import RestoredCall, RestoredRun
+from fairserve.interactions.tracking.identity import core_call_id, core_run_id
+from fairserve.interactions.tracking.run import RestoredCall, RestoredRun
 from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db.engine import SessionFactory, read_only

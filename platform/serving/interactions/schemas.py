@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from fairserve.interactions.identity import MAX_ID_CHARS, client_run_id
+from fairserve.interactions.tracking.identity import MAX_ID_CHARS, client_run_id
 from fairserve.platform.control.port import RunView
 from fairserve.platform.db.ledger import Interaction
 from fairserve.platform.db.schemas import ObjectId, Paging, Strict, TenantQuery, UserId
@@ -30,7 +30,7 @@ class InteractionCreate(Strict):
 class ProgramCreate(InteractionCreate):
     """Opens a run: an empty one, or with ``nodes`` a program that the platform runs."""
 
-    # For the API's description: fairserve.interactions.program reads and checks programs.
+    # For the API's description: fairserve.interactions.programs.program reads and checks programs.
 
     model: str | None = Field(None, description="Model of the nodes that name none.")
     nodes: list[NodeIn] | None = Field(None, min_length=1)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from sqlalchemy.exc import OperationalError
 from starlette.datastructures import State
 
-from fairserve.interactions.identity import core_call_id, core_run_id
+from fairserve.interactions.tracking.identity import core_call_id, core_run_id
 from fairserve.platform.base.errors import ConflictError, NotFoundError
 from fairserve.platform.control.ledger import Ledger
 from fairserve.platform.control.port import ControlPort, RunView

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fairserve.interactions.identity import core_run_id
-from fairserve.interactions.program import Node, Program, ProgramLimits, parse_program
-from fairserve.interactions.program_fields import ProgramError
+from fairserve.interactions.programs.program import Node, Program, ProgramLimits, parse_program
+from fairserve.interactions.programs.program_fields import ProgramError
+from fairserve.interactions.tracking.identity import core_run_id
 from fairserve.platform.base.errors import InvalidRequestError, NotFoundError, UnavailableError
 from fairserve.platform.fleet.models import Models
 from fairserve.platform.serving.completions.requests import read_fields

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fairserve.interactions.program_run import ProgramRun
+from fairserve.interactions.programs.program_run import ProgramRun
 from fairserve.platform.serving.programs.schemas import (
     ProgramNodeOut,
     ProgramOut,

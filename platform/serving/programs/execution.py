@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from itertools import count
 
 from fairserve.engine.backoff import Backoff
-from fairserve.interactions.identity import core_run_id
-from fairserve.interactions.program_run import ProgramRun
-from fairserve.interactions.program_task import Task, call_name
+from fairserve.interactions.programs.program_run import ProgramRun
+from fairserve.interactions.programs.program_task import Task, call_name
+from fairserve.interactions.tracking.identity import core_run_id
 from fairserve.platform.base.errors import (
     ConflictError,
     FairServeError,

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from sqlalchemy import delete, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from fairserve.interactions.program import ProgramLimits
-from fairserve.interactions.program_state import ProgramState
+from fairserve.interactions.programs.program import ProgramLimits
+from fairserve.interactions.programs.program_state import ProgramState
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.identity import App, Tenant
 from fairserve.platform.db.programs import Program, ProgramStep

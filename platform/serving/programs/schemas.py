@@ -1,7 +1,7 @@
 """Bodies of programs in the API.
 
-The models of declarations describe the API only: :mod:`fairserve.interactions.program` parses and checks
-a declaration, and names the path of an error.
+The models of declarations describe the API only: :mod:`fairserve.interactions.programs.program`
+parses and checks a declaration, and names the path of an error.
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from fairserve.interactions.condition import OPS
-from fairserve.interactions.program import DEFAULT_RETRIES, MAX_EXPECTED_TOKENS, MAX_RETRIES
-from fairserve.interactions.program_run import NodeOutput, ProgramRun
-from fairserve.interactions.program_state import NodeRun, NodeState, ProgramState
-from fairserve.interactions.program_task import call_name
+from fairserve.interactions.programs.condition import OPS
+from fairserve.interactions.programs.program import (
+    DEFAULT_RETRIES,
+    MAX_EXPECTED_TOKENS,
+    MAX_RETRIES,
+)
+from fairserve.interactions.programs.program_run import NodeOutput, ProgramRun
+from fairserve.interactions.programs.program_state import NodeRun, NodeState, ProgramState
+from fairserve.interactions.programs.program_task import call_name
 from fairserve.platform.db.schemas import Strict
 
 

@@ -16,13 +16,13 @@ from typing import Any
 
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from fairserve.interactions.identity import core_call_id, core_run_id
-from fairserve.interactions.profile import DEFAULT_PROFILE, AppProfile
-from fairserve.interactions.profile_learning import LearningOptions
-from fairserve.interactions.program import Program, parse_program
-from fairserve.interactions.program_run import ProgramRun
-from fairserve.interactions.program_task import call_name
-from fairserve.interactions.run import RestoredCall, RestoredRun
+from fairserve.interactions.profiles.profile import DEFAULT_PROFILE, AppProfile
+from fairserve.interactions.profiles.profile_learning import LearningOptions
+from fairserve.interactions.programs.program import Program, parse_program
+from fairserve.interactions.programs.program_run import ProgramRun
+from fairserve.interactions.programs.program_task import call_name
+from fairserve.interactions.tracking.identity import core_call_id, core_run_id
+from fairserve.interactions.tracking.run import RestoredCall, RestoredRun
 from fairserve.platform.base.errors import (
     ConflictError,
     FairServeError,

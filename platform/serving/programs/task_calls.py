@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairserve.engine.wire.base import CompletionPath, WorkerClient
-from fairserve.interactions.identity import CallIdentity
-from fairserve.interactions.program_task import Task, call_name
+from fairserve.interactions.programs.program_task import Task, call_name
+from fairserve.interactions.tracking.identity import CallIdentity
 from fairserve.platform.serving.completions.merge import Merger
 from fairserve.platform.serving.completions.relay import Relay
 from fairserve.platform.serving.completions.requests import (

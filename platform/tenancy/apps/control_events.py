@@ -9,15 +9,15 @@ from __future__ import annotations
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session, selectinload
 
-from fairserve.interactions.profile import AppProfile
-from fairserve.interactions.profile_learning import LearningOptions
+from fairserve.interactions.profiles.profile import AppProfile
+from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App, EndUser, Tenant
 from fairserve.platform.tenancy.apps.limits import limits_in_force
 from fairserve.platform.tenancy.profiles.repository import profiles_in_force
 from fairserve.platform.tenancy.quotas.repository import all_contracts
 from fairserve.platform.tenancy.quotas.service import contract_changed
-from fairserve.scheduling.events import AppChanged, Event, TenantChanged, UserChanged
+from fairserve.scheduling.dispatch.events import AppChanged, Event, TenantChanged, UserChanged
 
 
 def app_changed(app: App, profile: AppProfile) -> AppChanged:

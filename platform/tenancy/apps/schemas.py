@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from fairserve.interactions.profile import MAX_STAGES, AppProfile, StageProfile
+from fairserve.interactions.profiles.profile import MAX_STAGES, AppProfile, StageProfile
 from fairserve.platform.db.identity import ProfileMode
 from fairserve.platform.db.schemas import KeyOut, Name, Strict, Weight
 from fairserve.platform.tenancy.quotas.schemas import ContractBody, ContractOut

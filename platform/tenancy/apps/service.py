@@ -13,8 +13,8 @@ from typing import Any
 from sqlalchemy.orm import Session
 from starlette.datastructures import State
 
-from fairserve.interactions.profile import AppProfile
-from fairserve.interactions.profile_learning import LearningOptions
+from fairserve.interactions.profiles.profile import AppProfile
+from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.platform.base.errors import ConflictError, NotFoundError, PermissionDeniedError
 from fairserve.platform.db import audit, keys
 from fairserve.platform.db.base import new_id, utc_now

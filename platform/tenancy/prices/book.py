@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 
 from fairserve.platform.db.contracts import Price
-from fairserve.throttling.price import FREE, TokenPrice
+from fairserve.throttling.quotas.price import FREE, TokenPrice
 
 ANY_MODEL = "*"
 

@@ -18,8 +18,8 @@ from datetime import datetime, timedelta
 from sqlalchemy import exists, or_, select
 from sqlalchemy.orm import selectinload
 
-from fairserve.interactions.profile_learning import LearningOptions, learn
-from fairserve.interactions.profile_statistics import figures_of
+from fairserve.interactions.profiles.profile_learning import LearningOptions, learn
+from fairserve.interactions.profiles.profile_statistics import figures_of
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.identity import App

@@ -15,13 +15,13 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import selectinload
 
-from fairserve.interactions.profile_learning import LearningOptions
+from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.identity import App
 from fairserve.platform.tenancy.apps.control_events import app_changed
 from fairserve.platform.tenancy.apps.inboxes import ControlInbox
 from fairserve.platform.tenancy.profiles.repository import profiles_in_force
-from fairserve.scheduling.events import AppChanged
+from fairserve.scheduling.dispatch.events import AppChanged
 
 logger = logging.getLogger(__name__)
 

@@ -9,15 +9,15 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import and_, delete, func, select
 from sqlalchemy.orm import Session
 
-from fairserve.interactions.profile import AppProfile, StageProfile
-from fairserve.interactions.profile_learning import (
+from fairserve.interactions.profiles.profile import AppProfile, StageProfile
+from fairserve.interactions.profiles.profile_learning import (
     InForce,
     LearningOptions,
     as_declared,
     believed_as,
 )
-from fairserve.interactions.profile_statistics import CallSeen, RunSeen
-from fairserve.interactions.run_end import ENDED_BY_ITSELF
+from fairserve.interactions.profiles.profile_statistics import CallSeen, RunSeen
+from fairserve.interactions.tracking.run_end import ENDED_BY_ITSELF
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.ledger import Interaction, LedgerCall
 from fairserve.platform.db.profiles import ProfileSource, ProfileVersion

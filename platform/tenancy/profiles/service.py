@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from fairserve.interactions.profile_learning import InForce, LearningOptions
-from fairserve.interactions.profile_statistics import figures_of
+from fairserve.interactions.profiles.profile_learning import InForce, LearningOptions
+from fairserve.interactions.profiles.profile_statistics import figures_of
 from fairserve.platform.base.errors import ConflictError, NotFoundError
 from fairserve.platform.db import audit
 from fairserve.platform.db.base import utc_now

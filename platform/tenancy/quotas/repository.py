@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
 from fairserve.platform.db.contracts import Contract
-from fairserve.throttling.quota import QuotaScope
+from fairserve.throttling.quotas.quota import QuotaScope
 
 
 class Holder(NamedTuple):

@@ -12,8 +12,8 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from fairserve.platform.base.money import Amount
 from fairserve.platform.db.schemas import ModelName, Strict
-from fairserve.throttling.periods import parse_duration
-from fairserve.throttling.quota import MAX_LIMIT, SoftEnd
+from fairserve.throttling.quotas.periods import parse_duration
+from fairserve.throttling.quotas.quota import MAX_LIMIT, SoftEnd
 
 MAX_MODELS = 100
 

@@ -20,8 +20,8 @@ from fairserve.platform.tenancy.apps.inboxes import ControlInbox
 from fairserve.platform.tenancy.quotas import repository
 from fairserve.platform.tenancy.quotas.repository import Holder
 from fairserve.platform.tenancy.quotas.schemas import ContractBody, ContractOut
-from fairserve.scheduling.events import ContractChanged
-from fairserve.throttling.quota import UNLIMITED, Quota
+from fairserve.scheduling.dispatch.events import ContractChanged
+from fairserve.throttling.quotas.quota import UNLIMITED, Quota
 
 NOTHING = ContractOut()
 _QUOTA = tuple(field.name for field in fields(Quota))

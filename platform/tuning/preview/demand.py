@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
-from fairserve.interactions.profile import DEFAULT_PROFILE, AppProfile
+from fairserve.interactions.profiles.profile import DEFAULT_PROFILE, AppProfile
 from fairserve.platform.reporting.traffic.export import export
 from fairserve.platform.reporting.traffic.lines import RecordedCall
 from fairserve.platform.tuning.preview.input import RefusedCall, ServedCall

@@ -25,15 +25,15 @@ from fairserve.engine.simulated.profiles import profiles_of
 from fairserve.engine.simulated.replay import Replay
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.interactions.call import Call
-from fairserve.interactions.run_end import RunEnd
+from fairserve.interactions.tracking.run_end import RunEnd
 from fairserve.platform.reporting.traffic.lines import Pseudonyms
 from fairserve.platform.reporting.traffic.segments import load_salt, read_recording
 from fairserve.platform.tuning.preview.demand import NO_DEMAND, Demand, demand_of, newest
 from fairserve.platform.tuning.preview.fit import Fit, fit_costs, slower
 from fairserve.platform.tuning.preview.input import PreviewJob
 from fairserve.platform.tuning.preview.words import left_out_sentences, sentences, trust
-from fairserve.scheduling.directory import Setting
-from fairserve.scheduling.events import AppChanged, Refuse
+from fairserve.scheduling.dispatch.directory import Setting
+from fairserve.scheduling.dispatch.events import AppChanged, Refuse
 from fairserve.scheduling.metrics import CallSample, distribution, summarise
 from fairserve.scheduling.system import SystemConfig
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Row, Select, and_, func, or_, select
 from sqlalchemy.orm import Session, selectinload
 
-from fairserve.interactions.profile_learning import LearningOptions
+from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.identity import App, EndUser, Tenant
 from fairserve.platform.db.ledger import LedgerCall, ThrottlingEvent
@@ -22,8 +22,8 @@ from fairserve.platform.tenancy.profiles.repository import profiles_in_force
 from fairserve.platform.tenancy.quotas.repository import Holder, of_apps, of_tenants, of_users
 from fairserve.platform.tenancy.quotas.service import contract_changed
 from fairserve.platform.tuning.preview.input import RefusedCall, ServedCall
-from fairserve.scheduling.directory import Setting
-from fairserve.scheduling.events import AppChanged
+from fairserve.scheduling.dispatch.directory import Setting
+from fairserve.scheduling.dispatch.events import AppChanged
 
 PAGE_ROWS = 1000
 LOOKED_UP = 500

@@ -23,7 +23,7 @@ import orjson
 from sqlalchemy.exc import OperationalError
 from starlette.datastructures import State
 
-from fairserve.interactions.profile_learning import LearningOptions
+from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.platform.base.errors import ConflictError, FairServeError, UnavailableError
 from fairserve.platform.control.port import ClusterView, WorkerView
 from fairserve.platform.db.engine import SessionFactory, read_only

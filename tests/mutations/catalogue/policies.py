@@ -15,14 +15,14 @@ _WSC = ("tests/property/*wsc*.py", "tests/contract/*feeders*.py", *_UNIT)
 _DLPM = ("tests/property/*test_dlpm*.py", "tests/contract/*local_schedulers*.py")
 _D2LPM = ("tests/property/*d2lpm*.py", "tests/contract/*routers*.py")
 _CENTRAL = ("tests/property/*central_dlpm*.py", "tests/property/*test_dlpm*.py")
-_TREE = ("tests/property/*prefix_tree*.py", "tests/unit/scheduling/*prefix_tree*.py")
-_DISPATCHER = ("tests/unit/scheduling/*dispatcher*.py", *_UNIT, "tests/property/*worker_table*.py")
+_TREE = ("tests/property/*prefix_tree*.py", "tests/unit/scheduling/*/*prefix_tree*.py")
+_DISPATCHER = ("tests/unit/scheduling/*/*dispatcher*.py", *_UNIT, "tests/property/*worker_table*.py")
 
 _SCHEDULING = (
     Mutation(
         "a-reservation-elsewhere-is-received-service",
         "scheduling",
-        "scheduling/feeder/wsc.py",
+        "scheduling/feeders/wsc.py",
         "other.served_elsewhere(client, served, reserved, factors)",
         "other.served_elsewhere(client, served + reserved, 0.0, factors)",
         _UNIT,
@@ -30,15 +30,15 @@ _SCHEDULING = (
     Mutation(
         "a-weight-counts-at-every-level",
         "scheduling",
-        "scheduling/level_weights.py",
+        "scheduling/fairness/level_weights.py",
         "return (tenant, app * user)",
         "return (tenant * app * user, tenant * app * user)",
-        (*_WSC, "tests/unit/scheduling/test_level_weights.py"),
+        (*_WSC, "tests/unit/scheduling/fairness/test_level_weights.py"),
     ),
     Mutation(
         "weights-leave-cached-tokens-in",
         "scheduling",
-        "scheduling/cost.py",
+        "scheduling/fairness/cost.py",
         "prompt = self._prompt(text, system, cached, cached_weight)",
         "prompt = self._prompt(text, system, cached, 1.0)",
         _WSC,
@@ -46,7 +46,7 @@ _SCHEDULING = (
     Mutation(
         "a-declared-prompt-counts-as-uncached",
         "scheduling",
-        "scheduling/cost.py",
+        "scheduling/fairness/cost.py",
         "cached = expected.cached_tokens if seen else text + system",
         "cached = expected.cached_tokens",
         _WSC,
@@ -54,7 +54,7 @@ _SCHEDULING = (
     Mutation(
         "a-retry-blocks-the-queue",
         "scheduling",
-        "scheduling/feed.py",
+        "scheduling/dispatch/feed.py",
         "call = self._feeder.peek(open_workers, self._not_for(open_workers))",
         "call = self._feeder.peek(open_workers)",
         _UNIT,
@@ -62,7 +62,7 @@ _SCHEDULING = (
     Mutation(
         "hidden-clients-lose-their-place",
         "scheduling",
-        "scheduling/counters.py",
+        "scheduling/fairness/counters.py",
         "node.earliest = min(node.earliest, client.earliest)",
         "node.earliest = max(node.earliest, client.earliest)",
         _COUNTERS,
@@ -70,7 +70,7 @@ _SCHEDULING = (
     Mutation(
         "lift-goes-to-the-largest-counter",
         "scheduling",
-        "scheduling/counters.py",
+        "scheduling/fairness/counters.py",
         "return parent.least_served() if self._predicting else parent.least().served",
         "return max(each.served for each in parent.children.values() if each.queued)",
         _COUNTERS,
@@ -78,7 +78,7 @@ _SCHEDULING = (
     Mutation(
         "newcomer-is-not-lifted",
         "scheduling",
-        "scheduling/counters.py",
+        "scheduling/fairness/counters.py",
         "node.served = max(node.served, self._lift_level(parent))",
         "node.served = max(node.served, 0.0)",
         _COUNTERS,
@@ -86,7 +86,7 @@ _SCHEDULING = (
     Mutation(
         "lift-lowers-a-counter",
         "scheduling",
-        "scheduling/counters.py",
+        "scheduling/fairness/counters.py",
         "node.served = max(node.served, self._lift_level(parent))",
         "node.served = self._lift_level(parent)",
         _COUNTERS,
@@ -94,7 +94,7 @@ _SCHEDULING = (
     Mutation(
         "idle-lift-cannot-be-switched-off",
         "scheduling",
-        "scheduling/counters.py",
+        "scheduling/fairness/counters.py",
         "last = parent.last_left if self._lift_when_idle else None",
         "last = parent.last_left",
         _COUNTERS,
@@ -102,7 +102,7 @@ _SCHEDULING = (
     Mutation(
         "refund-is-charged-only-to-the-tenant",
         "scheduling",
-        "scheduling/counters.py",
+        "scheduling/fairness/counters.py",
         """        for node in client.line:
             node.served = max(0.0, node.served - cost)""",
         """        for node in client.line[:1]:
@@ -137,7 +137,7 @@ _SCHEDULING = (
     Mutation(
         "wsc-forgets-the-refund-of-a-failed-call",
         "scheduling",
-        "scheduling/feeder/slice_charges.py",
+        "scheduling/feeders/slice_charges.py",
         "self._change(record, -record.charged, 0.0)",
         "pass",
         _WSC,
@@ -145,7 +145,7 @@ _SCHEDULING = (
     Mutation(
         "wsc-keeps-what-was-reserved-and-not-used",
         "scheduling",
-        "scheduling/feeder/slice_charges.py",
+        "scheduling/feeders/slice_charges.py",
         "if record.reserved > 0:",
         "if record.reserved < 0:",
         _WSC,
@@ -153,7 +153,7 @@ _SCHEDULING = (
     Mutation(
         "wsc-charges-progress-twice",
         "scheduling",
-        "scheduling/feeder/slice_charges.py",
+        "scheduling/feeders/slice_charges.py",
         "        record.charged = cost\n",
         "",
         _WSC,
@@ -161,7 +161,7 @@ _SCHEDULING = (
     Mutation(
         "wsc-max-bypass-is-one-too-many",
         "scheduling",
-        "scheduling/feeder/wsc.py",
+        "scheduling/feeders/wsc.py",
         "oldest.bypassed >= self.options.max_bypass",
         "oldest.bypassed > self.options.max_bypass",
         _WSC,
@@ -169,7 +169,7 @@ _SCHEDULING = (
     Mutation(
         "wsc-run-priority-ignores-the-slack",
         "scheduling",
-        "scheduling/feeder/wsc.py",
+        "scheduling/feeders/wsc.py",
         "return self._counters.reach(self.options.interaction_slack)",
         'return self._counters.reach(float("inf"))',
         _WSC,
@@ -177,7 +177,7 @@ _SCHEDULING = (
     Mutation(
         "wsc-restore-forgets-the-bypasses",
         "scheduling",
-        "scheduling/feeder/wsc.py",
+        "scheduling/feeders/wsc.py",
         "self._place(node, _Queued(calls[call_id], seq, bypassed))",
         "self._place(node, _Queued(calls[call_id], seq))",
         _WSC,
@@ -185,15 +185,15 @@ _SCHEDULING = (
     Mutation(
         "charges-do-not-count-at-other-models",
         "scheduling",
-        "scheduling/feeder/wsc.py",
+        "scheduling/feeders/wsc.py",
         "other.served_elsewhere(client, served, reserved, factors)",
         "other.served_elsewhere(client, 0.0, 0.0, factors)",
-        ("tests/unit/scheduling/*models*.py", *_WSC),
+        ("tests/unit/scheduling/*/*models*.py", *_WSC),
     ),
     Mutation(
         "dlpm-refills-those-in-credit-too",
         "scheduling",
-        "scheduling/feeder/deficits.py",
+        "scheduling/fairness/deficits.py",
         "quantum * min(missed, math.floor(-self.deficit / quantum) + 1)",
         "quantum * missed",
         (*_CENTRAL, *_DLPM),
@@ -201,7 +201,7 @@ _SCHEDULING = (
     Mutation(
         "dlpm-serves-who-is-out-of-credit",
         "scheduling",
-        "scheduling/feeder/central_dlpm.py",
+        "scheduling/feeders/central_dlpm.py",
         "if (best is None or key < best) and may_run(client):",
         "if best is None or key < best:",
         _CENTRAL,
@@ -233,7 +233,7 @@ _SCHEDULING = (
     Mutation(
         "newcomers-have-a-history-at-once",
         "scheduling",
-        "scheduling/newcomers.py",
+        "scheduling/fairness/newcomers.py",
         "if earned >= self.slices and now_s >= app.place_s:",
         "if now_s >= app.place_s:",
         ("tests/property/test_newcomers.py",),
@@ -241,7 +241,7 @@ _SCHEDULING = (
     Mutation(
         "newcomers-histories-have-no-pace",
         "scheduling",
-        "scheduling/newcomers.py",
+        "scheduling/fairness/newcomers.py",
         "if earned >= self.slices and now_s >= app.place_s:",
         "if earned >= self.slices:",
         ("tests/property/test_newcomers.py",),
@@ -249,7 +249,7 @@ _SCHEDULING = (
     Mutation(
         "newcomers-of-all-apps-are-one-client",
         "scheduling",
-        "scheduling/newcomers.py",
+        "scheduling/fairness/newcomers.py",
         "name = _MARK + call.app",
         "name = _MARK",
         ("tests/property/test_newcomers.py",),
@@ -257,7 +257,7 @@ _SCHEDULING = (
     Mutation(
         "an-app-is-its-own-weight-cap",
         "scheduling",
-        "scheduling/feeder/weight_cap.py",
+        "scheduling/fairness/weight_cap.py",
         "for each in tenant.apps if each != app]",
         "for each in tenant.apps]",
         ("tests/property/test_weight_cap.py",),
@@ -289,7 +289,7 @@ _SCHEDULING = (
     Mutation(
         "new-levels-of-a-tenant-lift-its-counter",
         "scheduling",
-        "scheduling/feeder/wsc.py",
+        "scheduling/feeders/wsc.py",
         "self._enqueue(entry, front=False)\n            self._counters.leave(before, following)",
         "self._counters.leave(before, following)\n            self._enqueue(entry, front=False)",
         ("tests/contract/test_tenant_levels.py",),
@@ -297,7 +297,7 @@ _SCHEDULING = (
     Mutation(
         "a-returned-call-waits-under-its-old-levels",
         "scheduling",
-        "scheduling/model_pool.py",
+        "scheduling/dispatch/model_pool.py",
         "        live.call.client = client\n",
         "",
         ("tests/contract/test_tenant_levels.py",),
@@ -305,7 +305,7 @@ _SCHEDULING = (
     Mutation(
         "d2lpm-refill-exceeds-a-quantum",
         "scheduling",
-        "scheduling/routers/credit.py",
+        "scheduling/fairness/credit.py",
         "(needed if rounds is None else min(rounds, needed))",
         "(needed if rounds is None else rounds)",
         _D2LPM,
@@ -329,7 +329,7 @@ _SCHEDULING = (
     Mutation(
         "d2lpm-new-worker-owes-everybody",
         "scheduling",
-        "scheduling/routers/credit.py",
+        "scheduling/fairness/credit.py",
         "self._set(slot, max(values))",
         "self._set(slot, min(0.0, *values))",
         _D2LPM,
@@ -345,16 +345,16 @@ _SCHEDULING = (
     Mutation(
         "evicted-block-keeps-those-below-it",
         "scheduling",
-        "scheduling/prefix_tree.py",
+        "scheduling/locality/prefix_tree.py",
         """            self._drop_below(node, cache)
             if cut == 0:""",
         """            if cut == 0:""",
-        (*_TREE, "tests/unit/scheduling/*cache_reports*.py"),
+        (*_TREE, "tests/unit/scheduling/*/*cache_reports*.py"),
     ),
     Mutation(
         "full-cache-evicts-locked-prefixes",
         "scheduling",
-        "scheduling/prefix_tree.py",
+        "scheduling/locality/prefix_tree.py",
         """            if not link.locks:
                 if node.mask""",
         """            if link.locks >= 0:
@@ -364,16 +364,16 @@ _SCHEDULING = (
     Mutation(
         "cleared-cache-is-believed-on",
         "scheduling",
-        "scheduling/reports.py",
+        "scheduling/locality/reports.py",
         """            tree.clear_worker(worker_id)
 """,
         "",
-        ("tests/unit/scheduling/*cache_reports*.py", *_UNIT),
+        ("tests/unit/scheduling/*/*cache_reports*.py", *_UNIT),
     ),
     Mutation(
         "feed-window-is-ignored",
         "scheduling",
-        "scheduling/worker_table.py",
+        "scheduling/dispatch/worker_table.py",
         "if worker.waiting_tokens < window_tokens:",
         "if worker.waiting_tokens < 1000 * window_tokens:",
         _DISPATCHER,
@@ -381,7 +381,7 @@ _SCHEDULING = (
     Mutation(
         "failed-call-returns-to-the-same-worker",
         "scheduling",
-        "scheduling/model_pool.py",
+        "scheduling/dispatch/model_pool.py",
         """        live.avoid.append(live.worker_id)
 """,
         "",
@@ -390,7 +390,7 @@ _SCHEDULING = (
     Mutation(
         "ended-call-stays-in-the-demand",
         "scheduling",
-        "scheduling/model_pool.py",
+        "scheduling/dispatch/model_pool.py",
         """            self.worker_table.add_demand(worker, -live.demand_tokens)
 """,
         "",
@@ -399,31 +399,31 @@ _SCHEDULING = (
     Mutation(
         "loss-removes-the-wrong-worker",
         "scheduling",
-        "scheduling/membership.py",
+        "scheduling/dispatch/membership.py",
         """        pool.lose(worker)
         del self._homes[event.worker_id]""",
         """        pool.lose(next(iter(pool.worker_table.workers.values()), worker))
         del self._homes[event.worker_id]""",
-        (*_DISPATCHER, "tests/unit/platform/cluster"),
+        (*_DISPATCHER, "tests/unit/platform/fleet"),
     ),
     Mutation(
         "silent-worker-is-never-lost",
         "scheduling",
-        "scheduling/membership.py",
+        "scheduling/dispatch/membership.py",
         "now_s - last_s > silence_s",
         "last_s - now_s > silence_s",
         _DISPATCHER,
     ),
 )
 
-_THROTTLING_TESTS = ("tests/property/*throttling*.py", "tests/unit/scheduling/*admission*.py")
-_CONTRACTS = ("tests/property/*contracts*.py", "tests/unit/scheduling/*admission*.py", *_UNIT)
+_THROTTLING_TESTS = ("tests/property/*throttling*.py", "tests/unit/scheduling/*/*admission*.py")
+_CONTRACTS = ("tests/property/*contracts*.py", "tests/unit/scheduling/*/*admission*.py", *_UNIT)
 
 _THROTTLING = (
     Mutation(
         "calls-to-another-app-use-a-users-limit",
         "throttling",
-        "throttling/oit.py",
+        "throttling/overload/oit.py",
         'keys.append(("user", arrival.app_user_key, arrival.limits.user_rpm))',
         'keys.append(("user", arrival.user_key, arrival.limits.user_rpm))',
         _THROTTLING_TESTS,
@@ -439,7 +439,7 @@ _THROTTLING = (
     Mutation(
         "openings-have-no-rate",
         "throttling",
-        "scheduling/admission.py",
+        "scheduling/dispatch/admission.py",
         "self._openings.record(key, most, now_s)",
         "pass",
         ("tests/unit/platform/control/test_bounds.py",),
@@ -447,7 +447,7 @@ _THROTTLING = (
     Mutation(
         "overload-has-no-hysteresis",
         "throttling",
-        "throttling/overload.py",
+        "throttling/overload/watermarks.py",
         "elif load <= self.watermarks.low:",
         "else:",
         (*_THROTTLING_TESTS, *_UNIT),
@@ -455,7 +455,7 @@ _THROTTLING = (
     Mutation(
         "overload-begins-only-above-the-mark",
         "throttling",
-        "throttling/overload.py",
+        "throttling/overload/watermarks.py",
         "if load >= self.watermarks.high:",
         "if load > self.watermarks.high:",
         (*_THROTTLING_TESTS, *_UNIT),
@@ -463,7 +463,7 @@ _THROTTLING = (
     Mutation(
         "oit-cuts-runs-in-progress",
         "throttling",
-        "throttling/oit.py",
+        "throttling/overload/oit.py",
         "if not arrival.overloaded or arrival.under_way:",
         "if not arrival.overloaded:",
         (*_THROTTLING_TESTS, *_UNIT),
@@ -471,7 +471,7 @@ _THROTTLING = (
     Mutation(
         "oit-rejects-without-overload",
         "throttling",
-        "throttling/oit.py",
+        "throttling/overload/oit.py",
         "if not arrival.overloaded or arrival.under_way:",
         "if arrival.under_way:",
         (*_THROTTLING_TESTS, *_UNIT),
@@ -479,7 +479,7 @@ _THROTTLING = (
     Mutation(
         "app-shows-more-new-users-than-it-may",
         "throttling",
-        "throttling/oit.py",
+        "throttling/overload/oit.py",
         "if count <= limit:",
         "if count <= limit + 1:",
         ("tests/property/test_throttling.py",),
@@ -487,7 +487,7 @@ _THROTTLING = (
     Mutation(
         "oit-does-not-count-rejected-arrivals",
         "throttling",
-        "throttling/oit.py",
+        "throttling/overload/oit.py",
         "        for _, key, limit in self._keys(arrival):\n",
         "        for _, key, limit in self._keys(arrival) if decision.admitted else ():\n",
         (*_THROTTLING_TESTS, *_UNIT),
@@ -495,7 +495,7 @@ _THROTTLING = (
     Mutation(
         "rpm-admits-one-call-too-many",
         "throttling",
-        "throttling/rpm.py",
+        "throttling/overload/rpm.py",
         "count = self._accepted.count(self._windowed(key, now_s), now_s) + 1",
         "count = self._accepted.count(self._windowed(key, now_s), now_s)",
         _THROTTLING_TESTS,
@@ -503,7 +503,7 @@ _THROTTLING = (
     Mutation(
         "retry-after-counts-from-the-oldest-call",
         "throttling",
-        "throttling/window.py",
+        "throttling/overload/window.py",
         "        time_s = times[-limit]\n",
         "        time_s = times[0]\n",
         _THROTTLING_TESTS,
@@ -511,7 +511,7 @@ _THROTTLING = (
     Mutation(
         "rate-window-ends-a-second-early",
         "throttling",
-        "throttling/rate_window.py",
+        "throttling/quotas/rate_window.py",
         "if second >= horizon:",
         "if second > horizon:",
         _CONTRACTS,
@@ -519,7 +519,7 @@ _THROTTLING = (
     Mutation(
         "budget-is-not-reserved",
         "throttling",
-        "throttling/contracts.py",
+        "throttling/quotas/contracts.py",
         "account.held += claim.cost",
         "account.held += 0",
         _CONTRACTS,
@@ -527,7 +527,7 @@ _THROTTLING = (
     Mutation(
         "failed-call-keeps-its-request",
         "throttling",
-        "throttling/contracts.py",
+        "throttling/quotas/contracts.py",
         """            if refund:
                 meter.requests.correct(-1, held.at_s)
 """,
@@ -537,7 +537,7 @@ _THROTTLING = (
     Mutation(
         "budget-of-the-last-period-still-counts",
         "throttling",
-        "throttling/contracts.py",
+        "throttling/quotas/contracts.py",
         "if account is not None and account.begin >= begin:",
         "if account is not None:",
         _CONTRACTS,
@@ -545,7 +545,7 @@ _THROTTLING = (
     Mutation(
         "soft-end-cuts-runs-in-progress",
         "throttling",
-        "throttling/contracts.py",
+        "throttling/quotas/contracts.py",
         """            and spent >= soft
             and not claim.run_under_way
 """,
@@ -556,7 +556,7 @@ _THROTTLING = (
     Mutation(
         "weeks-begin-on-sunday",
         "throttling",
-        "throttling/periods.py",
+        "throttling/quotas/periods.py",
         "_FIRST = datetime(1970, 1, 5, tzinfo=UTC)",
         "_FIRST = datetime(1970, 1, 4, tzinfo=UTC)",
         _CONTRACTS,
@@ -564,7 +564,7 @@ _THROTTLING = (
     Mutation(
         "cancelled-call-costs-nothing",
         "throttling",
-        "scheduling/admission.py",
+        "scheduling/dispatch/admission.py",
         'frozenset({"completed", "cancelled"})',
         'frozenset({"completed"})',
         _CONTRACTS,
@@ -572,23 +572,23 @@ _THROTTLING = (
     Mutation(
         "cached-tokens-cost-the-full-price",
         "throttling",
-        "throttling/price.py",
+        "throttling/quotas/price.py",
         "(usage.prompt_tokens - cached) * self.input + cached * self.cached",
         "usage.prompt_tokens * self.input",
         (*_CONTRACTS, "tests/unit/platform/control"),
     ),
 )
 
-_TRACKER_TESTS = ("tests/unit/interactions/*life_cycle*.py", "tests/property/*tracker*.py")
-_PROFILES = ("tests/unit/interactions/*profile*.py", "tests/property/*profile*.py")
-_IMMUNITY = ("tests/unit/interactions/test_immunity.py",)
+_TRACKER_TESTS = ("tests/unit/interactions/*/*life_cycle*.py", "tests/property/*tracker*.py")
+_PROFILES = ("tests/unit/interactions/*/*profile*.py", "tests/property/*profile*.py")
+_IMMUNITY = ("tests/unit/interactions/tracking/test_immunity.py",)
 _IDENTITY = ("tests/unit/**/*identity*.py",)
 
 _TRACKER = (
     Mutation(
         "immunity-is-unbounded",
         "tracker",
-        "interactions/immunity.py",
+        "interactions/tracking/immunity.py",
         "return calls < self.factor * usual.calls and tokens <= self.factor * usual.tokens",
         "return True",
         (*_TRACKER_TESTS, *_IMMUNITY, *_UNIT),
@@ -596,7 +596,7 @@ _TRACKER = (
     Mutation(
         "immunity-ends-one-call-late",
         "tracker",
-        "interactions/immunity.py",
+        "interactions/tracking/immunity.py",
         "return calls < self.factor * usual.calls",
         "return calls <= self.factor * usual.calls",
         (*_TRACKER_TESTS, *_IMMUNITY, *_UNIT),
@@ -604,7 +604,7 @@ _TRACKER = (
     Mutation(
         "a-declared-run-is-believed-whole",
         "tracker",
-        "interactions/immunity.py",
+        "interactions/tracking/immunity.py",
         "calls = min(profile.calls_per_interaction, MOST_CALLS)",
         "calls = profile.calls_per_interaction",
         _IMMUNITY,
@@ -612,7 +612,7 @@ _TRACKER = (
     Mutation(
         "the-longest-run-is-usual",
         "tracker",
-        "interactions/profile_statistics.py",
+        "interactions/profiles/profile_statistics.py",
         "_LONG = 0.99",
         "_LONG = 1.0",
         _PROFILES,
@@ -620,7 +620,7 @@ _TRACKER = (
     Mutation(
         "one-tenant-fills-the-table-of-runs",
         "tracker",
-        "interactions/tracker.py",
+        "interactions/tracking/tracker.py",
         'for whose, key in (("user", (tenant, user)), ("tenant", (tenant,))):',
         'for whose, key in (("user", (tenant, user)),):',
         _TRACKER_TESTS,
@@ -628,7 +628,7 @@ _TRACKER = (
     Mutation(
         "a-run-that-ended-still-counts-for-its-user",
         "tracker",
-        "interactions/tracker.py",
+        "interactions/tracking/tracker.py",
         "self._live_of[key] -= 1",
         "self._live_of[key] -= 0",
         _TRACKER_TESTS,
@@ -636,7 +636,7 @@ _TRACKER = (
     Mutation(
         "an-empty-run-idles-as-long-as-others",
         "tracker",
-        "interactions/tracker.py",
+        "interactions/tracking/tracker.py",
         "idle_s = min(idle_s, self._limits.empty_idle_s)",
         "pass",
         _TRACKER_TESTS,
@@ -644,7 +644,7 @@ _TRACKER = (
     Mutation(
         "another-user-may-join-a-run",
         "tracker",
-        "interactions/tracker.py",
+        "interactions/tracking/tracker.py",
         "if run.user != call.user or run.app != call.app or run.tenant != call.tenant:",
         "if run.app != call.app or run.tenant != call.tenant:",
         _TRACKER_TESTS,
@@ -652,7 +652,7 @@ _TRACKER = (
     Mutation(
         "closed-run-takes-more-calls",
         "tracker",
-        "interactions/tracker.py",
+        "interactions/tracking/tracker.py",
         """        if run.closing is not None:
             raise InteractionClosedError(""",
         """        if run.closing == "aborted":
@@ -662,7 +662,7 @@ _TRACKER = (
     Mutation(
         "run-expires-while-its-call-runs",
         "tracker",
-        "interactions/tracker.py",
+        "interactions/tracking/tracker.py",
         """            if run.live:
                 continue  # watched again when its last call ends
 """,
@@ -672,7 +672,7 @@ _TRACKER = (
     Mutation(
         "run-reopens-after-its-grace",
         "tracker",
-        "interactions/tracker.py",
+        "interactions/tracking/tracker.py",
         "return run if until_s > now_s else None",
         "return run",
         _TRACKER_TESTS,
@@ -680,7 +680,7 @@ _TRACKER = (
     Mutation(
         "call-may-be-its-own-parent",
         "tracker",
-        "interactions/tracker.py",
+        "interactions/tracking/tracker.py",
         "if parents and call.call_id in parents:",
         "if parents and call.call_id in parents[1:]:",
         _TRACKER_TESTS,
@@ -688,7 +688,7 @@ _TRACKER = (
     Mutation(
         "stage-of-a-child-is-that-of-its-parent",
         "tracker",
-        "interactions/run.py",
+        "interactions/tracking/run.py",
         "return deepest + 1",
         "return max(1, deepest)",
         ("tests/unit/interactions", "tests/property/*tracker*.py"),
@@ -696,23 +696,23 @@ _TRACKER = (
     Mutation(
         "critical-path-counts-only-the-heaviest-node",
         "tracker",
-        "interactions/graph.py",
+        "interactions/tracking/graph.py",
         "left[node] = weights[node] + below",
         "left[node] = max(weights[node], below)",
-        ("tests/unit/interactions/*graph*.py",),
+        ("tests/unit/interactions/*/*graph*.py",),
     ),
     Mutation(
         "program-node-is-retried-once-too-often",
         "tracker",
-        "interactions/program_run.py",
+        "interactions/programs/program_run.py",
         "instance.failures <= run.node.retries",
         "instance.failures <= run.node.retries + 1",
-        ("tests/unit/interactions/*program_run*.py", "tests/property/*program_run*.py"),
+        ("tests/unit/interactions/*/*program_run*.py", "tests/property/*program_run*.py"),
     ),
     Mutation(
         "declared-run-length-is-believed-unbounded",
         "tracker",
-        "interactions/profile_learning.py",
+        "interactions/profiles/profile_learning.py",
         "calls_per_interaction=min(declared.calls_per_interaction, options.believed_calls),",
         "calls_per_interaction=declared.calls_per_interaction,",
         _PROFILES,
@@ -720,7 +720,7 @@ _TRACKER = (
     Mutation(
         "learned-profile-grows-unbounded",
         "tracker",
-        "interactions/profile_learning.py",
+        "interactions/profiles/profile_learning.py",
         "growth = options.max_growth_per_day**days",
         "growth = math.inf",
         _PROFILES,
@@ -728,7 +728,7 @@ _TRACKER = (
     Mutation(
         "understated-stage-is-believed",
         "tracker",
-        "interactions/profile_learning.py",
+        "interactions/profiles/profile_learning.py",
         "if stated.total_tokens < _LEAST_SHARE * found.total_tokens:",
         "if stated.total_tokens <= 0:",
         _PROFILES,
@@ -736,7 +736,7 @@ _TRACKER = (
     Mutation(
         "metadata-wins-over-the-header",
         "tracker",
-        "interactions/identity.py",
+        "interactions/tracking/identity.py",
         """        if header in self.headers:
             return checked_id(self.headers[header], header), header""",
         """        if header in self.headers and key not in self.metadata:
@@ -746,7 +746,7 @@ _TRACKER = (
     Mutation(
         "end-of-a-sub-agent-ends-its-run",
         "tracker",
-        "interactions/identity.py",
+        "interactions/tracking/identity.py",
         "return checked_id(headers[DYNAMO_PARENT], DYNAMO_PARENT), DYNAMO_PARENT, session, False",
         """final = DYNAMO_FINAL in headers
         return checked_id(headers[DYNAMO_PARENT], DYNAMO_PARENT), DYNAMO_PARENT, session, final""",
@@ -755,7 +755,7 @@ _TRACKER = (
     Mutation(
         "sub-agent-gets-a-run-of-its-own",
         "tracker",
-        "interactions/identity.py",
+        "interactions/tracking/identity.py",
         "    if DYNAMO_PARENT in headers:\n",
         "    if DYNAMO_PARENT in headers and DYNAMO_FINAL in headers:\n",
         _IDENTITY,

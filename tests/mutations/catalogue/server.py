@@ -5,7 +5,7 @@ from __future__ import annotations
 from catalogue.mutation import Mutation
 
 _CONTROL = ("tests/unit/platform/control",)
-_JOURNAL = ("tests/unit/platform/*journal*.py", "tests/unit/platform/*ledger*.py", *_CONTROL)
+_JOURNAL = ("tests/unit/platform/control/*journal*.py", "tests/unit/platform/control/*ledger*.py", *_CONTROL)
 _DATABASE = ("tests/integration/*database_ledger*.py", "tests/integration/*checkpoint*.py")
 
 _LEDGER = (
@@ -15,7 +15,7 @@ _LEDGER = (
         "platform/control/ledger.py",
         "self._calls[entry.key] = record_of(CallRecord, entry.data)",
         "self._calls.setdefault(entry.key, record_of(CallRecord, entry.data))",
-        ("tests/unit/platform/*ledger*.py", *_DATABASE),
+        ("tests/unit/platform/control/*ledger*.py", *_DATABASE),
     ),
     Mutation(
         "ledger-stores-its-position-before-the-commit",
@@ -27,7 +27,7 @@ _LEDGER = (
         return True""",
         """        self._store(position)
         return self._write(batch.rows())""",
-        ("tests/unit/platform/*ledger*.py", *_DATABASE),
+        ("tests/unit/platform/control/*ledger*.py", *_DATABASE),
     ),
     Mutation(
         "ledger-drops-a-batch-with-one-bad-row",
@@ -35,7 +35,7 @@ _LEDGER = (
         "platform/control/ledger.py",
         "                self._write_singly(rows, error)\n",
         "                logger.error('rows are refused: %s', error)\n",
-        ("tests/unit/platform/*ledger*.py", *_DATABASE),
+        ("tests/unit/platform/control/*ledger*.py", *_DATABASE),
     ),
     Mutation(
         "restart-fails-calls-that-completed",
@@ -111,7 +111,7 @@ _LEDGER = (
     Mutation(
         "new-feeder-forgets-what-running-calls-used",
         "ledger",
-        "scheduling/switch.py",
+        "scheduling/dispatch/switch.py",
         "            feeder.charge(call.call_id, usage)\n",
         "",
         ("tests/unit/platform/control/*switch*.py", *_CONTROL),
@@ -369,7 +369,7 @@ _EXPORTS = (
     ),
 )
 
-_AUTH = ("tests/unit/platform/*auth*.py",)
+_AUTH = ("tests/unit/platform/tenancy/*auth*.py",)
 _CONSOLE_UNITS = ("tests/unit/platform/console",)
 _FORMS = ("tests/browser/*sign_in*.py", "tests/browser/*clients_page*.py")
 _SESSIONS = ("tests/integration/*console_sessions*.py",)
@@ -524,7 +524,7 @@ _CONSOLE = (
         (
             *_ISOLATION,
             "tests/integration/*database_ledger*.py",
-            "tests/unit/platform/interactions",
+            "tests/unit/platform/serving/interactions",
             "tests/integration/test_gateway/*runs*.py",
         ),
     ),

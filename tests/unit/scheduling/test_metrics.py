@@ -3,7 +3,7 @@
 import pytest
 
 from fairserve.interactions.call import TokenUsage
-from fairserve.scheduling.cost import Extend, Linear, Profiled, SliceWeights
+from fairserve.scheduling.fairness.cost import Extend, Linear, Profiled, SliceWeights
 from fairserve.scheduling.metrics import (
     CallSample,
     RunSample,

@@ -100,8 +100,8 @@ def test_closures_of_this_repository(fingerprints):
     assert {
         "scheduling/local/dlpm.py",
         "scheduling/routers/d2lpm.py",
-        "scheduling/feeder/wsc.py",
-        "throttling/oit.py",
+        "scheduling/feeders/wsc.py",
+        "throttling/overload/oit.py",
         "engine/simulated/worker.py",
         "benchmarks/reproduce/composition/workloads.py",
         "benchmarks/reproduce/composition/plots.py",

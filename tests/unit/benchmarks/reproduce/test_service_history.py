@@ -7,7 +7,7 @@ import pytest
 from fairserve.benchmarks.reproduce.service_history import ACTUAL, ServiceHistory
 from fairserve.benchmarks.simulate.curves import Curves, curves_of
 from fairserve.interactions.call import TokenUsage
-from fairserve.scheduling.cost import Linear
+from fairserve.scheduling.fairness.cost import Linear
 from fairserve.scheduling.metrics import CallSample, Windows
 
 

@@ -11,9 +11,9 @@ from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.replay_profiles import ReplayProfiles
 from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
 from fairserve.interactions.call import TokenUsage
-from fairserve.interactions.profile import AppProfile, StageProfile
-from fairserve.interactions.profile_learning import LearningOptions
-from fairserve.interactions.run_end import RunEnd
+from fairserve.interactions.profiles.profile import AppProfile, StageProfile
+from fairserve.interactions.profiles.profile_learning import LearningOptions
+from fairserve.interactions.tracking.run_end import RunEnd
 from fairserve.scheduling.registry import SYSTEMS
 
 QUICK = LearningOptions(min_samples=2, learned_after=4, max_calls=6)

@@ -7,8 +7,8 @@ import pytest
 from fairserve.interactions.call import TokenUsage
 from fairserve.platform.base.errors import RateLimitedError, UnavailableError
 from fairserve.platform.control.messages import Progress
-from fairserve.scheduling import events as ev
-from fairserve.scheduling.admission import AdmissionOptions
+from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling.dispatch.admission import AdmissionOptions
 
 
 async def test_a_call_that_waited_too_long_is_expired(make_world):

@@ -1,9 +1,9 @@
 """An attempt that delivered nothing and is repeated by a client library is not charged."""
 
 from fairserve.platform.tenancy.prices.book import PriceBook
-from fairserve.scheduling import events as ev
-from fairserve.throttling.price import TokenPrice
-from fairserve.throttling.quota import Quota
+from fairserve.scheduling.dispatch import events as ev
+from fairserve.throttling.quotas.price import TokenPrice
+from fairserve.throttling.quotas.quota import Quota
 
 
 async def test_the_attempt_that_a_library_repeats_is_not_charged(world):

@@ -11,9 +11,9 @@ from fairserve.interactions.call import TokenUsage
 from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.control.messages import Progress
 from fairserve.platform.control.record import CallRecord, record_of
-from fairserve.scheduling import events as ev
-from fairserve.scheduling.rejection_context import RejectionContext
-from fairserve.throttling.quota import Quota
+from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling.dispatch.rejection_context import RejectionContext
+from fairserve.throttling.quotas.quota import Quota
 
 NAMES = {field.name for field in fields(RejectionContext)}
 

@@ -8,8 +8,8 @@ from until import until
 from fairserve.engine.kv_events import subscriber
 from fairserve.engine.wire.base import KvEndpoints
 from fairserve.platform.fleet.kv_event_bridge import KvEventBridge
-from fairserve.scheduling.block_keys import BlockHasher
-from fairserve.scheduling.events import WorkerCacheReset
+from fairserve.scheduling.dispatch.events import WorkerCacheReset
+from fairserve.scheduling.locality.block_keys import BlockHasher
 
 
 @pytest.fixture

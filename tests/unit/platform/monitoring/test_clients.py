@@ -3,9 +3,9 @@
 import pytest
 
 from fairserve.interactions.call import TokenUsage
-from fairserve.interactions.profile import DEFAULT_PROFILE
+from fairserve.interactions.profiles.profile import DEFAULT_PROFILE
 from fairserve.platform.control.messages import Progress, RefuseCall
-from fairserve.scheduling import events as ev
+from fairserve.scheduling.dispatch import events as ev
 from fairserve.throttling.base import Limits
 
 

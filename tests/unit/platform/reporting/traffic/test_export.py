@@ -25,7 +25,7 @@ from fairserve.platform.reporting.traffic.lines import (
     decode_lines,
 )
 from fairserve.platform.reporting.traffic.segments import read_recording
-from fairserve.scheduling.block_keys import BlockHasher
+from fairserve.scheduling.locality.block_keys import BlockHasher
 
 
 def test_without_recorded_parents_a_call_waited_for_those_of_the_stage_before(tmp_path):

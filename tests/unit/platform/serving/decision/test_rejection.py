@@ -5,9 +5,9 @@ import pytest
 from fairserve.platform.control.messages import RefuseCall
 from fairserve.platform.serving.decision.headers import limit_headers
 from fairserve.platform.serving.decision.rejection import refusal
-from fairserve.scheduling.admission import LimitsInUse
+from fairserve.scheduling.dispatch.admission import LimitsInUse
 from fairserve.throttling.base import Decision, LimitUse
-from fairserve.throttling.contracts import BudgetUse, ContractUse
+from fairserve.throttling.quotas.contracts import BudgetUse, ContractUse
 
 
 def answer(**fields):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fairserve.interactions.call import NO_USAGE, TokenUsage
-from fairserve.interactions.identity import CallIdentity
+from fairserve.interactions.tracking.identity import CallIdentity
 from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.control.messages import Cancel, Grant, RefuseCall
 from fairserve.platform.control.port import RunView
@@ -18,7 +18,7 @@ from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.request import CallRequest, DeclaredWork
 from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.platform.tenancy.auth import Principal
-from fairserve.scheduling.admission import LimitsInUse
+from fairserve.scheduling.dispatch.admission import LimitsInUse
 from fairserve.throttling.base import Decision
 
 APP = Principal("app", "tenant", "app", key_id="key", key_prefix="sk-fs-x")

@@ -8,9 +8,9 @@ from call_records import call_record
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairserve.interactions.graph import InteractionGraph
-from fairserve.interactions.program import parse_program
-from fairserve.interactions.program_run import ProgramRun
+from fairserve.interactions.programs.program import parse_program
+from fairserve.interactions.programs.program_run import ProgramRun
+from fairserve.interactions.tracking.graph import InteractionGraph
 from fairserve.platform.control.port import CallView
 from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.serving.interactions.drawing import COLOURS, MOST_DRAWN, MOST_EDGES, draw

@@ -8,8 +8,8 @@ from program_calls import Calls, add_apps, database, declare, node
 from sqlalchemy.exc import OperationalError
 from until import settle, until
 
-from fairserve.interactions.program import ProgramLimits, parse_program
-from fairserve.interactions.program_run import ProgramRun
+from fairserve.interactions.programs.program import ProgramLimits, parse_program
+from fairserve.interactions.programs.program_run import ProgramRun
 from fairserve.platform.base.errors import (
     ContextLengthError,
     NotFoundError,

@@ -7,7 +7,7 @@ from control_world import World
 from program_calls import Calls, add_apps, database, declare, node
 from until import until
 
-from fairserve.interactions.program import ProgramLimits, parse_program
+from fairserve.interactions.programs.program import ProgramLimits, parse_program
 from fairserve.platform.base.errors import ConflictError, RateLimitedError, UnavailableError
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.identity import Tenant

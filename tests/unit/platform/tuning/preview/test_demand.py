@@ -5,7 +5,7 @@ import random
 import pytest
 from preview_world import EPOCH, LEAD_S, MODEL, History, traffic
 
-from fairserve.interactions.profile import AppProfile, StageProfile
+from fairserve.interactions.profiles.profile import AppProfile, StageProfile
 from fairserve.platform.reporting.traffic.lines import Pseudonyms
 from fairserve.platform.reporting.traffic.segments import load_salt, read_recording
 from fairserve.platform.tuning.preview.demand import demand_of

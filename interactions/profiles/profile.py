@@ -1,0 +1,157 @@
+"""Token profiles: what an app's calls are expected to use, stage by stage.
+
+WSC weighs a call by its app's profile (FairServe 4.3), the feeder reserves the expected output,
+and the immunity of an interaction ends at a multiple of the profile (ALGORITHMS section 4). A profile is
+declared by the app's owner, and learned from what its calls use
+(:mod:`fairserve.interactions.profiles.profile_learning`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+MAX_STAGES = 64
+"""Most stages of a profile; later stages repeat the last one."""
+MOST_TOKENS = 10_000_000.0
+"""Tokens of one kind of a call at one stage, at most: the longest contexts that models have today."""
+MOST_CALLS = 10_000.0
+"""Calls of an interaction, at most: as many as the tracker takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageProfile:
+    """Expected tokens of one call at one stage, over all its samples."""
+
+    input_tokens: float
+    system_tokens: float
+    output_tokens: float
+    cached_tokens: float = 0.0
+    """Cached prompt tokens as observed in calls; never declared."""
+
+    def __post_init__(self) -> None:
+        for name in ("input_tokens", "system_tokens", "output_tokens"):
+            value = getattr(self, name)
+            if not 0 <= value <= MOST_TOKENS:
+                raise ValueError(f"{name} of a stage is {value}; allowed: 0 to {MOST_TOKENS:,.0f}")
+        if not 0 <= self.cached_tokens <= self.input_tokens + self.system_tokens:
+            raise ValueError(
+                f"cached_tokens of a stage is {self.cached_tokens}; allowed: 0 to the prompt's tokens"
+            )
+        if self.input_tokens + self.system_tokens + self.output_tokens <= 0:
+            raise ValueError("a stage profile needs at least one expected token")
+
+    @property
+    def total_tokens(self) -> float:
+        """Return the input, system and output tokens together."""
+        return self.input_tokens + self.system_tokens + self.output_tokens
+
+
+Stages = tuple[StageProfile, ...]
+
+
+@dataclass(frozen=True)
+class AppProfile:
+    """The token profile of an app; stages past the last one declared repeat it."""
+
+    stages: Stages
+    calls_per_interaction: float = 1.0
+    idle_timeout_s: float = 300.0
+    """An interaction without a call for this long has expired."""
+    agents: Mapping[str, Stages] = field(default_factory=dict)
+    """Expected tokens of the calls of an agent by stage, where known. Predicts their output; weights
+    are by stage alone, so that naming agents changes no client's share."""
+    run_lengths: tuple[float, ...] = ()
+    """Calls of an interaction, as quantiles for equal shares of the interactions, the fewest first;
+    empty where only the expectation is known."""
+    believed_tokens: float | None = None
+    """Most weighted tokens of a typical call at a stage after ``seen_stages``: only its owner's
+    declaration makes it larger. None: no bound."""
+    seen_stages: int = 0
+    """Number of leading stages whose figures are observed."""
+    p99_calls: float | None = None
+    """99th percentile of the calls of the app's runs; None while too few have ended."""
+    p99_tokens: float | None = None
+    """99th percentile of the tokens of the app's runs; None while too few have ended."""
+
+    def __post_init__(self) -> None:
+        if not self.stages:
+            raise ValueError("a profile needs at least one stage")
+        if not 1 <= self.calls_per_interaction <= MOST_CALLS:
+            raise ValueError(
+                f"calls_per_interaction is {self.calls_per_interaction}; "
+                f"allowed: 1 to {MOST_CALLS:,.0f}"
+            )
+        if not 0 < self.idle_timeout_s <= 7 * 86_400:
+            raise ValueError(f"idle_timeout_s is {self.idle_timeout_s}; allowed: over 0, to 604800")
+
+    def stage(self, number: int) -> StageProfile:
+        """Return the expected tokens of a call at stage ``number`` (1 is a root)."""
+        return _at(self.stages, number)
+
+    def believed(self, stage: int, tokens: float) -> float:
+        """Return the weighted tokens at which a typical call of this stage counts."""
+        if self.believed_tokens is None or stage <= self.seen_stages:
+            return tokens
+        return min(tokens, self.believed_tokens)
+
+    def expected_output(self, stage: int, agent: str | None) -> float:
+        """Return the expected output tokens: of the agent's calls, or of all at this stage."""
+        of_agent = self.agents.get(agent) if agent is not None else None
+        return _at(of_agent or self.stages, stage).output_tokens
+
+    @cached_property
+    def tokens_per_interaction(self) -> float:
+        """Return the expected tokens of a whole interaction: the mean stage times the expected calls."""
+        mean = sum(stage.total_tokens for stage in self.stages) / len(self.stages)
+        return mean * self.calls_per_interaction
+
+    def remaining_calls(self, made: int) -> float:
+        """Return the expected calls of an interaction after ``made`` of them, this one included; at
+        least 1.
+
+        The mean over the known lengths that are longer. A run longer than all of them is expected to go
+        on for as long as it is over them: so a run without an end is never near it. O(lengths).
+        """
+        lengths = self.run_lengths or (self.calls_per_interaction,)
+        longer = [length - made for length in lengths if length > made]
+        return max(1.0, sum(longer) / len(longer) if longer else made - lengths[-1] + 1.0)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the profile as plain JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> AppProfile:
+        """Return the profile of plain JSON values; absent fields take their defaults.
+
+        Values that were stored under wider limits are cut to the present range.
+        """
+        agents = plain.get("agents", {})
+        calls = plain.get("calls_per_interaction", 1.0)
+        return cls(
+            **{
+                **plain,
+                "stages": _stages(plain["stages"]),
+                "calls_per_interaction": min(calls, MOST_CALLS),
+                "agents": {agent: _stages(stages) for agent, stages in agents.items()},
+                "run_lengths": tuple(plain.get("run_lengths", ())),
+            }
+        )
+
+
+def _at(stages: Stages, number: int) -> StageProfile:
+    return stages[min(max(number, 1), len(stages)) - 1]
+
+
+def _stages(plain: list[dict[str, float]]) -> Stages:
+    return tuple(
+        StageProfile(**{name: min(value, MOST_TOKENS) for name, value in stage.items()})
+        for stage in plain
+    )
+
+
+DEFAULT_PROFILE = AppProfile(stages=(StageProfile(1000.0, 0.0, 200.0),), calls_per_interaction=8.0)
+"""Used for an app that declares none; also the reference size of the feeder's charge factors."""

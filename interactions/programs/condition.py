@@ -1,0 +1,156 @@
+"""Condition on a node's run: one comparison of an earlier node's output, from a small, safe set.
+
+``{"node": id, "op": ..., "value": ..., "path": ...}``. The output, or its field at ``path``, is compared
+as text without surrounding white space and with its case; JSON other than a string is compact JSON.
+``equals`` and ``not_equals`` with a number, ``greater`` and ``less`` compare numbers, and a text that is
+no number is neither equal, greater nor less. A field that is absent is null, as is a skipped node's
+output, and null is the empty text. ``empty`` holds for null, the empty text, list and object.
+
+Weakness: without a path an output is text, so that the answer ``[]`` is not empty.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from fairserve.interactions.programs.output import (
+    FieldError,
+    JsonMemo,
+    Output,
+    Path,
+    PathError,
+    parse_path,
+    read,
+    text_of,
+)
+from fairserve.interactions.programs.program_fields import Fields, kind, shown
+
+NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+MAX_NUMBER_CHARS = 64
+
+Value = str | float | bool | None
+
+
+def _equals(text: str, value: Value) -> bool:
+    if isinstance(value, bool):
+        return text == text_of(value)
+    if isinstance(value, str):
+        return text == value.strip()
+    return number(text) == value
+
+
+def _greater(text: str, value: Value) -> bool:
+    found = number(text)
+    return found is not None and isinstance(value, int | float) and found > value
+
+
+def _less(text: str, value: Value) -> bool:
+    found = number(text)
+    return found is not None and isinstance(value, int | float) and found < value
+
+
+def _contains(text: str, value: Value) -> bool:
+    return isinstance(value, str) and value in text
+
+
+def _starts_with(text: str, value: Value) -> bool:
+    return isinstance(value, str) and text.startswith(value)
+
+
+OPS: Mapping[str, tuple[str, Callable[[str, Value], bool]]] = MappingProxyType(
+    {
+        "equals": ("any", _equals),
+        "not_equals": ("any", lambda text, value: not _equals(text, value)),
+        "contains": ("text", _contains),
+        "not_contains": ("text", lambda text, value: not _contains(text, value)),
+        "starts_with": ("text", _starts_with),
+        "empty": ("none", lambda text, _value: text in ("", "[]", "{}")),
+        "not_empty": ("none", lambda text, _value: text not in ("", "[]", "{}")),
+        "greater": ("number", _greater),
+        "less": ("number", _less),
+    }
+)
+"""Operations by name: the kind of their value, and the comparison of a text with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A comparison of one node's output."""
+
+    node: str
+    op: str
+    value: Value = None
+    path: Path = ()
+
+    def holds(self, output: Output, memo: JsonMemo) -> bool:
+        """Return whether the condition holds. ``output`` is that of ``node``."""
+        kind_of_value, compare = OPS[self.op]
+        try:
+            value = read(output, self.path, memo)
+            text = "" if value is None else text_of(value).strip()
+        except FieldError:
+            value, text = None, ""
+        if kind_of_value == "none" and isinstance(value, str):
+            # A text that looks like an empty list is a text all the same.
+            return (text == "") == (self.op == "empty")
+        return compare(text, self.value)
+
+
+def parse_condition(plain: object, path: str) -> Condition:
+    """Read a declared condition; that its node is an ancestor is the program's to check.
+
+    Raises ProgramError.
+    """
+    fields = Fields(plain, path, ("node", "op", "value", "path"))
+    node = fields.plain.get("node")
+    if not isinstance(node, str):
+        raise fields.wrong("node", f"must be the id of a node, not {kind(node)}")
+    op = fields.plain.get("op")
+    if not isinstance(op, str) or op not in OPS:
+        raise fields.wrong("op", f"is {shown(op)}; allowed: {', '.join(OPS)}")
+    return Condition(node, op, _value(fields, op), read_path(fields))
+
+
+def read_path(fields: Fields) -> Path:
+    """Return the ``path`` of a condition or a map; empty if absent. Raises ProgramError."""
+    text = fields.text("path", 10_000)
+    if text is None:
+        return ()
+    try:
+        return parse_path(text)
+    except PathError as error:
+        raise fields.wrong("path", str(error)) from None
+
+
+def number(text: str) -> float | None:
+    """Return the finite number that a text contains, or None."""
+    if len(text) > MAX_NUMBER_CHARS or not NUMBER.fullmatch(text):
+        return None
+    value = float(text)
+    return value if math.isfinite(value) else None
+
+
+def _value(fields: Fields, op: str) -> Value:
+    kind_of_value, _ = OPS[op]
+    value: Any = fields.plain.get("value")
+    if kind_of_value == "none":
+        if "value" in fields.plain:
+            raise fields.wrong("value", f"{op} takes no value")
+        return None
+    if isinstance(value, bool) and kind_of_value == "any":
+        return value
+    if isinstance(value, str) and kind_of_value in ("any", "text"):
+        if not value and kind_of_value == "text":
+            raise fields.wrong("value", f"{op} needs a string that is not empty")
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool) and kind_of_value != "text":
+        if not abs(value) <= 1e300:
+            raise fields.wrong("value", "is out of range; allowed: -1e300 to 1e300")
+        return float(value)
+    allowed = {"any": "a string, a number, true or false", "text": "a string", "number": "a number"}
+    raise fields.wrong("value", f"must be {allowed[kind_of_value]}, not {kind(value)}")

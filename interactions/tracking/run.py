@@ -1,0 +1,353 @@
+"""One live run: its calls, their stages and parents, and the inferred parents of its next call.
+
+A stage is 1 + the longest path from a root. A call that names no parents is placed by its content and
+its arrival (with ``infer``; without, it is a root):
+
+- It continues the call whose conversation and answer it repeats, or that requested the tools whose
+  results it brings (:mod:`fairserve.interactions.tracking.conversation`). Calls that this one
+  started and that have ended meanwhile, sub-agents for example, come before it, too.
+- Otherwise it follows all ended calls, and calls that overlap are parallel.
+
+State is compact, since there are many runs: of a call its id, an integer each for its stage and its
+parents, and twelve bytes for each key of its answer. Attaching is O(parents) and, for a conversation
+that is continued, a scan of the run's keys in C and of the calls since (``SINCE_CALLS`` at most).
+
+Weakness: two conversations of one run that differ only in time appear to follow one another; a call
+whose parents are many more than ``MOST_PARENTS`` gets the latest of them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain, islice
+from struct import Struct
+from typing import Any, Literal, NamedTuple
+
+from fairserve.interactions.call import Call
+
+RunState = Literal["open", "under_way", "complete", "cancelled", "aborted", "expired"]
+WasteCause = Literal["", "throttled", "cancelled", "failed", "expired"]
+
+MOST_PARENTS = 64
+"""Most inferred parents of a call."""
+_HALF = 32
+_LIVE = 1 << _HALF - 1
+_STAGE = _LIVE - 1
+_KEY = Struct("<QI")
+SINCE_CALLS = 256
+"""Most calls since the continued one among which further parents are sought."""
+
+
+class RestoredCall(NamedTuple):
+    """An ended call of a run that is restored."""
+
+    call_id: str
+    parents: tuple[str, ...]
+    tokens: int
+    """Tokens used in all."""
+    outcome: str = "completed"
+    """Outcome as in scheduling.events, never ``refused``."""
+    ended_age_s: float = 0.0
+    """Seconds since its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredRun:
+    """A run that was open before a restart, with its calls; none of them is live."""
+
+    interaction_id: str
+    owner: tuple[str, str, str]
+    """Tenant, app and user."""
+    calls: tuple[RestoredCall, ...] = ()
+    """Calls in the order of their acceptance."""
+    declared: bool = False
+    sink: str | None = None
+    """The call whose end completes the run."""
+    closing: RunState | None = None
+    """State that its client had closed it with while calls were live."""
+    opened_age_s: float = 0.0
+    refused_age_s: float | None = None
+    """Seconds since a call was last rejected while the run was in progress; None: none was."""
+
+    @property
+    def idle_age_s(self) -> float:
+        """Return the seconds since anything happened to the run."""
+        ages = [self.opened_age_s, *(call.ended_age_s for call in self.calls)]
+        return min(ages if self.refused_age_s is None else [*ages, self.refused_age_s])
+
+    @property
+    def last_call(self) -> RestoredCall | None:
+        """Return the call that ended last; of several at once the one accepted last."""
+        return min(reversed(self.calls), key=lambda call: call.ended_age_s, default=None)
+
+
+class Attachment(NamedTuple):
+    """The place of a call in its interaction."""
+
+    stage: int
+    under_way: bool
+    immune: bool
+    """Active and within the immunity budget: must not be throttled by load."""
+    parents: tuple[int, ...] = ()
+    """Numbers of calls of its run, given or inferred (:meth:`Run.name`)."""
+    calls: int = 0
+    """Accepted calls of its run before it."""
+    tokens: int = 0
+    """Used by those of them that have ended."""
+
+
+class Run:
+    """A live interaction, changed by the tracker alone."""
+
+    __slots__ = (
+        "_calls",
+        "_front",
+        "_keys",
+        "_parents",
+        "app",
+        "closing",
+        "closing_final",
+        "declared",
+        "deepest",
+        "interaction_id",
+        "last_active_s",
+        "live",
+        "numbers",
+        "opened_s",
+        "requested_tools",
+        "single",
+        "tenant",
+        "tokens",
+        "trouble",
+        "user",
+        "watched",
+    )
+
+    def __init__(self, interaction_id: str, owner: tuple[str, str, str], now_s: float) -> None:
+        self.interaction_id = interaction_id
+        self.tenant, self.app, self.user = owner
+        self.opened_s = self.last_active_s = now_s
+        self.single = False
+        self.declared = False
+        """True for a program's run: it takes only that program's calls, and ends with the program."""
+        self.live = 0
+        """Number of calls that have not ended."""
+        self.tokens = 0
+        self.trouble: WasteCause = ""
+        """Cause of the waste if the run ended now."""
+        self.requested_tools = False
+        """The call that ended last requested tools: a call with their results should follow."""
+        self.closing: RunState | None = None
+        """State with which the run ends when its last live call has ended."""
+        self.closing_final: str | None = None
+        """The call whose end completes the run."""
+        self.watched = False
+        """The run has an entry in the expiry heap."""
+        self.deepest = -1
+        """The call of the highest stage among those that have ended, the latest of them."""
+        self.numbers: dict[str, int] = {}
+        """Numbers of the calls by id, in order of acceptance: parents have lower numbers. Read-only."""
+        self._calls = array("Q", [0])
+        """By number: the start of its parents in ``_parents``, and in the lower half its stage and
+        whether it is live. The entry beyond the last call has the end of its parents."""
+        self._parents = array("I")
+        self._front: dict[int, None] = {}
+        """Calls that have ended, of whose children none has; in the order of their ends."""
+        self._keys = bytearray()
+        """Keys by which a later call is recognised as a continuation, each with its call's number."""
+
+    def __len__(self) -> int:
+        """Return the number of accepted calls."""
+        return len(self.numbers)
+
+    def __contains__(self, call_id: object) -> bool:
+        return call_id in self.numbers
+
+    @property
+    def owner(self) -> tuple[str, str, str]:
+        """Return the tenant, app and user."""
+        return self.tenant, self.app, self.user
+
+    @property
+    def state(self) -> RunState:
+        """Return whether the run is open or active; ended runs are not kept."""
+        return "under_way" if self.numbers else "open"
+
+    @property
+    def live_calls(self) -> list[str]:
+        """Return the ids of the calls that have not ended, in order of acceptance. O(calls)."""
+        return [
+            name for name, entry in zip(self.numbers, self._calls, strict=False) if entry & _LIVE
+        ]
+
+    def _live_numbers(self) -> list[int]:
+        return [number for number, entry in enumerate(self._calls) if entry & _LIVE]
+
+    def name(self, number: int) -> str:
+        """Return the id of a call. O(calls since)."""
+        since = len(self.numbers) - 1 - number
+        return next(islice(reversed(self.numbers), since, None))
+
+    def parents(self, number: int) -> array[int]:
+        """Return the numbers of a call's parents."""
+        calls = self._calls
+        return self._parents[calls[number] >> _HALF : calls[number + 1] >> _HALF]
+
+    # --- the place of a call ----------------------------------------------------------------------
+
+    def stage_after(self, parents: Iterable[int]) -> int:
+        """Return the stage of a call with these parents."""
+        calls = self._calls
+        deepest = 0
+        for number in parents:
+            stage = calls[number] & _STAGE
+            if stage > deepest:
+                deepest = stage
+        return deepest + 1
+
+    def inferred_parents(self, call: Call) -> tuple[int, ...]:
+        """Return the parents of a call that names none."""
+        front = self._front
+        if not front:
+            return ()
+        continued = self._continued(call) if call.history or call.tool_results else ()
+        if len(continued) == 1:
+            return self._set_going_by(continued[0])
+        if not continued:
+            if len(front) <= MOST_PARENTS:
+                return tuple(front)
+            latest = set(islice(reversed(front), MOST_PARENTS - 1))
+            return tuple(sorted(latest | {self.deepest}))
+        found: dict[int, None] = {}
+        for number in continued:
+            found.update(dict.fromkeys(self._set_going_by(number)))
+        return tuple(found)
+
+    def _continued(self, call: Call) -> list[int]:
+        """Return the call whose conversation it continues, or those whose tool results it brings."""
+        for key in call.history:
+            number = self._owner_of(key)
+            if number is not None:
+                return [number]
+        found: dict[int, None] = {}
+        for key in call.tool_results:
+            number = self._owner_of(key)
+            if number is not None:
+                found[number] = None
+        return list(found)
+
+    def _owner_of(self, key: int) -> int | None:
+        """Return the latest call with this key."""
+        keys, wanted = self._keys, key.to_bytes(8, "little")
+        at = keys.rfind(wanted)
+        while at % _KEY.size and at >= 0:  # it is not a key that is there, but parts of others
+            at = keys.rfind(wanted, 0, at + 7)
+        return None if at < 0 else _KEY.unpack_from(keys, at)[1]
+
+    def _set_going_by(self, number: int) -> tuple[int, ...]:
+        """Return the ended descendants of a call without those before another of them; else the call."""
+        front = self._front
+        calls = len(self.numbers)
+        if number in front or calls - number > SINCE_CALLS:
+            return (number,)
+        descends = {number}
+        for later in range(number + 1, calls):
+            if not descends.isdisjoint(self.parents(later)):
+                descends.add(later)
+        found = [each for each in front if each in descends]
+        return tuple(found[-MOST_PARENTS:]) or (number,)
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    def add(self, call_id: str, stage: int, parents: Iterable[int]) -> None:
+        """Add an accepted call."""
+        numbers = self.numbers
+        number = numbers[call_id] = len(numbers)
+        self._calls[number] |= stage | _LIVE
+        self._parents.extend(parents)
+        self._calls.append(len(self._parents) << _HALF)
+        self.live += 1
+
+    def end(self, call_id: str, continuation_keys: Iterable[int] = ()) -> None:
+        """End a live call; ``continuation_keys`` are the keys of its answer. Raises KeyError."""
+        number, calls, front = self.numbers[call_id], self._calls, self._front
+        entry = calls[number]
+        if not entry & _LIVE:
+            raise KeyError(call_id)
+        calls[number] = entry ^ _LIVE
+        self.live -= 1
+        parents = self._parents
+        for at in range(entry >> _HALF, calls[number + 1] >> _HALF):
+            front.pop(parents[at], None)
+        front[number] = None
+        deepest = self.deepest
+        if deepest < 0 or entry & _STAGE >= calls[deepest] & _STAGE:
+            self.deepest = number
+        for key in continuation_keys:
+            self._keys += _KEY.pack(key, number)
+
+    def restore_call(self, call: RestoredCall) -> None:
+        """Add a call that has ended; a parent that is not here, or a call that is, is left out."""
+        numbers = self.numbers
+        if call.call_id not in numbers:
+            parents = [numbers[parent] for parent in call.parents if parent in numbers]
+            self.add(call.call_id, self.stage_after(parents), parents)
+            self.end(call.call_id)
+            self.tokens += call.tokens
+
+    # --- state ------------------------------------------------------------------------------------
+
+    def to_plain(self, now_s: float) -> dict[str, Any]:
+        """Return the run as plain JSON values; ages, not times."""
+        return {
+            "id": self.interaction_id,
+            "owner": list(self.owner),
+            "opened_age_s": now_s - self.opened_s,
+            "idle_age_s": now_s - self.last_active_s,
+            "single": self.single,
+            "declared": self.declared,
+            "tokens": self.tokens,
+            "trouble": self.trouble,
+            "requested_tools": self.requested_tools,
+            "closing": self.closing,
+            "closing_final": self.closing_final,
+            "deepest": self.deepest,
+            "calls": list(self.numbers),
+            "stages": [entry & _STAGE for entry in self._calls[:-1]],
+            "parents": [self.parents(number).tolist() for number in range(len(self))],
+            "live": self._live_numbers(),
+            "front": list(self._front),
+            "keys": list(chain.from_iterable(_KEY.iter_unpack(self._keys))),
+        }
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any], now_s: float) -> Run:
+        """Return the run of plain JSON values, the inverse of :meth:`to_plain`."""
+        run = cls(plain["id"], tuple(plain["owner"]), now_s - plain["opened_age_s"])
+        run.last_active_s = now_s - plain["idle_age_s"]
+        for name in (
+            "single",
+            "tokens",
+            "trouble",
+            "requested_tools",
+            "closing",
+            "closing_final",
+            "deepest",
+        ):
+            setattr(run, name, plain[name])
+        run.declared = plain.get("declared", False)  # older states have no such runs
+        for call_id, stage, parents in zip(
+            plain["calls"], plain["stages"], plain["parents"], strict=True
+        ):
+            run.add(call_id, stage, parents)
+        live = set(plain["live"])
+        for number in range(run.live):
+            if number not in live:
+                run._calls[number] ^= _LIVE
+        run.live = len(live)
+        run._front = dict.fromkeys(plain["front"])
+        for key, number in zip(plain["keys"][::2], plain["keys"][1::2], strict=True):
+            run._keys += _KEY.pack(key, number)
+        return run

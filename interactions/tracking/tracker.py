@@ -1,0 +1,459 @@
+"""Groups calls into interactions and follows each interaction through its life.
+
+A run is *open* once a client names it, *active* once one of its calls was accepted, and ends
+*complete*, *cancelled*, *aborted* or *expired* (FairServe 3.4 and 4.2: throttling depends on whether a
+call belongs to an active interaction). Few clients declare the end of a run. A run that has been idle
+for its app's time-out is complete if its last call was and nothing is missing; it has expired if it
+never had a call, if its declared sink never came, or if its last answer requested tools whose results
+never came. A late call reopens a run that ended by idling, within ``reopen_grace_s``; a run that its
+client closed stays closed. A *declared* run belongs to a program, which the platform executes: it has no
+other calls, and idles as long as its program does.
+
+The place of a call in its run is decided in :mod:`fairserve.interactions.tracking.run`. Each
+operation is O(1) in the number of runs, except for the heap of time-outs. All tables are bounded;
+ended runs are remembered for a bounded number of runs, so that a late reuse of their id differs from
+a new run.
+
+Weakness: a run that reopens has ended twice for its listeners; the later end replaces the earlier.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fairserve.interactions.call import Call
+from fairserve.interactions.errors import (
+    CycleError,
+    DeclaredInteractionError,
+    DuplicateCallError,
+    ForeignInteractionError,
+    InteractionClosedError,
+    InteractionNotFoundError,
+    OpenInteractionsError,
+    TrackerFullError,
+    UnknownParentError,
+)
+from fairserve.interactions.profiles.profile import AppProfile
+from fairserve.interactions.tracking.immunity import ImmunityRule
+from fairserve.interactions.tracking.run import Attachment, RestoredRun, Run, RunState, WasteCause
+from fairserve.interactions.tracking.run_end import RunEnd, cause_of, state_of
+
+Owner = tuple[str, str, str]
+"""Tenant, app and user."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerLimits:
+    """Bounds of the tracker's memory."""
+
+    live_runs: int = 200_000
+    tenant_share: float = 1 / 4
+    """Share of ``live_runs`` that one tenant may have."""
+    user_share: float = 1 / 16
+    """Share of ``live_runs`` that one user may have."""
+    empty_idle_s: float = 60.0
+    """Idle time in seconds after which an open run without a call expires."""
+    calls_per_run: int = 10_000
+    remembered_runs: int = 20_000
+    """Ended runs whose ids are still known."""
+    dormant_runs: int = 20_000
+    """Runs that idled to their end and may be reopened."""
+
+    def __post_init__(self) -> None:
+        for name in ("tenant_share", "user_share"):
+            value = getattr(self, name)
+            if not 0 < value <= 1:
+                raise ValueError(f"{name} is {value}; allowed: over 0, to 1")
+        if not self.empty_idle_s > 0:
+            raise ValueError(f"empty_idle_s is {self.empty_idle_s}; allowed: over 0")
+
+    def share(self, of: str) -> int:
+        """Return the most live runs of one tenant (``tenant``) or one user (``user``); at least 1."""
+        share = self.tenant_share if of == "tenant" else self.user_share
+        return max(1, int(self.live_runs * share))
+
+
+class Tracker:
+    """All live interactions. ``now_s`` is monotonic seconds, given by the caller."""
+
+    def __init__(
+        self,
+        limits: TrackerLimits = TrackerLimits(),
+        immunity: ImmunityRule = ImmunityRule(),
+        *,
+        infer: bool = True,
+        reopen_grace_s: float = 600.0,
+    ) -> None:
+        """With ``infer``, calls that name no parents are placed by their content and arrival."""
+        if not reopen_grace_s >= 0:
+            raise ValueError(f"reopen_grace_s is {reopen_grace_s}; allowed: 0 or more")
+        self._limits = limits
+        self.immunity = immunity
+        self._infer = infer
+        self._reopen_grace_s = reopen_grace_s
+        self._runs: dict[str, Run] = {}
+        self._live_of: Counter[tuple[str, ...]] = Counter()
+        """Live runs by ``(tenant,)`` and by ``(tenant, user)``; those without are left out."""
+        self._ended: OrderedDict[str, RunState] = OrderedDict()
+        self._dormant: OrderedDict[str, tuple[float, Run]] = OrderedDict()
+        """Runs that idled to their end, until when they may be reopened; the first ones end first."""
+        self._expiry: list[tuple[float, str]] = []
+
+    def __len__(self) -> int:
+        """Return the number of live interactions."""
+        return len(self._runs)
+
+    def get(self, interaction_id: str) -> Run | None:
+        """Return a live run, read-only."""
+        return self._runs.get(interaction_id)
+
+    def find(self, interaction_id: str, now_s: float) -> Run | None:
+        """Return a live run, or one that a call would reopen; read-only."""
+        run = self._runs.get(interaction_id)
+        return self._reopenable(interaction_id, now_s) if run is None else run
+
+    # --- the life of a run ------------------------------------------------------------------------
+
+    def open(
+        self,
+        interaction_id: str,
+        owner: Owner,
+        now_s: float,
+        sink: str | None = None,
+        *,
+        declared: bool = False,
+    ) -> None:
+        """Open an empty run, complete with the call ``sink`` if one is named.
+
+        Raises an InteractionError if the id was used before, or too many runs are live.
+        """
+        self._require_new(interaction_id)
+        self._require_room(owner)
+        self._new_run(interaction_id, owner, now_s, declared=declared).closing_final = sink
+
+    def restore_run(self, restored: RestoredRun, now_s: float) -> RunEnd | None:
+        """Continue a run that was open before a restart.
+
+        Returns its end if it has nothing to wait for: its client had closed it, or its sink has ended.
+        Raises as :meth:`open` does, and for too many calls. Weakness: the keys by which conversations
+        are recognised are not restored, so the next call that names no parents is placed by time.
+        """
+        self._require_new(restored.interaction_id)
+        if len(restored.calls) > self._limits.calls_per_run:
+            raise self._too_many_calls(len(restored.calls))
+        run = self._new_run(
+            restored.interaction_id,
+            restored.owner,
+            now_s - restored.opened_age_s,
+            declared=restored.declared,
+        )
+        for call in restored.calls:
+            run.restore_call(call)
+            if call.call_id == restored.sink:
+                run.closing = _closing_state(call.outcome)
+        run.last_active_s = now_s - restored.idle_age_s
+        run.closing_final = restored.sink
+        run.closing = restored.closing or run.closing
+        last = restored.last_call
+        if last is not None:
+            run.trouble = _trouble(last.outcome)
+            if restored.refused_age_s is not None and restored.refused_age_s <= last.ended_age_s:
+                run.trouble = "throttled"
+        return None if run.closing is None else self._end(run, run.closing)
+
+    def attach(
+        self, call: Call, profile: AppProfile, now_s: float, context_tokens: float = math.inf
+    ) -> Attachment:
+        """Return the place that the call would get. Changes nothing. Raises InteractionError.
+
+        ``context_tokens`` is the most that one call of its model can use.
+        """
+        interaction_id, parents = call.interaction_id, call.parents
+        run = self._runs.get(interaction_id)
+        if parents and call.call_id in parents:
+            raise CycleError(f"call {call.call_id!r} names itself as its parent")
+        if run is None:
+            if call.declared:
+                raise _not_found(interaction_id)
+            run = self._reopenable(interaction_id, now_s)
+            self._require_room((call.tenant, call.app, call.user))
+            if run is None:
+                self._require_not_ended(interaction_id)
+                if parents:
+                    raise _unknown(parents[0])
+                return Attachment(1, under_way=False, immune=False)
+        if run.user != call.user or run.app != call.app or run.tenant != call.tenant:
+            raise ForeignInteractionError(f"interaction {interaction_id!r} belongs to another user")
+        if run.declared and not call.declared:
+            raise DeclaredInteractionError(
+                f"interaction {interaction_id!r} is a program's: only its own calls belong to it"
+            )
+        numbers = run.numbers
+        if call.call_id in numbers:
+            raise DuplicateCallError(f"the interaction has a call {call.call_id!r} already")
+        if run.closing is not None:
+            raise InteractionClosedError(f"interaction {interaction_id!r} is closed")
+        calls = len(numbers)
+        if calls >= self._limits.calls_per_run:
+            raise self._too_many_calls(calls)
+        if parents is not None:
+            try:
+                follows = tuple([numbers[parent] for parent in parents])
+            except KeyError as error:
+                raise _unknown(error.args[0]) from None
+        else:
+            follows = run.inferred_parents(call) if self._infer else ()
+        immune = self.immunity.holds(calls, run.tokens, profile, context_tokens)
+        stage = run.stage_after(follows)
+        return Attachment(stage, calls > 0, immune, follows, calls, run.tokens)
+
+    def accept(self, call: Call, attachment: Attachment, now_s: float) -> None:
+        """Add a call that the throttle admitted, at the place that :meth:`attach` returned."""
+        run = self._runs.get(call.interaction_id)
+        if run is None:
+            run = self._reopen(call.interaction_id, now_s)
+        if run is None:
+            owner = call.tenant, call.app, call.user
+            run = self._new_run(call.interaction_id, owner, now_s)
+            run.single = call.single
+        run.add(call.call_id, attachment.stage, attachment.parents)
+        run.last_active_s = now_s
+        if call.final:
+            run.closing_final = call.call_id
+
+    def parent_ids(self, call: Call, attachment: Attachment) -> tuple[str, ...]:
+        """Return the parents of an accepted call, by their ids."""
+        if call.parents is not None:
+            return call.parents
+        run = self._runs[call.interaction_id]
+        return tuple(map(run.name, attachment.parents))
+
+    def refuse(self, call: Call, now_s: float) -> bool:
+        """Record a rejected call; return whether this cut an active run."""
+        run = self._runs.get(call.interaction_id)
+        if run is None:
+            return False
+        run.last_active_s = now_s
+        if not len(run):
+            return False
+        run.trouble = "throttled"
+        return True
+
+    def finish(
+        self,
+        call: Call,
+        outcome: str,
+        tokens: int,
+        profile: AppProfile,
+        now_s: float,
+        *,
+        continuation_keys: tuple[int, ...] = (),
+        requested_tools: bool = False,
+    ) -> RunEnd | None:
+        """End an accepted call. ``outcome`` as in scheduling.events; ``tokens`` used in all.
+
+        ``continuation_keys`` are the keys of its answer, ``requested_tools`` is true if it requested
+        tools. Returns the end of the run if this ended it. Raises KeyError for a call that is not live.
+        """
+        run = self._runs[call.interaction_id]
+        run.end(call.call_id, continuation_keys)
+        run.tokens += tokens
+        run.last_active_s = now_s
+        run.requested_tools = requested_tools
+        if run.closing is not None:
+            pass  # what ended it came before: calls that are cancelled with their run are no cause
+        else:
+            run.trouble = _trouble(outcome)
+        if run.single or run.closing_final == call.call_id:
+            run.closing = _closing_state(outcome)
+        if run.live:
+            return None
+        if run.closing is not None:
+            return self._end(run, run.closing)
+        if not run.watched:
+            self._watch(run, now_s + profile.idle_timeout_s)
+        return None
+
+    def close(
+        self, interaction_id: str, *, cancel: bool, failed: bool = False
+    ) -> tuple[RunEnd | None, list[str]]:
+        """End a run at its client's request: complete, cancelled, or ``failed``, after its live calls.
+
+        Returns its end, if no call was live, and the ids of the live calls (which the caller
+        cancels if ``cancel``). Raises InteractionNotFoundError or InteractionClosedError.
+        """
+        run = self._runs.get(interaction_id)
+        if run is None:
+            self._require_not_ended(interaction_id)
+            raise _not_found(interaction_id)
+        state: RunState = "complete"
+        if failed:
+            state = "aborted"
+            run.single, run.closing_final = False, None  # no call's end makes it another
+        elif cancel:
+            state = "aborted" if run.trouble in ("throttled", "failed") else "cancelled"
+        run.closing = state
+        if run.live:
+            return None, run.live_calls
+        return self._end(run, state), []
+
+    def expire(self, profile_of: Callable[[str], AppProfile], now_s: float) -> list[RunEnd]:
+        """End the runs that were idle for their app's time-out. O(ended * log live)."""
+        while self._dormant and next(iter(self._dormant.values()))[0] <= now_s:
+            self._dormant.popitem(last=False)
+        due: list[tuple[float, str]] = []
+        while self._expiry and self._expiry[0][0] <= now_s:
+            _, interaction_id = heapq.heappop(self._expiry)
+            run = self._runs.get(interaction_id)
+            if run is None or not run.watched:
+                continue
+            run.watched = False
+            if run.live:
+                continue  # watched again when its last call ends
+            idle_s = profile_of(run.app).idle_timeout_s
+            if not len(run):
+                idle_s = min(idle_s, self._limits.empty_idle_s)
+            due_s = run.last_active_s + idle_s
+            if due_s > now_s:
+                self._watch(run, due_s)
+            else:
+                due.append((due_s, interaction_id))
+        return [self._idled(self._runs[run_id], now_s) for _, run_id in sorted(due)]
+
+    def _idled(self, run: Run, now_s: float) -> RunEnd:
+        if run.trouble:
+            state: RunState = "aborted"
+        elif not len(run) or run.requested_tools or run.closing_final is not None:
+            state = "expired"
+        else:
+            state = "complete"
+        if self._reopen_grace_s:
+            self._dormant[run.interaction_id] = now_s + self._reopen_grace_s, run
+            while len(self._dormant) > self._limits.dormant_runs:
+                self._dormant.popitem(last=False)
+        return self._end(run, state)
+
+    # --- parts ------------------------------------------------------------------------------------
+
+    def _new_run(
+        self, interaction_id: str, owner: Owner, now_s: float, *, declared: bool = False
+    ) -> Run:
+        if len(self._runs) >= self._limits.live_runs:
+            raise TrackerFullError(f"{self._limits.live_runs} interactions are live already")
+        run = Run(interaction_id, owner, now_s)
+        run.declared = declared
+        self._enter(run)
+        self._watch(run, now_s)  # the first look sets the time of the next
+        return run
+
+    def _enter(self, run: Run) -> None:
+        self._runs[run.interaction_id] = run
+        self._live_of[run.tenant,] += 1
+        self._live_of[run.tenant, run.user] += 1
+
+    def _leave(self, run: Run) -> None:
+        del self._runs[run.interaction_id]
+        for key in ((run.tenant,), (run.tenant, run.user)):
+            self._live_of[key] -= 1
+            if not self._live_of[key]:
+                del self._live_of[key]
+
+    def _require_room(self, owner: Owner) -> None:
+        """Raise an error if one more run would be too many: of the user, of the tenant, or of all."""
+        tenant, _, user = owner
+        for whose, key in (("user", (tenant, user)), ("tenant", (tenant,))):
+            most = self._limits.share(whose)
+            if most < self._limits.live_runs and self._live_of[key] >= most:
+                raise OpenInteractionsError(
+                    f"the {whose} has {most:,} open interactions; close some, or wait until they end"
+                )
+        if len(self._runs) >= self._limits.live_runs:
+            raise TrackerFullError(f"{self._limits.live_runs} interactions are live already")
+
+    def _reopenable(self, interaction_id: str, now_s: float) -> Run | None:
+        """Return a run that ended by idling and that a late call may still reopen."""
+        until_s, run = self._dormant.get(interaction_id, (now_s, None))
+        return run if until_s > now_s else None
+
+    def _reopen(self, interaction_id: str, now_s: float) -> Run | None:
+        run = self._reopenable(interaction_id, now_s)
+        if run is not None:
+            del self._dormant[interaction_id]
+            self._ended.pop(interaction_id, None)
+            self._enter(run)
+            self._watch(run, now_s)
+        return run
+
+    def _watch(self, run: Run, due_s: float) -> None:
+        if not (run.watched or run.declared):
+            run.watched = True
+            heapq.heappush(self._expiry, (due_s, run.interaction_id))
+
+    def _require_new(self, interaction_id: str) -> None:
+        if interaction_id in self._runs:
+            raise DuplicateCallError(f"interaction {interaction_id!r} exists already")
+        self._require_not_ended(interaction_id)
+
+    def _too_many_calls(self, calls: int) -> TrackerFullError:
+        most = self._limits.calls_per_run
+        return TrackerFullError(f"the interaction has {calls} calls; allowed: {most}")
+
+    def _require_not_ended(self, interaction_id: str) -> None:
+        if interaction_id in self._ended:
+            state = self._ended[interaction_id]
+            raise InteractionClosedError(f"interaction {interaction_id!r} has ended ({state})")
+
+    def _end(self, run: Run, state: RunState) -> RunEnd:
+        self._leave(run)
+        self._ended[run.interaction_id] = state
+        while len(self._ended) > self._limits.remembered_runs:
+            self._ended.popitem(last=False)
+        return RunEnd.of(run, state)
+
+    # --- state ------------------------------------------------------------------------------------
+
+    def snapshot(self, now_s: float) -> dict[str, Any]:
+        """Return the state as plain JSON values; ages, not times."""
+        return {
+            "runs": [run.to_plain(now_s) for run in self._runs.values()],
+            "dormant": [
+                [until_s - now_s, run.to_plain(now_s)] for until_s, run in self._dormant.values()
+            ],
+            "ended": list(self._ended.items()),
+        }
+
+    def restore(self, state: dict[str, Any], now_s: float) -> None:
+        """Replace the state by an earlier snapshot."""
+        self._expiry = []
+        self._ended = OrderedDict((key, value) for key, value in state["ended"])
+        self._runs, self._live_of = {}, Counter()
+        for plain in state["runs"]:
+            run = Run.from_plain(plain, now_s)
+            self._enter(run)
+            self._watch(run, run.last_active_s)
+        self._dormant = OrderedDict(
+            (plain["id"], (now_s + left_s, Run.from_plain(plain, now_s)))
+            for left_s, plain in state["dormant"]
+        )
+
+
+def _trouble(outcome: str) -> WasteCause:
+    return "" if outcome == "completed" else cause_of(outcome)
+
+
+def _closing_state(outcome: str) -> RunState:
+    """Return the final state of a run whose last call had this outcome."""
+    return "complete" if outcome == "completed" else state_of(outcome)
+
+
+def _unknown(parent: str) -> UnknownParentError:
+    return UnknownParentError(f"parent {parent!r} is not a call of this interaction")
+
+
+def _not_found(interaction_id: str) -> InteractionNotFoundError:
+    return InteractionNotFoundError(f"there is no interaction {interaction_id!r}")

@@ -1,0 +1,405 @@
+"""The dispatcher: every policy of one system composed into one state machine.
+
+    arrival -> tracker -> admission -> feeder queue -> [feed window] -> router -> worker
+
+Tracker, admission and directory are common; queue, router and workers are those of the call's model
+(:mod:`fairserve.scheduling.dispatch.model_pool`). Events in, commands out
+(:mod:`fairserve.scheduling.dispatch.events`); each event carries the time, so the live service and
+the simulator run the same code. ``snapshot`` plus the later events gives the state of an
+uninterrupted run. An invalid event raises before anything has changed.
+
+Cost per call, from arrival to end: one hash pass over the prompt, a few prefix matches, one feeder
+selection; nothing grows with the number of live interactions or of workers, and with that of the models
+only what they share: the charges of clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fairserve.interactions.call import NO_USAGE, Call, ClientPath, TokenUsage, client_path
+from fairserve.interactions.tracking.run_end import RunEnd
+from fairserve.interactions.tracking.tracker import Tracker, TrackerLimits
+from fairserve.scheduling.base import Feeder
+from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling.dispatch.admission import Admission, AdmissionOptions, LimitsInUse
+from fairserve.scheduling.dispatch.directory import Directory, Setting
+from fairserve.scheduling.dispatch.membership import Membership
+from fairserve.scheduling.dispatch.model_pool import ModelPool
+from fairserve.scheduling.dispatch.queued_call import QueuedCall
+from fairserve.scheduling.errors import UnknownCallError
+from fairserve.scheduling.fairness.cost import SliceWeights
+from fairserve.scheduling.fairness.newcomers import newcomers_of
+from fairserve.scheduling.locality.block_keys import BlockKeys
+from fairserve.scheduling.system import SystemConfig
+from fairserve.throttling.registry import THROTTLES
+
+
+def _not_dispatched(call_id: str) -> UnknownCallError:
+    return UnknownCallError(f"call {call_id!r} is not dispatched")
+
+
+class Dispatcher:
+    """One system at work. ``seed`` keys the prefix hashes: keep it secret in production.
+
+    ``infer_parents`` and ``reopen_grace_s`` are passed to the tracker.
+    """
+
+    def __init__(
+        self,
+        system: SystemConfig,
+        *,
+        seed: int = 0,
+        block_tokens: int = 16,
+        infer_parents: bool = True,
+        reopen_grace_s: float = 600.0,
+        admission: AdmissionOptions = AdmissionOptions(),
+        tracker_limits: TrackerLimits = TrackerLimits(),
+    ) -> None:
+        self.system = system
+        self.directory = Directory()
+        self.tracker = Tracker(
+            tracker_limits,
+            immunity=system.immunity,
+            infer=infer_parents,
+            reopen_grace_s=reopen_grace_s,
+        )
+        throttle = THROTTLES[system.throttle](**system.throttle_options)
+        self.admission = Admission(self.directory, throttle, admission)
+        self.newcomers = newcomers_of(system, self.directory)
+        self._live: dict[str, QueuedCall] = {}
+        self._block_tokens = block_tokens
+        self._seed = seed
+        self.pools: dict[str, ModelPool] = {}
+        """Pools by model, in the order in which they were first named; read-only."""
+        self.first = self.new_pool()
+        """The pool of the first model that is named, there from the beginning: policies' options are
+        checked by building it."""
+        self._membership = Membership(self.pool_of)
+        self._handlers: dict[type, Callable[[Any, float], list[ev.Command]]] = {
+            ev.AppChanged: self._on_setting,
+            ev.TenantChanged: self._on_tenant_changed,
+            ev.UserChanged: self._on_setting,
+            ev.ContractChanged: self._on_setting,
+            ev.BudgetSpent: self._on_setting,
+            ev.CallArrived: self._on_call_arrived,
+            ev.CallStarted: self._on_call_started,
+            ev.TokensDecoded: self._on_tokens_decoded,
+            ev.CallEnded: self._on_call_ended,
+            ev.CallReturned: self._on_call_returned,
+            ev.CancelRequested: self._on_cancel_requested,
+            ev.InteractionOpened: self._on_interaction_opened,
+            ev.InteractionRestored: self._on_interaction_restored,
+            ev.InteractionClosed: self._on_interaction_closed,
+            ev.Tick: self._on_tick,
+            **self._membership.handlers,
+        }
+
+    # --- models -----------------------------------------------------------------------------------
+
+    def new_pool(self) -> ModelPool:
+        """Return a new pool without workers that is not yet one of ``pools``."""
+        return ModelPool(
+            self.system, self.directory, seed=self._seed, block_tokens=self._block_tokens
+        )
+
+    def pool_of(self, model: str) -> ModelPool:
+        """Return the pool of a model, made when the model is first named."""
+        found = self.pools.get(model)
+        if found is None:
+            found = self.new_pool() if self.pools else self.first
+            self.compose({**self.pools, model: found})
+        return found
+
+    def compose(self, pools: dict[str, ModelPool]) -> None:
+        """Replace the pools by these, which have every call in progress and every worker."""
+        self.pools = pools
+        self.first = next(iter(pools.values()), self.first)
+        self._membership.compose(pools.values())
+        for model, each in pools.items():
+            each.resume(live for live in self._live.values() if live.call.pool == model)
+        feeders = [each.feeder for each in pools.values()]
+        for feeder in feeders:
+            feeder.share([other for other in feeders if other is not feeder])
+
+    def _feeders(self) -> list[Feeder]:
+        """Return the feeders of all models, or of the first one that will be named."""
+        return [each.feeder for each in self.pools.values()] or [self.first.feeder]
+
+    def _pool_of(self, live: QueuedCall) -> ModelPool:
+        return self.pools[live.call.pool]
+
+    # --- the interface ----------------------------------------------------------------------------
+
+    def handle(self, event: ev.Event, now_s: float) -> list[ev.Command]:
+        """Take an event at ``now_s`` (monotonic seconds, not decreasing); returns what to do."""
+        for each in self.pools.values():
+            each.router.tick(now_s)
+        return self._handlers[type(event)](event, now_s)
+
+    def queued(self, model: str, *of: str) -> int:
+        """Return the queued calls of a model: all, those of a tenant, or those of a tenant's user."""
+        pool = self.pools.get(model)
+        if pool is None:
+            return 0
+        return pool.feed.queued_of(of) if of else len(pool.feeder)
+
+    def block_keys(self, call: Call) -> BlockKeys:
+        """Return the block keys of the prompt of a call in progress."""
+        return self.pools[call.pool].locality.keys(call.call_id)
+
+    @property
+    def overloaded(self) -> bool:
+        """Return whether any model is overloaded."""
+        return any(each.overload.overloaded for each in self.pools.values())
+
+    def load(self) -> tuple[int, int]:
+        """Return the demand and capacity in tokens, over the workers that take calls, of all models."""
+        loads = [each.load() for each in self.pools.values()]
+        return sum(demand for demand, _ in loads), sum(capacity for _, capacity in loads)
+
+    # --- settings ---------------------------------------------------------------------------------
+
+    def _on_setting(self, event: Setting | ev.BudgetSpent, now_s: float) -> list[ev.Command]:
+        self.admission.take(event)
+        return []
+
+    def levels(self, tenant: str) -> str:
+        """Return the levels of a tenant's clients: its own, or those of the system."""
+        return self.directory.levels(tenant) or self.system.levels
+
+    def path(self, call: Call, now_s: float) -> ClientPath:
+        """Return the client that a call belongs to if it is queued now."""
+        own = client_path(call, self.levels(call.tenant))
+        return own if self.newcomers is None else self.newcomers.client_of(call, own, now_s)
+
+    def _on_tenant_changed(self, event: ev.TenantChanged, now_s: float) -> list[ev.Command]:
+        """Apply a tenant's weight and levels; its queued calls get the paths of its levels.
+
+        Its dispatched calls keep the path that they are charged to. O(calls in progress).
+        """
+        self.admission.take(event)
+        moved: dict[ModelPool, dict[str, ClientPath]] = {}
+        for live in self._live.values():
+            if live.worker_id is None and live.call.tenant == event.tenant:
+                path = self.path(live.call, now_s)
+                if path != live.call.client:
+                    moved.setdefault(self._pool_of(live), {})[live.call.call_id] = path
+        for pool, paths in moved.items():
+            pool.feeder.move(paths)
+        return []
+
+    # --- a call arrives ---------------------------------------------------------------------------
+
+    def _on_call_arrived(self, event: ev.CallArrived, now_s: float) -> list[ev.Command]:
+        call = event.call
+        if call.call_id in self._live:
+            raise ValueError(f"call {call.call_id!r} is live already")
+        profile = self.directory.profile(call.app)
+        pool = self.pool_of(call.pool)
+        context_tokens = pool.worker_table.context_tokens
+        attachment = self.tracker.attach(call, profile, now_s, context_tokens)
+        call.client = self.path(call, now_s)
+        call.stage = attachment.stage
+        call.remaining_calls = profile.remaining_calls(attachment.calls)
+        expected = call.samples * call.declared_output_tokens or round(
+            profile.expected_output(call.stage, call.agent)
+        )
+        most = call.samples * call.max_output_tokens
+        call.expected_output_tokens = min(most, max(call.samples, expected))
+
+        decision = self.admission.decide(
+            event, overloaded=pool.update_overload(), under_way=attachment.immune, now_s=now_s
+        )
+        if not decision.admitted:
+            mid_run = self.tracker.refuse(call, now_s)
+            state = pool.rejection_context(call, self.system, profile, attachment)
+            return [ev.Refuse(call.call_id, decision, mid_run, state)]
+
+        self.tracker.accept(call, attachment, now_s)
+        call.parents = self.tracker.parent_ids(call, attachment)
+        live = self._live[call.call_id] = QueuedCall(call)
+        return pool.queue(live)
+
+    def limits_in_use(self, owner: tuple[str, str, str], now_s: float, at: float) -> LimitsInUse:
+        """Return what is left of limits for the next call of a tenant's app and user."""
+        return self.admission.use(owner, overloaded=self.overloaded, now_s=now_s, at=at)
+
+    # --- a call runs ------------------------------------------------------------------------------
+
+    def _dispatched(self, call_id: str) -> QueuedCall:
+        live = self._live.get(call_id)
+        if live is None or live.worker_id is None:
+            raise _not_dispatched(call_id)
+        return live
+
+    def _on_call_started(self, event: ev.CallStarted, now_s: float) -> list[ev.Command]:
+        live = self._dispatched(event.call_id)
+        if event.cached_tokens is not None:
+            live.cached_tokens = min(event.cached_tokens, live.call.prompt_tokens)
+        pool = self._pool_of(live)
+        pool.start(live)
+        pool.feeder.charge(event.call_id, live.usage())
+        return pool.feed.pump()
+
+    def _on_tokens_decoded(self, event: ev.TokensDecoded, now_s: float) -> list[ev.Command]:
+        lives: dict[ModelPool, list[tuple[QueuedCall, int]]] = {}
+        for call_id, tokens in event.totals:  # the many events of the core: no call per entry here
+            live = self._live.get(call_id)
+            if live is None or live.worker_id is None:
+                raise _not_dispatched(call_id)
+            pool = self.pools[live.call.pool]
+            entries = lives.get(pool)
+            if entries is None:
+                entries = lives[pool] = []
+            entries.append((live, tokens))
+        commands: list[ev.Command] = []
+        for pool, entries in lives.items():
+            pool.decoded(entries)
+            commands += pool.feed.pump()
+        return commands
+
+    # --- a call ends ------------------------------------------------------------------------------
+
+    def _on_call_ended(self, event: ev.CallEnded, now_s: float) -> list[ev.Command]:
+        live = self._dispatched(event.call_id)
+        pool, usage = self._pool_of(live), event.usage
+        pool.leave(live, usage.output_tokens, now_s)
+        charged = pool.feeder.finish(event.call_id, usage)
+        if self.newcomers is not None:
+            self.newcomers.ended(live.call, self._slices(live.call, usage, charged), now_s)
+        self.admission.ended(live.call, event.outcome, usage, charged=event.charged)
+        commands = self._finish(
+            live.call, event.outcome, usage, now_s, event.continuation_keys, event.requested_tools
+        )
+        return commands + pool.feed.pump()
+
+    def _slices(self, call: Call, usage: TokenUsage, charged: float | None) -> float:
+        """Return the cost of a call in typical calls, whatever the feeder counts in."""
+        if charged is not None:
+            return charged
+        weights = SliceWeights()
+        return weights.slice(usage) / weights.typical_call(
+            self.directory.profile(call.app), call.stage
+        )
+
+    def _finish(
+        self,
+        call: Call,
+        outcome: ev.CallOutcome,
+        usage: TokenUsage,
+        now_s: float,
+        continuation_keys: tuple[int, ...] = (),
+        requested_tools: bool = False,
+    ) -> list[ev.Command]:
+        """Forget a call and end it in its interaction."""
+        del self._live[call.call_id]
+        self.pools[call.pool].locality.forget(call.call_id)
+        tokens = usage.prompt_tokens + usage.output_tokens
+        profile = self.directory.profile(call.app)
+        end = self.tracker.finish(
+            call,
+            outcome,
+            tokens,
+            profile,
+            now_s,
+            continuation_keys=continuation_keys,
+            requested_tools=requested_tools,
+        )
+        return [] if end is None else [self._ended(end)]
+
+    def _ended(self, end: RunEnd) -> RunEnd:
+        for feeder in self._feeders():
+            feeder.interaction_ended(end.interaction_id)
+        return end
+
+    def _on_call_returned(self, event: ev.CallReturned, now_s: float) -> list[ev.Command]:
+        live = self._dispatched(event.call_id)
+        return self._pool_of(live).requeue(live, self.path(live.call, now_s), now_s)
+
+    def _on_cancel_requested(self, event: ev.CancelRequested, now_s: float) -> list[ev.Command]:
+        return self._cancel(event.call_id, event.outcome, now_s)
+
+    def _cancel(self, call_id: str, outcome: ev.CallOutcome, now_s: float) -> list[ev.Command]:
+        live = self._live.get(call_id)
+        if live is None:
+            raise UnknownCallError(f"call {call_id!r} is not live")
+        commands: list[ev.Command] = [ev.CancelCall(call_id, live.worker_id, outcome)]
+        if live.worker_id is None:  # else CallEnded follows when the worker has released the call
+            self._pool_of(live).feed.remove(live)
+            self.admission.ended(live.call, outcome, NO_USAGE)
+            commands += self._finish(live.call, outcome, NO_USAGE, now_s)
+        return commands
+
+    # --- interactions -----------------------------------------------------------------------------
+
+    def _on_interaction_opened(self, event: ev.InteractionOpened, now_s: float) -> list[ev.Command]:
+        owner = (event.tenant, event.app, event.user)
+        self.admission.open(event.tenant, event.user, now_s)
+        self.tracker.open(event.interaction_id, owner, now_s, event.sink, declared=event.declared)
+        return []
+
+    def _on_interaction_restored(
+        self, event: ev.InteractionRestored, now_s: float
+    ) -> list[ev.Command]:
+        end = self.tracker.restore_run(event.run, now_s)
+        if end is not None:
+            return [self._ended(end)]
+        if event.run.calls:
+            for feeder in self._feeders():
+                feeder.begun_elsewhere(event.run.interaction_id)
+        return []
+
+    def _on_interaction_closed(self, event: ev.InteractionClosed, now_s: float) -> list[ev.Command]:
+        end, live_calls = self.tracker.close(
+            event.interaction_id, cancel=event.cancel, failed=event.failed
+        )
+        commands: list[ev.Command] = [] if end is None else [self._ended(end)]
+        if event.cancel:
+            for call_id in live_calls:
+                commands += self._cancel(call_id, "cancelled", now_s)
+        return commands
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def _on_tick(self, event: ev.Tick, now_s: float) -> list[ev.Command]:
+        self._membership.lose_silent(self.system.worker_silence_s, now_s)
+        expired = self.tracker.expire(self.directory.profile, now_s)
+        commands: list[ev.Command] = [self._ended(end) for end in expired]
+        self.admission.forget_idle(now_s)
+        for pool in self.pools.values():
+            pool.locality.reports.settle(now_s)
+            pool.update_overload()
+            commands += pool.feed.pump()
+        return commands
+
+    # --- state ------------------------------------------------------------------------------------
+
+    def snapshot(self, now_s: float) -> dict[str, Any]:
+        """Return the state as plain JSON values; ages, not times. Call it between events only."""
+        return {
+            "directory": self.directory.snapshot(),
+            "tracker": self.tracker.snapshot(now_s),
+            "admission": self.admission.snapshot(now_s),
+            "pools": {model: each.snapshot(now_s) for model, each in self.pools.items()},
+            "live": [live.to_plain() for live in self._live.values()],
+            "newcomers": self.newcomers and self.newcomers.snapshot(now_s),
+        }
+
+    def restore(self, state: dict[str, Any], now_s: float) -> None:
+        """Replace the state by an earlier snapshot of a dispatcher of the same system and seed."""
+        lives = [QueuedCall.from_plain(plain) for plain in state["live"]]
+        self._live = {live.call.call_id: live for live in lives}
+        self.directory.restore(state["directory"])
+        self.tracker.restore(state["tracker"], now_s)
+        self.admission.restore(state["admission"], now_s)
+        if self.newcomers is not None:
+            self.newcomers.restore(state.get("newcomers") or {}, now_s)
+        pools: dict[str, ModelPool] = {}
+        for model, plain in state["pools"].items():
+            unnamed = self.first if not (self.pools or pools) else self.new_pool()
+            pools[model] = pool = self.pools.get(model, unnamed)
+            own = [live.call for live in lives if live.call.pool == model]
+            pool.restore(plain, own, now_s)
+        self.compose(pools)

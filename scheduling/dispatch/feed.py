@@ -1,0 +1,213 @@
+"""The feed: calls from the cluster's queue to its workers, as far as the workers' windows are open.
+
+    feeder queue -> [feed window] -> router -> worker
+
+The feeder chooses the next call for the open workers, the router its worker. A worker whose window is
+full may still take a call of an active run whose context it holds (a *hit*, ``hit_share`` of the system,
+decision 7); where there are such workers, hits go first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+
+from fairserve.interactions.call import Call, client_id
+from fairserve.scheduling.base import Feeder, Router
+from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling.dispatch.queued_call import QueuedCall
+from fairserve.scheduling.dispatch.worker_table import Worker, WorkerTable
+from fairserve.scheduling.locality.locality import Locality
+from fairserve.scheduling.locality.workers import WorkerSet
+
+
+class Feed:
+    """Queue of waiting calls and their assignment to workers. Cost per call: feeder's plus router's."""
+
+    def __init__(
+        self,
+        locality: Locality,
+        feeder: Feeder,
+        router: Router,
+        worker_table: WorkerTable,
+        hit_share: float | None,
+    ) -> None:
+        self._locality = locality
+        self._feeder = feeder
+        self._router = router
+        self._worker_table = worker_table
+        self._hit_share = hit_share
+        self._queued: dict[str, QueuedCall] = {}
+        self._queued_of: Counter[tuple[str, ...]] = Counter()
+        """Queued calls by ``(tenant,)`` and by ``(tenant, user)``; those without are left out."""
+        self._retries: dict[str, QueuedCall] = {}
+        """The queued calls that a worker has failed."""
+        self._by_kinds: dict[frozenset[str], set[str]] = {}
+        """Ids of the queued calls that only some kinds of worker can serve, by those kinds."""
+        self.demand_tokens = 0
+        """Uncached prompt tokens plus expected output tokens of all queued calls."""
+
+    def add(self, live: QueuedCall) -> list[ev.Command]:
+        """Queue a call that arrives. Raises ValueError if it is queued already."""
+        call = live.call
+        cached, holders = self._queue(live)
+        self._feeder.add(call)
+        held = bool(holders & self._worker_table.admits_hits_only())
+        return self.pump(hit=held and self._is_hit(call, cached))
+
+    def requeue(self, live: QueuedCall) -> list[ev.Command]:
+        """Queue a call again that its worker failed before its first token."""
+        self._queue(live)
+        self._feeder.requeue(live.call)
+        return self.pump()
+
+    def _queue(self, live: QueuedCall) -> tuple[int, int]:
+        """Queue a call; return its cached tokens and the mask of the workers that hold them."""
+        call = live.call
+        cached, holders = self._locality.match(call, self._worker_table.serving().mask)
+        live.demand_tokens = call.prompt_tokens - cached + call.expected_output_tokens
+        self._enter(live)
+        self.demand_tokens += live.demand_tokens
+        return cached, holders
+
+    def queued_of(self, whose: tuple[str, ...]) -> int:
+        """Return the queued calls of a tenant, ``(tenant,)``, or of one of its users, ``(tenant,
+        user)``.
+        """
+        return self._queued_of[whose]
+
+    def _enter(self, live: QueuedCall) -> None:
+        self._queued[live.call.call_id] = live
+        self._queued_of[live.call.tenant,] += 1
+        self._queued_of[live.call.tenant, live.call.user] += 1
+        if live.avoid:
+            self._retries[live.call.call_id] = live
+        if live.call.kinds:
+            self._by_kinds.setdefault(live.call.kinds, set()).add(live.call.call_id)
+
+    def _leave(self, live: QueuedCall) -> None:
+        del self._queued[live.call.call_id]
+        for whose in ((live.call.tenant,), (live.call.tenant, live.call.user)):
+            self._queued_of[whose] -= 1
+            if not self._queued_of[whose]:
+                del self._queued_of[whose]
+        self._retries.pop(live.call.call_id, None)
+        if live.call.kinds:
+            alike = self._by_kinds[live.call.kinds]
+            alike.remove(live.call.call_id)
+            if not alike:
+                del self._by_kinds[live.call.kinds]
+
+    def remove(self, live: QueuedCall) -> None:
+        """Remove a queued call without dispatching it."""
+        self._feeder.remove(live.call.call_id)
+        self._leave(live)
+        self.demand_tokens -= live.demand_tokens
+
+    def pump(self, *, hit: bool = False) -> list[ev.Command]:
+        """Feed queued calls to open workers until one of the two runs out.
+
+        Hits go first if a full worker may hold the prefix of a queued call: with ``hit``, or if a worker
+        has begun to admit hits since the last pump.
+        """
+        commands: list[ev.Command] = []
+        hit = hit or self._worker_table.hits_newly_admitted
+        self._worker_table.hits_newly_admitted = False
+        while self._queued:
+            call, open_workers = self._next_hit() if hit else (None, None)
+            if call is None or open_workers is None:
+                hit = False
+                if not self._worker_table.any_open:
+                    break
+                open_workers = self._worker_table.open()
+                call = self._feeder.peek(open_workers, self._not_for(open_workers))
+            if call is None:
+                break
+            live = self._queued[call.call_id]
+            if live.avoid or call.kinds:
+                open_workers = self._candidates(open_workers, live)
+            worker_id = self._router.select(call, open_workers)
+            if worker_id is None:
+                break
+            commands.append(self._dispatch(live, self._worker_table.workers[worker_id]))
+        return commands
+
+    def _not_for(self, workers: WorkerSet) -> Collection[str]:
+        """Return the queued calls that none of these workers may take.
+
+        They step aside until another worker opens, and keep their place in the feeder. O(calls that
+        were retried, and calls that need a kind of worker of which none is open).
+        """
+        if not self._retries and not self._by_kinds:
+            return frozenset()
+        retries = self._retries.items()
+        excluded = {name for name, live in retries if not self._candidates(workers, live)}
+        for kinds, names in self._by_kinds.items():
+            if not workers.mask & self._worker_table.able(kinds):
+                excluded |= names
+        return excluded
+
+    def _candidates(self, workers: WorkerSet, live: QueuedCall) -> WorkerSet:
+        """Return those of the workers that may take a call.
+
+        They are of a kind that can serve it, and it has not failed there, unless no other such worker
+        serves.
+        """
+        serving = self._worker_table.serving()
+        if live.call.kinds:
+            able = self._worker_table.able(live.call.kinds)
+            workers = WorkerSet(workers.workers, workers.mask & able)
+            serving = WorkerSet(serving.workers, serving.mask & able)
+        return workers.without(live.avoid) if serving.without(live.avoid) else workers
+
+    def _is_hit(self, call: Call, cached_tokens: int) -> bool:
+        share = self._hit_share
+        return share is not None and cached_tokens >= share * call.prompt_tokens
+
+    def _next_hit(self) -> tuple[Call, WorkerSet] | tuple[None, None]:
+        """Return the next cache hit for a full worker, and the workers that hold its prefix.
+
+        A retry is no hit: it waits for its turn. Nor is a call that some of these workers cannot serve.
+        """
+        full = self._worker_table.admits_hits_only()
+        if not full:
+            return None, None
+        excluded: Collection[str] = self._retries
+        for kinds, names in self._by_kinds.items():
+            if full & ~self._worker_table.able(kinds):
+                excluded = {*excluded, *names}
+        call = self._feeder.peek_hit(WorkerSet(self._locality.workers, full), excluded)
+        if call is None:
+            return None, None
+        cached, holders = self._locality.match(call, full)
+        if not self._is_hit(call, cached):
+            return None, None
+        return call, WorkerSet(self._locality.workers, holders)
+
+    def _dispatch(self, live: QueuedCall, worker: Worker) -> ev.Admit:
+        call = live.call
+        self._leave(live)
+        self.demand_tokens -= live.demand_tokens
+        there = 1 << self._locality.workers.slot(worker.worker_id)
+        live.cached_tokens, _ = self._locality.match(call, there)
+        live.charge_factor = self._feeder.dispatch(call.call_id, live.cached_tokens)
+        self._router.dispatched(call, worker.worker_id, live.charge_factor)
+        self._locality.placed(call, worker.worker_id)
+        live.worker_id, live.epoch, live.started = worker.worker_id, worker.epoch, False
+        live.demand_tokens = call.prompt_tokens - live.cached_tokens + call.expected_output_tokens
+        self._worker_table.add_demand(worker, live.demand_tokens)
+        waiting_tokens = call.prompt_tokens + call.expected_output_tokens
+        live.hit_tokens = live.demand_tokens if self._is_hit(call, live.cached_tokens) else 0
+        self._worker_table.add_waiting(worker, waiting_tokens, live.hit_tokens)
+        worker.calls += 1
+        weight = 1.0 / live.charge_factor
+        return ev.Admit(call.call_id, worker.worker_id, weight, call.stage, client_id(call.client))
+
+    def restore(self, lives: Iterable[QueuedCall]) -> None:
+        """Replace the queued calls; the feeder is restored apart."""
+        self._queued, self._retries, self._queued_of = {}, {}, Counter()
+        self._by_kinds = {}
+        for live in lives:
+            if live.worker_id is None:
+                self._enter(live)
+        self.demand_tokens = sum(live.demand_tokens for live in self._queued.values())

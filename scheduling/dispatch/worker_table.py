@@ -1,0 +1,229 @@
+"""The workers that serve one model, as control sees them: what waits at them, what they hold.
+
+Feed window (ALGORITHMS section 7, point 1): a worker is *open* while the prompt and expected output
+tokens of the calls that are queued at or in flight to it stay below ``feed_window`` times its KV
+capacity; the call that reaches the window is the last. A closed worker still admits *hits*, calls of
+active runs whose prefix it holds, while the tokens that its waiting hits have to compute stay below the
+same limit (``hit_share`` of a system, decision 7). Demand (section 4): per call the uncached prompt plus
+expected output while it is queued, the tokens it holds once it runs. The open workers are a mask and
+demand is a sum, both kept up to date: O(1) per event, however many workers there are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fairserve.scheduling.locality.workers import Workers, WorkerSet
+
+
+@dataclass(slots=True)
+class Worker:
+    """One engine replica, changed by its table. ``epoch`` distinguishes its lives if it returns."""
+
+    worker_id: str
+    epoch: int
+    kv_capacity_tokens: int
+    context_tokens: int
+    """Tokens of the longest call that it takes."""
+    draining: bool = False
+    last_report_s: float | None = None
+    waiting_tokens: int = 0
+    """Prompt + expected output of calls dispatched to it that have not started."""
+    hit_tokens: int = 0
+    """Uncached prompt and expected output tokens of the hits among these calls."""
+    demand_tokens: int = 0
+    """Demand of all calls dispatched to it."""
+    calls: int = 0
+    foreign_tokens: int = 0
+    """Tokens that calls of others hold or wait for there, as reported: demand, too."""
+    kind: str = ""
+    """Calls may need a kind of worker; empty: it serves every call."""
+
+
+class WorkerTable:
+    """Workers by id, in the order of joining. Masks are those of ``workers``."""
+
+    def __init__(self, feed_window: float | None, workers: Workers, *, hits: bool = False) -> None:
+        """With ``hits``, a worker whose window is full can still admit cache hits."""
+        self._feed_window = feed_window
+        self._hits = hits
+        self._numbers = workers
+        self._epoch = 0
+        self.workers: dict[str, Worker] = {}
+        self._serving = 0
+        """Mask of the workers that take calls."""
+        self._open = 0
+        """Mask of those of them whose window is not full."""
+        self._of_kind: Counter[str] = Counter()
+        """Masks of all workers, by kind."""
+        self._light = 0
+        """Mask of the workers whose hits compute less than a window; empty without ``hits``."""
+        self.context_tokens = 0
+        """The longest call that any worker takes; of the last ones that were here if there is none."""
+        self.hits_newly_admitted = False
+        """A worker has become light, since this was last set to False."""
+        self._demand_tokens = 0
+        """Over the workers that take calls, as is the capacity."""
+        self._capacity_tokens = 0
+
+    def join(
+        self,
+        worker_id: str,
+        kv_capacity_tokens: int,
+        context_tokens: int | None = None,
+        kind: str = "",
+    ) -> Worker:
+        """Add a worker. Raises ValueError if it has joined already, or has no capacity."""
+        if worker_id in self.workers:
+            raise ValueError(f"worker {worker_id!r} has joined already")
+        if kv_capacity_tokens < 1:
+            raise ValueError(f"kv_capacity_tokens is {kv_capacity_tokens}; allowed: 1 or more")
+        self._epoch += 1
+        longest = min(context_tokens or kv_capacity_tokens, kv_capacity_tokens)
+        worker = Worker(worker_id, self._epoch, kv_capacity_tokens, longest, kind=kind)
+        self._enter(worker)
+        return worker
+
+    def _enter(self, worker: Worker) -> None:
+        self.workers[worker.worker_id] = worker
+        self._of_kind[worker.kind] |= 1 << self._numbers.slot(worker.worker_id)
+        self.context_tokens = max(each.context_tokens for each in self.workers.values())
+        if not worker.draining:
+            self._serve(worker)
+
+    def _serve(self, worker: Worker) -> None:
+        self._serving |= 1 << self._numbers.slot(worker.worker_id)
+        self._demand_tokens += worker.demand_tokens + worker.foreign_tokens
+        self._capacity_tokens += worker.kv_capacity_tokens
+        self._update_open(worker)
+
+    def drain(self, worker: Worker) -> None:
+        """Stop a worker from taking calls; those it has still count."""
+        if not worker.draining:
+            worker.draining = True
+            self._leave(worker)
+
+    def undrain(self, worker: Worker) -> None:
+        """Let a drained worker take calls again."""
+        if worker.draining:
+            worker.draining = False
+            self._serve(worker)
+
+    def lose(self, worker: Worker) -> None:
+        """Remove a worker."""
+        del self.workers[worker.worker_id]
+        self._of_kind[worker.kind] &= ~(1 << self._numbers.slot(worker.worker_id))
+        if not worker.draining:
+            self._leave(worker)
+
+    def _leave(self, worker: Worker) -> None:
+        bit = 1 << self._numbers.slot(worker.worker_id)
+        self._serving &= ~bit
+        self._open &= ~bit
+        self._light &= ~bit
+        self._demand_tokens -= worker.demand_tokens + worker.foreign_tokens
+        self._capacity_tokens -= worker.kv_capacity_tokens
+
+    def get(self, worker_id: str, epoch: int) -> Worker | None:
+        """Return the worker if its epoch is still the same."""
+        worker = self.workers.get(worker_id)
+        return worker if worker is not None and worker.epoch == epoch else None
+
+    def report(self, worker: Worker, foreign_tokens: int, now_s: float) -> None:
+        """Record a report of a live worker; ``foreign_tokens`` of others. ValueError if negative."""
+        if foreign_tokens < 0:
+            raise ValueError(f"foreign_tokens is {foreign_tokens}; allowed: 0 or more")
+        worker.last_report_s = now_s
+        more, worker.foreign_tokens = foreign_tokens - worker.foreign_tokens, foreign_tokens
+        if not worker.draining:
+            self._demand_tokens += more
+
+    def add_demand(self, worker: Worker, tokens: int) -> None:
+        """Add tokens that a worker's calls hold; negative ones are released."""
+        worker.demand_tokens += tokens
+        if not worker.draining:
+            self._demand_tokens += tokens
+
+    def add_waiting(self, worker: Worker, tokens: int, hit_tokens: int) -> None:
+        """Add tokens that wait at a worker, possibly negative; ``hit_tokens`` as in :class:`Worker`."""
+        worker.waiting_tokens += tokens
+        worker.hit_tokens += hit_tokens
+        if not worker.draining:
+            self._update_open(worker)
+
+    def _update_open(self, worker: Worker) -> None:
+        bit = 1 << self._numbers.slot(worker.worker_id)
+        if self._feed_window is None:
+            self._open |= bit
+            return
+        window_tokens = self._feed_window * worker.kv_capacity_tokens
+        if worker.waiting_tokens < window_tokens:
+            self._open |= bit
+        else:
+            self._open &= ~bit
+        if not self._hits:
+            return
+        if worker.hit_tokens >= window_tokens:
+            self._light &= ~bit
+        elif not self._light & bit:
+            self._light |= bit
+            self.hits_newly_admitted = True
+
+    def serving(self) -> WorkerSet:
+        """Return the workers that take calls."""
+        return WorkerSet(self._numbers, self._serving)
+
+    def open(self) -> WorkerSet:
+        """Return the workers that take calls and whose window is not full."""
+        return WorkerSet(self._numbers, self._open)
+
+    def admits_hits_only(self) -> int:
+        """Return the mask of the workers whose window is full and that still admit cache hits."""
+        return self._light & ~self._open
+
+    def able(self, kinds: Collection[str]) -> int:
+        """Return the mask of the workers that can serve calls which need one of these kinds."""
+        mask = self._of_kind[""]
+        for kind in kinds:
+            mask |= self._of_kind[kind]
+        return mask
+
+    @property
+    def any_open(self) -> bool:
+        """Return whether a worker is open."""
+        return self._open != 0
+
+    def load(self, queued_tokens: int) -> tuple[int, int]:
+        """Return demand and capacity over the workers that take calls, the queue's demand included."""
+        return queued_tokens + self._demand_tokens, self._capacity_tokens
+
+    def snapshot(self, now_s: float) -> dict[str, Any]:
+        """Return the state as plain JSON values; ages, not times."""
+        workers = []
+        for worker in self.workers.values():
+            plain = asdict(worker)
+            last_s = plain.pop("last_report_s")
+            plain["report_age_s"] = None if last_s is None else now_s - last_s
+            workers.append(plain)
+        return {
+            "epoch": self._epoch,
+            "workers": workers,
+            "context_tokens": self.context_tokens,
+        }
+
+    def restore(self, state: dict[str, Any], now_s: float) -> None:
+        """Replace the state by an earlier snapshot; the workers' numbers were restored before."""
+        self._epoch = state["epoch"]
+        self.context_tokens = state["context_tokens"]
+        self.workers = {}
+        self._of_kind.clear()
+        self._serving = self._open = self._light = self._demand_tokens = self._capacity_tokens = 0
+        for plain in state["workers"]:
+            values = dict(plain)
+            age_s = values.pop("report_age_s")
+            values["last_report_s"] = None if age_s is None else now_s - age_s
+            self._enter(Worker(**values))
+        self.hits_newly_admitted = False

@@ -1,0 +1,454 @@
+"""Virtual counters: the service that each client has received, with the lift of VTC, by levels.
+
+VTC Algorithm 2 lines 7-15 and 21-22, shared by VTC and WSC (ALGORITHMS section 2). A client is a path
+of levels, outermost first. Clients form a tree, and every node of it (a tenant, its users) has a counter
+among its siblings. A node below which nothing was queued is lifted when a call arrives there: to the
+counter of the sibling that left the queue last if no sibling is queued, else to the smallest counter
+among the queued siblings. Selection takes the smallest counter level by level; a charge goes to the
+whole path. So a tenant has one tenant's share, however many users it names. A path of one level is VTC
+as published.
+
+Charges that contain a prediction are kept apart (``reserve``). A newcomer that is lifted to a level that
+is later refunded would wait: the lift compares counters without outstanding predictions.
+Ties go to the node with the earliest queued call, then to the smaller name.
+
+Cost, amortised: O(log siblings) per level for an arrival and for a selection, O(1) per level for a
+charge (the heaps are in :mod:`fairserve.scheduling.fairness.counter_node`).
+
+Paths of different lengths may be mixed: where a client's path is the beginning of another's, its own
+calls are a child named ``""`` beside the longer paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from heapq import heapreplace
+from typing import Any
+
+from fairserve.interactions.call import ClientPath
+from fairserve.scheduling.fairness.counter_node import Node, node_from_plain, node_to_plain
+
+Factors = tuple[float, ...]
+"""Factors on a cost at each level of a path, outermost first: 1 / the weight at that level."""
+
+_SWEEP_MIN = 1024
+"""Least number of new nodes between two sweeps of idle ones."""
+
+_ROUNDING = 1e-9
+"""Largest rest of a prediction that counts as zero."""
+
+
+class VirtualCounters:
+    """A tree of counters.
+
+    ``arrive`` returns the node of the client, which the other methods take. The node is valid while a
+    call of the client is queued or running here; afterwards it may be forgotten.
+
+    Without ``lift_when_idle`` a node that finds no sibling queued keeps its counter, as in the code of
+    the VTC paper; its text lifts it to that of the sibling that left the queue last.
+    """
+
+    def __init__(self, *, lift_when_idle: bool = True) -> None:
+        self._lift_when_idle = lift_when_idle
+        self._root = Node("", None)
+        self._nodes = 0
+        self._predicting = False
+        """True once anything was reserved: lifts then compare counters without predictions."""
+        self._sweep_at = _SWEEP_MIN
+
+    # --- the queue --------------------------------------------------------------------------------
+
+    def arrive(self, path: ClientPath, arrival: int) -> Node:
+        """Lines 7-15: queue a call with this arrival number, and return the node of its client.
+
+        Lifts every node of the path below which nothing was queued. Raises ValueError for ().
+        """
+        client = self.client(path)
+        for node in client.line:
+            parent = node.parent
+            node.calls += 1
+            if node.queued:
+                node.queued += 1
+                if arrival < node.earliest:
+                    node.earliest = arrival
+                    parent.enter(node)
+                continue
+            node.served = max(node.served, self._lift_level(parent))
+            node.queued = 1
+            node.earliest = arrival
+            parent.active += 1
+            parent.enter(node)
+        if self._nodes >= self._sweep_at:
+            self._sweep()
+        return client
+
+    def _lift_level(self, parent: Node) -> float:
+        """Lines 9-14: return the counter that a child with nothing queued is lifted to."""
+        if not parent.active:
+            last = parent.last_left if self._lift_when_idle else None
+            return 0.0 if last is None else last.served
+        return parent.least_served() if self._predicting else parent.least().served
+
+    def least(self) -> Node:
+        """Line 21: return the client with the smallest counter. Raises IndexError if none is queued."""
+        return self._root.least(client=True)
+
+    def dispatch(
+        self,
+        client: Node,
+        earliest: int | None,
+        cost: float = 0.0,
+        predicted: float = 0.0,
+        *,
+        upcoming: bool = True,
+    ) -> Node | None:
+        """Remove a queued call that runs; charge ``cost``, reserve ``predicted`` (lines 25-27).
+
+        ``earliest`` is as in ``leave``. Returns the client to be served next; None if there is none,
+        or without ``upcoming``.
+        """
+        if earliest is not None:
+            client.earliest = earliest
+        if predicted:
+            self.reserve(client, predicted)
+        for node in client.line:
+            node.served += cost
+            node.queued = left = node.queued - 1
+            parent = node.parent
+            if left:
+                heap = parent.by_counter
+                if heap[0][3] is node:
+                    entry = (node.served + node.reserved, node.earliest, node.name, node)
+                    node.entry = entry
+                    heapreplace(heap, entry)
+                else:
+                    node.entry = None
+            else:
+                node.entry = None
+                parent.active -= 1
+                parent.last_left = node
+        root = self._root
+        if not (upcoming and root.active):
+            return None
+        entry = root.by_counter[0]
+        top = entry[3]
+        if top.entry is entry and top.line:
+            return top  # the same as the line below, with fewer steps
+        return root.least(client=True)
+
+    def leave(self, client: Node, earliest: int | None) -> None:
+        """Remove a queued call that does not run; ``earliest`` arrived first among the client's rest."""
+        self.dispatch(client, earliest, upcoming=False)
+        self.done(client)
+
+    @contextmanager
+    def hidden(self, clients: Iterable[Node]) -> Iterator[None]:
+        """Hide queued clients inside the context, in which nothing may change.
+
+        Cost: O(levels * log siblings) per client. The state afterwards is the state before.
+        """
+        held = [(client, client.queued) for client in clients]
+        for client, queued in held:
+            for node in client.line:
+                node.queued -= queued
+                if not node.queued:
+                    node.entry = None
+                    node.parent.active -= 1
+        try:
+            yield
+        finally:
+            for client, queued in held:
+                for node in client.line:
+                    if not node.queued:
+                        node.parent.active += 1
+                    node.queued += queued
+                    node.earliest = min(node.earliest, client.earliest)
+                    node.parent.enter(node)
+
+    def done(self, client: Node) -> None:
+        """End a running call of the client, or prepare its return to the queue."""
+        for node in client.line:
+            node.calls -= 1
+            if node.reserved != node.elsewhere and node.calls == node.queued:
+                node.reserved = (
+                    node.elsewhere
+                )  # a rounding error: only running calls have predictions
+                _fell(node)
+
+    # --- charges ----------------------------------------------------------------------------------
+
+    def charge(self, client: Node, cost: float) -> None:
+        """Add received service; ``cost`` is never negative."""
+        assert cost >= 0, cost
+        for node in client.line:
+            node.served += cost
+            node.entry = None
+
+    def reserve(self, client: Node, cost: float) -> None:
+        """Charge a prediction, to be realised or released later."""
+        self._predicting = True
+        for node in client.line:
+            node.reserved += cost
+            node.entry = None
+
+    def release(self, client: Node, cost: float) -> None:
+        """Release part of a prediction that did not come true."""
+        for node in client.line:
+            _reduce(node, cost)
+            _fell(node)
+
+    def realise(self, client: Node, cost: float) -> None:
+        """Turn part of a prediction into received service; the sum does not change."""
+        for node in client.line:
+            served, reserved = node.served, node.reserved
+            node.served = now_served = served + cost
+            left = reserved - cost
+            node.reserved = left = left if left > _ROUNDING else 0.0
+            node.entry = None
+            if now_served + left < served + reserved:  # by rounding
+                _fell(node)
+
+    def refund(self, client: Node, cost: float) -> None:
+        """Refund a charge whose service was lost through no fault of the client."""
+        for node in client.line:
+            node.served = max(0.0, node.served - cost)
+            if node.queued:
+                node.parent.enter(node)
+
+    def change(self, client: Node, served: float, reserved: float, factors: Factors) -> None:
+        """Add to a client's received service and reservations, at each level times its factor.
+
+        Does the work of ``charge``, ``reserve``, ``release``, ``realise`` and ``refund`` with factors;
+        negative amounts are refunded, released, or have come true. Cost: O(levels).
+        """
+        if reserved > 0:
+            self._predicting = True
+        last = len(factors) - 1
+        for depth, node in enumerate(client.line):
+            factor = factors[min(depth, last)]
+            served_before, before = node.served, node.served + node.reserved
+            node.served = max(0.0, served_before + factor * served)
+            if reserved:
+                left = node.reserved + factor * reserved
+                node.reserved = left if left > _ROUNDING else 0.0
+            _changed(node, served_before, before)
+
+    def charge_elsewhere(
+        self, path: ClientPath, served: float, reserved: float = 0.0, factors: Factors = (1.0,)
+    ) -> None:
+        """Add a client's received service and reservations from other counters.
+
+        Both may be negative: a refund, and a prediction that is released or has come true. They stay
+        apart, as for own calls, so that a lift sees no prediction of another model. An unknown client
+        starts at the counter that it would have if it arrived now. Raises ValueError for ().
+        """
+        if reserved > 0:
+            self._predicting = True
+        known, last = self._known_levels(path), len(factors) - 1
+        for depth, node in enumerate(self.client(path).line):
+            factor = factors[min(depth, last)]
+            if depth >= known:
+                node.served = self._lift_level(node.parent)
+            served_before, before = node.served, node.served + node.reserved
+            node.served = max(0.0, served_before + factor * served)
+            if reserved:
+                _reserve_elsewhere(node, factor * reserved)
+            _changed(node, served_before, before)
+        if self._nodes >= self._sweep_at:
+            self._sweep()
+
+    def _known_levels(self, path: ClientPath) -> int:
+        """Return the number of existing nodes of the client's line, from the outermost."""
+        node, levels = self._root, 0
+        for name in path:
+            child = node.children.get(name)
+            if child is None:
+                return levels
+            node, levels = child, levels + 1
+        return levels + ("" in node.children)
+
+    # --- questions --------------------------------------------------------------------------------
+
+    def value(self, path: ClientPath) -> float:
+        """Return the counter at the end of the path, predictions included; 0 if it is unknown."""
+        node = self._find(path)
+        return 0.0 if node is None else node.served + node.reserved
+
+    def queued(self, path: ClientPath = ()) -> int:
+        """Return the number of queued calls at the end of the path and below."""
+        node = self._find(path)
+        return 0 if node is None else node.queued
+
+    def queued_below(self, path: ClientPath) -> bool:
+        """Return whether the path ends at a level, not a client, with queued calls below it."""
+        node = self._find(path)
+        return node is not None and bool(node.active)
+
+    def outstanding(self, path: ClientPath) -> float:
+        """Return the predictions charged to the end of the path that have not come true."""
+        node = self._find(path)
+        return 0.0 if node is None else node.reserved
+
+    def minimum(self, path: ClientPath = ()) -> float:
+        """Return the smallest counter among the queued children of the node at the end of the path.
+
+        Raises IndexError if there is none.
+        """
+        node = self._find(path)
+        if node is None:
+            raise IndexError(f"there is nothing at {path!r}")
+        least = node.least()
+        return least.served + least.reserved
+
+    def reach(self, slack: float) -> Callable[[Node], tuple[float, ...] | None]:
+        """Return a function that checks whether a queued client is within a slack.
+
+        It returns the counters along the client's path, outermost first, or None unless each is at most
+        ``slack`` above the smallest among its queued siblings. Valid until something is queued, leaves
+        or is charged. Cost: O(1) per client, once the levels above it are known.
+        """
+        known: dict[Node, tuple[tuple[float, ...], float] | None] = {}
+
+        def below(parent: Node) -> tuple[tuple[float, ...], float] | None:
+            """Return the parent's own counters, and the largest counter that a child may have."""
+            above = () if parent is self._root else within(parent)
+            if above is None:
+                return None
+            least = parent.least()
+            return above, least.served + least.reserved + slack
+
+        def within(node: Node) -> tuple[float, ...] | None:
+            parent = node.parent
+            if parent in known:
+                found = known[parent]
+            else:
+                found = known[parent] = below(parent)
+            if found is None:
+                return None
+            above, most = found
+            counter = node.served + node.reserved
+            return None if counter > most else (*above, counter)
+
+        return within
+
+    # --- the tree ---------------------------------------------------------------------------------
+
+    def client(self, path: ClientPath) -> Node:
+        """Return the node of the client's own calls, made if missing. Raises ValueError for ()."""
+        if not path:
+            raise ValueError("a client path has no levels; allowed: one or more")
+        node = self._root
+        for name in path:
+            node = self._child(node, name)
+        if node.children:
+            node = self._child(node, "")
+        if not node.line:
+            node.become_leaf(path)
+        return node
+
+    def _child(self, parent: Node, name: str) -> Node:
+        if parent.line:
+            parent = self._split(parent)
+        child = parent.children.get(name)
+        if child is None:
+            child = parent.children[name] = Node(name, parent)
+            self._nodes += 1
+        return child
+
+    def _split(self, leaf: Node) -> Node:
+        """Insert a parent for a client whose path is a prefix of another client's path."""
+        above = leaf.parent
+        parent = Node(leaf.name, above)
+        parent.served, parent.reserved = leaf.served, leaf.reserved
+        parent.elsewhere = leaf.elsewhere
+        parent.queued, parent.calls, parent.earliest = leaf.queued, leaf.calls, leaf.earliest
+        above.children[leaf.name] = parent
+        if above.last_left is leaf:
+            above.last_left = parent
+        parent.children[""] = leaf
+        parent.active, parent.last_left = (1, None) if leaf.queued else (0, leaf)
+        leaf.name, leaf.parent = "", parent
+        leaf.become_leaf(leaf.path)
+        self._nodes += 1
+        parent.rank()
+        above.rank()
+        return parent
+
+    def _find(self, path: ClientPath) -> Node | None:
+        node = self._root
+        for name in path:
+            child = node.children.get(name)
+            if child is None:
+                return None
+            node = child
+        return node
+
+    # --- forgetting -------------------------------------------------------------------------------
+
+    def _sweep(self) -> None:
+        """Forget idle nodes at or below every queued sibling: the lift makes that harmless.
+
+        The nodes below an idle parent are forgotten with it. Their counters differed by at most the
+        charges of their last running calls, and idle clients owe each other nothing.
+        """
+        self._nodes = self._forget_below(self._root)
+        self._sweep_at = 2 * self._nodes + _SWEEP_MIN
+
+    def _forget_below(self, parent: Node) -> int:
+        """Forget idle nodes below a parent; return the number of nodes that remain."""
+        level = self._lift_level(parent)
+        kept = {
+            name: node
+            for name, node in parent.children.items()
+            if node.served > level or node.calls or node.elsewhere or node is parent.last_left
+        }
+        parent.children = kept
+        parent.rank()
+        return len(kept) + sum(self._forget_below(node) for node in kept.values() if not node.line)
+
+    # --- state ------------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as plain JSON values."""
+        return {
+            "root": node_to_plain(self._root),
+            "sweep_at": self._sweep_at,
+            "predicting": self._predicting,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Replace the state by an earlier snapshot; nodes returned before become invalid."""
+        self._root = node_from_plain(state["root"], None)
+        self._nodes = sum(1 for _ in self._root.below())
+        self._sweep_at = state["sweep_at"]
+        self._predicting = state["predicting"]
+
+
+def _changed(node: Node, served_before: float, before: float) -> None:
+    """Update the heap entries of a node; ``before`` and ``served_before`` are its old values."""
+    node.entry = None
+    if not node.queued:
+        return
+    if node.served < served_before:
+        node.parent.enter(node)
+    elif node.served + node.reserved < before:
+        node.parent.fell(node)
+
+
+def _reserve_elsewhere(node: Node, cost: float) -> None:
+    own = node.reserved - node.elsewhere
+    left = node.elsewhere + cost  # rounding, or a call that began before these counters
+    node.elsewhere = left if left > _ROUNDING else 0.0
+    node.reserved = own + node.elsewhere
+
+
+def _reduce(node: Node, cost: float) -> None:
+    left = node.reserved - cost  # rounding may have ended it before
+    node.reserved = left if left > _ROUNDING else 0.0
+
+
+def _fell(node: Node) -> None:
+    """Update the heap entry of a node whose counter fell: a queued node may now be next."""
+    if node.queued:
+        node.parent.fell(node)

@@ -1,0 +1,313 @@
+"""Centralised DLPM (DLPM paper 5.1, the strawman): Algorithm 1 over the cluster's one waiting queue.
+
+A feeder, not a router: calls stay in the global queue until a worker takes them at once, and DLPM
+chooses among all waiting calls. So: among the clients in credit at every level of their path, the
+call with the longest match at any worker that can take one now; siblings are refilled when none that
+waits is in credit (:mod:`fairserve.scheduling.fairness.deficits`, shared with the local DLPM).
+Dispatch charges ``we * extend``, every generated token ``wq``; a client's weight divides its
+charges. The router chooses the worker: an open one with that match, because only open workers are
+offered (``cache_aware`` with ``match_threshold`` 0 and ``balance_abs`` null).
+
+Departures: the walk of Algorithm 1 is not executed, the call that it would take first is looked up
+in the groups of :mod:`fairserve.scheduling.locality.waiting_index`, so the strawman's matching of
+the whole queue at each step is not paid here (the simulator charges it, and the synchronisation).
+Caches are believed, not queried. A call returned by a failed worker has paid and pays only for its
+use beyond that.
+
+Cost of a selection: O(clients in the groups with the longest matches), O(waiting clients) where nothing
+matches. Weakness: a worker has nothing queued behind its running calls, so each step waits for the
+scheduler; and as in DLPM a call may be overtaken by longer matches of its own client.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fairserve.interactions.call import Call, ClientPath, TokenUsage, path_of_id
+from fairserve.scheduling.base import Feeder
+from fairserve.scheduling.dispatch.directory import Directory
+from fairserve.scheduling.fairness.deficits import Account, Deficits
+from fairserve.scheduling.locality.locality import Locality
+from fairserve.scheduling.locality.waiting_index import WaitingIndex
+
+
+@dataclass(frozen=True, slots=True)
+class CentralDlpmOptions:
+    """``quantum`` is Q^u in units of the extend cost; ``we`` and ``wq`` are its weights."""
+
+    quantum: float = 5000.0
+    we: float = 1.0
+    wq: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.quantum < math.inf:
+            raise ValueError(f"quantum is {self.quantum}; allowed: over 0, finite")
+        if self.we < 0 or self.wq < 0:
+            raise ValueError(f"we is {self.we}, wq is {self.wq}; allowed: not negative")
+
+
+@dataclass(slots=True)
+class _Queued:
+    call: Call
+    client: Account
+    seq: int
+    extend_tokens: int = 0
+    """Prompt tokens that were paid for before its worker failed."""
+    output_tokens: int = 0
+
+
+@dataclass(slots=True)
+class _Dispatched:
+    client: Account
+    seq: int
+    weight: float
+    extend_tokens: int
+    """Prompt tokens paid for."""
+    output_tokens: int
+
+
+class CentralDlpm:
+    """Longest match first among the clients in credit, over the whole cluster."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        locality: Locality,
+        options: CentralDlpmOptions = CentralDlpmOptions(),
+    ) -> None:
+        self.options = options
+        self._directory = directory
+        self._locality = locality
+        self._deficits = Deficits(options.quantum)
+        self._index = WaitingIndex(locality.tree)
+        self._seq = 0
+        self._queued: dict[str, _Queued] = {}
+        self._queues: dict[Account, list[tuple[int, str]]] = {}
+        """Per client ``(arrival number, call id)`` of its queued calls, ascending."""
+        self._dispatched: dict[str, _Dispatched] = {}
+
+    def __len__(self) -> int:
+        """Return the number of queued calls."""
+        return len(self._queued)
+
+    def deficit(self, client: str) -> float:
+        """Return ``q`` of a client, or of an outer level by its id; 0 if it is unknown."""
+        return self._deficits.value(path_of_id(client))
+
+    def counter(self, path: ClientPath) -> float | None:
+        """Return the service of a client or an outer level beyond its refills: ``-q``."""
+        return -self._deficits.value(path)
+
+    def least_counter(self, path: ClientPath = ()) -> float | None:
+        """Return ``-q`` of the queued account with most credit one level below."""
+        depth = len(path)
+        below = {
+            client.path[: depth + 1]
+            for client in self._queues
+            if len(client.path) > depth and client.path[:depth] == path
+        }
+        return min((-self._deficits.value(each) for each in below), default=None)
+
+    def waiting(self) -> Iterable[Call]:
+        """Return the queued calls."""
+        return [entry.call for entry in self._queued.values()]
+
+    # --- the queue --------------------------------------------------------------------------------
+
+    def add(self, call: Call) -> None:
+        """Queue a call. Raises ValueError for an id that is queued already."""
+        if call.call_id in self._queued:
+            raise ValueError(f"call {call.call_id!r} is queued already")
+        self._seq += 1
+        self._place(_Queued(call, self._deficits.arrive(call.client), self._seq))
+
+    def _place(self, entry: _Queued) -> None:
+        call_id, client = entry.call.call_id, entry.client
+        self._queued[call_id] = entry
+        insort(self._queues.setdefault(client, []), (entry.seq, call_id))
+        self._index.add(call_id, self._locality.keys(call_id), client, entry.seq)
+
+    def _dequeue(self, call_id: str) -> _Queued:
+        entry = self._queued.pop(call_id)
+        self._index.remove(call_id)
+        own = self._queues[entry.client]
+        own.remove((entry.seq, call_id))
+        if not own:
+            del self._queues[entry.client]
+        self._deficits.unwait(entry.client)
+        return entry
+
+    def remove(self, call_id: str) -> Call | None:
+        """Drop a queued call without a refund."""
+        if call_id not in self._queued:
+            return None
+        entry = self._dequeue(call_id)
+        self._deficits.end(entry.client)
+        return entry.call
+
+    def move(self, paths: Mapping[str, ClientPath]) -> None:
+        """Give queued calls another client, whose account it is to be charged for them."""
+        for call_id, path in paths.items():
+            client = self._deficits.arrive(path)
+            entry = self._dequeue(call_id)
+            self._deficits.end(entry.client)
+            entry.call.client, entry.client = path, client
+            self._place(entry)
+
+    def interaction_ended(self, interaction_id: str) -> None:
+        """Do nothing: this feeder does not use interactions."""
+
+    def share(self, others: Sequence[Feeder]) -> None:
+        """Do nothing: deficits are those of one model."""
+
+    def served_elsewhere(
+        self, client: ClientPath, served: float, reserved: float, factors: tuple[float, ...]
+    ) -> None:
+        """Do nothing: deficits are those of one model."""
+
+    def begun_elsewhere(self, interaction_id: str) -> None:
+        """Do nothing: this feeder does not use interactions."""
+
+    # --- selection --------------------------------------------------------------------------------
+
+    def peek(
+        self, open_workers: Collection[str], excluded: Collection[str] = frozenset()
+    ) -> Call | None:
+        """Return the call that the walk of Algorithm 1 would take first. Changes nothing.
+
+        Ties of match go to the earlier arrival. If no client is in credit, returns the call after the
+        refill that ``dispatch`` then carries out. Weakness: ``dispatch`` does not refill while a client
+        in credit has only excluded calls, so others overdraw by the calls that they dispatch.
+        """
+        aside = [self._dequeue(call_id) for call_id in excluded if call_id in self._queued]
+        try:
+            return self._walk(open_workers)
+        finally:
+            for entry in aside:
+                self._deficits.wait(entry.client)
+                self._place(entry)
+
+    def _walk(self, open_workers: Collection[str]) -> Call | None:
+        if not self._queued:
+            return None
+        may_run = self._deficits.may_run
+        best = self._longest_match(open_workers) or min(
+            own[0] for client, own in self._queues.items() if may_run(client)
+        )
+        return self._queued[best[1]].call
+
+    def _longest_match(self, open_workers: Collection[str]) -> tuple[int, str] | None:
+        may_run = self._deficits.may_run
+        best: tuple[int, int, str] | None = None
+        mask = self._locality.workers.mask(open_workers)
+        for depth, match, group in self._index.longest_first(mask):
+            if best is not None and depth < -best[0]:
+                break
+            if best is not None and match < -best[0]:
+                continue
+            for client, calls in group.calls.items():
+                key = (-match, *calls[0])
+                assert isinstance(client, Account)
+                if (best is None or key < best) and may_run(client):
+                    best = key
+        return None if best is None else best[1:]
+
+    # --- charges ----------------------------------------------------------------------------------
+
+    def peek_hit(
+        self, workers: Collection[str], excluded: Collection[str] = frozenset()
+    ) -> Call | None:
+        """Return None: no call goes before its turn for its prefix."""
+        return None
+
+    def dispatch(self, call_id: str, cached_tokens: int) -> float:
+        """Refill if no waiting client is in credit, remove the call and charge its extend tokens.
+
+        Raises KeyError if it is not queued.
+        """
+        if call_id not in self._queued:
+            raise KeyError(call_id)
+        self._deficits.check_refill()
+        entry = self._dequeue(call_id)
+        call, client = entry.call, entry.client
+        weight = self._directory.weight(call.tenant, call.app, call.user)
+        record = _Dispatched(client, entry.seq, weight, entry.extend_tokens, entry.output_tokens)
+        self._dispatched[call_id] = record
+        self._charge(record, max(0, call.prompt_tokens - cached_tokens), 0)
+        return 1.0 / weight
+
+    def _charge(self, record: _Dispatched, extend_tokens: int, output_tokens: int) -> None:
+        """Charge the cost beyond the amount paid."""
+        extend = max(0, extend_tokens - record.extend_tokens)
+        output = max(0, output_tokens - record.output_tokens)
+        if extend or output:
+            record.extend_tokens += extend
+            record.output_tokens += output
+            cost = self.options.we * extend + self.options.wq * output
+            self._deficits.charge(record.client, cost / record.weight)
+
+    def charge(self, call_id: str, usage: TokenUsage) -> None:
+        """Charge a dispatched call for what it has used so far."""
+        self._charge(self._dispatched[call_id], usage.extend_tokens, usage.output_tokens)
+
+    def decoded(self, totals: Iterable[tuple[str, int]]) -> None:
+        """Charge dispatched calls for their output tokens so far."""
+        for call_id, output_tokens in totals:
+            record = self._dispatched[call_id]
+            self._charge(record, record.extend_tokens, output_tokens)
+
+    def finish(self, call_id: str, usage: TokenUsage) -> None:
+        """End a dispatched call."""
+        record = self._dispatched.pop(call_id)
+        self._charge(record, usage.extend_tokens, usage.output_tokens)
+        self._deficits.end(record.client)
+
+    def requeue(self, call: Call) -> None:
+        """Queue a call whose worker failed again, at its old place; it has paid."""
+        record = self._dispatched.pop(call.call_id)
+        client = self._deficits.arrive(call.client)
+        self._deficits.end(record.client)
+        self._place(_Queued(call, client, record.seq, record.extend_tokens, record.output_tokens))
+
+    # --- state ------------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as plain JSON values, calls by id."""
+        return {
+            "deficits": self._deficits.snapshot(),
+            "seq": self._seq,
+            "queue": [
+                [call_id, entry.seq, entry.extend_tokens, entry.output_tokens]
+                for call_id, entry in self._queued.items()
+            ],
+            "dispatched": {
+                call_id: [
+                    list(record.client.path),
+                    record.seq,
+                    record.weight,
+                    record.extend_tokens,
+                    record.output_tokens,
+                ]
+                for call_id, record in self._dispatched.items()
+            },
+        }
+
+    def restore(self, state: dict[str, Any], calls: dict[str, Call]) -> None:
+        """Replace the state by an earlier snapshot."""
+        self._deficits.restore(state["deficits"])
+        self._seq = state["seq"]
+        self._queued, self._queues = {}, {}
+        self._index.clear()
+        self._dispatched = {}
+        for call_id, (path, *rest) in state["dispatched"].items():
+            client = self._deficits.known(tuple(path))
+            client.busy += 1
+            self._dispatched[call_id] = _Dispatched(client, *rest)
+        for call_id, seq, extend_tokens, output_tokens in state["queue"]:
+            call = calls[call_id]
+            client = self._deficits.arrive(call.client)
+            self._place(_Queued(call, client, seq, extend_tokens, output_tokens))

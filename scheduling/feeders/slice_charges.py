@@ -1,0 +1,218 @@
+"""Charges of WSC for a call between its dispatch and its end (FairServe 4.3, Algorithm 1 lines 39-48).
+
+Line 47: ``w_aj`` is the slice of the app's typical call at the call's stage. Line 48: a call costs
+``E_i (alpha L_I + beta L_S + gamma L_O) / w_aj``; the effort ``E_i = 1 / weight`` and ``w_aj`` are fixed
+at dispatch. With levels a weight counts at its own level only: it
+divides the share among siblings, and a user of weight 9 leaves its tenant's share as it is. With
+``reserves`` the expected slice is reserved at dispatch, and real service replaces it as it is reported;
+without (the paper) only the final usage is charged.
+Cost: O(levels of the client) per charge, and as much again per other model that shares the counters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fairserve.interactions.call import Call, ClientPath, TokenUsage
+from fairserve.interactions.profiles.profile import DEFAULT_PROFILE, AppProfile
+from fairserve.scheduling.fairness.cost import SliceWeights
+from fairserve.scheduling.fairness.counter_node import Node
+from fairserve.scheduling.fairness.counters import Factors, VirtualCounters
+from fairserve.scheduling.fairness.level_weights import Weights, weights_by_level
+
+
+@dataclass(slots=True)
+class _Dispatched:
+    node: Node
+    """Counter node of the client; kept while the call runs."""
+    seq: int
+    per_token: float
+    """Counter units per weighted token: E_i / w_aj, or 1 / w_aj with ``factors``; fixed at dispatch."""
+    per_output: float
+    """Counter units per output token."""
+    reserved: float = 0.0
+    charged: float = 0.0
+    prompt_cost: float = 0.0
+    """Part of the cost that does not depend on the output."""
+    factors: Factors | None = None
+    """E_i by level, where the levels differ."""
+
+
+class SliceCharges:
+    """The dispatched calls and their charges to the counters."""
+
+    def __init__(
+        self,
+        counters: VirtualCounters,
+        weights: SliceWeights,
+        *,
+        reserves: bool,
+        cached_weight: float,
+        normalise: Literal["call", "interaction"],
+        currency: Literal["slices", "tokens"] = "slices",
+    ) -> None:
+        self._counters, self._weights = counters, weights
+        self._reserves, self._cached_weight = reserves, cached_weight
+        self._normalise = normalise
+        self._profiles = currency == "slices"
+        self._reference = self.typical_of(DEFAULT_PROFILE, 1)
+        self._dispatched: dict[str, _Dispatched] = {}
+        self.listener: Callable[[ClientPath, float, float, Factors], None] | None = None
+        """Called with a client, the changes of its received service and of its reservations, and the
+        factors on both at each level."""
+
+    def typical_of(self, profile: AppProfile, stage: int) -> float:
+        """Line 47: return w_aj in weighted tokens; the same for all apps where tokens are counted."""
+        if not self._profiles:
+            profile = DEFAULT_PROFILE
+        if self._normalise == "interaction":
+            return self._weights.typical_interaction(profile, self._cached_weight)
+        return self._weights.typical_call(profile, stage, self._cached_weight)
+
+    def _cost(self, record: _Dispatched, usage: TokenUsage) -> float:
+        """Line 48: return the cost of a usage in counter units."""
+        tokens = self._weights.prompt_slice(usage, self._cached_weight)
+        record.prompt_cost = record.per_token * tokens
+        return record.prompt_cost + record.per_output * usage.output_tokens
+
+    def begin(
+        self,
+        call: Call,
+        node: Node,
+        seq: int,
+        cached_tokens: int,
+        *,
+        profile: AppProfile,
+        weights: Weights,
+        most_typical: float = math.inf,
+    ) -> float:
+        """Charge a call at its dispatch, and return its charge factor (ALGORITHMS section 7).
+
+        ``most_typical`` caps the app's typical call, in weighted tokens. ``weights`` are those of
+        its tenant, app and user. The charge factor contains their product: the layers behind the feeder
+        have one weight for all levels.
+        """
+        per_token = 1.0 / min(self.typical_of(profile, call.stage), most_typical)
+        charge_factor = per_token * self._reference / math.prod(weights)
+        by_level = tuple(1.0 / each for each in weights_by_level(weights, len(node.path)))
+        even = min(by_level) == max(by_level)
+        if even:
+            per_token *= by_level[0]
+        record = _Dispatched(
+            node,
+            seq,
+            per_token,
+            per_token * self._weights.gamma,
+            factors=None if even else by_level,
+        )
+        if self._reserves:
+            output = call.expected_output_tokens if self._profiles else 0
+            expected = TokenUsage(call.input_tokens, call.system_tokens, cached_tokens, output)
+            record.reserved = self._cost(record, expected)
+            self._change(record, 0.0, record.reserved)
+        self._dispatched[call.call_id] = record
+        return charge_factor
+
+    def charge(self, call_id: str, usage: TokenUsage) -> None:
+        """Charge a call for what it has used so far. Raises KeyError if it is not dispatched."""
+        if self._reserves:
+            record = self._dispatched[call_id]
+            self._charge_up_to(record, self._cost(record, usage))
+
+    def decoded(self, totals: Iterable[tuple[str, int]]) -> None:
+        """Charge ``(call id, output tokens so far)`` of calls whose prompt was charged before."""
+        if self._reserves:
+            dispatched = self._dispatched
+            for call_id, output_tokens in totals:
+                record = dispatched[call_id]
+                self._charge_up_to(record, record.prompt_cost + record.per_output * output_tokens)
+
+    def _charge_up_to(self, record: _Dispatched, cost: float) -> None:
+        more = cost - record.charged
+        if more <= 0:
+            return
+        record.charged = cost
+        realised = min(more, record.reserved)
+        record.reserved -= realised
+        if realised == more and record.factors is None and self.listener is None:
+            self._counters.realise(record.node, more)  # the usual case, without further calls
+        else:
+            self._change(record, more, -realised)
+
+    def finish(self, call_id: str, usage: TokenUsage) -> float:
+        """End a call: release what was reserved and not used. Return the client's charge for it."""
+        record = self._dispatched.pop(call_id)
+        self._charge_up_to(record, self._cost(record, usage))
+        self._leave(record)
+        return record.charged * (1.0 if record.factors is None else record.factors[-1])
+
+    def uncharge(self, call_id: str) -> int:
+        """Reverse every charge of a call that was not served, and return its sequence number."""
+        record = self._dispatched.pop(call_id)
+        if record.charged:
+            self._change(record, -record.charged, 0.0)
+        self._leave(record)
+        return record.seq
+
+    def _leave(self, record: _Dispatched) -> None:
+        if record.reserved > 0:
+            self._change(record, 0.0, -record.reserved)
+        self._counters.done(record.node)
+
+    def _change(self, record: _Dispatched, served: float, reserved: float) -> None:
+        """Add to the counters of a call's client, here and in the other models."""
+        counters, node = self._counters, record.node
+        if record.factors is not None:
+            counters.change(node, served, reserved, record.factors)
+        elif served < 0:
+            counters.refund(node, -served)
+        elif served == 0:
+            (counters.reserve if reserved > 0 else counters.release)(node, abs(reserved))
+        else:
+            if reserved:
+                counters.realise(node, -reserved)
+            if served > -reserved:
+                counters.charge(node, served + reserved)
+        self._publish(record, served, reserved)
+
+    def _publish(self, record: _Dispatched, served: float, reserved: float) -> None:
+        if self.listener is not None:
+            self.listener(record.node.path, served, reserved, record.factors or (1.0,))
+
+    # --- state ------------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as plain JSON values, by call id."""
+        return {
+            call_id: [
+                list(record.node.path),
+                record.seq,
+                record.per_token,
+                record.reserved,
+                record.charged,
+                record.prompt_cost,
+                record.factors,
+            ]
+            for call_id, record in self._dispatched.items()
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Replace the state by an earlier snapshot; the counters were restored before."""
+        self._dispatched = {
+            call_id: _Dispatched(
+                self._counters.client(tuple(path)),
+                seq,
+                per_token,
+                per_token * self._weights.gamma,
+                reserved,
+                charged,
+                prompt_cost,
+                None if factors is None else tuple(factors),
+            )
+            for call_id, (path, seq, per_token, reserved, charged, prompt_cost, factors) in (
+                state.items()
+            )
+        }

@@ -1,0 +1,485 @@
+"""Weighted service counter (FairServe 4.3, Algorithm 1 lines 12-18 and 27-48).
+
+``u_i`` is the counter of user i. It grows by the slice of its app's typical call that each of its calls
+uses, so a call of exactly the expected size costs 1 in every app. The paper's lines:
+
+    12-18  a user with nothing queued is lifted as in VTC                    VirtualCounters.arrive
+    31-35  if an interaction in progress has a call waiting: of these        WscFeeder._active_runs_first
+           users the one with the smallest u_i, its earliest call
+    36-38  else the user with the smallest u_i, its earliest call            WscFeeder._select
+    39     take it out of the queue                                          WscFeeder.dispatch
+    44-48  at the end: u_i += E_i (alpha L_I + beta L_S + gamma L_O) / w_aj  SliceCharges
+
+Departures, each an option with the paper's value available (ALGORITHMS section 3 has the measurements):
+``charge`` (the paper: ``finish``), ``interaction_slack`` (``inf``), ``in_progress`` (``batch``),
+``locality_slack`` (0), ``max_bypass`` (0: never), ``cached_weight`` (1), ``normalise``, ``run_priority``
+(``arrival``), ``run_order`` (``arrival``), ``weight_cap`` (infinite).
+
+A client is a path of levels (:mod:`fairserve.scheduling.fairness.counters`) and every rule holds by
+levels: the least served client is found level by level, and a client is within a slack when at each
+level its counter is at most the smallest among its queued siblings plus the slack. So a tenant's
+share does not grow with the users that it names, and a slack's bound holds among tenants and among a
+tenant's users.
+
+Bound: let U be the largest slice of a call, expected or used, over its client's weight, R the most
+calls that a client has dispatched at a time, and S the larger slack. Counters of siblings with calls
+queued differ by at most ``S + 2 R U`` at any time. Proof. A counter is received service plus
+reservations. Let the client with the larger counter have been selected last at t, when m was the
+smallest counter. It was at most m + S then, and grows until its next selection only by what its
+dispatched calls cost: R U at most, as a call is charged U at most in all, its reservation included.
+Received service never falls but by refunds (of calls that a worker failed, which are queued again). So
+each client's stays at m - R U or above, and one that arrives later is lifted to no less. With
+``charge="finish"`` nothing is reserved, R calls go before the first is charged; the bound is the same.
+
+These rules choose the run. ``run_order`` chooses among its queued calls: ``critical_path`` takes the one
+with the most expected output between it and the end of the run, so that the run ends sooner; its client
+is charged and bypassed as before. A call chosen for its cached prefix is replaced only by a call with as
+long a cached prefix.
+
+Cost of a selection: O(log siblings) per level for the least served client, O(clients) in the groups
+of calls with the longest matches (:mod:`fairserve.scheduling.locality.waiting_index`), where nothing
+matches O(clients with active runs), and O(log calls) of the run.
+
+Charge and weight are the same function of a call. A difference would be free service: with cached
+tokens charged at 0 and weights from whole prompts, a cached prompt of 16,000 tokens bought 35 times the
+service.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fairserve.interactions.call import Call, ClientPath, TokenUsage
+from fairserve.scheduling.base import Feeder
+from fairserve.scheduling.dispatch.directory import Directory
+from fairserve.scheduling.fairness.cost import SliceWeights
+from fairserve.scheduling.fairness.counter_node import Node
+from fairserve.scheduling.fairness.counters import Factors, VirtualCounters
+from fairserve.scheduling.fairness.weight_cap import WeightCap
+from fairserve.scheduling.feeders.active_runs import ActiveRuns, Within
+from fairserve.scheduling.feeders.earliest import Earliest, discard_from
+from fairserve.scheduling.feeders.slice_charges import SliceCharges
+from fairserve.scheduling.feeders.wsc_options import WscOptions
+from fairserve.scheduling.locality.locality import Locality
+from fairserve.scheduling.locality.waiting_index import WaitingIndex
+
+_AS_WELL_CACHED = 0.1
+"""Largest difference of two cached shares of a prompt that count as equal."""
+
+
+@dataclass(slots=True)
+class _Queued:
+    call: Call
+    seq: int
+    bypassed: int = 0
+
+
+class WscFeeder:
+    """Feeder that serves the client with the least service, in typical calls of its apps."""
+
+    def __init__(
+        self, directory: Directory, locality: Locality, options: WscOptions = WscOptions()
+    ) -> None:
+        self.options = options
+        self._directory = directory
+        self._locality = locality
+        self._counters = VirtualCounters()
+        self._charges = SliceCharges(
+            self._counters,
+            SliceWeights(options.alpha, options.beta, options.gamma),
+            reserves=options.charge == "expected",
+            cached_weight=options.cached_weight,
+            normalise=options.normalise,
+            currency=options.currency,
+        )
+        self._cap = WeightCap(options.weight_cap, directory, self._charges.typical_of)
+        self._index = WaitingIndex(locality.tree)
+        self._seq = 0
+        self._clients: dict[Node, None] = {}
+        """Clients with queued calls; a node's ``queue`` holds the calls, the earliest first."""
+        self._homes: dict[str, Node] = {}
+        """Client of each queued call."""
+        self._critical_path = options.run_order == "critical_path"
+        self._runs: dict[str, set[str]] = {}
+        """Queued calls by interaction."""
+        self._ways: dict[str, Earliest[tuple[float, int]]] = {}
+        """Queued calls by interaction whose path to the end of the run is known, the longest first."""
+        self._by_progress = options.interaction_priority and options.run_priority == "progress"
+        self._active_runs = ActiveRuns(by_progress=self._by_progress)
+        self._batch_only = options.in_progress == "batch"
+        self._batch: dict[str, str] = {}
+        """Interaction of each dispatched call, with ``in_progress="batch"``."""
+        self._others: tuple[Feeder, ...] = ()
+
+    # --- Algorithm 1 ------------------------------------------------------------------------------
+
+    def add(self, call: Call) -> None:
+        """Queue a call and lift its client. Raises ValueError for an id that is queued already."""
+        if call.call_id in self._homes:
+            raise ValueError(f"call {call.call_id!r} is queued already")
+        self._seq += 1
+        self._enqueue(_Queued(call, self._seq), front=False)
+
+    def _enqueue(self, entry: _Queued, *, front: bool) -> None:
+        """Lines 12-18 and 25: lift the client if it has nothing queued, then queue the call."""
+        node = self._counters.arrive(entry.call.client, entry.seq)
+        self._place(node, entry)
+        if front:
+            node.queue.move_to_end(entry.call.call_id, last=False)
+
+    def peek(
+        self, open_workers: Collection[str], excluded: Collection[str] = frozenset()
+    ) -> Call | None:
+        """Lines 31-38, within the slacks: return the next call. Cost: O(excluded) more if any are."""
+        if not self._homes:
+            return None
+        if not excluded:
+            return self._select(open_workers, excluded)
+        left = Counter(self._homes[call_id] for call_id in excluded if call_id in self._homes)
+        away = [node for node, calls in left.items() if calls == len(node.queue)]
+        if len(away) == len(self._clients):
+            return None
+        with self._counters.hidden(away):
+            return self._select(open_workers, excluded)
+
+    def _select(self, open_workers: Collection[str], excluded: Collection[str]) -> Call:
+        least = self._counters.least().queue.values()
+        oldest = next(entry for entry in least if entry.call.call_id not in excluded)
+        if self.options.max_bypass and oldest.bypassed >= self.options.max_bypass:
+            return self._first_of_run(oldest, excluded).call
+        chosen = self._longest_match(open_workers, excluded)
+        if chosen is not None and self._worth(chosen, oldest, open_workers):
+            nearest = self._nearer_its_end(chosen, open_workers, excluded)
+            return self._first_of_run(nearest, excluded, open_workers).call
+        first = self._active_runs_first(excluded) if self.options.interaction_priority else None
+        return self._first_of_run(first or oldest, excluded).call
+
+    def _active_runs_first(self, excluded: Collection[str]) -> _Queued | None:
+        """Lines 31-35: return the first call of an active run, of the clients within the slack."""
+        in_order = self._active_runs.in_order(self._within_slack(), excluded)
+        return next(map(self._entry, in_order), None)
+
+    def _within_slack(self) -> Within:
+        return self._counters.reach(self.options.interaction_slack)
+
+    def dispatch(self, call_id: str, cached_tokens: int) -> float:
+        """Line 39: remove a call, reserve its expected slice. Raises KeyError if it is not queued."""
+        node = self._homes[call_id]
+        oldest = _first(self._counters.least())
+        if oldest.call.call_id != call_id and not self._leads(
+            self._entry(call_id).call, oldest.call
+        ):
+            oldest.bypassed += 1
+        entry, following = self._dequeue(call_id)
+        self._counters.dispatch(node, following, upcoming=False)
+        call = entry.call
+        if self._batch_only:
+            self._batch[call_id] = call.interaction_id
+        self._begin(call.interaction_id)
+        return self._charges.begin(
+            call,
+            node,
+            entry.seq,
+            cached_tokens,
+            profile=self._directory.profile(call.app),
+            weights=self._directory.weights(call.tenant, call.app, call.user),
+            most_typical=self._cap.of_dispatched(call),
+        )
+
+    def _begin(self, interaction_id: str) -> None:
+        """Give priority to the queued calls of an interaction whose call is dispatched."""
+        self._prefer(interaction_id)
+        for other in self._others:
+            other.begun_elsewhere(interaction_id)
+
+    def charge(self, call_id: str, usage: TokenUsage) -> None:
+        """Charge a call for what it has used so far; its reservation covers the expected part."""
+        self._charges.charge(call_id, usage)
+
+    def decoded(self, totals: Iterable[tuple[str, int]]) -> None:
+        """Charge calls for their output tokens so far."""
+        self._charges.decoded(totals)
+
+    def finish(self, call_id: str, usage: TokenUsage) -> float:
+        """Lines 44-48: charge what was used in all, and release the rest of the reservation."""
+        charged = self._charges.finish(call_id, usage)
+        self._leave_batch(call_id)
+        return charged
+
+    def requeue(self, call: Call) -> None:
+        """Reverse the charges of a call whose worker failed, and queue it first of its client's."""
+        seq = self._charges.uncharge(call.call_id)
+        self._leave_batch(call.call_id)
+        self._enqueue(_Queued(call, seq), front=True)
+
+    # --- departures: locality, progress and the order in a run ------------------------------------
+
+    def _longest_match(
+        self, open_workers: Collection[str], excluded: Collection[str]
+    ) -> _Queued | None:
+        """Return the longest match at an open worker, among clients within ``locality_slack``.
+
+        Ties go to the smaller counter, compared level by level, then to the earlier arrival.
+        """
+        slack = self.options.locality_slack
+        if not slack:
+            return None
+        best: tuple[int, tuple[float, ...], int, str] | None = None
+        within = self._counters.reach(slack)
+        mask = self._locality.workers.mask(open_workers)
+        for depth, match, group in self._index.longest_first(mask):
+            if best is not None:
+                if depth < -best[0]:
+                    break
+                if match < -best[0]:
+                    continue
+            for client, calls in group.calls.items():
+                first = calls[0]
+                if excluded and first[1] in excluded:
+                    allowed = (each for each in calls if each[1] not in excluded)
+                    if (found := next(allowed, None)) is None:
+                        continue
+                    first = found
+                counters = within(client)
+                if counters is not None:
+                    key = (-match, counters, *first)
+                    if best is None or key < best:
+                        best = key
+        return None if best is None else self._entry(best[3])
+
+    def _worth(self, chosen: _Queued, oldest: _Queued, open_workers: Collection[str]) -> bool:
+        """Return whether its cached tokens let a match overtake the least served client."""
+        node = self._homes[chosen.call.call_id]
+        if not self.options.locality_gain or node is self._homes[oldest.call.call_id]:
+            return True
+        gain = self._cached_share(chosen.call, open_workers)
+        gain -= self._cached_share(oldest.call, open_workers)
+        return (
+            gain > 0 and self._counters.reach(self.options.locality_slack * gain)(node) is not None
+        )
+
+    def _cached_share(self, call: Call, open_workers: Collection[str]) -> float:
+        return self._locality.matched_tokens(call, open_workers) / max(1, call.prompt_tokens)
+
+    def peek_hit(
+        self, workers: Collection[str], excluded: Collection[str] = frozenset()
+    ) -> Call | None:
+        """Return the longest match at one of these workers, of clients within ``locality_slack``.
+
+        Its run must be active: if the call waits, the run's own context is lost. Such calls count
+        against ``max_bypass`` but are not stopped by it: no other call could go to these workers.
+        """
+        chosen = self._longest_match(workers, excluded)
+        if chosen is None or chosen.call.interaction_id not in self._active_runs:
+            return None
+        first, share = self._first_of_run(chosen, excluded, workers), self._cached_share
+        if first is not chosen and share(first.call, workers) < share(chosen.call, workers):
+            return chosen.call  # as many tokens of a longer prompt may not make a hit
+        return first.call
+
+    def _nearer_its_end(
+        self, chosen: _Queued, open_workers: Collection[str], excluded: Collection[str]
+    ) -> _Queued:
+        """Return the call of a run nearer its end that replaces a call chosen for its match.
+
+        Both runs are active, and about the same share of both prompts is cached.
+        """
+        if not self._by_progress or chosen.call.interaction_id not in self._active_runs:
+            return chosen
+        least = self._cached_share(chosen.call, open_workers) - _AS_WELL_CACHED
+        for call_id in self._active_runs.in_order(self._within_slack(), excluded):
+            entry = self._entry(call_id)
+            if entry is chosen or self._cached_share(entry.call, open_workers) >= least:
+                return entry
+        return chosen
+
+    def _first_of_run(
+        self, chosen: _Queued, excluded: Collection[str], workers: Collection[str] | None = None
+    ) -> _Queued:
+        """Return the call of the same run that goes first, or the call itself.
+
+        With ``workers`` a replacement must have as many tokens cached at one of them.
+        """
+        ways = self._ways.get(chosen.call.interaction_id)
+        if ways is None:
+            return chosen
+        first = self._entry(ways.first()[1])
+        if first.call.call_id in excluded or not self._leads(first.call, chosen.call):
+            return chosen
+        if workers is not None:
+            matched = self._locality.matched_tokens
+            if matched(first.call, workers) < matched(chosen.call, workers):
+                return chosen
+        return first
+
+    def _leads(self, call: Call, other: Call) -> bool:
+        """Return whether a call of a run goes before another call of the same run."""
+        return (
+            self._critical_path
+            and call.interaction_id == other.interaction_id
+            and call.remaining_tokens > other.remaining_tokens
+        )
+
+    # --- the queue --------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Return the number of queued calls."""
+        return len(self._homes)
+
+    def waiting(self) -> Iterable[Call]:
+        """Return the queued calls."""
+        return [entry.call for node in self._clients for entry in node.queue.values()]
+
+    def _place(self, node: Node, entry: _Queued) -> None:
+        call = entry.call
+        if node.queue is None:
+            node.queue = OrderedDict()
+        node.queue[call.call_id] = entry
+        self._clients[node] = None
+        self._homes[call.call_id] = node
+        self._runs.setdefault(call.interaction_id, set()).add(call.call_id)
+        if self._critical_path and call.remaining_tokens > 0:
+            ways = self._ways.setdefault(call.interaction_id, Earliest())
+            ways.add(call.call_id, (-call.remaining_tokens, entry.seq))
+        if call.interaction_id in self._active_runs:
+            self._active_runs.add(node, call, entry.seq)
+        if self.options.locality_slack:
+            keys = self._locality.keys(call.call_id)
+            self._index.add(call.call_id, keys, node, entry.seq)
+
+    def _dequeue(self, call_id: str) -> tuple[_Queued, int | None]:
+        """Remove a queued call; return it and the sequence number of its client's next one."""
+        self._index.remove(call_id)
+        node = self._homes.pop(call_id)
+        entry: _Queued = node.queue.pop(call_id)
+        discard_from(self._runs, entry.call.interaction_id, call_id)
+        discard_from(self._ways, entry.call.interaction_id, call_id)
+        self._active_runs.discard(node, call_id)
+        if node.queue:
+            return entry, _first(node).seq
+        del self._clients[node]
+        return entry, None
+
+    def _entry(self, call_id: str) -> _Queued:
+        entry: _Queued = self._homes[call_id].queue[call_id]
+        return entry
+
+    def remove(self, call_id: str) -> Call | None:
+        """Remove a queued call and return it; None if it is not queued."""
+        node = self._homes.get(call_id)
+        if node is None:
+            return None
+        entry, following = self._dequeue(call_id)
+        self._counters.leave(node, following)
+        return entry.call
+
+    def move(self, paths: Mapping[str, ClientPath]) -> None:
+        """Assign queued calls to other clients. Cost: O(levels * log siblings) per call.
+
+        A call arrives at its new path before it leaves the old one: levels in both paths are not
+        lifted, and a new level starts at the counter of the least served of its siblings.
+        """
+        for call_id in sorted(paths, key=lambda call_id: self._entry(call_id).seq):
+            before = self._homes[call_id]
+            entry, following = self._dequeue(call_id)
+            entry.call.client = paths[call_id]
+            self._enqueue(entry, front=False)
+            self._counters.leave(before, following)
+
+    def interaction_ended(self, interaction_id: str) -> None:
+        """End the priority of an interaction's calls."""
+        self._active_runs.end(interaction_id)
+        for call_id in self._runs.get(interaction_id, ()):
+            self._active_runs.discard(self._homes[call_id], call_id)
+
+    def _prefer(self, interaction_id: str) -> None:
+        if self._active_runs.begin(interaction_id):
+            for call_id in self._runs.get(interaction_id, ()):
+                entry = self._entry(call_id)
+                self._active_runs.add(self._homes[call_id], entry.call, entry.seq)
+
+    def _leave_batch(self, call_id: str) -> None:
+        """With ``batch``, end the priority of a run without a dispatched call. O(dispatched)."""
+        interaction_id = self._batch.pop(call_id, None)
+        if interaction_id is not None and interaction_id not in self._batch.values():
+            self.interaction_ended(interaction_id)
+
+    # --- the feeders of other models --------------------------------------------------------------
+
+    def share(self, others: Sequence[Feeder]) -> None:
+        """Share charges and active runs with the feeders of other models."""
+        self._others = tuple(others)
+        self._charges.listener = self._publish_charge if others else None
+        for other in others:
+            for interaction_id in self._active_runs.interactions:
+                other.begun_elsewhere(interaction_id)
+
+    def _publish_charge(
+        self, client: ClientPath, served: float, reserved: float, factors: Factors
+    ) -> None:
+        for other in self._others:
+            other.served_elsewhere(client, served, reserved, factors)
+
+    def served_elsewhere(
+        self, client: ClientPath, served: float, reserved: float, factors: Factors
+    ) -> None:
+        """Charge a client for service from another model; typical calls count the same."""
+        self._counters.charge_elsewhere(client, served, reserved, factors)
+
+    def begun_elsewhere(self, interaction_id: str) -> None:
+        """Give an interaction priority here, too; with ``batch`` only this model's batch counts."""
+        if not self._batch_only:
+            self._prefer(interaction_id)
+
+    # --- counters and state -----------------------------------------------------------------------
+
+    def counter(self, path: ClientPath) -> float:
+        """Return the counter of a client or an outer level, in typical calls; 0 if it is unknown."""
+        return self._counters.value(path)
+
+    def least_counter(self, path: ClientPath = ()) -> float | None:
+        """Return the smallest counter among the queued children of a level."""
+        return self._counters.minimum(path) if self._counters.queued_below(path) else None
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as plain JSON values, calls by id."""
+        return {
+            "counters": self._counters.snapshot(),
+            "seq": self._seq,
+            "queue": [
+                [
+                    list(node.path),
+                    [[e.call.call_id, e.seq, e.bypassed] for e in node.queue.values()],
+                ]
+                for node in self._clients
+            ],
+            "dispatched": self._charges.snapshot(),
+            "under_way": self._active_runs.interactions,
+            "batch": dict(self._batch),
+            "weight_cap": self._cap.snapshot(),
+        }
+
+    def restore(self, state: dict[str, Any], calls: dict[str, Call]) -> None:
+        """Replace the state by an earlier snapshot."""
+        self._counters.restore(state["counters"])
+        self._seq = state["seq"]
+        self._clients, self._homes, self._runs = {}, {}, {}
+        self._ways = {}
+        self._index.clear()
+        self._active_runs.restore(state["under_way"])
+        self._charges.restore(state["dispatched"])
+        self._batch = dict(state["batch"])
+        self._cap.restore(state.get("weight_cap", {}))
+        for path, entries in state["queue"]:
+            node = self._counters.client(tuple(path))
+            for call_id, seq, bypassed in entries:
+                self._place(node, _Queued(calls[call_id], seq, bypassed))
+
+
+def _first(node: Node) -> _Queued:
+    """Return the earliest queued call of a client that has one."""
+    entry: _Queued = next(iter(node.queue.values()))
+    return entry

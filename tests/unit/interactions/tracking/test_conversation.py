@@ -1,0 +1,137 @@
+"""Keys of conversations: equal where a framework would send back the same, different elsewhere."""
+
+import pytest
+
+from fairserve.interactions.tracking.conversation import Conversation
+
+TOOL_CALL = {
+    "id": "call_1",
+    "type": "function",
+    "function": {"name": "search", "arguments": '{"a": 1, "b": [2]}'},
+}
+USER = {"role": "user", "content": "Find it."}
+
+
+def answer(content="Here.", **more):
+    return {"role": "assistant", "content": content, **more}
+
+
+def continues(messages, asked, said):
+    """Return whether a call with these messages continues one with that prompt and answer."""
+    (key, *_) = Conversation(asked).answered([said])
+    return key in Conversation(messages).history
+
+
+def test_the_longest_conversation_comes_first():
+    first = [USER]
+    second = [*first, answer("One."), {"role": "user", "content": "And?"}]
+    third = [*second, answer("Two."), {"role": "user", "content": "So?"}]
+    keys = [
+        Conversation(m).answered([a])[0]
+        for m, a in ((first, answer("One.")), (second, answer("Two.")))
+    ]
+    assert Conversation(third).history == (keys[1], keys[0])
+    assert Conversation(second).history == (keys[0],)
+    assert Conversation(first).history == ()
+
+
+@pytest.mark.parametrize(
+    ("said", "repeated"),
+    [
+        (answer("Here."), answer(" Here.\n")),
+        (answer(None, tool_calls=[TOOL_CALL]), answer("", tool_calls=[TOOL_CALL])),
+        (answer("Here."), answer([{"type": "text", "text": "Here."}])),
+        (answer("Here.", refusal=None, annotations=[]), answer("Here.")),
+        (
+            answer(None, tool_calls=[TOOL_CALL]),
+            answer(
+                None,
+                tool_calls=[
+                    {
+                        **TOOL_CALL,
+                        "function": {"name": "search", "arguments": '{"b":[2],"a":1}'},
+                        "index": 0,
+                    }
+                ],
+            ),
+        ),
+        ({"content": "Here."}, answer("Here.")),
+    ],
+)
+def test_what_frameworks_change_makes_no_difference(said, repeated):
+    assert continues([USER, repeated, USER], [USER], said)
+
+
+@pytest.mark.parametrize(
+    "repeated",
+    [
+        answer("There."),
+        answer("Here.", tool_calls=[TOOL_CALL]),
+        {"role": "user", "content": "Here."},
+    ],
+)
+def test_another_answer_is_another_conversation(repeated):
+    assert not continues([USER, repeated, USER], [USER], answer("Here."))
+
+
+def test_other_arguments_are_another_tool_call():
+    other = {**TOOL_CALL, "function": {"name": "search", "arguments": "{}"}}
+    said = answer(None, tool_calls=[TOOL_CALL])
+    assert not continues([USER, answer(None, tool_calls=[other])], [USER], said)
+
+
+def test_a_conversation_that_is_handed_over_has_other_instructions():
+    asked = [{"role": "system", "content": "You plan."}, USER]
+    handed = [{"role": "developer", "content": "You write."}, USER, answer(), USER]
+    assert continues(handed, asked, answer())
+
+
+def test_another_question_is_another_conversation():
+    other = {"role": "user", "content": "Find another one."}
+    assert not continues([other, answer(), USER], [USER], answer())
+
+
+def test_each_sample_may_be_continued():
+    keys = Conversation([USER]).answered([answer("One."), answer("Two."), answer("Two.")])
+    assert len(keys) == 2
+    for said, key in zip(("One.", "Two."), keys, strict=True):
+        assert Conversation([USER, answer(said), USER]).history == (key,)
+
+
+def test_results_of_tools_name_who_asked():
+    said = answer(None, tool_calls=[TOOL_CALL, {**TOOL_CALL, "id": "call_2"}])
+    keys = Conversation([USER]).answered([said])
+    results = [{"role": "tool", "tool_call_id": f"call_{n}", "content": "x"} for n in (1, 2)]
+    assert Conversation([said, *results]).tool_results == keys[1:]
+    # Those before the last answer belong to another agent.
+    assert Conversation([said, *results, answer(), USER]).tool_results == ()
+    assert Conversation(results).tool_results == keys[1:], "the history may be shortened"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {},
+        {"role": 3, "content": 7},
+        {"role": "assistant", "content": [1, {"type": "image_url", "image_url": {"url": "x"}}]},
+        {"role": "assistant", "tool_calls": "none"},
+        {
+            "role": "assistant",
+            "tool_calls": [None, {"function": None}, {"function": {"arguments": 3}}],
+        },
+        {"role": "assistant", "tool_calls": [{"id": 3, "function": {"arguments": "[" * 100_000}}]},
+        {"role": "tool", "tool_call_id": 5},
+        {"role": "user", "content": "\ud800"},
+    ],
+)
+def test_what_is_malformed_does_not_matter(message):
+    conversation = Conversation([message, USER])
+    assert conversation.answered([message, answer()])
+
+
+def test_no_text_looks_like_two():
+    one = Conversation([{"role": "user", "content": "a4:user"}]).answered([answer()])
+    two = Conversation(
+        [{"role": "user", "content": "a"}, {"role": "user", "content": ""}]
+    ).answered([answer()])
+    assert one != two

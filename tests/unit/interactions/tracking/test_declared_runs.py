@@ -1,0 +1,220 @@
+"""Runs of programs: their own calls alone, no end by idling, restored after a restart."""
+
+import json
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from virtual_cluster import make_call
+
+from fairserve.interactions import errors
+from fairserve.interactions.call import Call, call_from_plain, call_to_plain
+from fairserve.interactions.profiles.profile import AppProfile, StageProfile
+from fairserve.interactions.tracking.run import RestoredCall, RestoredRun
+from fairserve.interactions.tracking.tracker import Tracker, TrackerLimits
+
+PROFILE = AppProfile((StageProfile(100, 0, 10),), calls_per_interaction=3, idle_timeout_s=10)
+OWNER = ("t", "app", "u")
+
+
+def opened(**options):
+    tracker = Tracker(**options)
+    tracker.open("R", OWNER, 0.0, declared=True)
+    return tracker
+
+
+def begin(tracker, name, now_s=0.0, *, declared=True, **more):
+    call = make_call(name, run="R", declared=declared, **more)
+    tracker.accept(call, tracker.attach(call, PROFILE, now_s), now_s)
+    return call
+
+
+def end(tracker, call, outcome="completed", now_s=0.0):
+    return tracker.finish(call, outcome, 10, PROFILE, now_s)
+
+
+def through_json(tracker, now_s=0.0):
+    state = json.loads(json.dumps(tracker.snapshot(now_s)))
+    other = Tracker()
+    other.restore(state, now_s)
+    return other
+
+
+@pytest.mark.parametrize("calls", [0, 1])
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_declared_run_idles_as_long_as_it_likes(calls, restored):
+    tracker = opened()
+    for number in range(calls):
+        assert end(tracker, begin(tracker, f"c{number}")) is None
+    if restored:
+        tracker = through_json(tracker)
+    for now_s in (0, 10, 1000, 10**7):
+        assert tracker.expire(lambda app: PROFILE, now_s) == []
+    assert tracker.get("R").declared
+    begin(tracker, "late", 10**7)
+    assert tracker.snapshot(0)["dormant"] == []
+
+
+def test_it_takes_no_calls_but_its_own():
+    tracker = opened()
+    begin(tracker, "own")
+    before = tracker.snapshot(0.0)
+    with pytest.raises(errors.DeclaredInteractionError, match="'R' is a program's: only its own"):
+        begin(tracker, "other", declared=False)
+    with pytest.raises(errors.ForeignInteractionError):  # a stranger does not learn what it is
+        begin(tracker, "other", declared=False, user="eve")
+    assert tracker.snapshot(0.0) == before
+
+
+@pytest.mark.parametrize("was", ["never there", "closed", "idled to its end"])
+def test_a_call_of_a_program_opens_no_run(was):
+    tracker = Tracker()
+    if was != "never there":
+        tracker.open("R", OWNER, 0.0)
+    if was == "closed":
+        tracker.close("R", cancel=False)
+    tracker.expire(lambda app: PROFILE, 0.0)
+    tracker.expire(lambda app: PROFILE, 10.0)
+    before = tracker.snapshot(10.0)
+    with pytest.raises(errors.InteractionNotFoundError, match="no interaction 'R'"):
+        begin(tracker, "a", 10.0)
+    assert tracker.snapshot(10.0) == before
+
+
+def test_its_last_call_and_its_program_end_it():
+    tracker = opened()
+    assert end(tracker, begin(tracker, "last", final=True)).state == "complete"
+    tracker = opened()
+    end(tracker, begin(tracker, "a"))
+    assert tracker.close("R", cancel=False)[0].state == "complete"
+
+
+# --- a run that failed ----------------------------------------------------------------------------
+
+
+def test_a_run_that_failed_is_aborted():
+    tracker = opened()
+    end(tracker, begin(tracker, "a"))
+    over, live = tracker.close("R", cancel=False, failed=True)
+    assert (over.state, over.cause, over.wasted_tokens) == ("aborted", "failed", 10)
+    assert live == []
+
+
+@pytest.mark.parametrize(
+    ("trouble", "cause"), [("failed", "failed"), ("expired", "expired"), ("cancelled", "cancelled")]
+)
+def test_its_own_trouble_is_the_cause(trouble, cause):
+    tracker = opened()
+    end(tracker, begin(tracker, "a"), trouble)
+    over, _ = tracker.close("R", cancel=True, failed=True)
+    assert (over.state, over.cause) == ("aborted", cause)
+
+
+def test_a_throttled_run_that_failed_was_throttled():
+    tracker = opened()
+    end(tracker, begin(tracker, "a"))
+    tracker.refuse(make_call("b", run="R", declared=True), 0.0)
+    assert tracker.close("R", cancel=True, failed=True)[0].cause == "throttled"
+
+
+@pytest.mark.parametrize("outcome", ["completed", "cancelled", "failed"])
+@pytest.mark.parametrize("final", [False, True])
+def test_live_calls_end_first_and_change_nothing(outcome, final):
+    tracker = opened()
+    first, last = begin(tracker, "a"), begin(tracker, "b", final=final)
+    over, live = tracker.close("R", cancel=True, failed=True)
+    assert (over, live) == (None, ["a", "b"])
+    with pytest.raises(errors.InteractionClosedError):
+        begin(tracker, "late")
+    assert end(tracker, first, outcome) is None
+    over = end(tracker, last, outcome)
+    assert (over.state, over.cause, over.calls) == ("aborted", "failed", 2)
+
+
+# --- restored --------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 2**32), st.integers(0, 30))
+def test_a_run_that_is_restored_continues_as_before(seed, calls):
+    """Stages, parents, tokens and the calls that come next, against the tracker that never stopped."""
+    rng = random.Random(seed)
+    plain, taken, ended = opened(), Tracker(), []
+    for number in range(calls):
+        parents = rng.sample([each.call_id for each in ended], min(len(ended), rng.randrange(4)))
+        call = begin(plain, f"c{number}", parents=tuple(parents))
+        tokens = rng.randrange(100)
+        plain.finish(call, "completed", tokens, PROFILE, 0.0)
+        ended.append(RestoredCall(call.call_id, tuple(parents), tokens))
+    taken.restore_run(RestoredRun("R", OWNER, tuple(ended), declared=True), 5.0)
+    was, now = plain.snapshot(0.0)["runs"], taken.snapshot(5.0)["runs"]
+    assert was == now
+    late = make_call("late", run="R", declared=True)
+    assert plain.attach(late, PROFILE, 0.0) == taken.attach(late, PROFILE, 5.0)
+    plain_end, taken_end = plain.close("R", cancel=False)[0], taken.close("R", cancel=False)[0]
+    assert plain_end == taken_end
+
+
+def test_what_cannot_be_known_is_left_out():
+    tracker = Tracker()
+    calls = (
+        RestoredCall("a", ("lost", "a"), 1),
+        RestoredCall("b", ("a", "later"), 2),
+        RestoredCall("a", ("b",), 100),
+        RestoredCall("later", ("b",), 4),
+    )
+    tracker.restore_run(RestoredRun("R", OWNER, calls, declared=True), 0.0)
+    run = tracker.get("R")
+    assert [run.name(number) for number in range(len(run))] == ["a", "b", "later"]
+    assert [run.parents(number).tolist() for number in range(3)] == [[], [0], [1]]
+    assert (run.tokens, run.live, run.state) == (7, 0, "under_way")
+
+
+def test_a_run_is_restored_once_and_within_the_bounds():
+    tracker = Tracker(TrackerLimits(live_runs=2, calls_per_run=1))
+    one, two = RestoredCall("a", (), 1), RestoredCall("b", (), 1)
+
+    def restore(run, *calls):
+        before = tracker.snapshot(0.0)
+        try:
+            tracker.restore_run(RestoredRun(run, OWNER, calls, declared=True), 0.0)
+        except errors.InteractionError:
+            assert tracker.snapshot(0.0) == before
+            raise
+
+    restore("R", one)
+    with pytest.raises(errors.DuplicateCallError, match="'R' exists already"):
+        restore("R", one)
+    with pytest.raises(errors.TrackerFullError, match="has 2 calls; allowed: 1"):
+        restore("S", one, two)
+    restore("S")
+    with pytest.raises(errors.TrackerFullError, match="2 interactions"):
+        restore("T", one)
+    tracker.close("R", cancel=False)
+    with pytest.raises(errors.InteractionClosedError, match="has ended"):
+        restore("R", one)
+
+
+def test_an_ordinary_run_that_is_restored_idles_to_its_end():
+    tracker = Tracker()
+    tracker.restore_run(RestoredRun("R", OWNER, (RestoredCall("a", (), 3),)), 100.0)
+    begin(tracker, "b", 101.0, declared=False)
+    end(tracker, make_call("b", run="R"), now_s=101.0)
+    assert tracker.expire(lambda app: PROFILE, 110.9) == []
+    (over,) = tracker.expire(lambda app: PROFILE, 111.0)
+    assert (over.state, over.calls, over.tokens) == ("complete", 2, 13)
+
+
+# --- the call's own fields ------------------------------------------------------------------------
+
+
+def test_a_call_goes_through_json_and_an_older_one_is_read():
+    call = make_call("a", declared=True, declared_output_tokens=7, remaining_tokens=2.5)
+    plain = json.loads(json.dumps(call_to_plain(call)))
+    back = call_from_plain(plain)
+    assert (back.declared, back.declared_output_tokens, back.remaining_tokens) == (True, 7, 2.5)
+    for name in ("declared", "declared_output_tokens", "remaining_tokens"):
+        del plain[name]
+    old = call_from_plain(plain)
+    assert isinstance(old, Call)
+    assert (old.declared, old.declared_output_tokens, old.remaining_tokens) == (False, 0, 0.0)

@@ -1,0 +1,123 @@
+"""The shape of a declared graph: stages, width, critical path, and what is wrong with a bad one."""
+
+import networkx as nx
+import pytest
+
+from fairserve.interactions.tracking.graph import (
+    GraphCycleError,
+    GraphError,
+    GraphTooLargeError,
+    InteractionGraph,
+    SelfReferenceError,
+    UnknownNodeError,
+)
+
+#   plan -> a -> write        plan is declared last: the order of declaration is not the order of work
+#   plan -> b -> c -> write
+PARENTS = {"write": ["a", "c"], "a": ["plan"], "b": ["plan"], "c": ["b"], "plan": []}
+WEIGHTS = {"plan": 1.0, "a": 10.0, "b": 2.0, "c": 3.0, "write": 4.0}
+
+
+def test_the_shape():
+    graph = InteractionGraph(PARENTS)
+    assert graph.nodes == ("write", "a", "b", "c", "plan")
+    assert (len(graph), graph.edges) == (5, 5)
+    assert graph.stages == {"plan": 1, "a": 2, "b": 2, "c": 3, "write": 4}
+    assert graph.columns == (("plan",), ("a", "b"), ("c",), ("write",))
+    assert graph.widths == (1, 2, 1, 1)
+    assert graph.parallelism == 2
+    assert (graph.roots, graph.sinks) == (("plan",), ("write",))
+    assert graph.parents("write") == ("a", "c")
+    assert graph.children("plan") == ("a", "b")
+    assert graph.ancestors("c") == {"b", "plan"}
+
+
+def test_ancestors_of_every_pair():
+    graph = InteractionGraph(PARENTS)
+    for node in graph.nodes:
+        of_node = {other for other in graph.nodes if graph.is_ancestor(other, node)}
+        assert of_node == graph.ancestors(node)
+
+
+def test_the_heaviest_path_counts_not_the_longest():
+    graph = InteractionGraph(PARENTS)
+    assert graph.critical_path(WEIGHTS) == (("plan", "a", "write"), 15.0)
+    assert graph.critical_path(dict.fromkeys(PARENTS, 1.0)) == (("plan", "b", "c", "write"), 4.0)
+    assert graph.remaining(WEIGHTS) == {"write": 4, "a": 14, "c": 7, "b": 9, "plan": 15}
+
+
+def test_of_equal_paths_the_first_declared():
+    graph = InteractionGraph({"b": ["r"], "a": ["r"], "r": []})
+    assert graph.critical_path({"r": 1.0, "a": 1.0, "b": 1.0}).nodes == ("r", "b")
+
+
+def test_a_parent_named_twice_is_one():
+    graph = InteractionGraph({"a": [], "b": ["a", "a"]})
+    assert (graph.edges, graph.parents("b"), graph.children("a")) == (1, ("a",), ("b",))
+
+
+def test_no_node_at_all():
+    graph = InteractionGraph({})
+    assert (graph.columns, graph.parallelism, graph.critical_path({})) == ((), 0, ((), 0.0))
+
+
+def test_it_cannot_be_changed():
+    with pytest.raises(nx.NetworkXError, match="Frozen"):
+        InteractionGraph(PARENTS).digraph.add_edge("write", "plan")
+
+
+@pytest.mark.parametrize(
+    ("parents", "error", "node", "message"),
+    [
+        ({"a": ["a"]}, SelfReferenceError, "a", "'a' is its own parent"),
+        (
+            {"a": [], "b": ["x"]},
+            UnknownNodeError,
+            "b",
+            "'x', a parent of 'b', is not a node of this graph",
+        ),
+        ({"a": ["b"], "b": ["a"]}, GraphCycleError, "a", "a -> b -> a is a cycle"),
+        # What comes before a cycle, or after it, is not of it.
+        (
+            {"end": ["z"], "z": ["y"], "y": ["x"], "x": ["z", "root"], "root": []},
+            GraphCycleError,
+            "z",
+            "z -> x -> y -> z is a cycle",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(parents, error, node, message):
+    with pytest.raises(error) as raised:
+        InteractionGraph(parents)
+    assert (raised.value.node, str(raised.value)) == (node, message)
+    assert isinstance(raised.value, GraphError)
+    assert isinstance(raised.value, ValueError)
+
+
+def test_a_long_cycle_is_named_in_short():
+    size = 100
+    with pytest.raises(GraphCycleError) as raised:
+        InteractionGraph({f"n{i}": [f"n{(i - 1) % size}"] for i in range(size)})
+    assert raised.value.cycle == tuple(f"n{i}" for i in range(size))
+    assert str(raised.value) == (
+        "n0 -> n1 -> n2 -> n3 -> n4 -> n5 -> ... 89 more ... -> "
+        "n95 -> n96 -> n97 -> n98 -> n99 -> n0 is a cycle"
+    )
+
+
+def test_limits():
+    InteractionGraph(PARENTS, max_nodes=5, max_edges=5)
+    with pytest.raises(GraphTooLargeError, match="has 5 nodes; allowed: 4"):
+        InteractionGraph(PARENTS, max_nodes=4)
+    with pytest.raises(GraphTooLargeError, match="has 5 edges; allowed: 4"):
+        InteractionGraph(PARENTS, max_edges=4)
+
+
+def test_a_long_chain_needs_no_recursion():
+    size = 5_000
+    graph = InteractionGraph({f"n{i}": [f"n{i - 1}"] if i else [] for i in range(size)})
+    assert graph.stages[f"n{size - 1}"] == size
+    assert graph.critical_path(dict.fromkeys(graph.nodes, 2.0)).length == 2.0 * size
+    assert graph.is_ancestor("n0", f"n{size - 1}")
+    with pytest.raises(GraphCycleError):
+        InteractionGraph({f"n{i}": [f"n{(i - 1) % size}"] for i in range(size)})

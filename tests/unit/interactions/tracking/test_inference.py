@@ -1,0 +1,182 @@
+"""Parents of calls that name none: agents, tools, sub-agents and branches, as frameworks send them."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from virtual_cluster import make_call
+
+from fairserve.interactions.profiles.profile import DEFAULT_PROFILE as PROFILE
+from fairserve.interactions.tracking.conversation import Conversation
+from fairserve.interactions.tracking.run import MOST_PARENTS, SINCE_CALLS
+from fairserve.interactions.tracking.tracker import Tracker
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def said(text=None, *tools):
+    calls = [{"id": each, "function": {"name": "f", "arguments": "{}"}} for each in tools]
+    return {"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}
+
+
+def result(tool, text="done"):
+    return {"role": "tool", "tool_call_id": tool, "content": text}
+
+
+@dataclass
+class Traffic:
+    """Calls that begin with messages and end with an answer, identified by their names."""
+
+    tracker: Tracker = field(default_factory=Tracker)
+    stages: dict = field(default_factory=dict)
+    parents: dict = field(default_factory=dict)
+    live: dict = field(default_factory=dict)
+
+    def begin(self, name, *messages, run="R"):
+        conversation = Conversation(messages)
+        call = make_call(name, run=run)
+        call.history, call.tool_results = conversation.history, conversation.tool_results
+        attachment = self.tracker.attach(call, PROFILE, 0.0)
+        self.tracker.accept(call, attachment, 0.0)
+        self.stages[name] = attachment.stage
+        self.parents[name] = set(self.tracker.parent_ids(call, attachment))
+        self.live[name] = call, conversation
+
+    def end(self, name, answer=None, outcome="completed"):
+        call, conversation = self.live.pop(name)
+        answers = conversation.answered([answer or said(f"answer of {name}")])
+        self.tracker.finish(call, outcome, 1, PROFILE, 0.0, continuation_keys=answers)
+
+    def call(self, name, *messages, answer=None):
+        self.begin(name, *messages)
+        self.end(name, answer)
+
+
+@pytest.fixture
+def traffic():
+    return Traffic()
+
+
+def test_two_agents_side_by_side_are_two_chains(traffic):
+    """They alternate; by time alone each would follow the other."""
+    histories = {agent: [user(f"task of {agent}")] for agent in "ab"}
+    for agent in "ab":
+        traffic.begin(f"{agent}1", *histories[agent])
+    for turn in (1, 2, 3):
+        for agent in "ab":
+            answer = said(f"{agent} says {turn}")
+            traffic.end(f"{agent}{turn}", answer)
+            histories[agent] += [answer, user("go on")]
+        for agent in "ab":
+            traffic.begin(f"{agent}{turn + 1}", *histories[agent])
+    for agent in "ab":
+        assert [traffic.parents[f"{agent}{n}"] for n in (1, 2, 3, 4)] == [
+            set(),
+            {f"{agent}1"},
+            {f"{agent}2"},
+            {f"{agent}3"},
+        ]
+    assert traffic.stages["a4"] == traffic.stages["b4"] == 4
+
+
+def test_sub_agents_lie_between_the_question_and_its_answer(traffic):
+    asks = said(None, "t1", "t2")
+    traffic.call("boss", user("task"), answer=asks)
+    traffic.begin("left", user("one half"))
+    traffic.begin("right", user("other half"))
+    traffic.end("left")
+    traffic.end("right", said("half done"))
+    traffic.call("right 2", user("other half"), said("half done"), user("and the rest?"))
+    traffic.call("boss 2", user("task"), asks, result("t1"), result("t2"))
+    assert traffic.parents == {
+        "boss": set(),
+        "left": {"boss"},
+        "right": {"boss"},
+        "right 2": {"right"},
+        "boss 2": {"left", "right 2"},
+    }
+    assert traffic.stages["boss 2"] == 4
+
+
+def test_the_boss_waits_only_for_its_own_agents(traffic):
+    """A running sub-agent is no parent, and another agent's work is its own."""
+    asks = said(None, "t1")
+    traffic.begin("boss", user("task"))
+    traffic.begin("other", user("something else"))
+    traffic.end("other")
+    traffic.end("boss", asks)
+    traffic.begin("slow", user("sub-task"))
+    traffic.call("other 2", user("something else"), said("answer of other"), user("more"))
+    traffic.call("boss 2", user("task"), asks, result("t1"))
+    assert traffic.parents["slow"] == {"boss", "other"}, "time alone cannot decide"
+    assert traffic.parents["other 2"] == {"other"}
+    assert traffic.parents["boss 2"] == {"boss"}
+
+
+def test_results_of_tools_follow_who_asked_though_the_history_is_cut(traffic):
+    traffic.begin("a", user("task"))
+    traffic.begin("b", user("other"))
+    traffic.end("a", said("first", "t1"))
+    traffic.end("b", said("second", "t2"))
+    traffic.begin("a 2", user("in short: task"), said("summary", "t1"), result("t1"))
+    traffic.begin("b 2", user("in short: other"), said("summary", "t2"), result("t2"))
+    traffic.begin("both", result("t1"), result("t2"))
+    assert traffic.parents["a 2"] == {"a"}
+    assert traffic.parents["b 2"] == {"b"}
+    assert traffic.parents["both"] == {"a", "b"}
+
+
+def test_a_conversation_may_branch_and_be_tried_again(traffic):
+    traffic.call("root", user("task"), answer=said("start"))
+    opening = [user("task"), said("start")]
+    for name in ("x", "y"):
+        traffic.begin(name, *opening, user(name))
+    for name in ("x", "y"):
+        traffic.end(name)
+    traffic.call("z", *opening, user("z"))
+    assert traffic.parents["x"] == traffic.parents["y"] == {"root"}
+    # Both attempts had ended: the third follows them, as far as can be inferred.
+    assert traffic.parents["z"] == {"x", "y"}
+
+
+def test_of_equal_conversations_the_latest_is_continued(traffic):
+    for name in ("first", "second"):
+        traffic.call(name, user("task"), answer=said("the same"))
+    traffic.begin("next", user("task"), said("the same"), user("go on"))
+    assert traffic.parents["next"] == {"second"}
+
+
+def test_two_runs_are_never_merged(traffic):
+    traffic.call("a", user("task"), answer=said("start", "t1"))
+    traffic.begin("b", user("task"), said("start", "t1"), result("t1"), run="other")
+    assert (traffic.parents["b"], traffic.stages["b"]) == (set(), 1)
+
+
+def test_without_inference_a_call_is_a_root_unless_it_names_parents():
+    traffic = Traffic(Tracker(infer=False))
+    traffic.call("a", user("task"), answer=said("start"))
+    traffic.begin("b", user("task"), said("start"), user("go on"))
+    assert (traffic.parents["b"], traffic.stages["b"]) == (set(), 1)
+    call = make_call("c", run="R", parents=("a",))
+    assert traffic.tracker.attach(call, PROFILE, 0.0).stage == 2
+
+
+def test_parents_by_time_are_bounded_and_the_stage_stays_right(traffic):
+    for number in range(2 * MOST_PARENTS):
+        traffic.begin(f"c{number}", user(str(number)))
+    traffic.call("deep", user("deep"))
+    traffic.call("deeper", user("deeper"))
+    for number in range(2 * MOST_PARENTS):
+        traffic.end(f"c{number}")
+    traffic.begin("last", user("last"))
+    assert len(traffic.parents["last"]) == MOST_PARENTS
+    assert traffic.stages["last"] == 3
+
+
+def test_an_old_conversation_is_continued_all_the_same(traffic):
+    traffic.call("old", user("task"), answer=said("start"))
+    for number in range(SINCE_CALLS + 1):
+        traffic.call(f"c{number}", user(str(number)))
+    traffic.begin("next", user("task"), said("start"), user("go on"))
+    assert traffic.parents["next"] == {"old"}

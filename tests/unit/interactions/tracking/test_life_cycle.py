@@ -1,0 +1,248 @@
+"""Ends of runs: by their client, by a declared sink, or by idling; and late calls that reopen them."""
+
+import json
+
+import pytest
+from virtual_cluster import make_call
+
+from fairserve.interactions import errors
+from fairserve.interactions.profiles.profile import AppProfile, StageProfile
+from fairserve.interactions.tracking.run import RestoredRun
+from fairserve.interactions.tracking.tracker import Tracker, TrackerLimits
+
+IDLE_S = 10
+PROFILE = AppProfile((StageProfile(100, 0, 10),), calls_per_interaction=3, idle_timeout_s=IDLE_S)
+OWNER = ("tenant", "app", "ann")
+
+
+def profile_of(app):
+    return PROFILE
+
+
+class Life:
+    """One run, ``R``, whose calls begin and end."""
+
+    def __init__(self, **options):
+        self.tracker = Tracker(**options)
+
+    def begin(self, name="a", now_s=0.0, **more):
+        call = make_call(name, run="R", **more)
+        self.tracker.accept(call, self.tracker.attach(call, PROFILE, now_s), now_s)
+        return call
+
+    def end(self, call, outcome="completed", now_s=0.0, **more):
+        return self.tracker.finish(call, outcome, 10, PROFILE, now_s, **more)
+
+    def call(self, name="a", outcome="completed", now_s=0.0, **more):
+        return self.end(self.begin(name, now_s), outcome, now_s, **more)
+
+    def expire(self, now_s):
+        return self.tracker.expire(profile_of, now_s)
+
+
+def summary(end):
+    return end.state, end.cause, end.wasted_tokens
+
+
+@pytest.mark.parametrize(
+    ("outcome", "requested_tools", "expected"),
+    [
+        ("completed", False, ("complete", "", 0)),
+        ("completed", True, ("expired", "expired", 10)),
+        ("failed", False, ("aborted", "failed", 10)),
+        ("expired", False, ("aborted", "expired", 10)),
+        ("cancelled", False, ("aborted", "cancelled", 10)),
+    ],
+)
+def test_a_run_that_idles_ends_as_its_last_call_did(outcome, requested_tools, expected):
+    life = Life()
+    assert life.call(outcome=outcome, requested_tools=requested_tools) is None
+    assert life.expire(IDLE_S - 0.1) == []
+    (end,) = life.expire(IDLE_S)
+    assert summary(end) == expected
+    assert life.expire(10 * IDLE_S) == []
+
+
+def test_results_of_tools_that_came_are_not_missing():
+    life = Life()
+    life.call("a", requested_tools=True)
+    life.call("b")
+    assert summary(life.expire(IDLE_S)[0]) == ("complete", "", 0)
+
+
+def test_a_run_that_was_throttled_and_idles_is_aborted():
+    life = Life()
+    life.call("a")
+    assert life.tracker.refuse(make_call("b", run="R"), 0.0)
+    assert summary(life.expire(IDLE_S)[0]) == ("aborted", "throttled", 10)
+
+
+def test_an_empty_run_expires():
+    life = Life()
+    life.tracker.open("R", OWNER, 0.0)
+    assert life.expire(0.0) == []
+    assert summary(life.expire(IDLE_S)[0]) == ("expired", "expired", 0)
+
+
+def test_a_declared_sink_completes_a_run_and_is_missed():
+    for reached in (True, False):
+        life = Life()
+        call = make_call("a", run="R")
+        life.tracker.open("R", (call.tenant, call.app, call.user), 0.0, sink="last")
+        life.call("a")
+        if reached:
+            assert summary(life.call("last")) == ("complete", "", 0)
+        else:
+            assert summary(life.expire(IDLE_S)[0]) == ("expired", "expired", 10)
+        assert len(life.tracker) == 0
+
+
+def test_a_sink_waits_for_calls_that_run_beside_it():
+    life = Life()
+    beside = life.begin("beside")
+    assert life.end(life.begin("last", final=True)) is None
+    with pytest.raises(errors.InteractionClosedError, match="is closed"):
+        life.begin("late")
+    assert life.end(beside).state == "complete"
+
+
+def test_a_late_call_reopens_a_run_that_idled():
+    life = Life(reopen_grace_s=100)
+    life.call("a")
+    assert life.expire(IDLE_S)[0].calls == 1
+    late = make_call("b", run="R")
+    before = life.tracker.snapshot(IDLE_S)
+    attachment = life.tracker.attach(late, PROFILE, IDLE_S + 99)
+    assert (attachment.stage, attachment.under_way, attachment.immune) == (2, True, True)
+    assert life.tracker.snapshot(IDLE_S) == before, "attaching changes nothing"
+    life.tracker.accept(late, attachment, IDLE_S + 99)
+    assert (len(life.tracker), life.tracker.snapshot(0)["dormant"]) == (1, [])
+    with pytest.raises(errors.DuplicateCallError):
+        life.begin("a", IDLE_S + 99)
+    life.end(late, now_s=IDLE_S + 99)
+    (end,) = life.expire(2 * IDLE_S + 99)
+    assert (end.calls, end.tokens) == (2, 20), "the later end has it all"
+
+
+def test_only_its_owner_reopens_a_run():
+    life = Life()
+    life.call("a")
+    life.expire(IDLE_S)
+    with pytest.raises(errors.ForeignInteractionError):
+        life.begin("b", IDLE_S, user="eve")
+    assert len(life.tracker) == 0
+
+
+@pytest.mark.parametrize(
+    "how", ["closed", "cancelled", "final", "too late", "no grace", "too many"]
+)
+def test_others_stay_ended(how):
+    limits = TrackerLimits(dormant_runs=1 if how == "too many" else 10)
+    life = Life(limits=limits, reopen_grace_s=0 if how == "no grace" else 100)
+    if how == "final":
+        life.end(life.begin("a", final=True))
+    else:
+        life.call("a")
+    if how in ("closed", "cancelled"):
+        life.tracker.close("R", cancel=how == "cancelled")
+    if how == "too many":
+        other = make_call("x", run="other")
+        life.tracker.accept(other, life.tracker.attach(other, PROFILE, 0.0), 0.0)
+        life.tracker.finish(other, "completed", 1, PROFILE, 1.0)
+    life.expire(IDLE_S + 1)
+    now_s = IDLE_S + (102 if how == "too late" else 1)
+    with pytest.raises(errors.InteractionClosedError, match="has ended"):
+        life.begin("late", now_s)
+    with pytest.raises(errors.InteractionClosedError):
+        life.tracker.open("R", OWNER, now_s)
+
+
+def test_a_snapshot_keeps_what_may_be_reopened():
+    life = Life(reopen_grace_s=100)
+    life.call("a")
+    life.expire(IDLE_S)
+    state = json.loads(json.dumps(life.tracker.snapshot(50)))
+    life.tracker = Tracker(reopen_grace_s=100)
+    life.tracker.restore(state, 1000)
+    with pytest.raises(errors.InteractionClosedError):
+        life.begin("late", 1000 + 60)
+    assert life.call("b", now_s=1000 + 59) is None
+    assert len(life.tracker) == 1
+
+
+LIMITS = TrackerLimits(live_runs=16, tenant_share=1 / 4, user_share=1 / 8)
+
+
+def opened(tracker, number, tenant="t", user="u", now_s=0.0):
+    """Return how many of this many runs could be opened, and the reason of the first rejection."""
+    for done in range(number):
+        try:
+            tracker.open(f"{tenant}-{user}-{len(tracker)}-{done}", (tenant, "app", user), now_s)
+        except errors.InteractionError as error:
+            return done, type(error)
+    return number, None
+
+
+def test_no_tenant_fills_the_table_of_runs_for_others():
+    tracker = Tracker(LIMITS)
+    assert opened(tracker, 9) == (2, errors.OpenInteractionsError)
+    assert opened(tracker, 9, user="v") == (2, errors.OpenInteractionsError)
+    assert opened(tracker, 9, user="w") == (0, errors.OpenInteractionsError), "its tenant has four"
+    for tenant in "abc":
+        for user in "uv":
+            assert opened(tracker, 2, tenant, user) == (2, None)
+    assert opened(tracker, 1, "d") == (0, errors.TrackerFullError)
+    call = make_call("c", tenant="t", user="u", run="new")
+    with pytest.raises(errors.OpenInteractionsError, match="the user has 2 open interactions"):
+        tracker.attach(call, PROFILE, 0.0)
+
+
+def test_a_share_is_free_again_when_a_run_has_ended_and_is_restored():
+    tracker = Tracker(LIMITS)
+    for name in "ab":
+        tracker.open(name, ("t", "app", "u"), 0.0)
+    restored = Tracker(LIMITS)
+    restored.restore(json.loads(json.dumps(tracker.snapshot(5.0))), 5.0)
+    for each in (tracker, restored):
+        assert opened(each, 1) == (0, errors.OpenInteractionsError)
+        each.close("a", cancel=False)
+        assert opened(each, 2) == (1, errors.OpenInteractionsError)
+        each.expire(lambda app: PROFILE, 1000.0)
+        each.expire(lambda app: PROFILE, 1000.0 + IDLE_S)
+        assert not each._live_of
+        assert opened(each, 2) == (2, None)
+
+
+def test_programs_of_before_a_restart_come_back_beyond_the_share():
+    tracker = Tracker(LIMITS)
+    assert opened(tracker, 2) == (2, None)
+    tracker.restore_run(RestoredRun("P", ("t", "app", "u"), declared=True), 0.0)
+    assert len(tracker) == 3
+
+
+def test_an_open_run_without_a_call_expires_early():
+    patient = AppProfile((StageProfile(100, 0, 10),), idle_timeout_s=3600.0)
+    tracker = Tracker(TrackerLimits(empty_idle_s=60.0))
+    tracker.open("empty", OWNER, 0.0)
+    tracker.open("used", OWNER, 0.0)
+    call = make_call("a", tenant="tenant", user="ann", run="used")
+    tracker.accept(call, tracker.attach(call, patient, 0.0), 0.0)
+    tracker.finish(call, "completed", 10, patient, 0.0)
+    ended = []
+    for now_s in (0.0, 59.9, 60.0, 3599.0):
+        ended += [(end.interaction_id, now_s) for end in tracker.expire(lambda app: patient, now_s)]
+    assert ended == [("empty", 60.0)]
+
+
+@pytest.mark.parametrize(
+    "options", [{"tenant_share": 0}, {"user_share": 1.5}, {"empty_idle_s": 0.0}]
+)
+def test_bad_limits_name_what_is_allowed(options):
+    with pytest.raises(ValueError, match=f"{next(iter(options))} is .*; allowed: over 0"):
+        TrackerLimits(**options)
+
+
+@pytest.mark.parametrize("options", [{"reopen_grace_s": -1}, {"reopen_grace_s": float("nan")}])
+def test_bad_options(options):
+    with pytest.raises(ValueError, match=f"{next(iter(options))} is"):
+        Tracker(**options)

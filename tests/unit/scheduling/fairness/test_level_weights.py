@@ -1,0 +1,59 @@
+"""Shares that weights entitle to, by levels."""
+
+import pytest
+
+from fairserve.scheduling.fairness.level_weights import entitled_shares
+
+PLAIN = (1.0, 1.0, 1.0)
+OWNERS = {
+    ("t", "chat", "big"): (1.0, 3.0, 9.0),
+    ("t", "mail", "small"): PLAIN,
+    ("plain", "app", "u"): PLAIN,
+    ("rich", "app2", "u"): (2.0, 1.0, 1.0),
+}
+
+
+@pytest.mark.parametrize(
+    ("levels", "parts"),
+    [
+        ("tenant > user", [27 / 28, 1 / 28, 1, 2]),
+        ("tenant > app > user", [3 / 4, 1 / 4, 1, 2]),
+        ("user", [27, 1, 1, 2]),
+    ],
+)
+def test_a_weight_divides_the_share_of_siblings_and_nothing_else(levels, parts):
+    shares = entitled_shares(OWNERS, lambda tenant: levels)
+    assert list(shares.values()) == pytest.approx([part / sum(parts) for part in parts])
+
+
+def test_the_apps_of_one_user_divide_its_share():
+    shares = entitled_shares(
+        {
+            ("t", "a", "u"): PLAIN,
+            ("t", "b", "u"): (1.0, 3.0, 1.0),
+            ("t", "a", "v"): (1.0, 1.0, 3.0),
+        },
+        lambda tenant: "tenant > user",
+    )
+    assert list(shares.values()) == pytest.approx([1 / 8, 3 / 8, 1 / 2])
+
+
+def test_every_client_is_entitled_to_something():
+    assert entitled_shares({}, lambda tenant: "tenant > user") == {}
+
+
+@pytest.mark.parametrize(
+    ("others", "parts"),
+    [
+        ("tenant > user", [3 / 4, 1 / 4, 1, 2]),
+        ("user", [3 / 4, 1 / 4, 1, 2]),  # the one with levels of its own is one client of the root
+    ],
+)
+def test_each_tenant_divides_its_share_by_its_own_levels(others, parts):
+    own = {"t": "tenant > app > user"}
+    shares = entitled_shares(OWNERS, lambda tenant: own.get(tenant, others))
+    assert list(shares.values()) == pytest.approx([part / sum(parts) for part in parts])
+    crowd = {("other", "app", f"u{number}"): PLAIN for number in range(8)}
+    both = entitled_shares(OWNERS | crowd, lambda tenant: own.get(tenant, others))
+    expected = 1 / 12 if others == "user" else 1 / 40
+    assert both["other", "app", "u0"] == pytest.approx(expected)

@@ -1,0 +1,126 @@
+"""Overload and interaction-driven throttling (FairServe 4.2, Algorithm 1 lines 19-25).
+
+    19     count the arrival for its (app, user) and for its app             OitThrottle.commit
+    20     if the KV cache is overloaded and the call is outside an          OitThrottle.check
+           interaction in progress:
+    21-22    block if the user's count is over the user's limit
+    23-24    else block if the app's count is over the app's limit
+    25     else queue the call                                               the dispatcher
+
+Rejected arrivals count, too. Calls to another app do not change a user's count here. Departure: the
+immunity of an interaction is bounded (``Arrival.under_way``, from the tracker); otherwise a client could
+put all its calls into one never-ending run. Addition, off by default (``Limits.new_users``): under
+overload an app starts runs of at most that many new users a minute
+(:mod:`fairserve.throttling.overload.new_users`), because invented users never reach a limit per user.
+
+Weakness: limits count calls, not tokens; and an honest newcomer to an app whose other users flood is
+blocked by the app's limit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fairserve.throttling.base import ADMITTED, Arrival, Decision, LimitUse, Scope
+from fairserve.throttling.overload.new_users import NewUsers
+from fairserve.throttling.overload.window import SlidingLog
+
+
+@dataclass(frozen=True, slots=True)
+class OitOptions:
+    """``window_s`` is the length of the sliding window of the counts."""
+
+    window_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not self.window_s > 0:
+            raise ValueError(f"window_s is {self.window_s}; allowed: over 0")
+
+
+class OitThrottle:
+    """Throttle that rejects new runs of users and apps over their limits, under overload only."""
+
+    def __init__(self, options: OitOptions = OitOptions()) -> None:
+        self.options = options
+        self._arrivals = SlidingLog(options.window_s)
+        self._new_users = NewUsers()
+
+    def commit(self, arrival: Arrival, decision: Decision, now_s: float) -> None:
+        """Line 19: count the arrival; rejected arrivals count, too."""
+        for _, key, limit in self._keys(arrival):
+            self._arrivals.record(key, limit, now_s)
+        limit_of_new = arrival.limits.new_users
+        if limit_of_new is not None:
+            self._new_users.called(
+                arrival.app, arrival.user, limit_of_new, now_s, admitted=decision.admitted
+            )
+
+    def check(self, arrival: Arrival, now_s: float) -> Decision:
+        """Lines 20-24: reject only under overload, and never a call of an active interaction."""
+        if not arrival.overloaded or arrival.under_way:
+            return ADMITTED
+        for scope, key, limit in self._keys(arrival):
+            count = self._arrivals.count(key, now_s) + 1
+            if count > limit:
+                return Decision(
+                    admitted=False,
+                    reason=f"overloaded_{scope}_limit",
+                    scope=scope,
+                    limit=limit,
+                    window_s=self.options.window_s,
+                    count=self._arrivals.count_all(key, now_s) + 1,
+                    retry_after_s=self._arrivals.free_after_s(key, limit, now_s, record_now=True),
+                    certain=scope == "user",
+                )
+        return self._check_new_user(arrival, now_s)
+
+    @staticmethod
+    def _keys(arrival: Arrival) -> list[tuple[Scope, str, int]]:
+        """Return the keys to count with their limits: user before app, the order of lines 21-24."""
+        keys: list[tuple[Scope, str, int]] = []
+        if arrival.limits.user_rpm is not None:
+            keys.append(("user", arrival.app_user_key, arrival.limits.user_rpm))
+        if arrival.limits.app_rpm is not None:
+            keys.append(("app", arrival.app_key, arrival.limits.app_rpm))
+        return keys
+
+    def _check_new_user(self, arrival: Arrival, now_s: float) -> Decision:
+        """Reject a new user if the app has no place left in this minute."""
+        limit, app = arrival.limits.new_users, arrival.app
+        if limit is None or not self._new_users.is_new(app, arrival.user, now_s):
+            return ADMITTED
+        count = self._new_users.count(app, now_s) + 1
+        if count <= limit:
+            return ADMITTED
+        return Decision(
+            admitted=False,
+            reason="overloaded_new_users_limit",
+            scope="app",
+            limit=limit,
+            window_s=self._new_users.window_s,
+            count=count,
+            retry_after_s=self._new_users.free_after_s(app, limit, now_s),
+        )
+
+    def use(self, arrival: Arrival, now_s: float) -> LimitUse | None:
+        """Return the user's arrivals in the app against its limit, which binds under overload only."""
+        limit = arrival.limits.user_rpm
+        return None if limit is None else self._arrivals.use(arrival.app_user_key, limit, now_s)
+
+    def forget_idle(self, now_s: float) -> None:
+        """Drop idle keys."""
+        self._arrivals.forget_idle(now_s)
+        self._new_users.forget_idle(now_s)
+
+    def snapshot(self, now_s: float) -> dict[str, Any]:
+        """Return the ages of the arrivals, and of the last calls of known users."""
+        return {
+            "arrivals": self._arrivals.snapshot(now_s),
+            "new_users": self._new_users.snapshot(now_s),
+        }
+
+    def restore(self, state: dict[str, Any], now_s: float) -> None:
+        """Replace the state by an earlier snapshot."""
+        self._arrivals.restore(state["arrivals"], now_s)
+        self._new_users.restore(state["new_users"], now_s)

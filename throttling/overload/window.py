@@ -1,0 +1,129 @@
+"""Counts of the events of the last minute, per key, in bounded memory.
+
+:class:`SlidingLog` remembers the times of at most ``limit + 1`` events per key: more never change
+whether the limit is passed. Older events of the window are only counted, in buckets of a second, so
+that a report shows by how much a key exceeds its limit. Worked timeline, window 60 s, limit 2: events
+at 0, 10 and 20 give the counts 1, 2 and 3; at 61 the event at 0 has left the window, so one more makes
+3 again (10, 20, 61). Weakness: a sliding log admits a burst of ``limit`` calls at once; it bounds
+counts, not rates.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from typing import Any
+
+from fairserve.throttling.base import LimitUse
+from fairserve.throttling.quotas.rate_window import RateWindow
+
+
+class SlidingLog:
+    """Times of recent events per key. All times are monotonic seconds and must not decrease."""
+
+    def __init__(self, window_s: float = 60.0) -> None:
+        if not window_s > 0:
+            raise ValueError(f"window_s is {window_s}; allowed: over 0")
+        self.window_s = window_s
+        self._times: dict[str, list[float]] = {}
+        self._older: dict[str, RateWindow] = {}
+        """Events of the window that the log no longer holds, of the keys over their limit."""
+        self._forgotten_s: float | None = None
+        """Time of the last removal of idle keys."""
+
+    def __len__(self) -> int:
+        """Return the number of keys remembered."""
+        return len(self._times)
+
+    def count(self, key: str, now_s: float) -> int:
+        """Return the number of events of ``key`` in the window; at most the last limit + 1.
+
+        An event counts while it is later than ``now_s - window_s``. All methods compare with this
+        difference, so that rounding cannot make one of them drop an event that another counts.
+        """
+        times = self._times.get(key, ())
+        return len(times) - bisect_right(times, now_s - self.window_s)
+
+    def count_all(self, key: str, now_s: float) -> int:
+        """Return the number of events of ``key`` in the window, however many.
+
+        Those before the last limit + 1 count for up to a second longer than the window.
+        """
+        older = self._older.get(key)
+        if older is None:
+            return self.count(key, now_s)
+        older.drop_old(now_s)
+        return self.count(key, now_s) + older.total
+
+    def record(self, key: str, limit: int, now_s: float) -> None:
+        """Record an event now; keep the times of the last ``limit + 1``. O(1) amortised."""
+        times = self._times.setdefault(key, [])
+        times.append(now_s)
+        surplus = len(times) - limit - 1
+        if surplus > 0:
+            for time_s in times[:surplus]:
+                if time_s > now_s - self.window_s:
+                    older = self._older.get(key)
+                    if older is None:
+                        older = self._older[key] = RateWindow(self.window_s)
+                    older.drop_old(now_s)
+                    older.add(1, time_s)
+            del times[:surplus]
+
+    def free_after_s(self, key: str, limit: int, now_s: float, *, record_now: bool) -> float:
+        """Return the seconds until one more event would make the count at most ``limit``.
+
+        With ``record_now`` an event at ``now_s`` is taken as recorded (a rejection that counts). At
+        ``now_s`` plus the result the count is as low as that, whatever the sum is rounded to.
+        """
+        times = self._times.get(key, [])
+        if record_now:
+            limit -= 1
+            if not limit:
+                return self.window_s
+        if len(times) < limit or times[-limit] <= now_s - self.window_s:
+            return 0.0
+        time_s = times[-limit]
+        end_s = max(time_s + self.window_s, math.nextafter(now_s, math.inf))
+        while end_s - self.window_s < time_s:
+            end_s = math.nextafter(end_s, math.inf)
+        after_s = end_s - now_s
+        while now_s + after_s < end_s:
+            after_s = math.nextafter(after_s, math.inf)
+        return after_s
+
+    def use(self, key: str, limit: int, now_s: float) -> LimitUse:
+        """Return the use of a limit on this key."""
+        used = min(limit, self.count(key, now_s))
+        return LimitUse(limit, used, self.free_after_s(key, 1, now_s, record_now=False))
+
+    def forget_idle(self, now_s: float) -> None:
+        """Drop the keys without an event in the window. O(keys), at most twice in a window."""
+        if self._forgotten_s is not None and now_s - self._forgotten_s < self.window_s / 2:
+            return
+        self._forgotten_s = now_s
+        horizon_s = now_s - self.window_s
+        for key in [k for k, times in self._times.items() if not times or times[-1] <= horizon_s]:
+            del self._times[key]
+        for older in self._older.values():
+            older.drop_old(now_s)
+        for key in [k for k, older in self._older.items() if not older.total]:
+            del self._older[key]
+
+    def snapshot(self, now_s: float) -> dict[str, Any]:
+        """Return the ages of the remembered events, and numbers of older ones by age."""
+        last_s = self._forgotten_s
+        return {
+            "forgotten_age_s": None if last_s is None else now_s - last_s,
+            "ages": {key: [now_s - time for time in times] for key, times in self._times.items()},
+            "older": {key: older.snapshot(now_s) for key, older in self._older.items()},
+        }
+
+    def restore(self, state: dict[str, Any], now_s: float) -> None:
+        """Replace the state by an earlier snapshot."""
+        age_s = state["forgotten_age_s"]
+        self._forgotten_s = None if age_s is None else now_s - age_s
+        self._times = {key: [now_s - age for age in ages] for key, ages in state["ages"].items()}
+        self._older = {key: RateWindow(self.window_s) for key in state["older"]}
+        for key, older in self._older.items():
+            older.restore(state["older"][key], now_s)

@@ -1,0 +1,396 @@
+"""Contract limits at run time: reserve when a call is accepted, settle when it ends.
+
+A call reserves, with each holder of limits that it falls under, one request, one parallel call, its
+prompt and its longest output in tokens, and their largest cost. At its end tokens and money become the
+real use; a failed call releases everything, and a rejected one reserves nothing. So a hard budget is
+exceeded only by a worker that answers more than was requested. Rates are of any 60 seconds
+(:mod:`rate_window`), budgets of calendar periods (:mod:`periods`), by the time at which a call was
+accepted, which its ledger row has, too.
+
+Expected cost of a call: for each of at most four holders a handful of dictionary look-ups, at most 61
+steps where a rate rejects. Memory: one meter for each holder that was active in the last minute, one
+account for each with spending in its period, at most ``MAX_ACCOUNTS``.
+
+Weakness: reservations for the longest output reject calls that would have fitted; such rejections have
+the reason ``contract_budget_held`` and pass when calls end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from fairserve.throttling.base import ADMITTED, Budget, Decision, LimitUse, Scope
+from fairserve.throttling.quotas.quota import Quota, QuotaScope
+from fairserve.throttling.quotas.rate_window import RateWindow
+
+WINDOW_S = 60.0
+PARALLEL_RETRY_S = 1.0
+"""Seconds to a retry when a parallel-call limit is reached: the end of a call is unpredictable."""
+MAX_ACCOUNTS = 1_000_000
+
+Holder = tuple[QuotaScope, str, str]
+"""Scope, tenant or app, and user where the scope has one."""
+
+_SCOPES: dict[QuotaScope, Scope] = {
+    "tenant": "tenant",
+    "app": "app",
+    "app_user": "user",
+    "user": "user",
+}
+
+
+class Claim(NamedTuple):
+    """Request of a call. ``at`` is its arrival in UTC epoch seconds."""
+
+    tokens: int
+    """Prompt and longest output over all samples."""
+    cost: int
+    """Nanounits, at most."""
+    at: float
+    run_under_way: bool = False
+    """Neither rates nor a soft end reject it: its run may finish."""
+
+
+class BudgetUse(NamedTuple):
+    """Use of a budget in its present period; nanounits."""
+
+    limit: int
+    spent: int
+    held: int
+    reset_s: float
+    soft: bool
+    """True if the soft limit is exceeded."""
+    scope: Scope
+
+
+class ContractUse(NamedTuple):
+    """Remaining limits of the holder with least left; None without such a limit."""
+
+    requests: LimitUse | None = None
+    tokens: LimitUse | None = None
+    budget: BudgetUse | None = None
+
+
+@dataclass(slots=True)
+class _Meter:
+    """Rates and parallel calls of one holder."""
+
+    requests: RateWindow = field(default_factory=RateWindow)
+    tokens: RateWindow = field(default_factory=RateWindow)
+    parallel: int = 0
+
+
+@dataclass(slots=True)
+class _Account:
+    """The present period of a budget; nanounits."""
+
+    begin: float
+    end: float
+    spent: int = 0
+    held: int = 0
+
+
+class _Held(NamedTuple):
+    """Reservations of a call in progress; ``begins`` is the start of each account's period, or None."""
+
+    holders: tuple[Holder, ...]
+    begins: tuple[float | None, ...]
+    tokens: int
+    cost: int
+    at: float
+    """Arrival in UTC epoch seconds, and on the monotonic clock."""
+    at_s: float
+
+
+class Contracts:
+    """All holders of limits of a deployment."""
+
+    def __init__(self) -> None:
+        self._meters: dict[Holder, _Meter] = {}
+        self._accounts: dict[Holder, _Account] = {}
+        self._calls: dict[str, _Held] = {}
+        self._latest = 0.0
+        """Latest arrival of any call, UTC epoch seconds."""
+
+    # --- a call -----------------------------------------------------------------------------------
+
+    def check(self, quotas: Sequence[tuple[Holder, Quota]], claim: Claim, now_s: float) -> Decision:
+        """Decide whether a call may enter; changes nothing. Budgets reject first: waiting for a rate
+        would not help there.
+        """
+        for holder, quota in quotas:
+            refused = self._check_budget(holder, quota, claim)
+            if refused is not None:
+                return refused
+        for holder, quota in quotas:
+            refused = self._check_rates(holder, quota, claim, now_s)
+            if refused is not None:
+                return refused
+        return ADMITTED
+
+    def _check_budget(self, holder: Holder, quota: Quota, claim: Claim) -> Decision | None:
+        period = quota.period
+        if period is None:
+            return None
+        begin, end = period.bounds(max(claim.at, self._latest))
+        account = self._accounts.get(holder)
+        scope = _SCOPES[holder[0]]
+        if account is None and len(self._accounts) >= MAX_ACCOUNTS:
+            return Decision(False, "contract_too_many_users", scope, retry_after_s=end - claim.at)
+        spent = held = 0
+        if account is not None and account.begin >= begin:
+            spent, held = account.spent, account.held
+        limit = quota.max_budget
+        if limit is not None and spent + held + claim.cost > limit:
+            if held and spent + claim.cost <= limit:
+                reason, retry_s = "contract_budget_held", PARALLEL_RETRY_S
+            else:
+                reason, retry_s = "contract_budget", end - claim.at
+            budget = Budget(limit, spent, held, claim.cost)
+            return Decision(False, reason, scope, retry_after_s=retry_s, budget=budget)
+        soft = quota.soft_budget
+        if (
+            soft is not None
+            and quota.soft_end == "finish_runs"
+            and spent >= soft
+            and not claim.run_under_way
+        ):
+            reason, budget = "contract_soft_budget", Budget(soft, spent, held, claim.cost)
+            return Decision(False, reason, scope, retry_after_s=end - claim.at, budget=budget)
+        return None
+
+    def _check_rates(
+        self, holder: Holder, quota: Quota, claim: Claim, now_s: float
+    ) -> Decision | None:
+        scope = _SCOPES[holder[0]]
+        if quota.tpm_limit is not None and claim.tokens > quota.tpm_limit:
+            return Decision(
+                False, "contract_call_too_large", scope, limit=quota.tpm_limit, count=claim.tokens
+            )
+        meter = self._meters.get(holder)
+        if meter is None:
+            return None
+        limit = quota.max_parallel_requests
+        if limit is not None and meter.parallel >= limit:
+            return Decision(
+                False,
+                "contract_parallel",
+                scope,
+                limit=limit,
+                count=meter.parallel + 1,
+                retry_after_s=PARALLEL_RETRY_S,
+            )
+        if claim.run_under_way:
+            return None
+        for reason, limit, amount, window in (
+            ("contract_rpm", quota.rpm_limit, 1, meter.requests),
+            ("contract_tpm", quota.tpm_limit, claim.tokens, meter.tokens),
+        ):
+            if limit is None:
+                continue
+            window.drop_old(now_s)
+            if window.total + amount > limit:
+                return Decision(
+                    False,
+                    reason,
+                    scope,
+                    limit=limit,
+                    window_s=WINDOW_S,
+                    count=window.total + amount,
+                    retry_after_s=window.free_after_s(limit - amount, now_s),
+                    certain=scope == "user",
+                )
+        return None
+
+    def reserve(
+        self, call_id: str, quotas: Sequence[tuple[Holder, Quota]], claim: Claim, now_s: float
+    ) -> None:
+        """Reserve the request of an accepted call until :meth:`settle`."""
+        self._latest = max(self._latest, claim.at)
+        begins: list[float | None] = []
+        for holder, quota in quotas:
+            meter = self._meters.get(holder)
+            if meter is None:
+                meter = self._meters[holder] = _Meter()
+            meter.parallel += 1
+            for window, amount in ((meter.requests, 1), (meter.tokens, claim.tokens)):
+                window.drop_old(now_s)
+                window.add(amount, now_s)
+            account = self._account(holder, quota)
+            begins.append(None if account is None else account.begin)
+            if account is not None:
+                account.held += claim.cost
+        holders = tuple(holder for holder, _ in quotas)
+        self._calls[call_id] = _Held(
+            holders, tuple(begins), claim.tokens, claim.cost, claim.at, now_s
+        )
+
+    def settle(
+        self,
+        call_id: str,
+        quotas: Sequence[tuple[Holder, Quota]],
+        tokens: int,
+        cost: int,
+        *,
+        refund: bool,
+    ) -> None:
+        """Settle an accepted call that ended; with ``refund`` it counts as if it had never been.
+
+        ``quotas`` are the present ones; its cost counts in a budget that is newer than the call, too.
+        """
+        held = self._calls.pop(call_id)
+        if refund:
+            tokens = cost = 0
+        for holder, begin in zip(held.holders, held.begins, strict=True):
+            meter = self._meters[holder]
+            meter.parallel -= 1
+            meter.tokens.correct(tokens - held.tokens, held.at_s)
+            if refund:
+                meter.requests.correct(-1, held.at_s)
+            account = self._accounts.get(holder)
+            if account is not None and account.begin == begin:
+                account.held -= held.cost
+        if cost:
+            for holder, quota in quotas:
+                self.spent(holder, quota, cost, held.at)
+
+    def _account(self, holder: Holder, quota: Quota) -> _Account | None:
+        """Return the account of the present period, opened if needed; None if there is no space."""
+        period = quota.period
+        if period is None:
+            return None
+        begin, end = period.bounds(self._latest)
+        account = self._accounts.get(holder)
+        if account is None and len(self._accounts) >= MAX_ACCOUNTS:
+            return None
+        if account is None or account.begin != begin or account.end != end:
+            account = self._accounts[holder] = _Account(begin, end)
+        return account
+
+    # --- beside the calls -------------------------------------------------------------------------
+
+    def spent(self, holder: Holder, quota: Quota, amount: int, at: float) -> None:
+        """Add spending of a holder in the period that contains ``at``; negative amounts are refunds.
+        Amounts of other periods than the present are ignored.
+        """
+        self._latest = max(self._latest, at)
+        account = self._account(holder, quota)
+        if account is not None and account.begin <= at < account.end:
+            account.spent = max(0, account.spent + amount)
+
+    def forget_accounts(self, scope: QuotaScope, owner: str, user: str = "") -> None:
+        """Forget a holder's accounts because its budget periods change; the ledger reports spending
+        again. For ``app_user`` of all users of the app. O(accounts).
+        """
+        for holder in list(self._accounts):
+            if holder[:2] == (scope, owner) and user in ("", holder[2]):
+                del self._accounts[holder]
+
+    def use(self, quotas: Sequence[tuple[Holder, Quota]], now_s: float, at: float) -> ContractUse:
+        """Return what is left of limits, for the headers of answers."""
+        requests: list[LimitUse] = []
+        tokens: list[LimitUse] = []
+        budgets: list[BudgetUse] = []
+        for holder, quota in quotas:
+            scope = _SCOPES[holder[0]]
+            meter = self._meters.get(holder) or _Meter()
+            for limit, window, found in (
+                (quota.rpm_limit, meter.requests, requests),
+                (quota.tpm_limit, meter.tokens, tokens),
+            ):
+                if limit is not None:
+                    window.drop_old(now_s)
+                    reset_s = window.free_after_s(0, now_s)
+                    found.append(LimitUse(limit, min(limit, window.total), reset_s, scope))
+            if quota.period is not None:
+                begin, end = quota.period.bounds(max(at, self._latest))
+                account = self._accounts.get(holder)
+                if account is None or account.begin != begin:
+                    account = _Account(begin, end)
+                soft = quota.soft_budget is not None and account.spent >= quota.soft_budget
+                if quota.max_budget is not None or soft:
+                    limit = quota.max_budget if quota.max_budget is not None else account.spent
+                    budgets.append(
+                        BudgetUse(limit, account.spent, account.held, end - at, soft, scope)
+                    )
+        return ContractUse(
+            min(requests, key=_left, default=None),
+            min(tokens, key=_left, default=None),
+            min(
+                budgets,
+                key=lambda use: (not use.soft, use.limit - use.spent - use.held),
+                default=None,
+            ),
+        )
+
+    def forget_idle(self, now_s: float) -> None:
+        """Drop the meters of holders without a call in the last minute, and accounts of past periods.
+        O(holders); called once a second or so.
+        """
+        idle: list[Holder] = []
+        for holder, meter in self._meters.items():
+            meter.requests.drop_old(now_s)
+            meter.tokens.drop_old(now_s)
+            if not (meter.parallel or meter.requests.total or meter.tokens.total):
+                idle.append(holder)
+        for holder in idle:
+            del self._meters[holder]
+        over = [h for h, account in self._accounts.items() if account.end <= self._latest]
+        for holder in over:
+            del self._accounts[holder]
+
+    # --- state ------------------------------------------------------------------------------------
+
+    def snapshot(self, now_s: float) -> dict[str, Any]:
+        """Return the state as plain JSON values; ages, not times, except calendar periods."""
+        return {
+            "meters": [
+                [
+                    *holder,
+                    meter.requests.snapshot(now_s),
+                    meter.tokens.snapshot(now_s),
+                    meter.parallel,
+                ]
+                for holder, meter in self._meters.items()
+            ],
+            "accounts": [
+                [*holder, account.begin, account.end, account.spent, account.held]
+                for holder, account in self._accounts.items()
+            ],
+            "calls": [
+                [
+                    call_id,
+                    list(held.holders),
+                    list(held.begins),
+                    held.tokens,
+                    held.cost,
+                    held.at,
+                    now_s - held.at_s,
+                ]
+                for call_id, held in self._calls.items()
+            ],
+            "latest": self._latest,
+        }
+
+    def restore(self, state: dict[str, Any], now_s: float) -> None:
+        """Replace the state by an earlier snapshot."""
+        self._meters = {}
+        for scope, owner, user, requests, tokens, parallel in state["meters"]:
+            meter = self._meters[(scope, owner, user)] = _Meter(parallel=parallel)
+            meter.requests.restore(requests, now_s)
+            meter.tokens.restore(tokens, now_s)
+        self._accounts = {
+            (scope, owner, user): _Account(*amounts)
+            for scope, owner, user, *amounts in state["accounts"]
+        }
+        self._calls = {}
+        for call_id, holders, begins, tokens, cost, at, age_s in state["calls"]:
+            keys = tuple((scope, owner, user) for scope, owner, user in holders)
+            self._calls[call_id] = _Held(keys, tuple(begins), tokens, cost, at, now_s - age_s)
+        self._latest = state["latest"]
+
+
+def _left(use: LimitUse) -> int:
+    return use.remaining
