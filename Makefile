@@ -77,6 +77,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tests/plain_english.py
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/python -m pytest -q tests/unit/test_layering.py tests/unit/test_architecture.py
 	$(BIN)/fairserve reproduce status

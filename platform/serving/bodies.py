@@ -64,7 +64,7 @@ class BodyReservation:
         self._memory, self._owner = memory, owner
         self.size_bytes = 0
         self.held_by_call = False
-        """Whether a call has taken it over, and releases it when it ends."""
+        """True if a call owns it and releases it at its end."""
 
     def grow(self, size_bytes: int) -> None:
         """Reserve up to this size. Raises as :meth:`BodyMemory.reserve` does."""

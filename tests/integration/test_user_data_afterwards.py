@@ -151,12 +151,12 @@ def test_what_is_rewritten_is_rolled_up_anew(planted, monkeypatch):
 
 def test_a_rotated_secret_still_matches_erased_users(planted):
     planted.erase()
-    platform = planted.management.platform
-    secret = platform.hasher._secrets[0]
-    platform.hasher = KeyHasher(b"another secret of the server's", secret)
+    rows = planted.management.platform.storage.rows
+    secret = rows._hasher._secrets[0]
+    rows._hasher = KeyHasher(b"another secret of the server's", secret)
     planted.write(*planted.mine)
     assert planted.export()["calls"] == []
-    platform.hasher = KeyHasher(b"one more secret of the server's")
+    rows._hasher = KeyHasher(b"one more secret of the server's")
     planted.write(*planted.mine)
     assert len(planted.export()["calls"]) == 8, "nobody can match them without the secret"
 

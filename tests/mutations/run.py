@@ -43,9 +43,9 @@ from catalogue import AREAS, MUTATIONS, Mutation
 ROOT = Path(__file__).resolve().parents[2]
 SEED = 23
 LIMIT_S = 300.0
-"""Of the tests of one mutation. A kill needs a test that fails within it."""
+"""Time limit for the tests of one mutation, in seconds. A kill needs a test that fails within it."""
 TEST_LIMIT_S = 100
-"""Of one test (pytest-timeout)."""
+"""Time limit for one test, in seconds (pytest-timeout)."""
 UNUSED_PLUGINS = ("cacheprovider", "langsmith_plugin", "schemathesis", "anyio")
 """Plugins of pytest that these tests do not need; importing them takes most of its start."""
 STOP_S = 20.0
@@ -54,7 +54,7 @@ STOP_S = 20.0
 
 @dataclass
 class Outcome:
-    """What became of one mutation."""
+    """The outcome of one mutation."""
 
     name: str
     area: str
@@ -72,7 +72,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class TestRun:
-    """What a run of pytest said."""
+    """The result of one run of pytest."""
 
     status: int
     passed: frozenset[str]
@@ -271,7 +271,7 @@ def _judged(outcome: Outcome, run: TestRun, limit_s: float) -> Outcome:
         outcome.by, outcome.how = next(iter(run.failed.items()))
         if "Timeout (>" in outcome.how:
             outcome.how = f"by the time limit of {TEST_LIMIT_S} s for a test"
-    elif run.overtime:  # slow tests, or a loop that no test's limit ends: nobody can tell
+    elif run.overtime:  # slow tests, or a loop that no test's limit ends: unknown which
         outcome.how = f"no test failed within {limit_s:g} s; name fewer or quicker tests"
     elif run.status == 0 and run.passed:
         outcome.status, outcome.how = "SURVIVED", f"{len(run.passed)} tests pass"

@@ -124,7 +124,7 @@ class PageServer(LiveServer):
 
         async def take():
             self._now_s += BUCKET_S
-            assert await self.platform.history.take() is not None
+            assert await self.platform.monitoring.history.take() is not None
 
         asyncio.run_coroutine_threadsafe(take(), self._loop).result(DEADLINE_S)
 

@@ -45,11 +45,11 @@ def test_the_examples_are_named_by_their_path():
 
 
 def test_every_header_is_described_and_no_other():
-    told = {name.lower() for row in re.findall(r"^\|(.*)$", TEXT, re.M) for name in codes(row)}
+    described = {name.lower() for row in re.findall(r"^\|(.*)$", TEXT, re.M) for name in codes(row)}
     known = {value for name, value in vars(identity).items() if is_header(name, value)}
     known |= set(identity.ALIASES)
-    assert known - told == set()
-    assert {name for name in told if "-" in name} == known
+    assert known - described == set()
+    assert {name for name in described if "-" in name} == known
 
 
 def codes(row):

@@ -1,4 +1,4 @@
-"""The documents tell the truth: links lead somewhere, every policy and command is described."""
+"""The documents are correct: links lead somewhere, every policy and command is described."""
 
 import re
 from pathlib import Path

@@ -21,7 +21,7 @@ def test_nothing_said_is_a_run_of_its_own():
 
 
 def test_own_headers():
-    told = identify(
+    found = identify(
         {
             "x-interaction-id": " run 7 ",
             "x-interaction-final": "true",
@@ -31,7 +31,7 @@ def test_own_headers():
         }
     )
     expected = CallIdentity("run 7", "x-interaction-id", "c3", ("c1", "c2"), "writer", True)
-    assert told == expected
+    assert found == expected
 
 
 def test_an_empty_parents_header_says_that_the_call_is_a_root():
@@ -42,8 +42,8 @@ def test_an_empty_parents_header_says_that_the_call_is_a_root():
 @pytest.mark.parametrize("position", range(len(ALIASES)))
 def test_the_first_alias_wins(position):
     headers = {alias: alias.upper() for alias in ALIASES[position:]}
-    told = identify(headers)
-    assert (told.run_id, told.source) == (ALIASES[position].upper(), ALIASES[position])
+    found = identify(headers)
+    assert (found.run_id, found.source) == (ALIASES[position].upper(), ALIASES[position])
 
 
 def test_own_header_then_metadata_then_aliases():
@@ -77,8 +77,8 @@ def test_a_sub_agent_of_dynamo_joins_the_run_of_its_parent(final):
 
 
 def test_claude_code_names_its_agent():
-    told = identify({"x-claude-code-session-id": "s", "x-claude-code-agent-id": "a"})
-    assert (told.run_id, told.agent) == ("s", "a")
+    found = identify({"x-claude-code-session-id": "s", "x-claude-code-agent-id": "a"})
+    assert (found.run_id, found.agent) == ("s", "a")
 
 
 @pytest.mark.parametrize(

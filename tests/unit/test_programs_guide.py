@@ -34,8 +34,8 @@ def test_the_example_is_a_program():
 
 
 def test_every_field_is_described_here_and_to_the_api():
-    told = re.findall(r"^\| (`.*?) \|", section("Nodes"), re.M)
-    assert set(re.findall(r"`(\w+)`", " ".join(told))) - {"item", "index"} == set(NODE_FIELDS)
+    described = re.findall(r"^\| (`.*?) \|", section("Nodes"), re.M)
+    assert set(re.findall(r"`(\w+)`", " ".join(described))) - {"item", "index"} == set(NODE_FIELDS)
     assert set(NodeIn.model_fields) == set(NODE_FIELDS)
     own = set(ProgramCreate.model_fields) - set(InteractionCreate.model_fields)
     assert own == set(PROGRAM_FIELDS)

@@ -37,7 +37,7 @@ OUTSIDE = {
     "tests/support/unused.py",
     "tests/vllm/engine/test_servers.py",
 }
-"""What only the first release runs."""
+"""Files that only the first release runs."""
 
 
 @pytest.fixture(scope="module")

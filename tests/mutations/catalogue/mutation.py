@@ -40,7 +40,7 @@ class Mutation:
 
     @property
     def needs_vllm(self) -> bool:
-        """Whether its tests run in the environment that has vLLM."""
+        """Return whether its tests run in the environment that has vLLM."""
         return all(test.startswith(VLLM_TESTS) for test in self.tests)
 
     def apply(self, text: str) -> str:

@@ -16,7 +16,11 @@ _DLPM = ("tests/property/*test_dlpm*.py", "tests/contract/*local_schedulers*.py"
 _D2LPM = ("tests/property/*d2lpm*.py", "tests/contract/*routers*.py")
 _CENTRAL = ("tests/property/*central_dlpm*.py", "tests/property/*test_dlpm*.py")
 _TREE = ("tests/property/*prefix_tree*.py", "tests/unit/scheduling/*/*prefix_tree*.py")
-_DISPATCHER = ("tests/unit/scheduling/*/*dispatcher*.py", *_UNIT, "tests/property/*worker_table*.py")
+_DISPATCHER = (
+    "tests/unit/scheduling/*/*dispatcher*.py",
+    *_UNIT,
+    "tests/property/*worker_table*.py",
+)
 
 _SCHEDULING = (
     Mutation(

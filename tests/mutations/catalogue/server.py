@@ -5,7 +5,11 @@ from __future__ import annotations
 from catalogue.mutation import Mutation
 
 _CONTROL = ("tests/unit/platform/control",)
-_JOURNAL = ("tests/unit/platform/control/*journal*.py", "tests/unit/platform/control/*ledger*.py", *_CONTROL)
+_JOURNAL = (
+    "tests/unit/platform/control/*journal*.py",
+    "tests/unit/platform/control/*ledger*.py",
+    *_CONTROL,
+)
 _DATABASE = ("tests/integration/*database_ledger*.py", "tests/integration/*checkpoint*.py")
 
 _LEDGER = (
@@ -199,7 +203,7 @@ _USAGE = (
         ("tests/unit/platform/reporting/*zones*.py", *_REPORTS),
     ),
     Mutation(
-        "budget-is-told-days-of-the-last-period",
+        "budget-counts-days-of-the-last-period",
         "usage",
         "platform/reporting/usage/spending.py",
         "        UsageCalls.start_s >= begin_s,\n",
@@ -276,7 +280,7 @@ _WEBHOOKS = (
         _DELIVERY,
     ),
     Mutation(
-        "endpoint-is-told-what-happened-before-it",
+        "endpoint-gets-events-from-before-it",
         "webhooks",
         "platform/background/webhooks/outbox.py",
         "return since is not None and event.at >= since",

@@ -1,4 +1,4 @@
-"""What calls say by ``fairserve.client``: parents, headers, hooks; and what it never does."""
+"""Requests of ``fairserve.client``: parents, headers, hooks; and what it never sends."""
 
 import logging
 import subprocess
@@ -149,19 +149,19 @@ def test_the_hooks_serve_what_the_openai_package_makes(platform, client):
 # --- what it must not do ----------------------------------------------------------------------------
 
 
-def test_the_key_is_told_to_nobody(platform, client, caplog):
+def test_the_key_is_shown_nowhere(platform, client, caplog):
     caplog.set_level(logging.DEBUG, logger="fairserve")
     platform.fail = {"/v1/interactions/run-1": (500, "internal_error")}
-    told = []
+    texts = []
 
     def program():
         with interaction(client, user="ann") as run:
-            told.extend([repr(run), repr(vars(run)), str(run.headers()), repr(run.agent("a"))])
+            texts.extend([repr(run), repr(vars(run)), str(run.headers()), repr(run.agent("a"))])
             raise KeyError
 
     with pytest.raises(KeyError) as raised:
         program()
-    assert KEY not in "".join([*told, *raised.value.__notes__, caplog.text])
+    assert KEY not in "".join([*texts, *raised.value.__notes__, caplog.text])
 
 
 def test_it_imports_only_the_standard_library():
