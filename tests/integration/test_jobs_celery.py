@@ -247,7 +247,7 @@ def test_a_queue_without_workers_does_not_grow(deployment):
         for _ in range(MOST_WAITING - 5 - deployment.redis.llen(QUEUE)):
             app.send_task(TASK + "rollup", ignore_result=True)
     app.close()
-    eventually(lambda: "does a worker run?" in deployment.beat.log(), deployment.log)
+    eventually(lambda: "check that a worker is running" in deployment.beat.log(), deployment.log)
     assert deployment.redis.llen(QUEUE) == MOST_WAITING
     deployment.redis.delete(QUEUE)
 

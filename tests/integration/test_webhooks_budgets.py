@@ -177,7 +177,7 @@ def test_sums_are_asked_seldom(world, monkeypatch):
     # Another server has written some meanwhile: seen a minute later at the latest.
     with world.sessions.begin() as session:
         upsert_calls(session, [world.record("elsewhere", cost=90 * NANO)])
-    watch = world.platform.outbox._budgets
+    watch = world.platform.storage.rows._outbox._budgets
     watch._monotonic_s = lambda monotonic_s=watch._monotonic_s: monotonic_s() + 61
     world.write([world.record("last", cost=1 * NANO)])
     assert len(sums) == 2

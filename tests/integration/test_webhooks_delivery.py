@@ -17,7 +17,7 @@ from standardwebhooks import Webhook
 
 from fairserve.platform.background.webhooks import claims, delivery, sender
 from fairserve.platform.background.webhooks.delivery import deliver_due
-from fairserve.platform.background.webhooks.retries import DELAYS, JITTER
+from fairserve.platform.background.webhooks.retries import DELAYS_S, JITTER
 from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.db.operations import AuditEntry
 
@@ -70,8 +70,8 @@ def test_retries_come_in_their_time_and_then_it_is_dead(world, one):
         world.clock.pass_s(0.001)
     assert row.state == "dead"
     assert row.settled_at == world.clock.time
-    assert len(waits) == len(DELAYS.delays_s) == 9
-    for wait_s, step_s in zip(waits, DELAYS.delays_s, strict=True):
+    assert len(waits) == len(DELAYS_S) == 9
+    for wait_s, step_s in zip(waits, DELAYS_S, strict=True):
         assert step_s <= wait_s <= step_s * (1 + JITTER)
     assert len({message.id for message in world.receiver.received}) == 1
     assert len({message.headers["webhook-timestamp"] for message in world.receiver.received}) == 10
@@ -112,7 +112,7 @@ def test_retry_after_is_honoured_up_to_the_next_step(world, one):
         (429, {"Retry-After": "20"}, b""),
         (503, {"Retry-After": "86400"}, b""),
     ]
-    for wait_s in (20, DELAYS.delays_s[2]):
+    for wait_s in (20, DELAYS_S[2]):
         assert world.deliver() == 1
         (row,) = world.deliveries
         assert row.next_attempt_at == world.clock.time + timedelta(seconds=wait_s)

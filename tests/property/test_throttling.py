@@ -8,7 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fairserve.throttling.base import Arrival, Limits
-from fairserve.throttling.overload.watermarks import OverloadDetector, Watermarks, new_users
+from fairserve.throttling.overload import new_users
+from fairserve.throttling.overload.watermarks import OverloadDetector, Watermarks
 from fairserve.throttling.overload.window import SlidingLog
 from fairserve.throttling.registry import THROTTLES
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from prefix_trees import WORKERS, blocks_of, check_structure
 
+from fairserve.scheduling.locality import block_map, segments
 from fairserve.scheduling.locality.block_keys import BlockHasher
-from fairserve.scheduling.locality.locality import block_map, segments
 from fairserve.scheduling.locality.prefix_tree import PrefixTree
 
 
