@@ -51,7 +51,7 @@ PROGRAM = {
 
 
 def main() -> None:
-    """Hand it over, follow it, and show what came of it."""
+    """Submit it, follow its events, and show its result."""
     base_url = os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")
     headers = {"Authorization": f"Bearer {os.environ['OPENAI_API_KEY']}"}
     with httpx.Client(base_url=base_url, headers=headers, timeout=60) as client:

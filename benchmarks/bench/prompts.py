@@ -1,12 +1,13 @@
 """Prompts as agents send them: many share a system prefix and some of what comes after it.
 
-25 trees. A tree is a system prefix (12 to 20 % of the longest prompt) with three branches (20 to 28 %
-more) of three branches each (28 to 38 % more); its token ids and lengths are fixed. A prompt follows one
-path from the root to the end of one of its three levels and goes on with tokens that nobody else has, as
-a template does that is filled in: prompts part only where levels end. The level is the one whose end is
-nearest to a share of the prompt's length that is drawn evenly from 54 to 85 %; this makes 65 % of all
-tokens shared, 27 to 90 % of a prompt. Lengths are 1,014 to 4,096 tokens with a mean of 3,076, drawn from
-a beta distribution that leans towards long prompts. Everything follows from the seed.
+25 trees. A tree is a system prefix (12 to 20 % of the longest prompt) with three branches (20 to 28
+% more) of three branches each (28 to 38 % more); its token ids and lengths are fixed. A prompt
+follows one path from the root to the end of one of its three levels and continues with tokens that
+nobody else has, as a template does that is filled in: prompts part only where levels end. The level
+is the one whose end is nearest to a share of the prompt's length that is drawn evenly from 54 to 85
+%; this makes 65 % of all tokens shared, 27 to 90 % of a prompt. Lengths are 1,014 to 4,096 tokens
+with a mean of 3,076, drawn from a beta distribution that leans towards long prompts. Everything
+follows from the seed.
 """
 
 from __future__ import annotations

@@ -94,17 +94,17 @@ class Traffic:
 
     def measured(self, calls: int) -> float:
         """Microseconds per call, of so many calls to random runs."""
-        came, full = [], []
+        arrived, full = [], []
         for _ in range(calls):
             at = self._random.randrange(len(self._runs))
             name, known, size = self._runs[at]
-            came.append(self._call(name, known))
+            arrived.append(self._call(name, known))
             if len(known) >= size:
                 full.append(name)
                 self._runs[at] = self._new_run(self._random.choice(SIZES))
         live = self._live
         began_ns = cpu_ns()
-        for call, answers in came:
+        for call, answers in arrived:
             live(call, answers)
         for name in full:
             self.tracker.close(name, cancel=False)

@@ -195,16 +195,18 @@ def costs() -> dict[str, float]:
     capacity = 4096
     plain = min(steps(PrefixTrie(), capacity, lambda: None) for _ in range(5))
     with_events = []
-    heard: list[list] = []
+    published: list[list] = []
     for _ in range(5):
-        trie, heard = PrefixTrie(), []
-        news = PageChanges(lambda changes, heard=heard: heard.append(list(changes)) or True)
-        news.follow(trie)
-        with_events.append(steps(trie, capacity, news.flush))
+        trie, published = PrefixTrie(), []
+        changes = PageChanges(
+            lambda batch, published=published: published.append(list(batch)) or True
+        )
+        changes.follow(trie)
+        with_events.append(steps(trie, capacity, changes.flush))
     names = PageNames()
     began_ns = time.perf_counter_ns()
-    batches = [dialect.encode(KvBatch(time.time(), names.events(each))) for each in heard]
-    publish = (time.perf_counter_ns() - began_ns) / 1000 / len(heard)
+    batches = [dialect.encode(KvBatch(time.time(), names.events(each))) for each in published]
+    publish = (time.perf_counter_ns() - began_ns) / 1000 / len(published)
     hasher = BlockHasher(1, PAGE)
     hasher.keys(prompts(1)[0])
     tracemalloc.start()
@@ -251,16 +253,16 @@ def engine_steps(rounds: int) -> tuple[float, float]:
         engine = Engine(loaded, Fcfs(), EngineOptions(kv_tokens=8192), lambda event: None)
         publisher = KvPublisher(KvPublisherOptions("tcp://127.0.0.1:0"), PageNames().events)
         publisher.start()
-        news = PageChanges(publisher.put)
+        changes = PageChanges(publisher.put)
         if events:
-            news.follow(engine.cache.trie)
+            changes.follow(engine.cache.trie)
         for call in range(40):
             tokens = rng.integers(3, 200, 512).astype(np.uint32)
             params = SamplingParams(max_tokens=1, temperature=0)
             engine.add(SequenceRequest(f"s{call}", "c", tokens, params))
             began_ns = time.perf_counter_ns()
             engine.step()
-            news.flush()
+            changes.flush()
             took[events].append((time.perf_counter_ns() - began_ns) / 1000)
         publisher.close()
     return statistics.median(took[False]), statistics.median(took[True])

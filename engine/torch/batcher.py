@@ -6,7 +6,7 @@ over several steps (chunked prefill).
 
 Admission reserves the pages of the prefill. If a decode then finds no page, sequences are preempted: the
 pages of the victim go to the prefix cache, it waits again at its old place, and tokens that are evicted
-meanwhile are computed again, without a charge (recompute). The victim is a sequence of the client that
+until then are computed again, without a charge (recompute). The victim is a sequence of the client that
 is furthest over its share (``fair``), or the one admitted last, as elsewhere (``latest``). With
 ``never`` admission reserves the maximal output, too, as the papers' bounds assume.
 

@@ -47,7 +47,7 @@ class BlockView:
         self.followed = False
         """True if a scheduler follows stored blocks."""
         self._watched: set[Hashable] = set()
-        self.came = False
+        self.grew = False
         """True after a watched block was stored."""
 
     def match(self, call: LocalCall) -> tuple[int, Hashable, Hashable]:
@@ -81,9 +81,9 @@ class BlockView:
         self._found.pop(request_id, None)
 
     def watch(self) -> None:
-        """Reset ``came``, which is set when a match of a waiting request may have become longer."""
+        """Reset ``grew``, which is set when a match of a waiting request may have become longer."""
         self._watched = {following for _, following in self._found.values()}
-        self.came = False
+        self.grew = False
 
     def look(self, request: Request) -> None:
         """Match a request that arrived since, and watch its next block, too."""
@@ -126,7 +126,7 @@ class BlockView:
             name = key[:-_GROUP_BYTES]
             listener.changed(name)
             if name in self._watched:
-                self.came = True
+                self.grew = True
 
         def evicted(*arguments: Any) -> list[bytes]:
             keys: list[bytes] = remove(*arguments)

@@ -213,7 +213,7 @@ class WaitingQueue(RequestQueue):
     def _stays_hopeless(self) -> bool:
         """Return True if no call fits, of the last pass or since."""
         room, view = self._room, self._view
-        if view.came or room.free_blocks() >= self._least_blocks:
+        if view.grew or room.free_blocks() >= self._least_blocks:
             return False
         for request in self._came:
             if request.request_id in self._members:

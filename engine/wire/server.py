@@ -279,7 +279,7 @@ class WorkerServer:
             self._loop.call_soon_threadsafe(self._dispatch, events)
         except RuntimeError:
             # The loop is closed: the process is about to end.
-            _log.debug("%d events came after the end", len(events))
+            _log.debug("%d events arrived after the end", len(events))
 
     def _dispatch(self, events: list[EngineEvent]) -> None:
         for event in events:

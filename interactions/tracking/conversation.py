@@ -47,7 +47,7 @@ class Conversation:
         self.history = tuple(reversed(history))
         """Keys of what it may continue, the longest first."""
         self.tool_results = tuple(dict.fromkeys(results))
-        """Keys of the tool calls whose results came since the last answer."""
+        """Keys of the tool calls whose results arrived since the last answer."""
 
     def answered(self, answers: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:
         """Return the keys of this conversation with each of these answers, and of the requested tools.

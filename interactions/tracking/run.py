@@ -5,7 +5,7 @@ its arrival (with ``infer``; without, it is a root):
 
 - It continues the call whose conversation and answer it repeats, or that requested the tools whose
   results it brings (:mod:`fairserve.interactions.tracking.conversation`). Calls that this one
-  started and that have ended meanwhile, sub-agents for example, come before it, too.
+  started and that have ended by then, sub-agents for example, come before it, too.
 - Otherwise it follows all ended calls, and calls that overlap are parallel.
 
 State is compact, since there are many runs: of a call its id, an integer each for its stage and its

@@ -4,8 +4,8 @@ A run is *open* once a client names it, *active* once one of its calls was accep
 *complete*, *cancelled*, *aborted* or *expired* (FairServe 3.4 and 4.2: throttling depends on whether a
 call belongs to an active interaction). Few clients declare the end of a run. A run that has been idle
 for its app's time-out is complete if its last call was and nothing is missing; it has expired if it
-never had a call, if its declared sink never came, or if its last answer requested tools whose results
-never came. A late call reopens a run that ended by idling, within ``reopen_grace_s``; a run that its
+never had a call, if its declared sink never arrived, or if its last answer requested tools whose results
+never arrived. A late call reopens a run that ended by idling, within ``reopen_grace_s``; a run that its
 client closed stays closed. A *declared* run belongs to a program, which the platform executes: it has no
 other calls, and idles as long as its program does.
 
@@ -266,7 +266,7 @@ class Tracker:
         run.last_active_s = now_s
         run.requested_tools = requested_tools
         if run.closing is not None:
-            pass  # what ended it came before: calls that are cancelled with their run are no cause
+            pass  # the cause is recorded already: calls cancelled with their run are none
         else:
             run.trouble = _trouble(outcome)
         if run.single or run.closing_final == call.call_id:

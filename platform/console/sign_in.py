@@ -111,7 +111,7 @@ def _warn_of_proxy(request: Request, console: ConsoleState, settings: ConsoleSet
     if ignored and not console.warned_of_proxy:
         console.warned_of_proxy = True
         logger.warning(
-            "a sign-in came with X-Forwarded-For, and trusted_proxies is empty: the header is ignored."
+            "a sign-in had X-Forwarded-For, and trusted_proxies is empty: the header is ignored."
             " If there is a proxy in front of the server, name it in trusted_proxies"
         )
 

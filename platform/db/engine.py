@@ -1,7 +1,7 @@
 """Connections: a synchronous SQLAlchemy engine for PostgreSQL (psycopg 3) or SQLite in WAL mode.
 
 On SQLite a transaction takes the write lock when it begins. Otherwise a transaction that reads
-before it writes fails at once when another one wrote meanwhile, and no time-out helps. A session
+before it writes fails at once when another one has written since, and no time-out helps. A session
 that only reads says so with :func:`read_only`, and then waits for nobody.
 """
 

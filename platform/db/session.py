@@ -28,7 +28,7 @@ def after_commit(session: Session, callback: Callable[[], object]) -> None:
 def write_session(request: Request) -> Iterator[Session]:
     """Dependency: a session that is committed when the endpoint returns, rolled back if it raises.
 
-    Raises ConflictError where another request made the same thing meanwhile, and UnavailableError
+    Raises ConflictError where another request has made the same thing, and UnavailableError
     where the database does not answer.
     """
     factory: SessionFactory = request.app.state.session_factory

@@ -74,7 +74,7 @@ class UsageRuns(Base):
     expired: Mapped[int] = mapped_column(BigInteger)
     run_calls: Mapped[int] = mapped_column(BigInteger)
     wasted_throttled: Mapped[int] = mapped_column(BigInteger)
-    """Tokens of runs that came to nothing because they were throttled; the others likewise."""
+    """Wasted tokens of runs that ended because they were throttled; the others likewise."""
     wasted_cancelled: Mapped[int] = mapped_column(BigInteger)
     wasted_failed: Mapped[int] = mapped_column(BigInteger)
     wasted_expired: Mapped[int] = mapped_column(BigInteger)

@@ -8,7 +8,7 @@ of it is pure; ``running_fleet`` carries it out.
 A worker that is no longer wanted, or wanted otherwise, is drained first and removed when it has no
 call left; only then does a changed one join again. One that is wanted again as it is before it was
 removed takes calls again at once. Weakness: a worker that changes under its id is away while it
-drains. Give the new one another id to have both meanwhile.
+drains. Give the new one another id to have both until then.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tokenises prompts, only to route and to count: the worker gets the call as it came.
+"""Tokenises prompts, only to route and to count: the worker gets the call unchanged.
 
 The chat template and the tokenizer are the model's own. *System tokens* are those of the rendered
 leading system and developer messages and tool definitions (ALGORITHMS section 0). A short prompt is

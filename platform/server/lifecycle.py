@@ -34,7 +34,7 @@ from fairserve.platform.server.app import create_app
 from fairserve.platform.server.http_state import RunningState, put_on
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.interactions.service import GRAPHS_AT_ONCE
-from fairserve.platform.tenancy.profiles.news import ProfileNews
+from fairserve.platform.tenancy.profiles.changes import ProfileChanges
 from fairserve.scheduling.system import SystemConfig
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Platform:
         if self.traffic is not None:
             self.control.subscribe(self.traffic)
         learning, versions = settings.tenancy.learning_options, stored.profile_versions
-        self.profile_news = ProfileNews(self.sessions, self.control, learning, versions)
+        self.profile_changes = ProfileChanges(self.sessions, self.control, learning, versions)
         self.control.start()
         alive_at = None if self.lease is None else self.lease.previous_alive_at
         await recovery.restore(
@@ -118,7 +118,7 @@ class Platform:
         await self.programs.start()
         self.jobs.start()
         openings = retry_openings(self.control.openings)
-        background = (self.profile_news.run(), openings, self.monitoring.history.run())
+        background = (self.profile_changes.run(), openings, self.monitoring.history.run())
         self._tasks.extend(asyncio.create_task(each) for each in background)
         self.started.set()
 

@@ -26,7 +26,7 @@ from fairserve.platform.serving.interactions.restoring import restore_interactio
 from fairserve.platform.tenancy.apps.control_events import load_control_events
 from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.platform.tenancy.prices.repository import load_book
-from fairserve.platform.tenancy.profiles.news import profile_versions
+from fairserve.platform.tenancy.profiles.changes import profile_versions
 from fairserve.platform.tuning.service import load_system
 from fairserve.scheduling.dispatch.events import Event
 from fairserve.scheduling.system import SystemConfig
@@ -65,7 +65,7 @@ def load_stored_state(sessions: SessionFactory, settings: Settings) -> StoredSta
     """Read the stored state. Raises SQLAlchemyError, and ValueError for a system that is not valid."""
     with sessions() as session:
         system = load_system(session, settings.tuning)
-    # Before the events: a profile that is learned meanwhile counts as new.
+    # Before the events: a profile that is learned in between counts as new.
     versions = profile_versions(sessions)
     with sessions() as session:
         events = load_control_events(session, settings.tenancy.learning_options)

@@ -179,7 +179,7 @@ def _load(event: EventOut, reason: Reason) -> str:
         return f"{model}."
     return (
         f"{model}; an overload begins at {_percent(event.high_watermark)} and ends at"
-        f" {_percent(event.low_watermark)}, and meanwhile clients over a limit begin no new run."
+        f" {_percent(event.low_watermark)}, and during it clients over a limit begin no new run."
     )
 
 

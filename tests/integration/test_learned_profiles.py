@@ -15,8 +15,8 @@ from fairserve.platform.db.profiles import ProfileVersion
 from fairserve.platform.reporting.usage.repository import upsert_calls, upsert_interactions
 from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.tenancy.apps.control_events import load_control_events
+from fairserve.platform.tenancy.profiles.changes import ProfileChanges, profile_versions
 from fairserve.platform.tenancy.profiles.learning import STEADY, learn_profiles
-from fairserve.platform.tenancy.profiles.news import ProfileNews, profile_versions
 from fairserve.scheduling.dispatch.events import AppChanged
 
 NOW = datetime.now(UTC)
@@ -37,7 +37,7 @@ class World:
         self.tenant = management.tenant("acme")
         self.app = management.new_app(self.tenant, profile=PROFILE)
         self.path = f"/v1/apps/{self.app['id']}"
-        self.news = ProfileNews(
+        self.changes = ProfileChanges(
             self.sessions, management.control, OPTIONS, profile_versions(self.sessions)
         )
         self.runs = 0
@@ -115,7 +115,7 @@ def test_a_declared_profile_holds_as_far_as_it_is_believed(world):
 @ON_POSTGRESQL
 def test_what_calls_use_is_learned_and_control_hears_of_it(world):
     world.served(runs=120)
-    assert world.news.look() == []
+    assert world.changes.poll() == []
     assert world.learn() == 1
     found = world.view()
     held = found["in_force"]["profile"]
@@ -133,13 +133,13 @@ def test_what_calls_use_is_learned_and_control_hears_of_it(world):
         "p90": 400,
     }
     assert found["declared"]["stages"][0]["input_tokens"] == 10_000
-    (event,) = world.news.look()
+    (event,) = world.changes.poll()
     assert isinstance(event, AppChanged)
     assert event.app == world.app["id"]
     assert event.profile == world.in_control()
     assert event.profile.stage(2).input_tokens == 800
     assert event.limits.user_rpm is None
-    assert world.news.look() == []
+    assert world.changes.poll() == []
 
 
 def test_a_pass_that_is_repeated_changes_nothing(world):

@@ -120,7 +120,7 @@ def test_one_refusal_has_its_inputs_and_its_explanation(management):
         "The limit of 20 calls within 60 s for this user was reached: this was call number 21; rejected"
         " calls count, too.",
         "Its model was overloaded: 236 % of its KV capacity was in demand (2,360 of 1,000 tokens, 7"
-        " calls in its queue); an overload begins at 200 % and ends at 120 %, and meanwhile clients"
+        " calls in its queue); an overload begins at 200 % and ends at 120 %, and during it clients"
         " over a limit begin no new run.",
         "Its run was not in progress: this would have been its first call.",
         "The client may retry after 12 s.",

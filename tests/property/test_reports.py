@@ -38,7 +38,7 @@ class World:
         self.cached = {}
         """Prefix -> calls that compute with it now; what the worker really has."""
         self.queued, self.running, self.prompts = {}, {}, {}
-        self.news = deque()
+        self.events = deque()
         self.names = 0
 
     def place(self):
@@ -67,7 +67,7 @@ class World:
             self.cached[prefix] = set()
             keys = keys_of(prefix)
             parent = keys[-2] if len(keys) > 1 else None
-            self.news.append(WorkerCached("w", parent, (keys[-1],)))
+            self.events.append(WorkerCached("w", parent, (keys[-1],)))
         if holder is not None:
             self.cached[prefix].add(holder)
 
@@ -77,7 +77,7 @@ class World:
         if idle:
             prefix = self.rng.choice(idle)
             del self.cached[prefix]
-            self.news.append(WorkerEvicted("w", (keys_of(prefix)[-1],)))
+            self.events.append(WorkerEvicted("w", (keys_of(prefix)[-1],)))
         return bool(idle)
 
     def end(self):
@@ -95,17 +95,17 @@ class World:
 
     def reset(self, complete):
         """Lose events: everything is published anew, or never."""
-        self.news.clear()
+        self.events.clear()
         self.reports.take(WorkerCacheReset("w", complete))
         if complete:
             for prefix in sorted(self.cached, key=len):
                 keys = keys_of(prefix)
                 parent = keys[-2] if len(keys) > 1 else None
-                self.news.append(WorkerCached("w", parent, (keys[-1],)))
+                self.events.append(WorkerCached("w", parent, (keys[-1],)))
 
     def hear(self):
-        if self.news:
-            self.reports.take(self.news.popleft())
+        if self.events:
+            self.reports.take(self.events.popleft())
 
     def wait(self, seconds):
         self.now_s += seconds
@@ -162,7 +162,7 @@ def test_in_the_end_the_router_believes_what_is_there(seed):
     while world.queued or world.running:
         world.end()
     world.wait(LATE_S)
-    while world.news:
+    while world.events:
         world.hear()
     world.wait(LATE_S)
     world.check()
@@ -185,7 +185,7 @@ def test_calls_are_believed_through_changes_of_what_is_published(seed, begins):
     while world.queued or world.running:
         world.end()
     world.reset(complete=True)
-    while world.news:
+    while world.events:
         world.hear()
     world.wait(LATE_S)
     assert world.believed() == world.truth()
@@ -224,7 +224,7 @@ def test_a_worker_that_publishes_nothing_is_believed_as_before():
     assert world.tree.locked_blocks("w") == 0
 
 
-def test_news_of_unknown_workers_are_ignored():
+def test_events_of_unknown_workers_are_ignored():
     world = World(0)
     world.reports.remove_worker("w")
     for event in (

@@ -32,7 +32,7 @@ from fairserve.platform.reporting.traffic import recorder
 from fairserve.platform.server import process, wiring
 from fairserve.platform.server.commands.serve import parser
 from fairserve.platform.server.settings_flags import settings_from
-from fairserve.platform.tenancy.profiles import news
+from fairserve.platform.tenancy.profiles import changes
 
 ADMIN_KEY = "sk-test-admin-" + "0" * 40
 DEADLINE_S = 90
@@ -218,7 +218,7 @@ def _eager():
             (constants, "HF_HUB_OFFLINE", True),  # there is none for the models of scripted workers
             (watch, "REPORT_S", REPORT_S),
             (recorder, "WRITE_S", LOOK_S),
-            (news, "INTERVAL_S", LOOK_S),
+            (changes, "INTERVAL_S", LOOK_S),
             (wiring, "RunningFleet", fleet),
             (wiring, "FleetFileWatch", fleet_file),
         ):

@@ -25,7 +25,7 @@ class Following:
     """A subscriber and all that it posted. A context manager: it is closed at the end."""
 
     def __init__(self, publisher=None, *, endpoints=None, **options):
-        self.reports, self._news = [], asyncio.Event()
+        self.reports, self._changed = [], asyncio.Event()
         self.view = KvView("w", HASHER, 1 << 16)
         self.context = zmq.Context()
         if endpoints is None:
@@ -34,7 +34,7 @@ class Following:
 
     def _post(self, report):
         self.reports.append(report)
-        self._news.set()
+        self._changed.set()
 
     def __enter__(self):
         self.subscriber.start()
@@ -53,8 +53,8 @@ class Following:
         try:
             async with asyncio.timeout(60):
                 while not condition():
-                    self._news.clear()
+                    self._changed.clear()
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._news.wait(), LOOK_S)
+                        await asyncio.wait_for(self._changed.wait(), LOOK_S)
         except TimeoutError:
             raise AssertionError(f"it did not happen: {self.stats}") from None

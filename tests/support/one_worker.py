@@ -24,13 +24,13 @@ class FixedCache:
         self.asked += 1
         return self.matched_tokens(call), call.call_id, None
 
-    def follow(self, news):
-        self._followers.append(news)
+    def follow(self, listener):
+        self._followers.append(listener)
 
     def change(self, call_id, matched):
         self.matches[call_id] = matched
-        for news in self._followers:
-            news.changed(call_id)
+        for listener in self._followers:
+            listener.changed(call_id)
 
 
 class OneWorker:

@@ -65,7 +65,7 @@ class VirtualWorker:
     held: int = 0
     free_s: float = 0.0
     busy_s: float = 0.0
-    news: object = None
+    listener: object = None
     stored: list = field(default_factory=list)  # of the prompts, as names of their blocks
     published: list = field(default_factory=list)  # ("+", tokens, salt) or ("-", names)
 
@@ -85,8 +85,8 @@ class VirtualWorker:
             return min(BLOCK * (len(names) - 1), call.prompt_tokens - 1), names[-1], None
         return BLOCK * blocks, names[blocks], names[blocks + 1]
 
-    def follow(self, news):
-        self.news = news
+    def follow(self, listener):
+        self.listener = listener
 
     def _store(self, tokens):
         names = self._names(tokens)[1:]
@@ -95,9 +95,9 @@ class VirtualWorker:
         if new:
             self.stored.append(names)
             self.published.append(("+", names, tokens))
-        if self.news is not None:
+        if self.listener is not None:
             for name in new[:1]:
-                self.news.changed(name)
+                self.listener.changed(name)
 
     def evict(self, rng):
         """Drop a block of some prompt, and all blocks that follow it in any; none of a running call."""
@@ -111,9 +111,9 @@ class VirtualWorker:
         self.blocks -= gone
         self.stored = [kept for each in self.stored if (kept := [n for n in each if n not in gone])]
         self.published.append(("-", list(gone), None))
-        if self.news is not None:
+        if self.listener is not None:
             for name in gone:
-                self.news.changed(name)
+                self.listener.changed(name)
 
     def submit(self, call, weight):
         self.waiting[call.call_id] = call

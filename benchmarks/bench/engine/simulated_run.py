@@ -57,7 +57,7 @@ def spread(count: int, over_s: float) -> list[float]:
 
 
 def simulate(costs: CostModel, requests: Sequence[Request], arrivals_s: Sequence[float]) -> Times:
-    """A replay of these requests: when the last token came, and the mean time to the first."""
+    """A replay of these requests: when the last token arrived, and the mean time to the first."""
     blocks = _block_ids(requests)
     runs = [
         Interaction(

@@ -213,7 +213,7 @@ class AgentRun:
         self.recorder.call_ended(self.plan, sample)
 
     async def _give_up(self) -> None:
-        """Cancel the interaction at the server; one that never came to be is no error."""
+        """Cancel the interaction at the server; one that was never opened is no error."""
         path = f"/interactions/{self.plan.run_id}"
         try:
             async with asyncio.timeout(CLEANUP_S):

@@ -27,7 +27,7 @@ CONVERSATIONS_PER_S = 0.15
 FLOOD = 16.0
 DURATION_S = 300.0
 AFTER_S = 120.0
-"""The replay goes on for so long after the last conversation began."""
+"""Seconds of replay after the last conversation began."""
 MOST_RUNNING = 128
 LOW_S = 3.0
 """A mean response time up to here is low."""

@@ -27,7 +27,7 @@ def delete_old(session: Session, before: datetime, *, max_rows: int = 5_000) -> 
     deliveries = [tuple(row) for row in session.execute(select(*key).where(old).limit(max_rows))]
     for start in range(0, len(deliveries), _KEYS):
         part = deliveries[start : start + _KEYS]
-        # The condition is repeated: a delivery may have been replayed meanwhile.
+        # The condition is repeated: a delivery may have been replayed since the read.
         session.execute(
             delete(WebhookDelivery).where(tuple_(*key).in_(part), old),
             execution_options={"synchronize_session": False},

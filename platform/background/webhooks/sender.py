@@ -81,7 +81,7 @@ async def _post(claimed: Claimed, target: Target, now: Callable[[], datetime]) -
 
 
 async def _beginning(answer: aiohttp.ClientResponse) -> str:
-    """Return the part of the body that came with the head; do not wait for more."""
+    """Return the part of the body that arrived with the head; do not wait for more."""
     try:
         async with asyncio.timeout(BODY_S):
             return (await answer.content.read(MAX_ANSWER_BYTES)).decode("utf-8", "replace")

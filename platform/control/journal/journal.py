@@ -12,7 +12,7 @@ are rejected, and the ends of accepted ones are written. Ends of runs wait in me
 progress is dropped.
 
 Weakness: a disk that fails, rather than being full, leaves the entries of running calls in memory until
-it works again. Their number is bounded by the running calls, since new ones are rejected meanwhile.
+it works again. Their number is bounded by the running calls, since new ones are rejected until then.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Claims of exports: one process at a time makes an export, and renews its lease meanwhile.
+"""Claims of exports: one process at a time makes an export, and renews its lease while it does.
 
 Each attempt has a number, which fences its writes (:mod:`fairserve.platform.db.leases`): an attempt that
 was taken over, cancelled or voided by an erasure changes nothing. Tenants take turns: the next export is

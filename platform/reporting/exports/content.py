@@ -97,7 +97,7 @@ def _report(export: ReportExport, reader: Reader, settings: ReportSettings) -> b
 def _pages(
     export: ReportExport, reader: Reader, progress: Callable[[float], None]
 ) -> Iterator[Sequence[InteractionUsage]]:
-    """Yield all interactions, newest first. One that begins meanwhile is not among them."""
+    """Yield all interactions, newest first. One that begins during the export is not among them."""
     query = _query(export, InteractionQuery)
     tenant_id, app_id = export.tenant_id, export.app_id
     total = reader.read(

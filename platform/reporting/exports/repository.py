@@ -104,7 +104,7 @@ def parts(
 ) -> Iterator[bytes]:
     """Yield the parts of a file, each read in a transaction of its own.
 
-    Raises ConnectionAbortedError if the export is deleted meanwhile: the parts so far are incomplete.
+    Raises ConnectionAbortedError if the export was deleted: the parts so far are incomplete.
     """
     read_bytes = number = 0
     while read_bytes < size_bytes:

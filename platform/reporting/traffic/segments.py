@@ -145,7 +145,7 @@ class SegmentWriter:
 def read_recording(folder: Path, since_at: float) -> tuple[list[RecordedCall], int, int]:
     """Return calls of segments with any that ended since, the tokens of a block, and damaged lines.
 
-    A server may be writing meanwhile. Raises OSError for an unreadable segment.
+    A server may be writing at the same time. Raises OSError for an unreadable segment.
     """
     calls: list[RecordedCall] = []
     block_tokens = damaged = 0
@@ -166,7 +166,7 @@ def _segments(folder: Path, since_at: float) -> Iterator[tuple[int, list[bytes]]
                 continue
             lines = path.read_bytes().splitlines(keepends=True)
         except FileNotFoundError:
-            continue  # deleted meanwhile
+            continue  # deleted since the listing
         size = _block_tokens(lines[0]) if lines else None
         if lines and not lines[-1].endswith(b"\n"):
             lines.pop()  # incomplete, or cut by a crash

@@ -176,7 +176,7 @@ class Rewriting:
 
 
 def _update(session: Session, model: type[Base], changes: Sequence[Mapping[str, Any]]) -> None:
-    """Change rows by their key, which is one column; skip rows that were deleted meanwhile."""
+    """Change rows by their key, which is one column; skip rows that no longer exist."""
     table = _table(model)
     (key,) = table.primary_key
     names = [name for name in changes[0] if name != key.name]

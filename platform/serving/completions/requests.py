@@ -132,7 +132,7 @@ class CompletionCall:
 
 
 class PassedOnError(FairServeError):
-    """A worker rejected the request itself, such as an unsupported field: its answer, as it came."""
+    """A worker rejected the request itself, such as an unsupported field: its answer, unchanged."""
 
     def __init__(self, rejected: WorkerRejectedError) -> None:
         error = rejected.error

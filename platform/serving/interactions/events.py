@@ -84,7 +84,7 @@ class RunEvents:
         """Yield the events until the run has ended. Raises the failure that ends the stream."""
         while True:
             while self._waiting:
-                yield self._news(self._waiting.popleft(), now)
+                yield self._encoded(self._waiting.popleft(), now)
             if self._failure is not None:
                 raise self._failure
             if self._ended or now.ended_at is not None:
@@ -98,25 +98,25 @@ class RunEvents:
 
     # --- listeners --------------------------------------------------------------------------------
 
-    def _of_run(self, news: RunEvent) -> None:
-        if isinstance(news, CallEvent):
-            self._keep(news)
-        elif isinstance(news, ServerStopping):
+    def _of_run(self, event: RunEvent) -> None:
+        if isinstance(event, CallEvent):
+            self._keep(event)
+        elif isinstance(event, ServerStopping):
             self._fail(UnavailableError("the server is stopping", code="draining"))
         elif not self._program:
             self._end()
 
-    def _of_program(self, news: ProgramEvent) -> None:
-        if isinstance(news, ProgramOut):
+    def _of_program(self, event: ProgramEvent) -> None:
+        if isinstance(event, ProgramOut):
             self._end()
         else:
-            self._keep(news)
+            self._keep(event)
 
-    def _keep(self, news: CallEvent | ProgramEvent) -> None:
+    def _keep(self, event: CallEvent | ProgramEvent) -> None:
         if len(self._waiting) >= MAX_WAITING:
             self._fail(FairServeError("the events were not read in time", code="too_slow"))
         else:
-            self._waiting.append(news)
+            self._waiting.append(event)
             self._changed.set()
 
     def _fail(self, failure: FairServeError) -> None:
@@ -129,11 +129,11 @@ class RunEvents:
 
     # --- encoding ---------------------------------------------------------------------------------
 
-    def _news(self, news: CallEvent | ProgramEvent, now: InteractionOut) -> bytes:
-        if isinstance(news, CallEvent):
+    def _encoded(self, event: CallEvent | ProgramEvent, now: InteractionOut) -> bytes:
+        if isinstance(event, CallEvent):
             began_at = now.opened_at.timestamp()
-            return self._event("call", node_of(news.record, news.state, began_at))
-        return self._event("node" if isinstance(news, ProgramNodeOut) else "task", news)
+            return self._event("call", node_of(event.record, event.state, began_at))
+        return self._event("node" if isinstance(event, ProgramNodeOut) else "task", event)
 
     async def _run(self, run: InteractionOut) -> bytes:
         """Return the state of the run, encoded in a thread: the outputs of a program may be long."""

@@ -213,8 +213,8 @@ class Execution:
         changes = self.run.changes()
         if changes["nodes"] or changes["tasks"]:
             await self._store.save(Change(self.owner.key, changes))
-            for news in events_of(self.run, changes):
-                self._publish(news)
+            for event in events_of(self.run, changes):
+                self._publish(event)
 
     # --- a call -----------------------------------------------------------------------------------
 

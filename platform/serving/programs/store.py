@@ -1,7 +1,8 @@
 """Save the changes of programs in their order, many in one transaction.
 
-Whoever saves waits until it is committed, and what comes meanwhile is written together next. While the
-database is away all of them wait, and nothing is lost: a program goes on only from what is saved.
+Whoever saves waits until it is committed, and the changes that arrive until then are written
+together next. While the database is away all of them wait, and nothing is lost: a program continues
+only from what is saved.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def _locked(
     condition: Any,
     max_rows: int,
 ) -> dict[str, str]:
-    """Ids and their tenants; the lock keeps those from being restored meanwhile."""
+    """Ids and their tenants; the lock keeps those from being restored in this transaction."""
     statement = select(key, tenant).where(condition).order_by(key).limit(max_rows)
     locked = statement.with_for_update(of=key.class_, skip_locked=True)
     return {row[0]: row[1] for row in session.execute(locked)}

@@ -7,8 +7,8 @@ down by the prompts that were computed beside it:
     first - start = pass + token * (own computed tokens + those of others) + sequence * b
     end - first   = (steps - n) * step + n * pass + token * (tokens of others) + sequence * steps * b
 
-with ``n`` prompts of others begun meanwhile and ``b`` calls decoding on average. The times are fitted by
-least squares of relative errors, none below zero; outliers weigh less (Huber).
+with ``n`` prompts of others begun in that time and ``b`` calls decoding on average. The times are
+fitted by least squares of relative errors, none below zero; outliers weigh less (Huber).
 
 The latency to a worker and back is the wait of the least delayed calls, which met an empty queue.
 

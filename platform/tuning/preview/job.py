@@ -241,7 +241,7 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def _without_expiry(settings: Sequence[Setting], demand: Demand) -> list[Setting]:
-    """Return settings under which no run expires in a gap: runs that did came again as others."""
+    """Return settings under which no run expires in a gap: runs that did appear again as others."""
     needed = profiles_of(demand.trace)
     found: list[Setting] = []
     for each in settings:

@@ -105,7 +105,7 @@ class CountsOut(BaseModel):
 
 
 class AffectedUser(BaseModel):
-    """A user for whom the change makes a difference."""
+    """A user whose service the change affects."""
 
     tenant: str
     user: str

@@ -201,7 +201,7 @@ def gather(world: PreviewWorld, body: PreviewIn, now_at: float) -> PreviewJob:
         refused = preview_rows.refused_calls(session, lead_at, now_at, MAX_REFUSED_ROWS)
         rows: list[ServedCall | RefusedCall] = [*served, *refused]
         if not any(row.at >= from_at for row in rows):
-            raise nothing(f"no call has ended that came in the last {body.minutes} min")
+            raise nothing(f"no call that arrived has ended in the last {body.minutes} min")
         changes = preview_rows.changes_since(session, from_at)
         parties = preview_rows.settings_of(session, rows, world.learning)
     workers, notes = _workers(world, Counter(row.model for row in rows))

@@ -244,7 +244,7 @@ _VLLM = (
         "vllm-stored-block-does-not-end-a-wait",
         "vllm",
         "engine/vllm/waiting_queue.py",
-        "if view.came or room.free_blocks() >= self._least_blocks:",
+        "if view.grew or room.free_blocks() >= self._least_blocks:",
         "if room.free_blocks() >= self._least_blocks:",
         _QUEUE,
     ),

@@ -186,7 +186,7 @@ def test_nothing_that_a_caller_writes_ends_a_scheduler(written, name):
         def match(self, call):
             return 0, None, None
 
-        def follow(self, news):
+        def follow(self, listener):
             pass
 
     callers, scheduler = Callers(), LOCAL_SCHEDULERS[name]()

@@ -65,7 +65,7 @@ ANY_LOAD = (
 )
 OVERLOAD = (
     "Its model was overloaded: 118 % of its KV capacity was in demand (1,180 of 1,000 tokens, 1 call in"
-    " its queue); an overload begins at 110 % and ends at 90 %, and meanwhile clients over a limit"
+    " its queue); an overload begins at 110 % and ends at 90 %, and during it clients over a limit"
     " begin no new run."
 )
 PERIOD = (

@@ -52,7 +52,7 @@ def test_a_lock_is_of_what_the_worker_holds():
     tree.unlock(second, "w0")
 
 
-def test_news_of_a_block_in_the_middle_takes_what_is_below_it():
+def test_an_event_of_a_block_in_the_middle_takes_what_is_below_it():
     tree = PrefixTree()
     for name in WORKERS[:2]:
         tree.add_worker(name, 100)
@@ -68,7 +68,7 @@ def test_news_of_a_block_in_the_middle_takes_what_is_below_it():
     check_structure(tree)
 
 
-def test_news_of_a_locked_block_are_of_no_consequence():
+def test_events_of_a_locked_block_are_of_no_consequence():
     tree = PrefixTree()
     tree.add_worker("w0", 100)
     tree.insert([1, 2, 3, 4, 5], "w0")

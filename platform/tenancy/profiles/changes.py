@@ -1,8 +1,8 @@
-"""Profiles that were changed by others, a background job for example, reach control.
+"""Send profiles that another process changed, a background job for example, to control.
 
-The database is the channel: whoever changes a profile raises the app's ``profile_version`` in the
-transaction that stores it, and this looks for such apps now and then. To hear of one twice is no harm.
-Cost of a look: one read of two columns of all apps.
+The database is the channel: the transaction that stores a profile raises the app's ``profile_version``,
+and this polls for such apps. Sending one twice is harmless. Cost of a poll: one read of two columns of
+all apps.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from fairserve.scheduling.dispatch.events import AppChanged
 logger = logging.getLogger(__name__)
 
 INTERVAL_S = 2.0
+"""Seconds between two polls."""
 _APPS = 500
-"""Read at a time."""
+"""Apps that are read at a time."""
 
 
-class ProfileNews:
+class ProfileChanges:
     """Sends changed profiles to control."""
 
     def __init__(
@@ -45,28 +46,28 @@ class ProfileNews:
         self._known = known
 
     async def run(self) -> None:
-        """Look again and again; waits for a database that is away."""
+        """Poll until the task is cancelled; retry while the database is down."""
         while True:
             await asyncio.sleep(INTERVAL_S)
             try:
-                events = await self._look()
+                events = await self._poll()
             except SQLAlchemyError as error:
                 logger.warning("changed profiles wait for the database: %s", type(error).__name__)
                 continue
             for event in events:
                 self._control.post(event)
 
-    async def _look(self) -> list[AppChanged]:
-        """Look in a thread. A cancelled look ends first, or its connection would be left open."""
-        thread = asyncio.create_task(asyncio.to_thread(self.look))
+    async def _poll(self) -> list[AppChanged]:
+        """Poll in a thread. A cancelled poll ends first, or its connection would be left open."""
+        thread = asyncio.create_task(asyncio.to_thread(self.poll))
         try:
             return await asyncio.shield(thread)
         except asyncio.CancelledError:
             await asyncio.gather(thread, return_exceptions=True)
             raise
 
-    def look(self) -> list[AppChanged]:
-        """Apps whose profile changed since the last look, as control is to know them."""
+    def poll(self) -> list[AppChanged]:
+        """Return an event for each app whose profile changed since the last poll."""
         versions = profile_versions(self._sessions)
         changed = sorted(
             app_id for app_id, version in versions.items() if self._known.get(app_id, 0) != version
