@@ -2,7 +2,7 @@
 
 Measured on two cores of an AMD Zen 5 in float32: 2 to 4 times as fast as the plain layer, most at 4 to
 32 rows, since the plain product reads weights in an order that fits no cache
-(``docs/decisions/0010-what-slows-a-pass.md``). It is the operator that ``torch.compile`` puts into
+(``docs/decisions/0010-forward-pass-and-overlap.md``). It is the operator that ``torch.compile`` puts into
 frozen models.
 
 A new number of rows costs about a millisecond once per shape of a layer, when its code is made, and
