@@ -1,11 +1,12 @@
 """Replays a trace through the serving dispatcher and simulated workers, in virtual time.
 
-Closed loop: a call arrives ``gap_s`` after its dependencies have ended, so slow service delays the rest
-of its run. A rejected call aborts its run, or is retried after ``Retry-After``. Everything is
-deterministic: events are taken in order of time, then arrivals before deliveries before passes before
-ticks, then in the order in which they were made.
+The loop is closed: a call arrives ``gap_s`` after its dependencies have ended, so slow service
+delays the rest of its run. A rejected call aborts its run, or is retried after ``Retry-After``. The
+result is deterministic: events are ordered by time, then arrivals before deliveries before passes
+before ticks, then by creation.
 
-Cost: the dispatcher's per call, the workers' per pass, and a report of all running calls at every tick.
+Cost: the dispatcher's per call, the workers' per pass, and a report of all running calls at every
+tick.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ _ARRIVAL, _DELIVERY, _PASS, _TICK = range(4)
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """An interaction in progress."""
+    """An active interaction."""
 
     interaction: Interaction
     waits: dict[str, int]
-    """Number of each call's dependencies that have not ended."""
+    """Number of dependencies of each call that have not ended."""
     dependents: dict[str, list[TraceCall]]
     left: int
     """Number of calls that have not ended."""
@@ -50,7 +51,7 @@ class _Run:
 
 @dataclass(slots=True, eq=False)
 class _Live:
-    """A call from its arrival to its end."""
+    """A call from arrival to end."""
 
     call: Call
     planned: TraceCall
@@ -63,12 +64,12 @@ class _Live:
 
 
 _Due = Interaction | _Live | ev.Admit | int | None
-"""Event in the queue: a run or a call arrives, a grant reaches its worker, a worker's pass ends (its
-number), or a tick."""
+"""Event in the queue: a run or a call arrives, a grant reaches its worker, a worker's pass ends
+(the worker's number), or a tick."""
 
 
 class Replay:
-    """The replay of one trace with one system. :meth:`run` may be called once."""
+    """Replay of one trace with one system. :meth:`run` may be called once."""
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class Replay:
     # --- the loop ---------------------------------------------------------------------------------
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> ReplayResult:
-        """Replay all of the trace, or until ``until_s``. ``progress`` gets the ended and all calls."""
+        """Replay the whole trace, or until ``until_s``. ``progress`` receives ended and total calls."""
         for interaction in self._trace.interactions:
             self._push(interaction.arrival_s, _ARRIVAL, interaction)
         total, reported = self._trace.calls, 0
@@ -277,7 +278,7 @@ class Replay:
     def _deliver(self, admit: ev.Admit) -> None:
         live = self._live.get(admit.call_id)
         if live is None:
-            return  # cancelled on its way
+            return  # cancelled in flight
         call, planned = live.call, live.planned
         live.worker = _number(admit.worker_id)
         outputs = planned.output_tokens * planned.samples
@@ -366,17 +367,17 @@ class Replay:
     # --- events of the workers --------------------------------------------------------------------
 
     def started(self, call_id: str, cached_tokens: int, now_s: float) -> None:
-        """See :class:`~fairserve.engine.simulated.worker.Listener`."""
+        """Handle :meth:`~fairserve.engine.simulated.worker.Listener.started`."""
         live = self._live[call_id]
         live.started_s, live.cached_tokens = now_s, cached_tokens
         self._apply(self._dispatcher.handle(ev.CallStarted(call_id, cached_tokens), now_s))
 
     def first_token(self, call_id: str, now_s: float) -> None:
-        """See the protocol."""
+        """Handle :meth:`~fairserve.engine.simulated.worker.Listener.first_token`."""
         self._live[call_id].first_token_s = now_s
 
     def ended(self, call_id: str, output_tokens: int, now_s: float) -> None:
-        """See the protocol."""
+        """Handle :meth:`~fairserve.engine.simulated.worker.Listener.ended`."""
         live = self._live[call_id]
         run = live.run
         self._end_call(live, "completed", output_tokens)

@@ -1,7 +1,7 @@
-"""Settings of tenants, apps and users in the core: profiles, limits, weights. Changed only by events.
+"""Settings of tenants, apps and users in the core: profiles, limits, weights. Only events change them.
 
-Unknown apps use the default profile and have no limits; only tenants and users whose settings differ
-from the default are kept.
+Unknown apps use the default profile and have no limits. Tenants and users are stored only if their
+settings differ from the default.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Setting = AppChanged | TenantChanged | UserChanged | ContractChanged
 
 
 def holder_of(event: ContractChanged) -> Holder:
-    """Return the holder of a contract; for ``app_user``, all users of the app."""
+    """Return the holder of a contract; for ``app_user`` it stands for every user of the app."""
     owner = event.tenant if event.scope in ("tenant", "user") else event.app
     return (event.scope, owner, event.user)
 
@@ -44,7 +44,7 @@ class Directory:
         self._users: dict[tuple[str, str], UserChanged] = {}
         self._contracts: dict[Holder, ContractChanged] = {}
         self.profile_changes = 0
-        """Number of profiles that :meth:`take` set; read-only."""
+        """Number of profiles set by :meth:`take`; read-only."""
 
     def take(self, event: Setting) -> None:
         """Apply a setting. Raises ValueError for a weight or for levels that are not allowed."""
@@ -74,9 +74,9 @@ class Directory:
         return DEFAULT_PROFILE if entry is None else entry.profile
 
     def limits(self, app: str, tenant: str, user: str) -> Limits:
-        """Return the app's limits, replaced by the user's own where they are set.
+        """Return the app's limits, overridden by the user's own.
 
-        A user whose settings an operator changed is never new to an app.
+        A user whose settings an operator changed never counts as a new user of an app.
         """
         entry = self._apps.get(app)
         limits = NO_LIMITS if entry is None else entry.limits
@@ -86,7 +86,7 @@ class Directory:
         return Limits(limits.user_rpm if own.rpm is None else own.rpm, limits.app_rpm)
 
     def arrival(self, owner: tuple[str, str, str], *, overloaded: bool, under_way: bool) -> Arrival:
-        """Return the facts about a call for the throttle; ``owner`` is its tenant, app and user."""
+        """Return the throttle's view of a call; ``owner`` is tenant, app and user."""
         tenant, app, user = owner
         return Arrival(
             user=f"{tenant}/{user}",
@@ -97,8 +97,9 @@ class Directory:
         )
 
     def weight(self, tenant: str, app: str, user: str) -> float:
-        """Return 1 / E_i: calls of weight 2 are entitled to twice the service. The product of the
-        weights of tenant, app and user.
+        """Return 1 / E_i, the product of the weights of tenant, app and user.
+
+        A call of weight 2 is entitled to twice the service.
         """
         of_tenant, of_app, of_user = self.weights(tenant, app, user)
         return of_user * of_app * of_tenant
@@ -114,7 +115,7 @@ class Directory:
         )
 
     def levels(self, tenant: str) -> str | None:
-        """Return the levels of the tenant's clients; None where those of the system hold."""
+        """Return the levels of the tenant's clients; None for the system's default."""
         settled = self._tenants.get(tenant)
         return None if settled is None else settled.levels
 
@@ -123,14 +124,14 @@ class Directory:
         return (tenant, user) in self._users
 
     def quota(self, holder: Holder) -> Quota:
-        """Return a holder's own contract."""
+        """Return the contract limits of a holder."""
         contract = self._contracts.get(holder)
         return UNLIMITED if contract is None else contract.quota
 
     def quotas(self, tenant: str, app: str, user: str) -> list[tuple[Holder, Quota]]:
-        """Return all holders whose contract limits a call of this user falls under.
+        """Return all holders whose contract limits apply to a call of this user.
 
-        A user's own limit replaces that which its app sets for each user.
+        A user's own limit replaces the limit that its app sets for each user.
         """
         found: list[tuple[Holder, Quota]] = []
         if not self._contracts:
@@ -154,7 +155,7 @@ class Directory:
         return found
 
     def model_allowed(self, tenant: str, app: str, user: str, model: str) -> bool:
-        """Return whether a call may request a model by this name."""
+        """Return whether a call may request this model."""
         if not self._contracts:
             return True
         own = self._contracts.get(("user", tenant, user))
@@ -203,7 +204,7 @@ class Directory:
 
 
 def _keep(entries: dict[K, V], key: K, value: V, *, default: bool) -> None:
-    """Keep what differs from the default, and only that."""
+    """Store a value that differs from the default; remove the entry otherwise."""
     if default:
         entries.pop(key, None)
     else:

@@ -1,7 +1,7 @@
-"""Events into the dispatcher and commands out of it: plain values, the whole interface.
+"""Events into the dispatcher and commands out of it: plain values, and its whole interface.
 
 The live service (:mod:`fairserve.platform.control`) and the simulator drive the same dispatcher
-with these. Times are separate: ``Dispatcher.handle(event, now_s)``.
+with these events. Times are passed apart: ``Dispatcher.handle(event, now_s)``.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ CallOutcome = Literal["completed", "refused", "cancelled", "failed", "expired"]
 
 @dataclass(frozen=True, slots=True)
 class AppChanged:
-    """An app was registered or its profile or limits changed. Unknown apps use the defaults."""
+    """An app was registered, or its profile or limits changed. Unknown apps use the defaults."""
 
     app: str
     profile: AppProfile
     limits: Limits
     weight: float = 1.0
-    """Weight of its calls, times the weights of tenant and user."""
+    """Weight of the app's calls, multiplied by the weights of tenant and user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +43,14 @@ class TenantChanged:
     tenant: str
     weight: float = 1.0
     levels: str | None = None
-    """Levels of its clients, one of ``TenantLevels``; None: those of the system."""
+    """Levels of its clients, one of ``TenantLevels``; None for the system's default."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContractChanged:
-    """The contract limits of one holder, from now on; ``UNLIMITED`` without models removes them.
+    """The contract limits of one holder changed; ``UNLIMITED`` without models removes them.
 
-    ``app`` and ``user`` are empty where the scope has none.
+    ``app`` and ``user`` are empty if the scope has none.
     """
 
     scope: QuotaScope
@@ -59,16 +59,16 @@ class ContractChanged:
     user: str = ""
     quota: Quota = UNLIMITED
     models: tuple[str, ...] | None = None
-    """Model names that calls may request; None is any."""
+    """Model names that calls may request; None means any."""
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetSpent:
     """Cost of ended calls that were accepted in the period that contains ``at`` (UTC epoch seconds).
 
-    The ledger reports calls that ended before their holder had this budget, or before a restart.
-    Nanounits; negative for a refund. ``owner`` is tenant, app and user; without a ``scope`` it counts
-    for every holder that such a call falls under.
+    The ledger reports calls that ended before a restart, or before their holder had this budget.
+    The unit is nanounits; negative for a refund. ``owner`` is tenant, app and user; without a
+    ``scope`` the cost counts for every holder that applies to such a call.
     """
 
     owner: tuple[str, str, str]
@@ -85,13 +85,13 @@ class UserChanged:
     user: str
     weight: float = 1.0
     rpm: int | None = None
-    """Replaces the app's ``user_rpm`` for this user."""
+    """Overrides the app's ``user_rpm`` for this user."""
     blocked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CallArrived:
-    """A validated, tokenised call requests a worker. ``at``: UTC epoch seconds, for budgets."""
+    """A validated, tokenised call arrived. ``at`` is UTC epoch seconds, for budgets."""
 
     call: Call
     at: float = 0.0
@@ -108,7 +108,7 @@ class CallStarted:
 
 @dataclass(frozen=True, slots=True)
 class TokensDecoded:
-    """Output tokens so far, in all, of running calls: ``(call id, tokens)`` each."""
+    """Total output tokens so far of running calls, as ``(call id, tokens)``."""
 
     totals: tuple[tuple[str, int], ...]
 
@@ -123,7 +123,7 @@ class CallEnded:
     continuation_keys: tuple[int, ...] = ()
     """Keys by which a later call is recognised as a continuation of this one."""
     requested_tools: bool = False
-    """The call requested tools."""
+    """True if the call requested tools."""
     charged: bool = True
     """False for an attempt that delivered nothing and was repeated by its client."""
 
@@ -137,7 +137,7 @@ class CallReturned:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequested:
-    """The client disconnected, or waited too long in the queue (``expired``)."""
+    """The client disconnected, or the call waited too long in the queue (``expired``)."""
 
     call_id: str
     outcome: CallOutcome = "cancelled"
@@ -145,9 +145,9 @@ class CancelRequested:
 
 @dataclass(frozen=True, slots=True)
 class InteractionOpened:
-    """A client opened an empty run; ``sink`` is the call with which it is complete.
+    """A client opened an empty run; ``sink`` is the call that completes it.
 
-    ``declared``: the platform opened it, for a program whose calls it will make.
+    ``declared``: the platform opened the run for a program whose calls it will issue.
     """
 
     interaction_id: str
@@ -160,7 +160,7 @@ class InteractionOpened:
 
 @dataclass(frozen=True, slots=True)
 class InteractionRestored:
-    """A run continues that was open before the service restarted."""
+    """A run that was open before a restart of the service is restored."""
 
     run: RestoredRun
 
@@ -169,7 +169,7 @@ class InteractionRestored:
 class InteractionClosed:
     """A client closed a run (``complete``) or cancelled it with all its calls.
 
-    ``failed``: it ended without success; ``cancel`` decides whether its calls are cancelled.
+    ``failed``: the run ended without success; ``cancel`` decides whether its calls are cancelled.
     """
 
     interaction_id: str
@@ -185,14 +185,14 @@ class WorkerJoined:
     kv_capacity_tokens: int
     model: str = ""
     context_tokens: int | None = None
-    """Tokens of its longest call; None: as many as its KV cache holds."""
+    """Maximum tokens of one call; None: the capacity of its KV cache."""
     kind: str = ""
-    """One of :attr:`Call.kinds`; empty: it serves every call."""
+    """Kind of the worker, matched with :attr:`Call.kinds`; empty: it serves every call."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerReported:
-    """A worker is alive. ``foreign_tokens``: tokens that calls of others hold or wait for there."""
+    """A worker is alive. ``foreign_tokens``: tokens held or awaited there by calls of others."""
 
     worker_id: str
     foreign_tokens: int = 0
@@ -200,31 +200,31 @@ class WorkerReported:
 
 @dataclass(frozen=True, slots=True)
 class WorkerDraining:
-    """A worker takes no new calls and finishes those it has."""
+    """A worker takes no new calls and finishes the ones it has."""
 
     worker_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerUndrained:
-    """A draining worker takes calls again: with the cache and the calls that it has."""
+    """A draining worker takes calls again, with its current cache and calls."""
 
     worker_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLost:
-    """A worker is gone, with its cache. Its calls end or return by events of their own."""
+    """A worker and its cache are lost. Its calls end or are requeued by separate events."""
 
     worker_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerCached:
-    """A worker that publishes its cache has stored blocks, by key (decision 9).
+    """A worker that publishes its cache stored blocks, by key (decision 9).
 
-    They follow the block ``parent`` (None: the beginning) in a row. Events of a worker that has gone
-    are no error here: they may be late.
+    The blocks are consecutive and follow the block ``parent`` (None: the start of the prompt).
+    Events of a lost worker are ignored, since they may be late.
     """
 
     worker_id: str
@@ -234,7 +234,7 @@ class WorkerCached:
 
 @dataclass(frozen=True, slots=True)
 class WorkerEvicted:
-    """A worker that publishes its cache has dropped these blocks."""
+    """A worker that publishes its cache evicted these blocks."""
 
     worker_id: str
     keys: tuple[int, ...]
@@ -242,10 +242,10 @@ class WorkerEvicted:
 
 @dataclass(frozen=True, slots=True)
 class WorkerCacheReset:
-    """A worker publishes its cache, from its beginning on.
+    """A worker starts to publish its cache from the beginning.
 
-    ``complete``: it is empty now, and events of all later blocks will come. Otherwise some events were
-    missed: the reported blocks are held, and others may be.
+    ``complete``: the cache is empty now, and events of all later blocks will follow. Otherwise some
+    events were missed: reported blocks are held, and further blocks may be.
     """
 
     worker_id: str
@@ -300,24 +300,24 @@ class Admit:
     """Weight for the worker's local scheduler: 1 / charge factor."""
     stage: int
     client_id: str
-    """Client's path for the worker's local scheduler (:func:`client_id`)."""
+    """Client path encoded for the worker's local scheduler (:func:`client_id`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Answer this call with a rejection; it never ran."""
+    """Reject this call; it never ran."""
 
     call_id: str
     decision: Decision
     mid_run: bool
-    """True if its interaction had already been served a call (RPM does this, OIT never)."""
+    """True if a call of the interaction had been served already (possible with RPM, never with OIT)."""
     context: RejectionContext | None = None
-    """State that the rejection was decided on, where known."""
+    """State at the time of the rejection, where known."""
 
 
 @dataclass(frozen=True, slots=True)
 class CancelCall:
-    """Stop this call; ``worker_id`` is None if it was still queued here."""
+    """Stop this call; ``worker_id`` is None if the call was still queued in the dispatcher."""
 
     call_id: str
     worker_id: str | None
@@ -325,6 +325,6 @@ class CancelCall:
 
 
 InteractionEnded = RunEnd
-"""An interaction reached its end; its tokens are wasted unless it is complete."""
+"""An interaction ended; its tokens are wasted unless it is complete."""
 
 Command = Admit | Refuse | CancelCall | InteractionEnded
