@@ -11,7 +11,7 @@ from fairserve.platform.control.lease import Lease
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.fleet.fleet_view import cluster_out
 from fairserve.platform.fleet.models import Models
-from fairserve.platform.tenancy.auth import require_admin
+from fairserve.platform.tenancy.principals import require_admin
 
 router = APIRouter()
 

@@ -30,6 +30,7 @@ from fairserve.platform.monitoring.history import History
 from fairserve.platform.reporting.usage.slots import ReportSlots
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.completions.service import Completions
+from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.platform.serving.programs.service import Programs
 from fairserve.platform.tenancy.auth import Authenticator
 from fairserve.platform.tuning.preview.service import Previews
@@ -60,6 +61,7 @@ class RunningState:
     models: Models
     model_pools: ModelPools
     supervisor: Supervisor | None
+    decisions: DecisionService
     completions: Completions
     programs: Programs
     graph_slots: asyncio.Semaphore
