@@ -15,9 +15,7 @@ from starlette.types import Scope
 
 from fairserve.platform.background.jobs.service import JobRequests
 from fairserve.platform.console.state import ConsoleState
-from fairserve.platform.control.lease import Lease
-from fairserve.platform.control.ledger import Ledger
-from fairserve.platform.control.service import ControlService
+from fairserve.platform.control.port import ControlPort, DatabaseLease, LedgerPort
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.fleet.fleet_file import FleetFileWatch
 from fairserve.platform.fleet.model_pools import ModelPools
@@ -52,7 +50,7 @@ class HttpState:
 class RunningState:
     """State of an application while its platform runs."""
 
-    control: ControlService
+    control: ControlPort
     clients: Clients
     history: History
     pool: WorkerPool
@@ -66,10 +64,10 @@ class RunningState:
     programs: Programs
     graph_slots: asyncio.Semaphore
     session_factory: SessionFactory
-    ledger: Ledger
+    ledger: LedgerPort
     jobs: JobRequests
     draining: asyncio.Event
-    lease: Lease | None
+    lease: DatabaseLease | None
     authenticator: Authenticator
 
 

@@ -118,7 +118,7 @@ class Platform:
         await self._start_fleet(stored.fleet, stored.system)
         await self.programs.start()
         self.jobs.start()
-        openings = retry_openings(self.control.openings)
+        openings = retry_openings(self.control.openings.retry)
         background = (self.profile_changes.run(), openings, self.monitoring.history.run())
         self._tasks.extend(asyncio.create_task(each) for each in background)
         self.started.set()

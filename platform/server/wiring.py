@@ -206,9 +206,8 @@ def serving(
         max_entries=own.idempotency_max_entries,
         max_bytes=own.idempotency_max_bytes,
     )
-    decisions = DecisionService(
-        stored.authenticator, control, workers.models, check_options(own, settings.control)
-    )
+    options = check_options(own, infer_parents=settings.control.infer_parents)
+    decisions = DecisionService(stored.authenticator, control, workers.models, options)
     completions = Completions(
         decisions,
         workers.pool,

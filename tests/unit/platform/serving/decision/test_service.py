@@ -10,8 +10,7 @@ from fairserve.engine.wire.base import WorkerRejectedError
 from fairserve.interactions.call import NO_USAGE, TokenUsage
 from fairserve.interactions.tracking.identity import CallIdentity
 from fairserve.platform.base.errors import AuthenticationError, UnavailableError
-from fairserve.platform.control.messages import Cancel, Grant, RefuseCall
-from fairserve.platform.control.port import RunView
+from fairserve.platform.control.messages import Cancel, Grant, RefuseCall, RunView
 from fairserve.platform.fleet.models import Models, ServedModel
 from fairserve.platform.fleet.prompt import Prompt, PromptTooLongError
 from fairserve.platform.serving.decision.check import CheckOptions
