@@ -12,8 +12,8 @@ from typing import Any
 
 from fairserve.interactions.call import NO_USAGE, Call, TokenUsage
 from fairserve.interactions.tracking.identity import client_call_id, client_run_id
-from fairserve.platform.control.messages import Grant, OnCancel, RefuseCall
-from fairserve.platform.control.record import CallRecord, Client, plain_of
+from fairserve.platform.control.messages import CallRecord, Client, Grant, OnCancel, RefuseCall
+from fairserve.platform.control.record import plain_of
 from fairserve.scheduling.dispatch.admission import BILLED
 from fairserve.scheduling.dispatch.events import CallOutcome, Refuse
 from fairserve.scheduling.fairness.cost import Linear

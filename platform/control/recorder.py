@@ -11,8 +11,9 @@ from dataclasses import replace
 
 from fairserve.platform.control.call_state import CallState, refusal_fields
 from fairserve.platform.control.journal.journal import Journal
-from fairserve.platform.control.listener import CallListener
-from fairserve.platform.control.record import CallRecord, plain_of
+from fairserve.platform.control.messages import CallRecord
+from fairserve.platform.control.port import CallListener
+from fairserve.platform.control.record import plain_of
 from fairserve.platform.control.retries import RecentAttempts
 from fairserve.scheduling.dispatch.events import CallOutcome, Refuse
 

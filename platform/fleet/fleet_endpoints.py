@@ -24,7 +24,7 @@ from fairserve.platform.fleet.schemas import (
     WorkerOut,
 )
 from fairserve.platform.fleet.service import FleetChanges
-from fairserve.platform.tenancy.auth import AdminPrincipal, require_admin
+from fairserve.platform.tenancy.principals import AdminPrincipal, require_admin
 
 router = APIRouter(prefix="/admin/cluster")
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable
 
+from fairserve.platform.control.messages import Client
 from fairserve.platform.control.port import ControlPort
-from fairserve.platform.control.record import Client
 from fairserve.platform.monitoring.activity import Activity
 from fairserve.platform.monitoring.clients import Clients
 from fairserve.platform.monitoring.history import History, PoolMember

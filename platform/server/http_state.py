@@ -15,9 +15,7 @@ from starlette.types import Scope
 
 from fairserve.platform.background.jobs.service import JobRequests
 from fairserve.platform.console.state import ConsoleState
-from fairserve.platform.control.lease import Lease
-from fairserve.platform.control.ledger import Ledger
-from fairserve.platform.control.service import ControlService
+from fairserve.platform.control.port import ControlPort, DatabaseLease, LedgerPort
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.fleet.fleet_file import FleetFileWatch
 from fairserve.platform.fleet.model_pools import ModelPools
@@ -30,6 +28,7 @@ from fairserve.platform.monitoring.history import History
 from fairserve.platform.reporting.usage.slots import ReportSlots
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.completions.service import Completions
+from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.platform.serving.programs.service import Programs
 from fairserve.platform.tenancy.auth import Authenticator
 from fairserve.platform.tuning.preview.service import Previews
@@ -51,7 +50,7 @@ class HttpState:
 class RunningState:
     """State of an application while its platform runs."""
 
-    control: ControlService
+    control: ControlPort
     clients: Clients
     history: History
     pool: WorkerPool
@@ -60,14 +59,15 @@ class RunningState:
     models: Models
     model_pools: ModelPools
     supervisor: Supervisor | None
+    decisions: DecisionService
     completions: Completions
     programs: Programs
     graph_slots: asyncio.Semaphore
     session_factory: SessionFactory
-    ledger: Ledger
+    ledger: LedgerPort
     jobs: JobRequests
     draining: asyncio.Event
-    lease: Lease | None
+    lease: DatabaseLease | None
     authenticator: Authenticator
 
 

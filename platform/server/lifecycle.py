@@ -112,12 +112,13 @@ class Platform:
         )
         self.models, self.pool = self.workers.models, self.workers.pool
         serving = wiring.serving(settings, self.storage, self.control, self.workers)
+        self.decisions = serving.decisions
         self.answers, self.completions = serving.answers, serving.completions
         self.programs = serving.programs
         await self._start_fleet(stored.fleet, stored.system)
         await self.programs.start()
         self.jobs.start()
-        openings = retry_openings(self.control.openings)
+        openings = retry_openings(self.control.openings.retry)
         background = (self.profile_changes.run(), openings, self.monitoring.history.run())
         self._tasks.extend(asyncio.create_task(each) for each in background)
         self.started.set()
@@ -168,6 +169,7 @@ class Platform:
             models=self.models,
             model_pools=self.workers.model_pools,
             supervisor=self.supervisor,
+            decisions=self.decisions,
             completions=self.completions,
             programs=self.programs,
             graph_slots=self.graph_slots,

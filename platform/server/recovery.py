@@ -91,7 +91,7 @@ async def restore(
     for event in events:
         control.post(event)
     ledger.start()
-    await asyncio.to_thread(spent.open_all, events, control.openings)
+    await asyncio.to_thread(spent.open_all, events, control.openings.open)
     # The database or the journal has everything that the last process left.
     if not await asyncio.to_thread(ledger.flush, RECOVERY_S):
         logger.warning("the ledger is behind: some calls will be missing in restored interactions")

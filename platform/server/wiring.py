@@ -190,6 +190,7 @@ def workers(
 class Serving:
     """The services behind completions and programs."""
 
+    decisions: DecisionService
     answers: IdempotentAnswers
     completions: Completions
     programs: Programs
@@ -205,7 +206,8 @@ def serving(
         max_entries=own.idempotency_max_entries,
         max_bytes=own.idempotency_max_bytes,
     )
-    decisions = DecisionService(control, workers.models, check_options(own, settings.control))
+    options = check_options(own, infer_parents=settings.control.infer_parents)
+    decisions = DecisionService(stored.authenticator, control, workers.models, options)
     completions = Completions(
         decisions,
         workers.pool,
@@ -220,7 +222,7 @@ def serving(
         TaskCalls(decisions, workers.pool),
         program_options(own, settings.tenancy.learning_options),
     )
-    return Serving(answers, completions, programs)
+    return Serving(decisions, answers, completions, programs)
 
 
 def fleet(

@@ -1,4 +1,4 @@
-"""Authentication: API keys to principals, through a small cache, and the FastAPI dependencies.
+"""Authentication: API keys to principals, through a small cache. Knows no web framework.
 
 A key is looked up by its keyed hash, off the event loop; it is as good as unknown while its app or
 tenant is suspended or deleted. Answers are cached for 30 s, so that a revocation on one replica reaches
@@ -18,9 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from hmac import compare_digest
-from typing import Annotated
 
-from fastapi import Depends, Request
 from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
@@ -297,69 +295,40 @@ def _invalid_key() -> AuthenticationError:
     )
 
 
-async def current_principal(request: Request) -> Principal:
-    """Dependency: the principal of ``Authorization: Bearer <key>``, whatever its scope.
-
-    The server finds it before it reads the body (:mod:`fairserve.platform.server.http.intake`).
-    """
-    known: Principal | None = getattr(request.state, "principal", None)
-    if known is not None:
-        return known
-    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+def key_of(authorization: str) -> str:
+    """Return the key of an ``Authorization`` header, ``Bearer <key>``. Raises AuthenticationError."""
+    scheme, _, key = authorization.partition(" ")
     if scheme.lower() != "bearer" or not key.strip():
         raise AuthenticationError(
             "an API key is needed: Authorization: Bearer sk-fs-...",
             headers={"WWW-Authenticate": "Bearer"},
         )
-    authenticator: Authenticator = request.app.state.authenticator
-    principal = await authenticator.authenticate(key.strip())
-    request.state.principal = principal
-    return principal
+    return key.strip()
 
 
-CurrentPrincipal = Annotated[Principal, Depends(current_principal)]
-
-
-async def require_app(principal: CurrentPrincipal) -> Principal:
-    """Dependency: an app key, as calls need it."""
-    if principal.scope != "app":
+def require_scope(principal: Principal, scope: KeyScope) -> Principal:
+    """Return the principal if its key has this scope. Raises PermissionDeniedError."""
+    if principal.scope != scope:
+        article = "a" if scope == "tenant" else "an"
         raise PermissionDeniedError(
-            f"this needs an app key; the key given is for {principal.scope}"
+            f"this needs {article} {scope} key; the key given is for {principal.scope}"
         )
     return principal
 
 
-async def require_tenant(principal: CurrentPrincipal, request: Request) -> Principal:
-    """Dependency: a tenant key, or an admin key with ``?tenant=<id>``.
+def tenant_principal(principal: Principal, named: str | None) -> Principal:
+    """Return the owner of a tenant key, or of an admin key that names a tenant.
 
     The principal returned always has a ``tenant_id``; an admin's stays ``admin`` in scope, and
-    whether its tenant exists is not checked here. Another tenant's id answers 404.
+    whether its tenant exists is not checked here. Another tenant's id raises NotFoundError.
     """
-    named = request.query_params.get("tenant")
     if principal.scope == "admin":
         if not named:
             raise InvalidRequestError(
                 "an admin key names a tenant here: ?tenant=tn_...", param="tenant"
             )
         return replace(principal, tenant_id=named)
-    if principal.scope != "tenant":
-        raise PermissionDeniedError(
-            f"this needs a tenant key; the key given is for {principal.scope}"
-        )
+    require_scope(principal, "tenant")
     if named is not None and named != principal.tenant_id:
         raise NotFoundError("there is no such tenant", param="tenant")
     return principal
-
-
-async def require_admin(principal: CurrentPrincipal) -> Principal:
-    """Dependency: an admin key."""
-    if principal.scope != "admin":
-        raise PermissionDeniedError(
-            f"this needs an admin key; the key given is for {principal.scope}"
-        )
-    return principal
-
-
-AppPrincipal = Annotated[Principal, Depends(require_app)]
-TenantPrincipal = Annotated[Principal, Depends(require_tenant)]
-AdminPrincipal = Annotated[Principal, Depends(require_admin)]

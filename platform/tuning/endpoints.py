@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Query, Request
 
 from fairserve.platform.db.schemas import Page, Paging, TenantQuery
 from fairserve.platform.db.session import ReadSession, WriteSession
-from fairserve.platform.tenancy.auth import AdminPrincipal, require_admin
+from fairserve.platform.tenancy.principals import AdminPrincipal, require_admin
 from fairserve.platform.tenancy.readers import Reader, asked_app
 from fairserve.platform.tuning import events, repository, service
 from fairserve.platform.tuning.preview.schemas import PreviewIn, PreviewOut

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sqlalchemy import func, select
 from usage_histories import roll_up_uncommitted
 
-from fairserve.platform.control.record import CallRecord, InteractionRecord
+from fairserve.platform.control.messages import CallRecord, InteractionRecord
 from fairserve.platform.db import keys
 from fairserve.platform.db.identity import ApiKey, Tenant
 from fairserve.platform.db.key_hash import KeyHasher

@@ -25,8 +25,7 @@ from fairserve.platform.background.jobs.celery_jobs import (
     celery_app,
 )
 from fairserve.platform.background.jobs.jobs import JOBS
-from fairserve.platform.control.ledger import Rows
-from fairserve.platform.control.record import InteractionRecord
+from fairserve.platform.control.messages import InteractionRecord, Rows
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import connect, session_factory
 from fairserve.platform.db.identity import App, AppLimits, Tenant, TokenProfile

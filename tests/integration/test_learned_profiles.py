@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.interactions.profiles.profile_learning import LearningOptions
-from fairserve.platform.control.record import InteractionRecord
+from fairserve.platform.control.messages import InteractionRecord
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.profiles import ProfileVersion
 from fairserve.platform.reporting.usage.repository import upsert_calls, upsert_interactions

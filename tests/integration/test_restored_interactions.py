@@ -4,8 +4,7 @@ import databases
 from call_records import call_record
 
 from fairserve.interactions.tracking.run import RestoredCall, RestoredRun
-from fairserve.platform.control.ledger import Rows
-from fairserve.platform.control.record import InteractionRecord, OpenInteractionRecord
+from fairserve.platform.control.messages import InteractionRecord, OpenInteractionRecord, Rows
 from fairserve.platform.serving.interactions import restoring
 from fairserve.platform.serving.interactions.restoring import stored_runs
 

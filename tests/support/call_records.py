@@ -1,6 +1,6 @@
 """Records of calls for tests: each names only what it is about."""
 
-from fairserve.platform.control.record import CallRecord
+from fairserve.platform.control.messages import CallRecord
 
 
 def call_record(call_id="c", **more):

@@ -6,7 +6,7 @@ from until import until
 
 from fairserve.engine.wire.base import WorkerRequest
 from fairserve.engine.wire.circuit import CircuitOptions
-from fairserve.platform.control.port import ClusterView, WorkerView
+from fairserve.platform.control.messages import ClusterView, WorkerView
 from fairserve.platform.fleet import watch
 from fairserve.platform.fleet.pool import WorkerPool
 from fairserve.platform.fleet.worker_spec import WorkerSpec

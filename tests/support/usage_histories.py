@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from call_records import call_record
 
-from fairserve.platform.control.record import InteractionRecord
+from fairserve.platform.control.messages import InteractionRecord
 from fairserve.platform.reporting.usage.rollups import lock_state, marked_days, roll_up_some
 
 START = datetime(2026, 3, 27, 20, tzinfo=UTC).timestamp()

@@ -8,8 +8,7 @@ from call_records import call_record
 from sqlalchemy import JSON, LargeBinary, String, func, select
 
 from fairserve.interactions.programs.program import ProgramLimits
-from fairserve.platform.control.ledger import Rows
-from fairserve.platform.control.record import InteractionRecord, OpenInteractionRecord
+from fairserve.platform.control.messages import InteractionRecord, OpenInteractionRecord, Rows
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.ledger import Interaction, LedgerCall

@@ -9,8 +9,7 @@ from call_records import call_record
 from sqlalchemy import select
 
 from fairserve.platform.background.webhooks.delivery import deliver_due
-from fairserve.platform.control.ledger import Rows
-from fairserve.platform.control.record import InteractionRecord
+from fairserve.platform.control.messages import InteractionRecord, Rows
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint, WebhookEvent
 from fairserve.platform.server.settings import Settings

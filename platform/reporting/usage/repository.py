@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Table, delete, or_, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from fairserve.platform.control.record import CallRecord, InteractionRecord, OpenInteractionRecord
+from fairserve.platform.control.messages import CallRecord, InteractionRecord, OpenInteractionRecord
 from fairserve.platform.db.erasures import Erasure
 from fairserve.platform.db.identity import ApiKey
 from fairserve.platform.db.ledger import Interaction, LedgerCall, OpenInteraction, ThrottlingEvent

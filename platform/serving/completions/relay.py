@@ -27,7 +27,7 @@ from fairserve.engine.wire.chunk_output import has_content
 from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.control.messages import Grant
 from fairserve.platform.serving.completions.merge import Merger
-from fairserve.platform.serving.completions.requests import CompletionCall, PassedOnError
+from fairserve.platform.serving.completions.requests import CompletionCall
 from fairserve.platform.serving.completions.usage import UsageMeter
 from fairserve.platform.serving.decision.placement import AttemptFailure, Placement, Used
 from fairserve.platform.serving.decision.rejection import Rejection
@@ -124,10 +124,7 @@ class Relay:
                 async for chunk in chunks:
                     yield chunk
             end = _End("completed", "", delivered=True)
-        except WorkerRejectedError as rejected:
-            end = _End("failed", str(rejected))
-            raise PassedOnError(rejected) from rejected
-        except (WorkerUnavailableError, WorkerStreamError) as error:
+        except (WorkerRejectedError, WorkerUnavailableError, WorkerStreamError) as error:
             end = None
             raise _AttemptFailedError(self._failure(error)) from error
         except FairServeError as error:
@@ -162,7 +159,11 @@ class Relay:
     def _used(self, *, delivered: bool = False) -> Used:
         return Used(self.meter.usage(), self._ttft_s, delivered or self.delivered)
 
-    def _failure(self, error: WorkerUnavailableError | WorkerStreamError) -> AttemptFailure:
+    def _failure(
+        self, error: WorkerRejectedError | WorkerUnavailableError | WorkerStreamError
+    ) -> AttemptFailure:
+        if isinstance(error, WorkerRejectedError):
+            return AttemptFailure(str(error), "unknown", rejected=error)
         return AttemptFailure(str(error), error.cause, error.client_message, self._worker_lost)
 
     async def _read(self, placement: Placement) -> AsyncGenerator[WorkerChunk]:
@@ -225,8 +226,7 @@ class Relay:
                 return
 
     def _report(self, placement: Placement) -> None:
-        if not self._progress(placement, started=True):
-            placement.lease_ended()
+        self._progress(placement, started=True)
         if placement.stopped is not None:
             raise WorkerStreamError(placement.stopped)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fairserve.engine.wire.base import FailureCause
+from fairserve.engine.wire.base import FailureCause, WorkerRejectedError
 from fairserve.engine.wire.upstream_message import public_message
 from fairserve.interactions.call import NO_USAGE, TokenUsage
 from fairserve.platform.base.errors import (
@@ -25,7 +25,7 @@ from fairserve.platform.base.errors import (
 from fairserve.platform.control.messages import Cancel, Grant, Progress, Release
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.serving.decision.check import CheckedCall
-from fairserve.platform.serving.decision.rejection import Rejection
+from fairserve.platform.serving.decision.rejection import RejectedByWorkerError, Rejection
 from fairserve.scheduling.dispatch.events import CallOutcome
 
 logger = logging.getLogger(__name__)
@@ -57,6 +57,8 @@ class AttemptFailure:
     """The worker's message, fit for the client."""
     worker_lost: bool = False
     """The worker left while it had the call."""
+    rejected: WorkerRejectedError | None = None
+    """The worker's answer, if it rejected the request itself."""
 
 
 class StopSignal:
@@ -95,21 +97,24 @@ class Placement:
         return None if self._stop.cancel is None else self._stop.cancel.reason
 
     def progress(self, usage: TokenUsage, *, started: bool, cached_tokens_reported: bool) -> bool:
-        """Report the usage so far, which renews the lease. Return False if the lease has ended."""
-        return self._control.progress(
-            Progress(self.grant.call_id, started, usage, cached_tokens_reported)
-        )
+        """Report the usage so far, which renews the lease.
 
-    def lease_ended(self) -> None:
-        """Stop the call because its lease has ended, unless control has stopped it already."""
-        if self._stop.cancel is None:
+        Return False if the lease has ended, which stops the call.
+        """
+        report = Progress(self.grant.call_id, started, usage, cached_tokens_reported)
+        renewed = self._control.progress(report)
+        if not renewed and self._stop.cancel is None:
             self._stop.cancel = Cancel(self.grant.call_id, "failed", "its lease has ended")
+        return renewed
 
     async def failed(self, failure: AttemptFailure, used: Used) -> Rejection | None:
         """Report that the worker failed. None: :attr:`grant` names the next worker.
 
         A rejection is the end of the call, which is released. Waits for the next worker's turn.
         """
+        if failure.rejected is not None:
+            await self.end("failed", used, error=failure.message)
+            return Rejection(RejectedByWorkerError(failure.rejected))
         if (stop := self._stop.cancel) is not None:
             await self.end(stop.outcome, used, error=stop.reason)
             return self._stop_rejection()

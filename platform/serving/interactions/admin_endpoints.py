@@ -15,7 +15,7 @@ from fairserve.platform.serving.interactions.schemas import (
     of_view,
 )
 from fairserve.platform.serving.interactions.service import cancel_for_operator
-from fairserve.platform.tenancy.auth import AdminPrincipal, require_admin
+from fairserve.platform.tenancy.principals import AdminPrincipal, require_admin
 
 router = APIRouter(prefix="/admin/interactions")
 

@@ -36,8 +36,10 @@ from fairserve.platform.serving.interactions.schemas import (
     of_view,
 )
 from fairserve.platform.serving.interactions.service import Interactions, interactions_of
+from fairserve.platform.serving.principals import AppPrincipal
 from fairserve.platform.serving.settings import ServingSettings
-from fairserve.platform.tenancy.auth import AppPrincipal, Authenticator, CurrentPrincipal, Principal
+from fairserve.platform.tenancy.auth import Authenticator, Principal
+from fairserve.platform.tenancy.principals import CurrentPrincipal
 from fairserve.platform.tenancy.readers import Reader, asked_app
 
 router = APIRouter(prefix="/v1/interactions", tags=["interactions"])

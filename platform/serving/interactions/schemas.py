@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from fairserve.interactions.tracking.identity import MAX_ID_CHARS, client_run_id
-from fairserve.platform.control.port import RunView
+from fairserve.platform.control.messages import RunView
 from fairserve.platform.db.ledger import Interaction
 from fairserve.platform.db.schemas import ObjectId, Paging, Strict, TenantQuery, UserId
 from fairserve.platform.serving.interactions.graph_view import MAX_NODES

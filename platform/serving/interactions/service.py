@@ -10,8 +10,8 @@ from starlette.datastructures import State
 
 from fairserve.interactions.tracking.identity import core_call_id, core_run_id
 from fairserve.platform.base.errors import ConflictError, NotFoundError
-from fairserve.platform.control.ledger import Ledger
-from fairserve.platform.control.port import ControlPort, RunView
+from fairserve.platform.control.messages import RunView
+from fairserve.platform.control.port import ControlPort, LedgerPort
 from fairserve.platform.db import audit
 from fairserve.platform.db.base import new_id
 from fairserve.platform.db.engine import SessionFactory
@@ -40,7 +40,7 @@ class Interactions:
         self,
         control: ControlPort,
         sessions: SessionFactory,
-        ledger: Ledger,
+        ledger: LedgerPort,
         programs: Programs,
         tenant: str,
         app: str,

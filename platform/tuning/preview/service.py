@@ -25,7 +25,7 @@ from starlette.datastructures import State
 
 from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.platform.base.errors import ConflictError, FairServeError, UnavailableError
-from fairserve.platform.control.port import ClusterView, WorkerView
+from fairserve.platform.control.messages import ClusterView, WorkerView
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.session import unavailable
 from fairserve.platform.reporting.traffic.segments import recording_folder, segment_paths

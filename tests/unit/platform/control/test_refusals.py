@@ -9,8 +9,8 @@ from call_records import call_record
 
 from fairserve.interactions.call import TokenUsage
 from fairserve.platform.base.errors import UnavailableError
-from fairserve.platform.control.messages import Progress
-from fairserve.platform.control.record import CallRecord, record_of
+from fairserve.platform.control.messages import CallRecord, Progress
+from fairserve.platform.control.record import record_of
 from fairserve.scheduling.dispatch import events as ev
 from fairserve.scheduling.dispatch.rejection_context import RejectionContext
 from fairserve.throttling.quotas.quota import Quota

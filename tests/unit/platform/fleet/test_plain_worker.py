@@ -75,7 +75,7 @@ class World:
         await until(lambda: self.pool.serves("w"))
 
     async def call(self, number, user, word="ok"):
-        decisions = DecisionService(self.control, models=None)
+        decisions = DecisionService(None, self.control, models=None)
         relay = Relay(completion(number, user, word), decisions, self.pool)
         return [chunk.data async for chunk in relay.chunks()]
 
