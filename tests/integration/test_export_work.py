@@ -1,4 +1,4 @@
-"""Export jobs: leases, attempts, outages, kills, several processes at once."""
+"""Test export jobs: leases, attempts, outages, kills, concurrent processes."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ def world(management, monkeypatch):
     return filled_world(management, monkeypatch, call_count=0)
 
 
-def test_an_export_of_a_dead_maker_is_made_anew_after_its_lease(world, monkeypatch):
+def test_an_export_of_a_dead_process_is_retried_after_its_lease(world, monkeypatch):
     whole = whole_file(world)
     export = world.ask(**LISTED)
     revive = killed_after(monkeypatch, 4)
@@ -48,7 +48,7 @@ def test_an_export_of_a_dead_maker_is_made_anew_after_its_lease(world, monkeypat
     assert (row.attempt, row.lost, row.size_bytes) == (2, 1, len(whole))
 
 
-def test_after_three_lost_attempts_it_fails(world, monkeypatch):
+def test_an_export_fails_after_three_lost_attempts(world, monkeypatch):
     export = world.ask(**LISTED)
     for attempt in (1, 2, 3):
         revive = killed_after(monkeypatch, 2)
@@ -67,7 +67,7 @@ def test_after_three_lost_attempts_it_fails(world, monkeypatch):
 
 
 def test_the_parts_of_two_attempts_are_not_mixed(world, monkeypatch):
-    """A slow process that counts as dead writes nothing into the next attempt."""
+    """A slow process whose lease expired writes nothing into the next attempt."""
     whole = whole_file(world)
     export = world.ask(**LISTED)
     real = PartWriter._write_part
@@ -88,7 +88,7 @@ def test_the_parts_of_two_attempts_are_not_mixed(world, monkeypatch):
     assert {key for key in world.parts() if key[0] == export["id"]} == {(export["id"], 2)}
 
 
-def test_a_slow_maker_writes_nothing_into_anothers_attempt(world, monkeypatch):
+def test_a_slow_process_cannot_write_into_another_attempt(world, monkeypatch):
     whole = whole_file(world)
     export = world.ask(**LISTED)
     real = PartWriter._write_part
@@ -109,7 +109,7 @@ def test_a_slow_maker_writes_nothing_into_anothers_attempt(world, monkeypatch):
     assert world.file(export).content == whole
 
 
-def test_an_export_that_is_deleted_while_it_is_made_leaves_nothing(world, monkeypatch):
+def test_an_export_deleted_during_its_work_leaves_nothing(world, monkeypatch):
     export = world.ask(**LISTED)
     real = PartWriter._write_part
 
@@ -140,11 +140,11 @@ def test_a_stopped_export_is_released(world):
     assert world.file(export).status_code == 200
 
 
-def away():
+def unavailable():
     return OperationalError("SELECT 1", {}, Exception("the server closed the connection"))
 
 
-def test_an_outage_is_waited_for_and_costs_no_attempt(world, monkeypatch):
+def test_an_outage_costs_no_attempt(world, monkeypatch):
     whole = whole_file(world)
     export = world.ask(**LISTED)
     failures = iter(range(12))
@@ -153,11 +153,11 @@ def test_an_outage_is_waited_for_and_costs_no_attempt(world, monkeypatch):
     def renew(*args, **more):
         real_renew(*args, **more)
         if next(failures, None) is not None:
-            raise away()
+            raise unavailable()
 
     def after(session, *args, **more):
         if next(failures, None) is not None:
-            raise away()
+            raise unavailable()
         return real_after(session, *args, **more)
 
     pauses = []
@@ -171,7 +171,7 @@ def test_an_outage_is_waited_for_and_costs_no_attempt(world, monkeypatch):
     assert world.file(export).content == whole
 
 
-def test_a_commit_whose_answer_was_lost_changes_nothing(world, monkeypatch):
+def test_a_commit_with_a_lost_answer_changes_nothing(world, monkeypatch):
     whole = whole_file(world)
     export = world.ask(**LISTED)
     real_begin = world.sessions.begin
@@ -187,7 +187,7 @@ def test_a_commit_whose_answer_was_lost_changes_nothing(world, monkeypatch):
         def __exit__(self, *exc):
             self.context.__exit__(*exc)
             if exc[0] is None and len(lost) < 30 and lost.append(None) is None and len(lost) % 2:
-                raise away()
+                raise unavailable()
 
     class Sessions:
         begin = Begin
@@ -207,7 +207,7 @@ def test_waiting_for_the_database_is_bounded(world, monkeypatch):
     pauses = []
 
     def gone(*args, **more):
-        raise away()
+        raise unavailable()
 
     monkeypatch.setattr(content.interactions, "count", gone)
     with pytest.raises(OperationalError):
@@ -225,7 +225,7 @@ def test_waiting_for_the_database_is_bounded(world, monkeypatch):
         ({"group_by": ["galaxy"]}, "no longer allowed"),
     ],
 )
-def test_a_wrong_export_fails_at_once_with_its_reason(world, query, reason):
+def test_an_invalid_export_fails_immediately_with_its_reason(world, query, reason):
     for asked in ({}, {"kind": "interactions"}):
         if asked and "group_by" in query:
             continue
@@ -241,7 +241,7 @@ def test_a_wrong_export_fails_at_once_with_its_reason(world, query, reason):
         assert world.row(export).attempt == 1
 
 
-def test_a_fault_of_ours_fails_at_once_and_is_logged(world, monkeypatch, caplog):
+def test_an_internal_error_fails_immediately_and_is_logged(world, monkeypatch, caplog):
     export = world.ask(**LISTED)
     monkeypatch.setattr(content.interactions, "count", lambda *args, **more: 1 / 0)
     assert world.make() == 1
@@ -285,7 +285,7 @@ def test_tenants_take_turns(world, monkeypatch):
 
 
 @databases.ON_BOTH
-def test_two_makers_at_once_make_each_export_once(world, monkeypatch):
+def test_two_processes_make_each_export_once(world, monkeypatch):
     exports = [world.ask(kind="interactions", format=f) for f in ("json", "csv", "parquet") * 3]
     made = []
     real = work.content
@@ -333,8 +333,8 @@ make_exports(session_factory(connect(url)), Settings())
 
 
 @pytest.mark.parametrize("where", ["_write_part", "_check_room"])
-def test_a_maker_that_is_killed_is_followed_by_another(world, engine, where):
-    """The kill comes between two parts, or within the transaction of one."""
+def test_another_process_finishes_after_a_kill(world, engine, where):
+    """The process is killed between two parts, or within the transaction of one."""
     whole = whole_file(world)
     export = world.ask(**LISTED)
     url = engine.url.render_as_string(hide_password=False)

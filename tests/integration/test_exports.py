@@ -1,4 +1,4 @@
-"""Report exports over HTTP: requests, access, contents of files, rejections."""
+"""Report exports over HTTP: requests, access, file contents, rejections."""
 
 import csv
 import hashlib
@@ -42,7 +42,7 @@ PAGE = {"group_by": "model,hour", "from": "2026-03-28", "to": "2026-03-28", "lim
         ({"user": "Zoe"}, "json"),
     ],
 )
-def test_a_file_is_what_the_report_answers(world, monkeypatch, query, format):
+def test_a_file_equals_the_report(world, monkeypatch, query, format):
     monkeypatch.setattr(parts, "PART_BYTES", 1000)
     askers = [(world.key, "/v1/usage"), (world.management.admin, "/admin/usage")]
     for key, path in askers[: 1 if format == "html" else 2]:
@@ -51,7 +51,7 @@ def test_a_file_is_what_the_report_answers(world, monkeypatch, query, format):
         made = world.made(key, f"{path}/exports", format=format, **query)
         assert made.headers["content-type"] == answer.headers["content-type"]
         assert made.headers["content-disposition"] == f'attachment; filename="usage.{format}"'
-        if format == "html":  # the library that draws gives its elements random names
+        if format == "html":  # the drawing library assigns random ids to its elements
             assert plain(made.text) == plain(answer.text)
         else:
             assert made.content == answer.content
@@ -75,7 +75,7 @@ def listed(world, key, path, **query):
     "query",
     [{}, {"from": "2026-03-28", "zone": "Asia/Tokyo"}, {"state": "aborted"}, {"user": "Zoe"}],
 )
-def test_interactions_are_all_that_the_pages_list(world, monkeypatch, query):
+def test_an_export_lists_the_interactions_of_all_pages(world, monkeypatch, query):
     monkeypatch.setattr(content, "PAGE_ROWS", 4)
     monkeypatch.setattr(interaction_files, "GROUP_ROWS", 10)
     monkeypatch.setattr(parts, "PART_BYTES", 100)
@@ -110,7 +110,7 @@ def test_interactions_are_all_that_the_pages_list(world, monkeypatch, query):
 TIMES = ("opened_at", "ended_at")
 
 
-def test_an_empty_report_is_a_file_too(world):
+def test_an_empty_report_is_exported(world):
     for format, lines in (("json", 0), ("csv", 1), ("parquet", None)):
         made = world.made(kind="interactions", format=format, user="nobody")
         if lines is None:
@@ -120,7 +120,7 @@ def test_an_empty_report_is_a_file_too(world):
         assert made.headers["etag"] == f'"{hashlib.sha256(made.content).hexdigest()}"'
 
 
-def test_an_export_is_asked_for_followed_and_downloaded(world, monkeypatch):
+def test_an_export_is_requested_polled_and_downloaded(world, monkeypatch):
     monkeypatch.setattr(parts, "PART_BYTES", 64)
     answer = world.raw(PATH, method="POST", group_by="app", user="Zoe")
     assert answer.status_code == 202
@@ -162,14 +162,14 @@ def test_an_export_is_asked_for_followed_and_downloaded(world, monkeypatch):
     assert world.parts() == {}
 
 
-def test_an_export_that_waits_is_cancelled(world):
+def test_a_waiting_export_is_cancelled(world):
     export = world.ask()
     world.raw(f"{PATH}/{export['id']}", method="DELETE")
     assert world.make() == 0
     assert world.look(export, status=404)
 
 
-def test_after_its_time_an_export_is_gone(world):
+def test_an_expired_export_is_gone(world):
     export = world.ask(format="csv")
     world.at -= LATER
     world.set(export_retention_hours=1 / 60)
@@ -194,7 +194,7 @@ def test_an_impossible_export_has_an_error_and_no_file(world, monkeypatch):
     assert "narrow it" in answer.json()["error"]["message"]
 
 
-def test_what_is_wrong_is_refused_when_it_is_asked_for(world):
+def test_an_invalid_request_is_rejected(world):
     for query, param in (
         ({"zone": "Mars/Base"}, "zone"),
         ({"group_by": "tenant"}, "group_by"),
@@ -218,7 +218,7 @@ def test_what_is_wrong_is_refused_when_it_is_asked_for(world):
     assert world.management.call(world.key, "GET", PATH)["total"] == 0
 
 
-def test_a_missing_extra_is_an_error_at_once(world, monkeypatch):
+def test_a_missing_extra_is_an_immediate_error(world, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     for query in ({"format": "parquet"}, {"format": "parquet", "kind": "interactions"}):
@@ -227,7 +227,7 @@ def test_a_missing_extra_is_an_error_at_once(world, monkeypatch):
     world.ask(format="csv")
 
 
-def test_everybody_sees_their_own(world):
+def test_each_key_sees_only_its_own_exports(world):
     admin, named = world.management.admin, {"tenant": world.one["id"]}
     exports = {
         "app": world.ask(world.app["api_key"]),
@@ -276,7 +276,7 @@ def test_everybody_sees_their_own(world):
     world.ask(path=ADMIN_PATH, status=403)
 
 
-def test_a_file_of_one_tenant_holds_nothing_of_another(world):
+def test_a_file_contains_no_data_of_other_tenants(world):
     for query in ({"group_by": "app,user"}, {"kind": "interactions"}):
         for format in ("json", "csv"):
             for key in (world.key, world.app["api_key"]):
@@ -286,7 +286,7 @@ def test_a_file_of_one_tenant_holds_nothing_of_another(world):
                 assert (world.second["id"] in text) == (key == world.key)
 
 
-def test_as_many_as_are_allowed_wait_for_each_tenant(world):
+def test_waiting_exports_of_a_tenant_are_bounded(world):
     world.set(export_max_unfinished=3)
     first = world.ask()
     world.ask(world.app["api_key"])
@@ -312,7 +312,7 @@ def test_rows_are_bounded(world, monkeypatch):
     world.ask(world.other["api_key"])
 
 
-def test_bytes_are_bounded_for_a_tenant_and_in_all(world, monkeypatch):
+def test_bytes_are_bounded_by_tenant_and_in_total(world, monkeypatch):
     monkeypatch.setattr(parts, "PART_BYTES", 100)
     size = len(world.made(kind="interactions", format="csv").content)
     world.set(export_max_bytes_per_tenant=2 * size - 1)
@@ -345,7 +345,7 @@ def test_the_audit_log_names_no_user(world):
     assert (rows[0].after, rows[1].before) == (audited, audited)
 
 
-def test_what_may_name_users_is_known(world):
+def test_exports_that_may_name_users_are_marked(world):
     for query, named in (
         ({"group_by": "app,day"}, False),
         ({"group_by": "user"}, True),

@@ -1,4 +1,4 @@
-"""Expiry, erasure and purge of exports, and the memory that an export needs."""
+"""Test expiry, erasure and purge of exports, and the memory that an export needs."""
 
 import gc
 import tracemalloc
@@ -25,7 +25,7 @@ def world(management, monkeypatch):
     return filled_world(management, monkeypatch)
 
 
-def test_files_expire_and_rows_go_later(world):
+def test_files_expire_before_their_rows(world):
     export, kept = world.ask(**LISTED), world.ask(world.other["api_key"], **LISTED)
     world.make()
     world.at += timedelta(hours=71)
@@ -43,7 +43,7 @@ def test_files_expire_and_rows_go_later(world):
     world.look(export, status=404)
 
 
-def test_an_expiry_that_was_cut_off_is_finished_by_the_next(world, monkeypatch):
+def test_an_interrupted_expiry_is_finished_by_the_next(world, monkeypatch):
     world.ask(**LISTED)
     world.make()
     world.at += timedelta(hours=72)
@@ -61,8 +61,8 @@ def test_an_expiry_that_was_cut_off_is_finished_by_the_next(world, monkeypatch):
     assert world.parts() == {}
 
 
-def test_parts_of_no_file_go(world, monkeypatch):
-    """Parts of an attempt that was stopped, before another process claims the export."""
+def test_orphaned_parts_are_deleted(world, monkeypatch):
+    """Parts of an interrupted attempt are deleted before another process claims the export."""
     export = world.ask(**LISTED)
     revive = killed_after(monkeypatch, 3)
     with pytest.raises(Killed):
@@ -75,7 +75,7 @@ def test_parts_of_no_file_go(world, monkeypatch):
     assert world.parts() == {}
 
 
-def test_an_export_that_nobody_makes_fails_in_the_end(world):
+def test_an_unclaimed_export_fails_eventually(world):
     export = world.ask(**LISTED)
     world.at += WAIT
     assert world.expire() == 0
@@ -85,7 +85,7 @@ def test_an_export_that_nobody_makes_fails_in_the_end(world):
     assert world.make() == 0
 
 
-def test_a_reader_of_what_is_deleted_meanwhile_gets_no_whole_file(world):
+def test_a_download_of_a_deleted_file_is_incomplete(world):
     export = world.ask(**LISTED)
     world.make()
     row = world.row(export)
@@ -96,7 +96,7 @@ def test_a_reader_of_what_is_deleted_meanwhile_gets_no_whole_file(world):
         list(read)
 
 
-def test_an_erasure_takes_what_may_name_the_user(world, monkeypatch):
+def test_an_erasure_deletes_exports_that_may_name_the_user(world, monkeypatch):
     admin, other = world.management.admin, world.other["api_key"]
     about = "/admin/usage/exports"
     goes = [
@@ -124,8 +124,8 @@ def test_an_erasure_takes_what_may_name_the_user(world, monkeypatch):
     assert world.make() == 2
 
 
-def test_an_erasure_voids_what_is_being_made(world, monkeypatch):
-    """The attempt has read the user's rows already."""
+def test_an_erasure_voids_exports_in_progress(world, monkeypatch):
+    """The attempt has already read the user's rows."""
     export = world.ask(**LISTED)
     real = PartWriter._write_part
     erased = []
@@ -145,7 +145,7 @@ def test_an_erasure_voids_what_is_being_made(world, monkeypatch):
 
 @databases.ON_POSTGRESQL
 @pytest.mark.parametrize("kind", ["app", "tenant"])
-def test_a_purge_takes_the_exports(world, kind):
+def test_a_purge_deletes_the_exports(world, kind):
     exports = [world.ask(world.app["api_key"]), world.ask(), world.ask(world.other["api_key"])]
     world.make()
     if kind == "app":
@@ -164,7 +164,7 @@ def test_a_purge_takes_the_exports(world, kind):
 
 @pytest.mark.parametrize("format", ["csv", "json", "parquet"])
 def test_memory_does_not_grow_with_the_file(world, monkeypatch, format):
-    """Compares peaks of Python's and Arrow's memory for ten times as many interactions."""
+    """Compare the memory peaks of Python and Arrow for ten times as many interactions."""
     monkeypatch.setattr(content, "PAGE_ROWS", 200)
     monkeypatch.setattr(content.interactions, "count", lambda *args, **more: 1)
     monkeypatch.setattr(parts, "PART_BYTES", 1 << 16)
@@ -178,7 +178,7 @@ def test_memory_does_not_grow_with_the_file(world, monkeypatch, format):
         arrow_bytes = []
 
         def after(*args, **more):
-            gc.collect()  # what is held counts, not when the collector comes
+            gc.collect()  # garbage is collected first, so that only live memory counts
             arrow_bytes.append(pyarrow.total_allocated_bytes())
             rows = some * 10 if next(left, None) is not None else []
             return [row.model_copy(update={"interaction": randbytes(40).hex()}) for row in rows]
@@ -189,7 +189,7 @@ def test_memory_does_not_grow_with_the_file(world, monkeypatch, format):
         )
         export = world.ask(kind="interactions", format=format)
         gc.collect()
-        gc.freeze()  # so that a collection looks at little
+        gc.freeze()  # so that a collection scans few objects
         tracemalloc.start()
         assert world.make() == 1
         peak_bytes = tracemalloc.get_traced_memory()[1]

@@ -1,4 +1,4 @@
-"""``/admin/cluster/workers`` and ``/aliases`` over HTTP: workers that do not run."""
+"""``/admin/cluster/workers`` and ``/aliases`` over HTTP, with workers that do not run."""
 
 from datetime import UTC, datetime
 
@@ -43,7 +43,7 @@ def stored(management):
 
 
 def drains(management):
-    """Return the workers that are drained after a restart, each with the one who drained it."""
+    """Return the workers that are drained after a restart, each with the author of the drain."""
     with management.state.session_factory() as session:
         found = repository.load_stored(session).drains
     assert all(note.at is not None for note in found.values())
@@ -51,7 +51,7 @@ def drains(management):
 
 
 def url(number):
-    """Return a URL at which nobody listens."""
+    """Return a URL at which no server listens."""
     return f"http://127.0.0.1:{number}"
 
 
@@ -156,14 +156,14 @@ WRONG_WORKERS = [
 ]
 
 
-def test_a_bad_worker_is_rejected(management):
+def test_an_invalid_worker_is_rejected(management):
     for change, param in WRONG_WORKERS:
         management.rejected(management.admin, "POST", WORKERS, WHOLE | change, param=param)
     assert stored(management) == FleetPart()
     assert audit(management) == []
 
 
-def test_other_sources_are_not_changed_here(management):
+def test_workers_of_other_sources_cannot_be_changed(management):
     other_sources(management)
 
     def refused(method, path, body=None, **query):
@@ -236,7 +236,7 @@ def test_a_drain_waits_for_its_worker_but_not_for_a_new_one(management):
     assert drains(management) == {}
 
 
-def test_old_drains_make_room(management, monkeypatch):
+def test_old_drains_are_evicted_at_the_bound(management, monkeypatch):
     monkeypatch.setattr("fairserve.platform.fleet.service.MAX_DRAINS", 3)
     other_sources(management)
     gone = [{"worker_id": f"gone-{n}", "drained_at": utc_now()} for n in range(2)]
@@ -267,7 +267,7 @@ def test_a_drain_names_the_models_without_a_worker(management):
 
 
 @ON_BOTH
-def test_drains_of_earlier_revisions_are_taken_over(engine):
+def test_drains_of_earlier_revisions_are_migrated(engine):
     """Author and time are kept if the audit log still has them."""
     at = datetime(2026, 3, 1, 12, tzinfo=UTC)
     schema.downgrade(engine, "10")
@@ -305,7 +305,7 @@ def test_a_worker_joins_once(management):
         admin(management, method, path, status=404)
 
 
-def test_aliases(management):
+def test_aliases_are_set_listed_and_removed(management):
     put = admin(management, "PUT", f"{ALIASES}/gpt-4o", {"target": "llama"})
     assert put == {"name": "gpt-4o", "source": "api", "target": {"llama": 1}, "serving": []}
     split = {"target": {"chat-v1": 9, "chat-v2": 1.5}}
@@ -329,7 +329,7 @@ def test_aliases(management):
 WRONG_TARGETS = ["", {}, {"m": 0}, {"m": -1}, {"m": "x"}, ["m"], None]
 
 
-def test_a_bad_target_is_rejected(management):
+def test_an_invalid_alias_target_is_rejected(management):
     for target in [*WRONG_TARGETS, {f"m{n}": 1 for n in range(21)}]:
         body = {"target": target}
         management.rejected(management.admin, "PUT", f"{ALIASES}/x", body, param="target")
@@ -350,7 +350,7 @@ def test_aliases_are_one_level_and_hide_no_model(management):
         assert problem in answer["error"]["message"]
 
 
-def test_there_is_a_bound(management, monkeypatch):
+def test_aliases_are_bounded(management, monkeypatch):
     monkeypatch.setattr("fairserve.platform.fleet.service.MAX_WORKERS", 2)
     monkeypatch.setattr("fairserve.platform.fleet.service.MAX_ALIASES", 2)
     blank = {"url": "x", "kind": "vllm", "concurrency": 1, "drained": False}

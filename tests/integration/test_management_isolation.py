@@ -1,4 +1,4 @@
-"""Access by every kind of key on every route stays within its owner, and secrets are shown once."""
+"""Every kind of key reaches only its owner's data on every route, and secrets are shown once."""
 
 import logging
 import re
@@ -50,7 +50,9 @@ BODIES = {
 
 @pytest.fixture
 def two(management):
-    """Two tenants, each with an app, a run, an export, a rejection, a webhook, a pending event."""
+    """Return two tenants, each with an app, a run, an export, a rejection, a webhook, a pending
+    event.
+    """
     one, other = management.tenant("one"), management.tenant("other")
     worker = {"id": "a", "url": "http://127.0.0.1:9"}
     management.call(management.admin, "POST", "/admin/cluster/workers", worker, status=201)
@@ -66,7 +68,7 @@ def two(management):
         app["call_id"] = f"call_of_{app['id']}"
         run = {"id": "run", "user": "anna"}
         management.call(app["api_key"], "POST", "/v1/interactions", run, status=201)
-        management.on_loop(refuse, management.platform.monitoring.activity, app)
+        management.on_loop(reject_call, management.platform.monitoring.activity, app)
         with management.state.session_factory.begin() as session:
             upsert_calls(session, [refused(app)])
     make_exports(management.state.session_factory, management.state.settings)
@@ -74,8 +76,8 @@ def two(management):
     return one, apps[0], other, apps[1]
 
 
-def refuse(activity, app):
-    """A call of the app that was just rejected, as the pages of clients count it."""
+def reject_call(activity, app):
+    """Record a rejected call of the app, as the pages of clients count it."""
     call = make_call("c", tenant=app["tenant_id"], app=app["id"], user="anna")
     activity.call_refused(
         CallState(call, "row", "", 0.0, 0.0, print, None), "rpm_user_limit", time.monotonic()
@@ -112,11 +114,11 @@ def fill(path, tenant, app):
     )
 
 
-def test_the_walk_knows_the_routes():
+def test_all_routes_are_covered():
     assert BODIES.keys() <= set(ROUTES)
 
 
-def test_a_key_that_is_not_enough_gets_nothing(management, two):
+def test_an_insufficient_key_gets_nothing(management, two):
     one, app, _, _ = two
     state = dump(management)
     for method, path in ROUTES:
@@ -169,7 +171,7 @@ def find_no_app(management, two, method, path):
         management.call(one["api_key"], method, mixed, body, status=404)
 
 
-def test_another_ones_export_or_refusal_does_not_exist(management, two):
+def test_another_owners_export_or_rejection_does_not_exist(management, two):
     state = dump(management)
     for method, path in ROUTES:
         if path.startswith(("/v1/usage/exports/", "/v1/throttling/events/")):
@@ -200,7 +202,7 @@ def test_lists_and_usage_show_only_the_own_tenant(management, two):
     management.call(one["api_key"], "GET", "/v1/usage", app=sibling["id"])
 
 
-def test_an_admin_does_what_a_tenant_may_where_it_names_one(management, two):
+def test_an_admin_acts_for_a_named_tenant(management, two):
     one, app, _, foreign = two
     named = {"tenant": one["id"]}
     error = management.call(management.admin, "GET", "/v1/apps", status=400)["error"]
@@ -229,7 +231,7 @@ def dump(management):
         tables = sorted(inspect(session.connection()).get_table_names())
         rows = {}
         for table in tables:
-            found = session.execute(text(f"SELECT * FROM {table}"))  # a name of our own
+            found = session.execute(text(f"SELECT * FROM {table}"))  # a constant name
             rows[table] = sorted(
                 str({k: v for k, v in row._mapping.items() if k != "last_used_at"}) for row in found
             )

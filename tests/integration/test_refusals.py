@@ -1,4 +1,4 @@
-"""Rejections with the state they were decided on: through journal and ledger, and over HTTP."""
+"""Rejections keep the state they were decided on, through journal and ledger, and over HTTP."""
 
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
@@ -22,7 +22,7 @@ from fairserve.throttling.base import Budget, Decision
 
 @pytest.fixture
 def journaled(tmp_path, sessions):
-    """Writes records through a journal and the ledger's thread."""
+    """Return a function that writes records through a journal and the ledger's thread."""
 
     def sink(rows):
         with sessions.begin() as session:
@@ -73,9 +73,7 @@ budgets = st.none() | st.builds(Budget, whole, whole, whole, whole)
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(cases=st.lists(st.tuples(states, budgets, st.booleans()), min_size=1, max_size=8))
-def test_what_a_refusal_was_decided_on_arrives_through_journal_and_ledger(
-    sessions, journaled, cases
-):
+def test_the_context_of_a_rejection_passes_journal_and_ledger(sessions, journaled, cases):
     records = []
     for number, (state, budget, mid_run) in enumerate(cases):
         decision = Decision(False, "contract_budget", "app", budget=budget)
@@ -100,7 +98,7 @@ def test_an_amount_beyond_the_column_does_not_stop_the_ledger(sessions, journale
         assert session.get(ThrottlingEvent, "c").call_cost == MAX_WHOLE
 
 
-def test_one_refusal_has_its_inputs_and_its_explanation(management):
+def test_a_rejection_has_its_inputs_and_explanation(management):
     with management.state.session_factory.begin() as session:
         upsert_calls(session, [refused("c1")])
     found = management.call(management.admin, "GET", "/admin/throttling/events/c1")
@@ -146,7 +144,7 @@ def test_money_is_shown_in_the_currency(management):
     )
 
 
-def test_a_refusal_of_an_older_server_has_nulls(management):
+def test_a_rejection_of_an_older_server_has_nulls(management):
     with management.state.session_factory.begin() as session:
         session.add(
             ThrottlingEvent(
@@ -176,7 +174,7 @@ def test_a_refusal_of_an_older_server_has_nulls(management):
     ]
 
 
-def test_the_version_of_the_settings_that_was_stored_by_then(management):
+def test_a_rejection_names_the_settings_version_of_its_time(management):
     def version(call_id):
         found = management.call(management.admin, "GET", f"/admin/throttling/events/{call_id}")
         return found["throttling_version"]
@@ -192,7 +190,7 @@ def test_the_version_of_the_settings_that_was_stored_by_then(management):
 
 @pytest.fixture
 def three(management):
-    """Two tenants, the first with two apps, and a rejection of each app."""
+    """Return two tenants, the first with two apps, and a rejection of each app."""
     one, other = management.tenant("one"), management.tenant("other")
     apps = [
         management.new_app(one, "first"),
@@ -211,7 +209,7 @@ def three(management):
 
 
 @ON_POSTGRESQL
-def test_tenants_and_apps_read_their_own_refusals_only(management, three):
+def test_tenants_and_apps_read_only_their_own_rejections(management, three):
     one, other, apps = three
     path = "/v1/throttling/events"
 
@@ -284,7 +282,7 @@ def test_every_filter_of_the_lists(management):
     )
 
 
-def test_refusals_of_the_same_moment_have_an_order(management):
+def test_simultaneous_rejections_have_a_stable_order(management):
     with management.state.session_factory.begin() as session:
         upsert_calls(session, [refused(f"c{number}") for number in range(5)])
     pages = [

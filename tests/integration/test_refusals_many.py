@@ -1,4 +1,4 @@
-"""Pages of many rejections, and the indexes that serve them."""
+"""Pages of many rejections are served by the intended indexes."""
 
 import random
 from datetime import timedelta
@@ -19,7 +19,7 @@ MANY = 20_000
 
 @pytest.fixture(scope="module")
 def drawn():
-    """Rows of many rejections: half of them one tenant's."""
+    """Return rows of many rejections, half of them of one tenant."""
     rng = random.Random(1)
     found = []
     for number in range(MANY):
@@ -57,7 +57,7 @@ NEWEST = {
 }
 
 
-def test_a_page_of_many_refusals_is_read_in_the_order_of_an_index(engine, sessions, many):
+def test_a_page_of_many_rejections_is_read_in_index_order(engine, sessions, many):
     values = {
         "tenant": "tn_big",
         "app": "app_1",
@@ -72,7 +72,7 @@ def test_a_page_of_many_refusals_is_read_in_the_order_of_an_index(engine, sessio
             assert len(page.items) == 100
             assert page.items == sorted(page.items, key=lambda item: item.at, reverse=True)
             plan = _plan(session, events.rows(query, **asked))
-            if session.get_bind().dialect.name == "postgresql":  # it weighs how rare a tenant is
+            if session.get_bind().dialect.name == "postgresql":  # its planner weighs selectivity
                 assert "Seq Scan on throttling_events" not in plan
                 index = "using ix_throttling_events_"
             assert index in plan, plan

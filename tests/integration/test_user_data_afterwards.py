@@ -1,4 +1,4 @@
-"""After and during an erasure: a replayed journal, crashes, rollups, a new secret."""
+"""Test erasure against a replayed journal, crashes, rollups, and a new secret."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -24,7 +24,7 @@ def planted(management):
     return planted_world(management)
 
 
-def test_the_journal_read_again_brings_nothing_back(planted):
+def test_replaying_the_journal_restores_nothing(planted):
     planted.erase()
     after = planted.dump()
     planted.write(*planted.mine)
@@ -33,7 +33,7 @@ def test_the_journal_read_again_brings_nothing_back(planted):
         assert canonical_rows(again[name]) == canonical_rows(after[name]), name
 
 
-def test_a_running_call_ends_under_the_pseudonym_and_a_new_one_is_the_users(planted):
+def test_a_running_call_is_pseudonymised_and_a_new_one_is_not(planted):
     pseudonym = planted.erase()["pseudonym"]
     (first, *_), (run, *_) = planted.mine
     late = replace(first, call_id="late", name="ann-late", parents=("ann-draft",))
@@ -51,12 +51,12 @@ def test_a_running_call_ends_under_the_pseudonym_and_a_new_one_is_the_users(plan
         assert session.get(LedgerCall, "new").interaction_id == "letters-to-ann"
     found = planted.export()
     assert [len(found["calls"]), len(found["interactions"])] == [1, 1]
-    # What came after the first erasure goes with the second.
+    # The next erasure includes rows written after the first.
     done = planted.erase()
     assert (done["erased"]["calls"], done["pseudonym"]) == (0, pseudonym), "it is of the future"
 
 
-def test_what_came_after_an_erasure_goes_with_the_next(planted):
+def test_later_rows_are_erased_by_the_next_erasure(planted):
     first = planted.erase()
     now_at = utc_now().timestamp()
     call = replace(planted.mine[0][0], call_id="new", accepted_at=now_at, ended_at=now_at)
@@ -68,7 +68,7 @@ def test_what_came_after_an_erasure_goes_with_the_next(planted):
 
 
 @pytest.mark.parametrize("step", ["_refusals", "_interactions", "_calls"])
-def test_an_erasure_that_was_cut_off_is_finished_by_the_next(planted, monkeypatch, step):
+def test_an_interrupted_erasure_is_finished_by_the_next(planted, monkeypatch, step):
     sums = planted.usage("tenant")
     monkeypatch.setattr(erasing.Rewriting._in_batches, "__defaults__", (1,))
     real = getattr(erasing.Rewriting, step)
@@ -84,7 +84,7 @@ def test_an_erasure_that_was_cut_off_is_finished_by_the_next(planted, monkeypatc
     with pytest.raises(RuntimeError):
         planted.erase()
     assert batches == [1, 1]
-    planted.write(*planted.mine)  # the journal is read again before anybody asks again
+    planted.write(*planted.mine)  # the journal is read again before the next request
     monkeypatch.setattr(erasing.Rewriting, step, real)
     pseudonym = planted.erase()["pseudonym"]
     dump = planted.dump()
@@ -104,7 +104,7 @@ def test_an_erasure_that_was_cut_off_is_finished_by_the_next(planted, monkeypatc
     assert planted.usage("tenant") == sums
 
 
-def test_no_row_changes_while_the_journal_is_not_in_the_database(planted):
+def test_an_erasure_waits_for_the_journal(planted):
     planted.ledger.whole = False
     before = planted.dump()
     for method in ("GET", "DELETE"):
@@ -118,7 +118,7 @@ def test_no_row_changes_while_the_journal_is_not_in_the_database(planted):
     assert planted.erase()["erased"]["calls"] == 8
 
 
-def test_rollups_whose_raw_rows_are_gone_are_the_pseudonyms_too(planted):
+def test_rollups_without_raw_rows_are_pseudonymised(planted):
     planted.dump()
     with planted.sessions.begin() as session:
         for name in ("ledger_calls", "interactions", "throttling_events", "usage_dirty"):
@@ -127,7 +127,7 @@ def test_rollups_whose_raw_rows_are_gone_are_the_pseudonyms_too(planted):
     rollups = planted.rollups()
     first = planted.erase()["pseudonym"]
     assert by_user(planted, first) == {"usage_calls": 8, "usage_runs": 4, "usage_refusals": 2}
-    # As much again that came later in the same quarter hours becomes one row with what was there.
+    # As many tokens again, later in the same quarter hours, become one row with the earlier ones.
     with planted.sessions.begin() as session:
         for name in ROLLUPS:
             table = metadata.tables[name]
@@ -140,8 +140,8 @@ def test_rollups_whose_raw_rows_are_gone_are_the_pseudonyms_too(planted):
     assert planted.rollups() == rollups
 
 
-def test_what_is_rewritten_is_rolled_up_anew(planted, monkeypatch):
-    """A step of the rollups may have just read the rows before the change."""
+def test_rewritten_rows_are_rolled_up_again(planted, monkeypatch):
+    """A rollup step may have read the rows just before the change."""
     planted.dump()
     monkeypatch.setattr(erasing, "rename_user", lambda *arguments: None)
     pseudonym = planted.erase()["pseudonym"]
@@ -161,7 +161,7 @@ def test_a_rotated_secret_still_matches_erased_users(planted):
     assert len(planted.export()["calls"]) == 8, "nobody can match them without the secret"
 
 
-def test_erasures_go_with_the_ledger(engine):
+def test_erasure_records_expire_with_the_ledger(engine):
     sessions = session_factory(engine)
     now = datetime(2026, 3, 1, tzinfo=UTC)
     with sessions.begin() as session:

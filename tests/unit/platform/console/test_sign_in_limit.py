@@ -1,4 +1,4 @@
-"""Limits on wrong keys: by address, in total, and on their entries in the audit log."""
+"""Wrong keys are limited by address and in total, and so are their audit log entries."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ from fairserve.platform.console.sign_in_limit import (
 
 
 class World:
-    """A limit with a clock of its own, and the waits that it caused."""
+    """A limit with a manual clock; records the delays that it imposed."""
 
     def __init__(self, limit=3, in_all=1000):
         self.now_s = 0.0
@@ -54,7 +54,7 @@ async def test_wrong_keys_are_counted_by_address():
     assert world.waits == []
 
 
-async def test_attempts_at_the_same_time_are_no_way_around():
+async def test_concurrent_attempts_do_not_bypass_the_limit():
     world = World()
     checked = asyncio.Event()
 
@@ -70,7 +70,7 @@ async def test_attempts_at_the_same_time_are_no_way_around():
     assert [type(end) for end in ends] == [AuthenticationError] * 3 + [RateLimitedError] * 7
 
 
-async def test_an_ipv6_client_counts_by_its_network():
+async def test_an_ipv6_client_is_counted_by_its_network():
     world = World()
     for number in range(3):
         await world.wrong(f"2001:db8:1:2::{number}")
@@ -79,7 +79,7 @@ async def test_an_ipv6_client_counts_by_its_network():
     await world.right("2001:db8:1:3::1")
 
 
-async def test_too_many_wrong_keys_in_all_delay_and_reject_nobody():
+async def test_the_total_limit_delays_attempts_but_rejects_none():
     world = World(in_all=5)
     for number in range(5):
         await world.wrong(f"10.0.0.{number}")
@@ -92,7 +92,7 @@ async def test_too_many_wrong_keys_in_all_delay_and_reject_nobody():
     assert len(world.waits) == 2
 
 
-async def test_what_waits_is_bounded(monkeypatch):
+async def test_waiting_attempts_are_bounded(monkeypatch):
     monkeypatch.setattr(sign_in_limit, "MAX_WAITING", 2)
     world = World(in_all=1)
     await world.wrong("a")
@@ -100,7 +100,7 @@ async def test_what_waits_is_bounded(monkeypatch):
     assert world.waits == [DELAY_S] * 2
 
 
-async def test_addresses_are_bounded_and_new_ones_are_not_rejected():
+async def test_tracked_addresses_are_bounded_without_rejecting_new_ones():
     world = World(in_all=MAX_ADDRESSES + 10)
     for number in range(MAX_ADDRESSES + 3):
         await world.wrong(str(number))
@@ -110,7 +110,7 @@ async def test_addresses_are_bounded_and_new_ones_are_not_rejected():
     await world.right("another")
 
 
-def test_an_address_gets_one_entry_and_all_together_so_many():
+def test_audit_entries_are_bounded_by_address_and_in_total():
     now = [0.0]
     failures = SignInFailures(clock=lambda: now[0])
     assert [failures.count("a") for _ in range(4)] == [1, None, None, None]

@@ -1,4 +1,4 @@
-"""The context of a rejection beside its limit: the load, the state of the run, and the budget."""
+"""A rejection has its context beside its limit: the load, the state of the run, and the budget."""
 
 import json
 from dataclasses import asdict
@@ -17,7 +17,7 @@ from fairserve.throttling.quotas.price import TokenPrice
 from fairserve.throttling.quotas.quota import Quota
 
 PROFILE = AppProfile(stages=(StageProfile(20, 0, 5),), calls_per_interaction=2)
-"""50 tokens in two calls; runs are immune below 4 calls and up to 100 tokens."""
+"""Profile of two calls and 50 tokens; runs are immune below 4 calls and up to 100 tokens."""
 AT = 1_800_000_000.0
 PRICE = TokenPrice(1_000_000, 500_000, 2_000_000, "price_1")
 
@@ -65,7 +65,7 @@ def test_a_rejection_under_overload_has_the_load_and_no_active_run():
     assert (context.demand_tokens, context.capacity_tokens) == (
         calls * 37,
         100,
-    )  # 32 and 5 expected
+    )  # 32 prompt tokens and 5 expected output tokens
     assert context.queued_calls == calls - 1 == gate.dispatcher.queued(""), "one is at the worker"
     assert context.call_tokens == 40
     assert (context.run_calls, context.run_tokens, context.under_way, context.immune) == (
@@ -83,7 +83,7 @@ def test_a_rejection_under_overload_has_the_load_and_no_active_run():
     json.dumps(asdict(refusal))
 
 
-def test_a_run_that_has_lost_its_immunity_has_its_figures():
+def test_a_run_without_immunity_has_its_figures():
     gate = Gate(capacity=10_000, limits=Limits(user_rpm=1))
     for number in range(3):
         assert gate.arrive(f"r{number}", run="R") is None
@@ -97,7 +97,7 @@ def test_a_run_that_has_lost_its_immunity_has_its_figures():
     assert (context.demand_tokens, context.capacity_tokens) == (30_000, 10_000)
 
 
-def test_a_plain_rate_limit_cuts_an_immune_run_and_says_so():
+def test_a_plain_rate_limit_reports_that_it_cut_an_immune_run():
     gate = Gate("rpm-2", capacity=10_000)
     assert gate.arrive("a", run="R") is None
     gate.end("a", TokenUsage(30, 0, 0, 1))
@@ -114,7 +114,7 @@ def test_a_plain_rate_limit_cuts_an_immune_run_and_says_so():
     )
 
 
-def test_the_load_is_that_of_the_calls_own_model():
+def test_the_load_is_that_of_the_requested_model():
     gate = Gate("rpm-1", capacity=0)
     gate.handle(ev.WorkerJoined("a", 100, "small"))
     gate.handle(ev.WorkerJoined("b", 7000, "large"))
@@ -125,23 +125,21 @@ def test_the_load_is_that_of_the_calls_own_model():
     assert (refusal.context.demand_tokens, refusal.context.capacity_tokens) == (37, 100)
 
 
-def test_a_run_that_would_be_reopened_was_active():
+def test_a_run_that_could_be_reopened_counts_as_active():
     gate = Gate("rpm-1", capacity=10_000)
     assert gate.arrive("a", run="R") is None
     gate.end("a")
     gate.now_s += PROFILE.idle_timeout_s + 1
     gate.handle(ev.Tick())
     assert gate.dispatcher.tracker.get("R") is None
-    gate.now_s -= (
-        0  # the run has idled to its end; the minute has passed, so use up the limit again
-    )
+    gate.now_s -= 0  # the run ended by idling; the minute has passed, so use up the limit again
     assert gate.arrive("other") is None
     refusal = gate.arrive("b", run="R")
     context = refusal.context
     assert (context.run_calls, context.run_tokens, context.under_way) == (1, 40, True)
 
 
-def test_blocked_users_and_models_that_are_not_allowed_carry_them_too():
+def test_blocked_users_and_forbidden_models_have_the_context():
     gate = Gate()
     gate.handle(ev.UserChanged("t", "eve", blocked=True))
     gate.contract("tenant", models=("other",))
@@ -177,7 +175,7 @@ def test_contract_rates_have_the_requested_tokens(quota, reason, limit, count):
     assert (refusal.context.call_tokens, refusal.context.overloaded) == (40, False)
 
 
-def test_rejections_for_money_have_the_budget():
+def test_budget_rejections_have_the_budget():
     most = PRICE.most(32, 8)
     gate = Gate(capacity=10_000)
     gate.contract(quota=Quota(max_budget=most + 5, budget_duration="1d"))
@@ -195,7 +193,7 @@ def test_rejections_for_money_have_the_budget():
     assert (ended.reason, ended.budget) == ("contract_soft_budget", Budget(spent, spent, 0, most))
 
 
-def test_nothing_is_collected_for_a_call_that_comes_in(monkeypatch):
+def test_accepted_calls_collect_no_context(monkeypatch):
     gate = Gate(capacity=10_000)
     pool = gate.dispatcher.pool_of("")
     monkeypatch.setattr(type(pool), "rejection_context", lambda *_: pytest.fail("collected"))

@@ -1,4 +1,4 @@
-"""Control notifies the recorder of every accepted call once, with the router's block keys."""
+"""Control reports every accepted call to the recorder once, with the router's block keys."""
 
 import asyncio
 
@@ -25,7 +25,7 @@ def journal():
 
 
 class Ended(CallListener):
-    """A listener that keeps the calls that ended."""
+    """A listener that keeps ended calls."""
 
     def __init__(self):
         self.calls = []
@@ -73,7 +73,7 @@ async def test_each_accepted_call_ends_once_with_keys_stage_and_its_run(world):
     assert len(keys[0]) == len(PROMPT) // BLOCK_TOKENS
 
 
-async def test_a_withdrawn_call_is_recorded_and_a_refused_one_is_not(world, journal):
+async def test_cancelled_calls_are_recorded_but_rejected_ones_are_not(world, journal):
     control, ended = world
     for name in ("a", "b"):
         assert isinstance(await submit(control, name), Grant)
