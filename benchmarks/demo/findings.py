@@ -1,4 +1,4 @@
-"""A few sentences about the table, computed from its numbers, the unfavourable ones included."""
+"""A few sentences about the table, computed from its numbers, including unfavourable ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WORTH_MENTIONING = 0.02
 
 
 def findings(systems: Mapping[str, Summary]) -> list[str]:
-    """Sentences that compare the default with the others; none if there is nothing to compare."""
+    """Return sentences that compare the default with the others; empty without others."""
     if DEFAULT not in systems or len(systems) < 2:
         return []
     others = {name: summary for name, summary in systems.items() if name != DEFAULT}
@@ -70,7 +70,7 @@ def _not_better(default: Summary, others: Mapping[str, Summary]) -> str:
 
 
 def _comparisons(default: Summary, other: Summary) -> list[str]:
-    """List the figures in which the other system is better, as ``what (own against theirs)``."""
+    """Return the figures in which the other system is better, as ``what (own against theirs)``."""
     found = []
     for group, name in ((WELL_BEHAVED, "well-behaved"), (FLOODER, "flooder")):
         label = f"completed interactions of the {name}"
@@ -118,7 +118,7 @@ def _completed(summary: Summary, group: str) -> float | None:
 
 
 def _wait(summary: Summary, group: str, key: str, percentile: str) -> float | None:
-    """None for a group that made no call; infinite for a wait without end."""
+    """Return a waiting time; None for a group without calls, infinite for a wait without end."""
     found = group_of(summary, group)
     if found is None:
         return None

@@ -14,7 +14,7 @@ _GROUPS = ((WELL_BEHAVED, "well-behaved"), (FLOODER, "flooder"))
 
 
 def table(systems: Mapping[str, Summary]) -> str:
-    """The figures of ``summarise`` by system name, as text."""
+    """Return the figures of ``summarise`` by system name, as text."""
     rows: list[tuple[str, list[str]]] = []
 
     def row(label: str, show: Callable[[Summary], str]) -> None:
@@ -39,7 +39,7 @@ def table(systems: Mapping[str, Summary]) -> str:
 
 
 def group_of(summary: Summary, group: str) -> Summary | None:
-    """The figures of a group, None if it made no call."""
+    """Return the figures of a group; None if it made no call."""
     groups: Mapping[str, Summary] = summary["groups"]
     return groups.get(group)
 
@@ -84,5 +84,5 @@ def _times(key: str, group: str) -> Callable[[Summary], str]:
 
 
 def seconds(wait: float | None) -> str:
-    """A wait; one without end is ``never``."""
+    """Return a waiting time as text; one without end is ``never``."""
     return "never" if wait is None else f"{wait:.2f} s"
