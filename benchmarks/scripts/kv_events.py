@@ -55,7 +55,7 @@ def words(rng: random.Random, characters: int) -> str:
     return "".join(rng.choice("abcdefghij ") for _ in range(characters))
 
 
-# --- what is foreseen -----------------------------------------------------------------------------
+# --- predicted hits -------------------------------------------------------------------------------
 
 
 async def foreseen(*, events: bool, kv_tokens: int, seed: int) -> dict[str, float]:
@@ -163,7 +163,7 @@ async def talk(http: aiohttp.ClientSession, rng: random.Random) -> None:
     await asyncio.gather(*tasks)
 
 
-# --- what it costs --------------------------------------------------------------------------------
+# --- costs ----------------------------------------------------------------------------------------
 
 
 def prompts(count: int) -> list[np.ndarray]:

@@ -114,7 +114,7 @@ class SimulatedWorker:
         self.busy_s = 0.0
         """Seconds of passes so far."""
 
-    # --- from outside -----------------------------------------------------------------------------
+    # --- interface --------------------------------------------------------------------------------
 
     @property
     def kv_capacity_tokens(self) -> int:

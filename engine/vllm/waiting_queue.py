@@ -120,7 +120,7 @@ class WaitingQueue(RequestQueue):
             return self.local.surplus(request.request_id)
         return ()
 
-    # --- vLLM's interface of a queue --------------------------------------------------------------
+    # --- vLLM's queue interface -------------------------------------------------------------------
 
     def add_request(self, request: Request) -> None:
         """Add a new or returning request."""

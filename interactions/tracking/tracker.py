@@ -116,7 +116,7 @@ class Tracker:
         run = self._runs.get(interaction_id)
         return self._reopenable(interaction_id, now_s) if run is None else run
 
-    # --- the life of a run ------------------------------------------------------------------------
+    # --- life cycle of a run ----------------------------------------------------------------------
 
     def open(
         self,
@@ -339,7 +339,7 @@ class Tracker:
                 self._dormant.popitem(last=False)
         return self._end(run, state)
 
-    # --- parts ------------------------------------------------------------------------------------
+    # --- helpers ----------------------------------------------------------------------------------
 
     def _new_run(
         self, interaction_id: str, owner: Owner, now_s: float, *, declared: bool = False

@@ -120,7 +120,7 @@ class Admission:
             refund=outcome not in BILLED or not charged,
         )
 
-    # --- beside the calls -------------------------------------------------------------------------
+    # --- settings and maintenance -----------------------------------------------------------------
 
     def take(self, event: Setting | ev.BudgetSpent) -> None:
         """Apply a setting, or spending reported by the ledger. Raises as the directory does."""

@@ -271,7 +271,7 @@ class Contracts:
             account = self._accounts[holder] = _Account(begin, end)
         return account
 
-    # --- beside the calls -------------------------------------------------------------------------
+    # --- spending and maintenance -----------------------------------------------------------------
 
     def spent(self, holder: Holder, quota: Quota, amount: int, at: float) -> None:
         """Add spending of a holder to the period that contains ``at``; negative amounts are refunds.

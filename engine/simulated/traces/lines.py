@@ -174,6 +174,6 @@ def _decompressed(raw: io.BufferedReader) -> Iterator[bytes]:
 
 
 def trace_name(path: Path) -> str:
-    """The file's name without ``.gz`` and without ``.jsonl``, ``.json`` or ``.csv``."""
+    """Return the file's name without ``.gz`` and without ``.jsonl``, ``.json`` or ``.csv``."""
     name = path.name.removesuffix(".gz")
     return name.removesuffix(".jsonl").removesuffix(".json").removesuffix(".csv") or path.name
