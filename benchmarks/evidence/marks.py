@@ -6,10 +6,10 @@ In Markdown a mark is one or two lines at the end::
 
     Still holds at `abcdef012345`: only messages have changed.
 
-The command may be followed by the hash of the report's short cases: ``, short cases
-`cd34ef56ab12`.`` In JSON the mark is the key ``fingerprint`` with the same data as an object. The
-reason holds only for the fingerprint that it names, so it becomes stale with the next change of the
-code.
+The command may be followed by the hash of the report's short cases:
+``, short cases `cd34ef56ab12`.`` In JSON the mark is the key ``fingerprint`` with the same data as
+an object. The reason holds only for the fingerprint that it names, so it becomes stale with the
+next change of the code.
 """
 
 from __future__ import annotations

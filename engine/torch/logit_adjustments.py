@@ -1,9 +1,9 @@
 """Adjustments of the logits of one sequence: bias, penalties, and the ban on an early end.
 
-Penalties are OpenAI's: a token that occurs ``count`` times in the output loses ``presence_penalty +
-count * frequency_penalty``; the prompt does not count. Only adjusted tokens are listed, so a step
-moves as many numbers to the device as the output has distinct tokens, and there is no table of the
-vocabulary per sequence.
+Penalties are OpenAI's: a token that occurs ``count`` times in the output loses
+``presence_penalty + count * frequency_penalty``; the prompt does not count. Only adjusted tokens
+are listed, so a step moves as many numbers to the device as the output has distinct tokens, and
+there is no table of the vocabulary per sequence.
 """
 
 from __future__ import annotations

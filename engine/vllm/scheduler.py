@@ -17,8 +17,8 @@ and tokens computed again after a preemption are never charged.
 
 vLLM does not reserve outputs; it preempts ``running[-1]`` when blocks run short. With
 ``victim=fair`` the running requests are sorted by their clients' surplus in such a step, the one
-furthest over its share last. The deficits are then bounded by ``we * Linput`` plus ``wq * running
-requests * max_tokens`` in place of ``wq * M``.
+furthest over its share last. The deficits are then bounded by ``we * Linput`` plus
+``wq * running requests * max_tokens`` in place of ``wq * M``.
 
 Cost per step: that of the queue; O(1) per running request for its tokens; O(running) while blocks
 are short, O(running * log running) when they may run out. Weaknesses: those of the queue, of the

@@ -14,10 +14,11 @@ each history.
   tenant up to the feeder's bound. The cost is the same whether histories are earned in turn or side
   by side.
 - With n histories at the start, k more in a time T: ``1 + n + k <= (2 + n) exp(T / G)``, G =
-  ``newcomer_growth_s``. The first slot is free G after the app's first newcomer, each later one ``G
-  / (1 + histories)`` after the last one was taken, and slots do not accumulate. So k histories take
-  at least ``G * sum(1 / (1 + n + j))``, j from 1 to k - 1, which is at least ``G log((1 + n + k) /
-  (2 + n))``. This also holds without other waiting users, when service costs nothing.
+  ``newcomer_growth_s``. The first slot is free G after the app's first newcomer, each later one
+  ``G / (1 + histories)`` after the last one was taken, and slots do not accumulate. So k histories
+  take at least ``G * sum(1 / (1 + n + j))``, j from 1 to k - 1, which is at least
+  ``G log((1 + n + k) / (2 + n))``. This also holds without other waiting users, when service costs
+  nothing.
 
 Histories are kept by tenant and app, so one app's users do not pay for those of another, and an app
 that uses the user names of another gains nothing. The newcomers of an app wait in one queue, in the

@@ -1,6 +1,6 @@
 """Deficit longest prefix match (DLPM paper, Algorithm 1): locality within a fairness bound.
 
-``q_i`` is the deficit of client i, ``Q^u`` the quantum. The paper's lines, and where they are:
+``q_i`` is the deficit of client i, ``Q^u`` the quantum. The lines of Algorithm 1 and their methods:
 
     3-7    CheckRefill: if no client with a waiting call has q > 0, every       Deficits.check_refill
            known client with q <= 0 gets q + Q^u

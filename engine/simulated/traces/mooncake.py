@@ -1,8 +1,8 @@
 """The Mooncake traces: ``timestamp`` (ms), ``input_length``, ``output_length``, ``hash_ids``.
 
 A hash id stands for a block of 512 tokens and everything before it. The last id of a prompt usually
-stands for a partial block, which an engine's prefix cache does not keep: ids beyond ``input_length
-// 512`` are dropped.
+stands for a partial block, which an engine's prefix cache does not keep: ids beyond
+``input_length // 512`` are dropped.
 
 Weakness: the trace has no sessions. They can be inferred: a prompt that begins with all blocks of
 an earlier one continues it. Two users with the same long document then appear as one, and the gap
