@@ -67,7 +67,7 @@ class PromptEncoder:
             )
         except (TemplateError, ValueError) as error:
             # ValueError: the model has no chat template.
-            raise RequestError(f"the chat template refuses this: {error}", "messages") from error
+            raise RequestError(f"the chat template rejects this: {error}", "messages") from error
         return self._text_ids(text, special=False)
 
     def _checked(self, ids: list[int]) -> TokenIds:

@@ -84,7 +84,7 @@ class ResponseFormats:
             result = await self._compile(client_id, text.decode())
             self._kept.put(key, client_id, result)
         if isinstance(result, str):
-            raise RequestError(f"{_FIELD} has a schema that is refused: {result}", _FIELD)
+            raise RequestError(f"{_FIELD} has a schema that is rejected: {result}", _FIELD)
         return result
 
     async def close(self) -> None:

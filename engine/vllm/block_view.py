@@ -85,7 +85,7 @@ class BlockView:
         self._watched = {following for _, following in self._found.values()}
         self.grew = False
 
-    def look(self, request: Request) -> None:
+    def match_arrived(self, request: Request) -> None:
         """Match a request that arrived since, and watch its next block, too."""
         if self.is_chain:
             self._match_chain(request)

@@ -57,7 +57,7 @@ class WaitingQueue(RequestQueue):
         self._peeked = False
         self._popped: Request | None = None
         self._accepted = 0
-        self._refused = 0
+        self._not_fitting = 0
         """Number of calls of this pass that did not fit."""
         self._least_blocks = 0
         """Number of free blocks below which none of them fits."""
@@ -72,7 +72,7 @@ class WaitingQueue(RequestQueue):
         """Begin a step of vLLM; the pass begins when vLLM reads the queue."""
         self._in_step = True
         self._begun = self._over = False
-        self._accepted = self._refused = 0
+        self._accepted = self._not_fitting = 0
 
     def settle(self) -> None:
         """Report the outcome of the last popped request to the scheduler."""
@@ -95,7 +95,7 @@ class WaitingQueue(RequestQueue):
         self._offered = None
         self._in_step = False
         fruitless = self._begun and self._over and not self._accepted
-        if fruitless and self._refused == len(self.local) > 0 and self._view.followed:
+        if fruitless and self._not_fitting == len(self.local) > 0 and self._view.followed:
             self._hopeless = True
             self._view.watch()
 
@@ -217,7 +217,7 @@ class WaitingQueue(RequestQueue):
             return False
         for request in self._came:
             if request.request_id in self._members:
-                view.look(request)
+                view.match_arrived(request)
                 if room.fits(request):
                     return False
                 self._least_blocks = min(self._least_blocks, room.least_blocks(request))
@@ -226,8 +226,8 @@ class WaitingQueue(RequestQueue):
 
     def _refuse(self, request: Request) -> None:
         least = self._room.least_blocks(request)
-        self._least_blocks = min(self._least_blocks, least) if self._refused else least
-        self._refused += 1
+        self._least_blocks = min(self._least_blocks, least) if self._not_fitting else least
+        self._not_fitting += 1
 
     def _batch_is_full(self) -> bool:
         scheduler = self._scheduler

@@ -213,7 +213,7 @@ class Dispatcher:
             event, overloaded=pool.update_overload(), under_way=attachment.immune, now_s=now_s
         )
         if not decision.admitted:
-            mid_run = self.tracker.refuse(call, now_s)
+            mid_run = self.tracker.reject(call, now_s)
             state = pool.rejection_context(call, self.system, profile, attachment)
             return [ev.Refuse(call.call_id, decision, mid_run, state)]
 
