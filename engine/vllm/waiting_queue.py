@@ -135,7 +135,7 @@ class WaitingQueue(RequestQueue):
         self.add_request(request)
 
     def prepend_requests(self, requests: Iterable[Request]) -> None:
-        """Add requests again that vLLM skipped."""
+        """Re-add requests that vLLM skipped."""
         self.settle()
         for request in requests:
             self.add_request(request)

@@ -4,7 +4,7 @@ Under ``tenant > user`` an app that invents users takes the share of its tenant'
 invented users beside 26 real ones receive 900 of 926 parts. With ``newcomers="shared"`` the calls
 of an app's users without a history belong to one client, a sibling of the users with one. A user
 has a history once ``newcomer_slices`` H typical calls were charged to that client for its calls and
-the app has a free slot. Then it is a client by itself, lifted like any newcomer. Users whose
+the app has a free slot. Then it is a separate client, lifted like any newcomer. Users whose
 settings an operator changed have a history. No paper has this option; ``own`` is their behaviour.
 
 Bound. An app that invents any number of users receives one user's share for them, and one more for

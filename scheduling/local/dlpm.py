@@ -157,7 +157,7 @@ class Dlpm:
         self._order.end(matched.client)
 
     def requeue(self, call_id: str) -> None:
-        """Queue a preempted call again, at its old place; its prompt is not charged again."""
+        """Requeue a preempted call at its old place; its prompt is not charged again."""
         matched = self._calls[call_id]
         if not matched.running:
             raise KeyError(call_id)
