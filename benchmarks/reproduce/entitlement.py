@@ -60,12 +60,12 @@ class TypicalCalls:
     def call_ended(
         self, call: Call, sample: CallSample, worker: str | None, refusal: Refuse | None
     ) -> None:
-        """See the protocol."""
+        """Record the service of an ended call."""
         typical = _WEIGHTS.typical_call(self._profiles[call.app], call.stage)
         self._samples[sample.client][typical].append(sample)
 
     def run_ended(self, end: RunEnd, opened_s: float, ended_s: float) -> None:
-        """See the protocol."""
+        """Do nothing: only calls count."""
 
     def figures(self, result: ReplayResult) -> Mapping[str, Any]:
         """Return ``typical_calls_per_s`` by client."""

@@ -47,7 +47,7 @@ class Figure:
 
     @property
     def name(self) -> str:
-        """Name of the report and its plot."""
+        """Return the name of the report and its plot."""
         return f"{self.paper}-figure{self.number}"
 
     def report(self, setting: Setting, text: str, histories: Histories) -> Report:

@@ -50,7 +50,7 @@ class SimulatedLedger(ReplayWatcher):
     def call_ended(
         self, call: Call, sample: CallSample, worker: str | None, refusal: Refuse | None
     ) -> None:
-        """See the protocol."""
+        """Record an ended call."""
         usage, accepted_at = sample.usage, self._begin_s + sample.arrival_s
         price = self._prices.at(call.model, accepted_at)
         spent = usage.prompt_tokens + usage.output_tokens
@@ -89,7 +89,7 @@ class SimulatedLedger(ReplayWatcher):
         self.calls.append(record)
 
     def run_ended(self, end: RunEnd, opened_s: float, ended_s: float) -> None:
-        """See the protocol."""
+        """Record an ended run."""
         self.runs.append(
             InteractionRecord(
                 interaction_id=f"{self._prefix}-{end.interaction_id}",

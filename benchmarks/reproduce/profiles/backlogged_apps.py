@@ -165,14 +165,14 @@ class TypicalCalls:
     def call_ended(
         self, call: Call, sample: CallSample, worker: str | None, refusal: Refuse | None
     ) -> None:
-        """See the protocol."""
+        """Record the service of an ended call."""
         used = _WEIGHTS.slice(sample.usage)
         window = min(int(sample.end_s / self._duration_s * self._windows), self._windows - 1)
         typical = _WEIGHTS.typical_call(self._true[call.app], call.stage)
         self._served[call.app][window] += used / typical
 
     def run_ended(self, end: RunEnd, opened_s: float, ended_s: float) -> None:
-        """See the protocol."""
+        """Do nothing: only calls count."""
 
     def figures(self, result: ReplayResult) -> Mapping[str, Any]:
         """Return typical calls per second by app and window, and the profiles in force."""

@@ -108,7 +108,7 @@ class UsefulWork:
     def call_ended(
         self, call: Call, sample: CallSample, worker: str | None, refusal: Refuse | None
     ) -> None:
-        """See the protocol."""
+        """Record the work and service of an ended call."""
         party = _party(call)
         left = self._leaves and party == CHEAT and sample.end_s < self._duration_s
         if sample.outcome == "completed" or (left and sample.outcome == "cancelled"):
@@ -119,7 +119,7 @@ class UsefulWork:
         self._slices[party] += _WEIGHTS.slice(sample.usage) / typical
 
     def run_ended(self, end: RunEnd, opened_s: float, ended_s: float) -> None:
-        """See the protocol."""
+        """Count the cheat's ended runs."""
         if _party(end) == CHEAT:
             self._ended[self._window(ended_s)] += 1
 
