@@ -67,7 +67,7 @@ class BatchedCall:
 
 
 class SimulatedWorker:
-    """One engine. Times are virtual seconds and never decrease."""
+    """A simulated engine. Times are virtual seconds and never decrease."""
 
     def __init__(
         self,

@@ -63,7 +63,7 @@ class EngineStats:
 
 
 class Engine:
-    """One model, one KV cache, one local scheduler. Not thread-safe: see ``engine_thread``.
+    """Engine of one model, KV cache and local scheduler. Not thread-safe: see ``engine_thread``.
 
     ``emit`` receives the events twice per step: admissions before the forward pass, tokens after it
     (or after the launch of the next one).

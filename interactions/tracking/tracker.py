@@ -78,7 +78,7 @@ class TrackerLimits:
 
 
 class Tracker:
-    """All live interactions. ``now_s`` is the caller's monotonic time in seconds."""
+    """Tracks all live interactions. ``now_s`` is the caller's monotonic time in seconds."""
 
     def __init__(
         self,

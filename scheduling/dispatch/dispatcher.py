@@ -41,7 +41,7 @@ def _not_dispatched(call_id: str) -> UnknownCallError:
 
 
 class Dispatcher:
-    """One running system. ``seed`` keys the prefix hashes: keep it secret in production.
+    """State machine of one system. ``seed`` keys the prefix hashes: keep it secret in production.
 
     ``infer_parents`` and ``reopen_grace_s`` are passed to the tracker.
     """

@@ -38,7 +38,7 @@ def positive(name: str, value: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EvenArrivals:
-    """One arrival every 1/rate seconds from an offset uniform in [0, 1/rate)."""
+    """Process with one arrival every 1/rate seconds from an offset uniform in [0, 1/rate)."""
 
     rate_per_s: float
 
