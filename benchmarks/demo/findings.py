@@ -18,7 +18,7 @@ def findings(systems: Mapping[str, Summary]) -> list[str]:
     if DEFAULT not in systems or len(systems) < 2:
         return []
     others = {name: summary for name, summary in systems.items() if name != DEFAULT}
-    sentences = [_waiting(systems[DEFAULT], others), _refusals(systems[DEFAULT], others)]
+    sentences = [_waiting(systems[DEFAULT], others), _rejections(systems[DEFAULT], others)]
     sentences.append(_not_better(systems[DEFAULT], others))
     return [sentence for sentence in sentences if sentence]
 
@@ -38,21 +38,21 @@ def _waiting(default: Summary, others: Mapping[str, Summary]) -> str:
     ]
     return (
         f"While one user flooded, the well-behaved waited {p99(default)} (p99) for a first token "
-        f"under {DEFAULT}, {' and '.join(parts)}; a refused call waits without end."
+        f"under {DEFAULT}, {' and '.join(parts)}; a rejected call waits without end."
     )
 
 
-def _refusals(default: Summary, others: Mapping[str, Summary]) -> str:
+def _rejections(default: Summary, others: Mapping[str, Summary]) -> str:
     flooder = group_of(default, FLOODER)
-    refused = 0 if flooder is None else flooder["refused_calls"]
+    rejected = 0 if flooder is None else flooder["refused_calls"]
     text = (
-        f"{DEFAULT} refused {default['refused_calls']} calls, {refused} of them the flooder's, "
+        f"{DEFAULT} rejected {default['refused_calls']} calls, {rejected} of them the flooder's, "
         f"and {default['refused_mid_run']} in the middle of a run"
     )
     for name, summary in others.items():
         if summary["refused_mid_run"]:
             text += (
-                f"; {name} cut {summary['refused_mid_run']} calls out of runs in progress and so "
+                f"; {name} cut {summary['refused_mid_run']} calls of active runs and so "
                 f"wasted {summary['wasted_tokens']['throttled']:,} tokens"
             )
     return text + "."
@@ -87,7 +87,7 @@ def _comparisons(default: Summary, other: Summary) -> list[str]:
             theirs = _wait(other, group, key, percentile)
             found.append(_better(f"{label} of the {name}", own, theirs, " s", False))
     for label, own, theirs, more in (
-        ("refused calls", default["refused_calls"], other["refused_calls"], False),
+        ("rejected calls", default["refused_calls"], other["refused_calls"], False),
         ("wasted tokens", *(sum(s["wasted_tokens"].values()) for s in (default, other)), False),
         ("least satisfied user", default["satisfied_min"], other["satisfied_min"], True),
         ("prefix hit rate", default["prefix_hit_rate"], other["prefix_hit_rate"], True),

@@ -46,7 +46,7 @@ def compare(app: str, row: Mapping[str, int], outcomes: Counter[tuple[str, str]]
     counts = {
         "calls": (row.get("calls", 0) + row.get("uncharged_calls", 0), sure),
         "completed calls": (row.get("completed", 0), seen.get("completed", 0)),
-        "refused calls": (row.get("refused", 0), seen.get("refused", 0)),
+        "rejected calls": (row.get("refused", 0), seen.get("refused", 0)),
     }
     return [
         f"the ledger has {ledger} {what} of {app}, the clients saw {own}"

@@ -62,5 +62,5 @@ def _line(system: str, recorder: Recorder, phase: str) -> str:
         f"  {system:<10} {phase:>9}: {recorder.started_runs} runs started, "
         f"{recorder.completed_runs} completed, {recorder.open_runs} open; "
         f"{len(recorder.calls)} calls ended, {recorder.open_calls} open, "
-        f"{recorder.refused_calls} refused"
+        f"{recorder.refused_calls} rejected"
     )

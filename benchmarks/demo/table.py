@@ -21,9 +21,9 @@ def table(systems: Mapping[str, Summary]) -> str:
         rows.append((label, [show(summary) for summary in systems.values()]))
 
     row("interactions completed (well-behaved / flooder)", _pair(_completed))
-    row("  aborted by a refusal or an error", _pair(_aborted))
+    row("  aborted by a rejection or an error", _pair(_aborted))
     row("  unfinished when the time was over", _pair(_unfinished))
-    row("calls refused (well-behaved / flooder)", _pair(_refused))
+    row("calls rejected (well-behaved / flooder)", _pair(_refused))
     row("  of them in the middle of a run", _pair(_refused_mid_run))
     row("wasted tokens", lambda summary: f"{sum(summary['wasted_tokens'].values()):,}")
     for group, name in _GROUPS:

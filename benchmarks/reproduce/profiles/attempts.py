@@ -46,12 +46,12 @@ def declares(factor: float, *, from_stage: int = 1, calls: float | None = None) 
 
     def attempt(runs: Runs) -> Attempt:
         true = _truth(runs)
-        said = larger_from(true, factor, from_stage)
+        stated = larger_from(true, factor, from_stage)
         return Attempt(
             runs,
             {
                 CHEAT: replace(
-                    said,
+                    stated,
                     calls_per_interaction=calls or true.calls_per_interaction,
                     run_lengths=true.run_lengths if calls is None else (),
                 )
@@ -68,8 +68,8 @@ def new_apps(factor: float, runs_each: int) -> Try:
         renamed = [
             replace(run, app=f"{CHEAT}-{place // runs_each}") for place, run in enumerate(runs)
         ]
-        said = larger_from(_truth(runs), factor, 1)
-        return Attempt(renamed, {run.app: said for run in renamed})
+        stated = larger_from(_truth(runs), factor, 1)
+        return Attempt(renamed, {run.app: stated for run in renamed})
 
     return attempt
 
@@ -87,10 +87,10 @@ def one_run(factor: float) -> Try:
                 for call, gap_s in ((call, run.arrival_s) for call in run.calls)
             )
             endless.append(replace(own[0], interaction_id=f"endless-{user}", calls=calls))
-        said = replace(
+        stated = replace(
             larger_from(_truth(runs), factor, 1), calls_per_interaction=MOST_CALLS, run_lengths=()
         )
-        return Attempt(endless, {CHEAT: said})
+        return Attempt(endless, {CHEAT: stated})
 
     return attempt
 
