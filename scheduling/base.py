@@ -133,7 +133,7 @@ class LocalScheduler(Protocol):
         ...
 
     def requeue(self, call_id: str) -> None:
-        """Queue a preempted call again; nothing is charged twice."""
+        """Requeue a preempted call; nothing is charged twice."""
         ...
 
     def surplus(self, call_id: str) -> tuple[float, ...]:
@@ -206,7 +206,7 @@ class Feeder(Protocol):
         ...
 
     def requeue(self, call: Call) -> None:
-        """Queue a dispatched call again whose worker failed before the first token.
+        """Requeue a dispatched call whose worker failed before the first token.
 
         It waits as a call of ``call.client``; earlier charges remain with its client at that time.
         """

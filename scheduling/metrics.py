@@ -1,11 +1,10 @@
 """The metrics of ALGORITHMS section 8, defined once for reports, demo, benchmarks and tests.
 
-The input is what happened, as :class:`CallSample` and :class:`RunSample` values in seconds of one
-clock; :func:`summarise` returns the keys that ``simulate`` and ``demo`` write. Sources: service
-difference VTC 5.1 (in the form of its tables), Jain's index as the DLPM paper uses it, throttling
-and delay figures FairServe section 5. The service of a call is spread evenly from its first token
-to its end; demand counts at arrival. Cost: O(calls * windows) for the service difference, O(calls
-log calls) otherwise.
+The input is :class:`CallSample` and :class:`RunSample` values in seconds of one clock;
+:func:`summarise` returns the keys that ``simulate`` and ``demo`` write. Sources: service difference VTC
+5.1 (in the form of its tables), Jain's index as the DLPM paper uses it, throttling and delay figures
+FairServe section 5. The service of a call is spread evenly from its first token to its end; demand
+counts at arrival. Cost: O(calls * windows) for the service difference, O(calls log calls) otherwise.
 """
 
 from __future__ import annotations

@@ -5,10 +5,11 @@ vLLM 0.32 and 0.33. Older versions wrote events as arrays of the fields, others 
 all forms are read. Unknown fields are ignored. An unknown *kind* of event is an error, since it may
 remove blocks.
 
-On the wire a batch consists of the frames ``[topic, sequence number (8 bytes, big endian, from 0),
-payload]``. A reader that missed batches sends ``[b"", first sequence number]`` to the replay
-endpoint and receives ``[b"", topic, number, payload]`` for each (older versions: without the
-topic), the last one with number -1.
+On the wire a batch consists of the frames
+``[topic, sequence number (8 bytes, big endian, from 0), payload]``. A reader that missed batches
+sends ``[b"", first sequence number]`` to the replay endpoint and receives
+``[b"", topic, number, payload]`` for each (older versions: without the topic), the last one with
+number -1.
 
 This module has no sockets; see :mod:`fairserve.engine.kv_events.publisher` and ``subscriber``.
 """

@@ -1,13 +1,13 @@
 """Times of a forward pass and sizes of an engine: linear models by name or file.
 
 A pass that prefills takes ``base + tokens * per_token + pairs * per_pair``, where a pair is a
-computed token and a token that it attends to. A decode step takes ``base + sequences * per_sequence
-+ held tokens * per_held_token``. A pass that does both adds both to the base of prefills.
-``a10g-llama2-7b`` is fitted to the VTC paper's tables (ALGORITHMS section 9). The others are
-rooflines: weights and KV cache are read at a share of the memory bandwidth, arithmetic runs at a
-share of the peak; the two are added, as if they never overlapped. Weakness: a roofline is right
-about ratios, but absolute times are off by some ten percent; engine/simulated/pass_fit.py fits
-measured passes.
+computed token and a token that it attends to. A decode step takes
+``base + sequences * per_sequence + held tokens * per_held_token``. A pass that does both adds both
+to the base of prefills. ``a10g-llama2-7b`` is fitted to the VTC paper's tables (ALGORITHMS section
+9). The others are rooflines: weights and KV cache are read at a share of the memory bandwidth,
+arithmetic runs at a share of the peak; the two are added, as if they never overlapped. Weakness: a
+roofline is right about ratios, but absolute times are off by some ten percent;
+engine/simulated/pass_fit.py fits measured passes.
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ class Replay:
             call.block_keys = self._plans.block_keys(live.run.interaction, live.planned)
         commands = self._dispatcher.handle(ev.CallArrived(call), self._now_s)
         if commands and isinstance(commands[0], ev.Refuse):
-            self._refused(live, commands[0])
+            self._rejected(live, commands[0])
             return
         self._live[call.call_id] = live
         if not self._ticking:
@@ -229,18 +229,18 @@ class Replay:
             self._push(self._now_s + self._options.tick_s, _TICK, None)
         self._apply(commands)
 
-    def _refused(self, live: _Live, refusal: ev.Refuse) -> None:
+    def _rejected(self, live: _Live, rejection: ev.Refuse) -> None:
         run = live.run
         sample = self._sample(live, "refused", TokenUsage())
-        self._note(live, replace(sample, mid_run=refusal.mid_run), refusal)
+        self._note(live, replace(sample, mid_run=rejection.mid_run), rejection)
         if run.tries < self._options.retries:
             run.tries += 1
-            wait_s = refusal.decision.retry_after_s or 1.0
+            wait_s = rejection.decision.retry_after_s or 1.0
             again = _Live(live.call, live.planned, run, live.arrival_s)
             self._push(self._now_s + wait_s, _ARRIVAL, again)
             return
         run.aborted = True
-        if refusal.mid_run:
+        if rejection.mid_run:
             run_id = run.interaction.interaction_id
             self._apply(
                 self._dispatcher.handle(ev.InteractionClosed(run_id, cancel=True), self._now_s)
@@ -273,7 +273,7 @@ class Replay:
                             cause=command.cause,
                         )
                 case ev.Refuse():
-                    raise AssertionError("only an arriving call is refused")
+                    raise AssertionError("only an arriving call is rejected")
 
     def _deliver(self, admit: ev.Admit) -> None:
         live = self._live.get(admit.call_id)
@@ -327,11 +327,11 @@ class Replay:
         self._profiles.call_ended(live.call, usage, live.arrival_s)
         self._note(live, self._sample(live, outcome, usage))
 
-    def _note(self, live: _Live, sample: CallSample, refusal: ev.Refuse | None = None) -> None:
+    def _note(self, live: _Live, sample: CallSample, rejection: ev.Refuse | None = None) -> None:
         self._calls.append(sample)
         if self._watcher is not None:
             worker = None if live.worker < 0 else _name(live.worker)
-            self._watcher.call_ended(live.call, sample, worker, refusal)
+            self._watcher.call_ended(live.call, sample, worker, rejection)
 
     def _sample(self, live: _Live, outcome: ev.CallOutcome, usage: TokenUsage) -> CallSample:
         interaction = live.run.interaction

@@ -51,25 +51,25 @@ class ReservedRoom:
         self._own: dict[str, int] = {}
 
     def fits(self, held: int, left: int, samples: int, locked: int, step: int) -> bool:
-        """See the protocol."""
+        """Return whether one more call fits."""
         return self._reserved + held + left * samples + locked <= self._capacity
 
     def enter(self, call_id: str, held: int, left: int, samples: int, step: int) -> None:
-        """See the protocol."""
+        """Add a call at this step."""
         own = self._own[call_id] = held + left * samples
         self._reserved += own
 
     def shrink(self, call_id: str, tokens: int) -> None:
-        """See the protocol."""
+        """Move some of a call's tokens to the prefix cache."""
         self._own[call_id] -= tokens
         self._reserved -= tokens
 
     def leave(self, call_id: str) -> None:
-        """See the protocol."""
+        """Remove a call."""
         self._reserved -= self._own.pop(call_id)
 
     def for_cache(self) -> int:
-        """See the protocol."""
+        """Return the tokens that the prefix cache may occupy now."""
         return self._capacity - self._reserved
 
 
@@ -87,7 +87,7 @@ class FutureRoom:
         that it would have held at step 0; its call."""
 
     def fits(self, held: int, left: int, samples: int, locked: int, step: int) -> bool:
-        """See the protocol."""
+        """Return whether one more call fits."""
         added = [(-step - left, share - step, "") for share in _shares(held, samples)]
         total = 0
         for number, (end, base, _) in enumerate(sorted(self._batch + added), start=1):
@@ -97,7 +97,7 @@ class FutureRoom:
         return True
 
     def enter(self, call_id: str, held: int, left: int, samples: int, step: int) -> None:
-        """See the protocol."""
+        """Add a call at this step."""
         for share in _shares(held, samples):
             insort(self._batch, (-step - left, share - step, call_id))
 
@@ -105,7 +105,7 @@ class FutureRoom:
         """Do nothing: there is no prefix cache to hold them."""
 
     def leave(self, call_id: str) -> None:
-        """See the protocol."""
+        """Remove a call."""
         self._batch = [entry for entry in self._batch if entry[2] != call_id]
 
     def for_cache(self) -> int:

@@ -1,4 +1,4 @@
-"""A worker's answers over HTTP: a stream of events, a whole answer, an error."""
+"""A worker's HTTP responses: a stream of events, a whole response, an error."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _UNAVAILABLE = ("unavailable_error", None, "unavailable")
 
 
 class JsonResponse(Response):
-    """A response of a value as JSON, by orjson."""
+    """Response of a value as JSON, by orjson."""
 
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        """Serialise."""
+        """Serialise the value."""
         return orjson.dumps(content)
 
 
 class EventStream(Response):
-    """A streamed answer as server-sent events."""
+    """Streamed response as server-sent events."""
 
     def __init__(self, call: RunningCall, writer: AnswerWriter, wanted: GenerationRequest) -> None:
         super().__init__(media_type="text/event-stream", headers={"cache-control": "no-cache"})
@@ -60,7 +60,7 @@ class EventStream(Response):
             last.append(_call_error(self._call))
         elif self._wanted.include_usage:
             last.append(self._writer.final_usage())
-        # A client that reads the end of the stream sees the call removed from the worker.
+        # When a client reads the end of the stream, the call is already removed from the worker.
         self._call.close()
         body = b"".join(map(_sse, last)) + b"data: [DONE]\n\n"
         await send({"type": "http.response.body", "body": body, "more_body": False})
@@ -76,13 +76,13 @@ class EventStream(Response):
                 event.text or event.finish_reason or event.logprobs or usage
             ):
                 chunks.append(self._writer.delta(index, event, usage))
-                # They are sent; only a whole answer needs all of them.
+                # They are sent; only a whole response needs all of them.
                 self._call.outputs[index].logprobs.clear()
         return chunks
 
 
 async def whole_answer(call: RunningCall, writer: AnswerWriter, receive: Receive) -> Response:
-    """Return the answer of a call that is not streamed; a client that disconnects cancels the call."""
+    """Return the response to a call that is not streamed; a disconnecting client cancels the call."""
 
     async def collect() -> None:
         while not call.is_over:
@@ -102,7 +102,7 @@ async def whole_answer(call: RunningCall, writer: AnswerWriter, receive: Receive
 
 
 async def _unless_disconnected(work: Coroutine[Any, Any, None], receive: Receive) -> bool:
-    """Run ``work`` to its end. Return False if the client disconnects first, which cancels ``work``."""
+    """Run ``work`` to its end. If the client disconnects first, cancel it and return False."""
 
     async def disconnected() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -136,7 +136,7 @@ def error_answer(status: int, message: str, kind: str, param: str | None, code: 
 
 
 def _call_error(call: RunningCall) -> dict[str, Any]:
-    """Return the error of a call that ended without an answer."""
+    """Return the error of a call that ended without a response."""
     message = call.error or ""
     if call.handed_back:
         return _error_body(message, *_UNAVAILABLE)
@@ -146,7 +146,7 @@ def _call_error(call: RunningCall) -> dict[str, Any]:
 
 
 def busy(message: str) -> Response:
-    """Return 429: the worker is healthy, and takes the call a little later."""
+    """Return 429: the worker is healthy, and can take the call a little later."""
     response = error_answer(429, message, "rate_limit_error", None, "worker_busy")
     response.headers["retry-after"] = "1"
     return response

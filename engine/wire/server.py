@@ -4,11 +4,12 @@ Routes: POST /v1/chat/completions, /v1/completions and /tokenize, GET /v1/models
 The first chunk of a stream (chat's role, an empty text for completions) is sent when the sample enters
 the batch, so a client can distinguish waiting from running. A disconnecting client cancels its call.
 
-Without ``max_tokens`` an output may have 512 tokens (chat) or 16 (completions, as OpenAI has it),
-and never more than the context leaves: an unbounded one would hold its pages for as long as the model
-generates.
+Without ``max_tokens`` the limit is 512 tokens (chat) or 16 (completions, as in OpenAI's API), and
+never more than the context allows: an unlimited output would hold its pages for as long as the
+model generates.
 
-HTTP status codes of a worker are only here and in :mod:`fairserve.engine.wire.http_answers`.
+Only this module and :mod:`fairserve.engine.wire.http_answers` contain HTTP status codes of a
+worker.
 """
 
 from __future__ import annotations
@@ -62,11 +63,11 @@ _log = logging.getLogger(__name__)
 DEFAULT_MAX_TOKENS: dict[Kind, int] = {"chat": 512, "completion": 16}
 MAX_BODY_BYTES = 16 * 2**20
 _LAST_WORDS_S = 2.0
-"""Seconds for writing the answers of calls that are cut off at the end of a drain."""
+"""Seconds for writing the responses of calls that are cut off at the end of a drain."""
 
 
 class WorkerServer:
-    """The ASGI application of one worker. Made and used inside a running event loop."""
+    """ASGI application of one worker. Created and used inside a running event loop."""
 
     def __init__(
         self,
@@ -232,7 +233,7 @@ class WorkerServer:
     ) -> tuple[RunningCall, AnswerWriter]:
         prefix = "chatcmpl" if wanted.kind == "chat" else "cmpl"
         answer_id = f"{prefix}-{wanted.call_id or uuid.uuid4().hex}"
-        # A caller may use a call id again; the number keeps sequence ids apart.
+        # A caller may reuse a call id; the number keeps sequence ids apart.
         group_id = f"{answer_id}/{next(self._numbers)}"
         requests = [
             SequenceRequest(
@@ -249,7 +250,7 @@ class WorkerServer:
         ]
         call = RunningCall([each.sequence_id for each in requests], self._release)
         self.engine.submit(requests)
-        # Events come through the loop, so none can arrive before this function ends.
+        # Events arrive through the loop, so none can arrive before this function ends.
         self._calls.update(dict.fromkeys(call.sequence_ids, call))
         self._idle.clear()
         writer = AnswerWriter(

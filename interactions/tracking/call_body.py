@@ -1,7 +1,7 @@
 """Body of a node's call: ``messages`` or a ``prompt`` whose texts contain placeholders.
 
-A message's ``content`` is a template, or in a list of parts the ``text`` of each; all other keys are
-passed on as declared. A body is resolved to pieces when its node becomes ready and built when the call
+A message's ``content`` is a template or, in a list of parts, the ``text`` of each part; all other keys
+are sent as declared. A body is resolved to pieces when its node becomes ready, and built when the call
 is sent (:meth:`Body.build`).
 """
 
@@ -31,7 +31,7 @@ Slot = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A rendered body that is not joined yet."""
+    """A rendered body whose texts are not joined yet."""
 
     fixed: Mapping[str, Any]
     texts: tuple[tuple[Slot, Pieces], ...]
@@ -50,17 +50,17 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class BodyTemplate:
-    """A body whose texts are taken out as templates."""
+    """A body whose texts are replaced by templates."""
 
     fixed: Mapping[str, Any] = field(hash=False)
-    """The body with empty texts; not to be changed."""
+    """Body with empty texts, read-only."""
     texts: tuple[tuple[Slot, Template], ...]
     fixed_bytes: int
-    """Bytes of everything but the texts, as JSON."""
+    """Size of the JSON without the texts, in bytes."""
 
     @property
     def least_bytes(self) -> int:
-        """Return the bytes with every placeholder empty."""
+        """Return the size in bytes with every placeholder empty."""
         return self.fixed_bytes + sum(template.literal_bytes for _, template in self.texts)
 
     @property
@@ -93,7 +93,7 @@ def slot_path(slot: Slot) -> str:
 
 
 def parse_body(plain: Mapping[str, Any], path: str) -> BodyTemplate:
-    """Read the ``messages`` or the ``prompt`` of a declared node at ``path``. Raises ProgramError."""
+    """Parse the ``messages`` or ``prompt`` of a declared node at ``path``. Raises ProgramError."""
     has_messages, has_prompt = (plain.get(name) is not None for name in ("messages", "prompt"))
     if has_messages and has_prompt:
         raise ProgramError(path, "has both messages and prompt; give one of them")

@@ -21,7 +21,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-_UNSAID = ("system", "developer")
+_IGNORED_ROLES = ("system", "developer")
 _KEY_BYTES = 8
 
 
@@ -36,9 +36,9 @@ class Conversation:
         results: list[int] = []
         for message in messages:
             role = message.get("role")
-            if role in _UNSAID:
+            if role in _IGNORED_ROLES:
                 continue
-            hasher.update(_said(message))
+            hasher.update(_encoded(message))
             if role == "assistant":
                 history.append(_key(hasher.digest()))
                 results = []
@@ -57,7 +57,7 @@ class Conversation:
         keys: list[int] = []
         for answer in answers:
             hasher = self._hasher.copy()
-            hasher.update(_said({**answer, "role": "assistant"}))
+            hasher.update(_encoded({**answer, "role": "assistant"}))
             keys.append(_key(hasher.digest()))
             keys += _tool_keys(call.get("id") for call in _tool_calls(answer))
         return tuple(dict.fromkeys(keys))
@@ -75,7 +75,7 @@ def _tool_keys(ids: Iterable[Any]) -> list[int]:
     ]
 
 
-def _said(message: Mapping[str, Any]) -> bytes:
+def _encoded(message: Mapping[str, Any]) -> bytes:
     parts = [str(message.get("role")), _text(message.get("content"))]
     for call in _tool_calls(message):
         function = call.get("function")

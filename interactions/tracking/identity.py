@@ -2,7 +2,7 @@
 
 The first source that names a run is used: our own header, our own metadata, then the headers that
 agent frameworks and other gateways already send (in the order of ``ALIASES``). Without one, the
-call forms a run by itself. ``previous_response_id`` is never used: it names the last answer, not
+call forms a separate run. ``previous_response_id`` is never used: it names the last answer, not
 the root of the run. The ids are chosen by clients; the caller scopes them to the authenticated app,
 so that a tenant's id never joins another tenant's run (:func:`core_run_id`, :func:`core_call_id`).
 """
@@ -55,7 +55,7 @@ class CallIdentity:
     """The place of a call in its run as declared by the client, with the client's ids."""
 
     run_id: str | None
-    """Id of the run; None: the call forms a run by itself."""
+    """Id of the run; None: the call forms a separate run."""
     source: str = ""
     """Header or metadata field that named the run."""
     call_id: str | None = None

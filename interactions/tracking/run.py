@@ -214,7 +214,7 @@ class Run:
             return ()
         continued = self._continued(call) if call.history or call.tool_results else ()
         if len(continued) == 1:
-            return self._set_going_by(continued[0])
+            return self._latest_descendants(continued[0])
         if not continued:
             if len(front) <= MOST_PARENTS:
                 return tuple(front)
@@ -222,7 +222,7 @@ class Run:
             return tuple(sorted(latest | {self.deepest}))
         found: dict[int, None] = {}
         for number in continued:
-            found.update(dict.fromkeys(self._set_going_by(number)))
+            found.update(dict.fromkeys(self._latest_descendants(number)))
         return tuple(found)
 
     def _continued(self, call: Call) -> list[int]:
@@ -246,7 +246,7 @@ class Run:
             at = keys.rfind(wanted, 0, at + 7)
         return None if at < 0 else _KEY.unpack_from(keys, at)[1]
 
-    def _set_going_by(self, number: int) -> tuple[int, ...]:
+    def _latest_descendants(self, number: int) -> tuple[int, ...]:
         """Return the ended descendants of a call that have no ended child; without any, the call."""
         front = self._front
         calls = len(self.numbers)

@@ -78,7 +78,7 @@ class TrackerLimits:
 
 
 class Tracker:
-    """All live interactions. ``now_s`` is the caller's monotonic time in seconds."""
+    """Tracks all live interactions. ``now_s`` is the caller's monotonic time in seconds."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Tracker:
         run = self._runs.get(interaction_id)
         return self._reopenable(interaction_id, now_s) if run is None else run
 
-    # --- the life of a run ------------------------------------------------------------------------
+    # --- life cycle of a run ----------------------------------------------------------------------
 
     def open(
         self,
@@ -232,7 +232,7 @@ class Tracker:
         run = self._runs[call.interaction_id]
         return tuple(map(run.name, attachment.parents))
 
-    def refuse(self, call: Call, now_s: float) -> bool:
+    def reject(self, call: Call, now_s: float) -> bool:
         """Record a rejected call; return whether its run was active."""
         run = self._runs.get(call.interaction_id)
         if run is None:
@@ -339,7 +339,7 @@ class Tracker:
                 self._dormant.popitem(last=False)
         return self._end(run, state)
 
-    # --- parts ------------------------------------------------------------------------------------
+    # --- helpers ----------------------------------------------------------------------------------
 
     def _new_run(
         self, interaction_id: str, owner: Owner, now_s: float, *, declared: bool = False
@@ -367,11 +367,11 @@ class Tracker:
     def _require_room(self, owner: Owner) -> None:
         """Raise an error if one more run would exceed the limit of the user, the tenant, or all."""
         tenant, _, user = owner
-        for whose, key in (("user", (tenant, user)), ("tenant", (tenant,))):
-            most = self._limits.share(whose)
+        for scope, key in (("user", (tenant, user)), ("tenant", (tenant,))):
+            most = self._limits.share(scope)
             if most < self._limits.live_runs and self._live_of[key] >= most:
                 raise OpenInteractionsError(
-                    f"the {whose} has {most:,} open interactions; close some, or wait until they end"
+                    f"the {scope} has {most:,} open interactions; close some, or wait until they end"
                 )
         if len(self._runs) >= self._limits.live_runs:
             raise TrackerFullError(f"{self._limits.live_runs} interactions are live already")

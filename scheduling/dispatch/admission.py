@@ -2,7 +2,7 @@
 
 Each rejection names which of the three caused it. A call rejected by its contract never reaches the
 throttle, which counts only arrivals that are load. Contract reservations of an accepted call are
-settled when it ends: a call that failed or waited too long is charged to nobody.
+settled when it ends: a call that failed or waited too long is not charged.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Admission:
             refund=outcome not in BILLED or not charged,
         )
 
-    # --- beside the calls -------------------------------------------------------------------------
+    # --- settings and maintenance -----------------------------------------------------------------
 
     def take(self, event: Setting | ev.BudgetSpent) -> None:
         """Apply a setting, or spending reported by the ledger. Raises as the directory does."""

@@ -41,7 +41,7 @@ def _not_dispatched(call_id: str) -> UnknownCallError:
 
 
 class Dispatcher:
-    """One running system. ``seed`` keys the prefix hashes: keep it secret in production.
+    """State machine of one system. ``seed`` keys the prefix hashes: keep it secret in production.
 
     ``infer_parents`` and ``reopen_grace_s`` are passed to the tracker.
     """
@@ -213,7 +213,7 @@ class Dispatcher:
             event, overloaded=pool.update_overload(), under_way=attachment.immune, now_s=now_s
         )
         if not decision.admitted:
-            mid_run = self.tracker.refuse(call, now_s)
+            mid_run = self.tracker.reject(call, now_s)
             state = pool.rejection_context(call, self.system, profile, attachment)
             return [ev.Refuse(call.call_id, decision, mid_run, state)]
 

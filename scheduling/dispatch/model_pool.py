@@ -156,7 +156,7 @@ class ModelPool:
         self.router.finished(live.call, worker_id, live.charge_factor, output_tokens)
 
     def requeue(self, live: QueuedCall, client: ClientPath, now_s: float) -> list[ev.Command]:
-        """Queue a call again whose worker failed before the first token; other workers are preferred.
+        """Requeue a call whose worker failed before the first token; other workers are preferred.
 
         It waits as a call of ``client``, which may differ from the client at dispatch.
         """

@@ -21,7 +21,7 @@ from fairserve.scheduling.locality.workers import Workers, WorkerSet
 
 @dataclass(slots=True)
 class Worker:
-    """One engine replica, changed by its table only. ``epoch`` distinguishes successive joins."""
+    """An engine replica, changed by its table only. ``epoch`` distinguishes successive joins."""
 
     worker_id: str
     epoch: int

@@ -18,7 +18,7 @@ Cost = Callable[[TokenUsage], float]
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """``wp * prompt + wq * output``; cached tokens count in full."""
+    """Linear cost ``wp * prompt + wq * output``; cached tokens count in full."""
 
     wp: float = 1.0
     wq: float = 2.0
@@ -42,7 +42,7 @@ class Profiled:
 
 @dataclass(frozen=True, slots=True)
 class Extend:
-    """``we * extend + wq * output``: a prefix is charged once, when it is computed."""
+    """Extend cost ``we * extend + wq * output``: a prefix is charged once, when it is computed."""
 
     we: float = 1.0
     wq: float = 2.0
@@ -54,7 +54,7 @@ class Extend:
 
 @dataclass(frozen=True, slots=True)
 class SliceWeights:
-    """alpha, beta, gamma of FairServe 4.3: weights of input, system and output tokens."""
+    """Weights alpha, beta, gamma of FairServe 4.3 for input, system and output tokens."""
 
     alpha: float = 1.0
     beta: float = 2.0

@@ -269,7 +269,7 @@ class VirtualCounters:
             node, levels = child, levels + 1
         return levels + ("" in node.children)
 
-    # --- questions --------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------
 
     def value(self, path: ClientPath) -> float:
         """Return the counter at the end of the path, predictions included; 0 if unknown."""
@@ -385,7 +385,7 @@ class VirtualCounters:
             node = child
         return node
 
-    # --- forgetting -------------------------------------------------------------------------------
+    # --- removal of idle nodes --------------------------------------------------------------------
 
     def _sweep(self) -> None:
         """Forget idle nodes at or below every queued sibling, which the lift makes harmless.

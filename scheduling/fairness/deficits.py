@@ -224,7 +224,7 @@ class Deficits:
                 self._park(account, parent)
                 self._leave_credit(account, parent)
 
-    # --- lists of accounts out of credit ----------------------------------------------------------
+    # --- accounts out of credit -------------------------------------------------------------------
 
     def _enter_credit(self, parent: Account, accounts: list[Account]) -> None:
         for account in accounts:
@@ -272,7 +272,7 @@ class Deficits:
         heapq.heapify(parent.parked_rounds)
         parent.tickets = sum(map(len, parked.values()))
 
-    # --- forgetting -------------------------------------------------------------------------------
+    # --- removal of idle accounts -----------------------------------------------------------------
 
     def _forget(self, account: Account, at_zero: bool = False) -> None:
         """Forget an idle account in credit, and outer levels that become empty."""

@@ -4,7 +4,7 @@ Under ``tenant > user`` an app that invents users takes the share of its tenant'
 invented users beside 26 real ones receive 900 of 926 parts. With ``newcomers="shared"`` the calls
 of an app's users without a history belong to one client, a sibling of the users with one. A user
 has a history once ``newcomer_slices`` H typical calls were charged to that client for its calls and
-the app has a free slot. Then it is a client by itself, lifted like any newcomer. Users whose
+the app has a free slot. Then it is a separate client, lifted like any newcomer. Users whose
 settings an operator changed have a history. No paper has this option; ``own`` is their behaviour.
 
 Bound. An app that invents any number of users receives one user's share for them, and one more for
@@ -14,10 +14,11 @@ each history.
   tenant up to the feeder's bound. The cost is the same whether histories are earned in turn or side
   by side.
 - With n histories at the start, k more in a time T: ``1 + n + k <= (2 + n) exp(T / G)``, G =
-  ``newcomer_growth_s``. The first slot is free G after the app's first newcomer, each later one ``G
-  / (1 + histories)`` after the last one was taken, and slots do not accumulate. So k histories take
-  at least ``G * sum(1 / (1 + n + j))``, j from 1 to k - 1, which is at least ``G log((1 + n + k) /
-  (2 + n))``. This also holds without other waiting users, when service costs nothing.
+  ``newcomer_growth_s``. The first slot is free G after the app's first newcomer, each later one
+  ``G / (1 + histories)`` after the last one was taken, and slots do not accumulate. So k histories
+  take at least ``G * sum(1 / (1 + n + j))``, j from 1 to k - 1, which is at least
+  ``G log((1 + n + k) / (2 + n))``. This also holds without other waiting users, when service costs
+  nothing.
 
 Histories are kept by tenant and app, so one app's users do not pay for those of another, and an app
 that uses the user names of another gains nothing. The newcomers of an app wait in one queue, in the

@@ -268,7 +268,7 @@ class CentralDlpm:
         self._deficits.end(record.client)
 
     def requeue(self, call: Call) -> None:
-        """Queue a call whose worker failed again, at its old place; its charges remain."""
+        """Requeue a call whose worker failed, at its old place; its charges remain."""
         record = self._dispatched.pop(call.call_id)
         client = self._deficits.arrive(call.client)
         self._deficits.end(record.client)

@@ -70,7 +70,7 @@ class FcfsFeeder:
         """Do nothing: this feeder charges nothing."""
 
     def requeue(self, call: Call) -> None:
-        """Queue a call again at the front."""
+        """Requeue a call at the front."""
         self._queue[call.call_id] = call
         self._queue.move_to_end(call.call_id, last=False)
 

@@ -211,7 +211,7 @@ class WscFeeder:
         return charged
 
     def requeue(self, call: Call) -> None:
-        """Reverse the charges of a call whose worker failed, and queue it first of its client."""
+        """Reverse the charges of a call whose worker failed; requeue it first of its client."""
         seq = self._charges.uncharge(call.call_id)
         self._leave_batch(call.call_id)
         self._enqueue(_Queued(call, seq), front=True)

@@ -85,7 +85,7 @@ class ByClient(ABC):
         self._cancelled(entry)
 
     def requeue(self, call_id: str) -> None:
-        """Queue a preempted call again, at its old place."""
+        """Requeue a preempted call at its old place."""
         entry = self._running(call_id)
         self._waiting += 1
         self._preempted(entry)

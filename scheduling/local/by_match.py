@@ -99,7 +99,7 @@ class ByMatch(ABC):
             self._offered = None
 
     def requeue(self, call_id: str) -> None:
-        """Queue a preempted call again, with its old arrival."""
+        """Requeue a preempted call with its old arrival."""
         matched = self._of_running(call_id)
         matched.running = False
         self._places.add(matched)

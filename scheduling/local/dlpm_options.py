@@ -7,14 +7,14 @@ happens: the client owes the advance, and later refills repay it. The following 
 siblings of each level, with outputs reserved and ``U = we * Linput + wq * M``:
 
 1. ``q <= Q^u``: only a refill raises a deficit, and only one that is at most 0.
-2. ``q >= -(U + D)``: at the last admission of the client the deficit was above ``-D``. Since then
-it was charged for one prompt, and for outputs that were reserved together in the memory M.
-3. While f waits, each refill gives it ``Q^u``, since none happens while a waiting client has
-credit. So in an interval with k refills ``W_f = k Q^u - (change of q_f)``, and ``W_g <= k Q^u -
-(change of q_g)`` for any g, with equality while g waits, too. No deficit changes by more than ``U +
-Q^u + D``.
+2. ``q >= -(U + D)``: at the last admission of the client the deficit was above ``-D``. Since then it
+   was charged for one prompt, and for outputs that were reserved together in the memory M.
+3. While f waits, each refill gives it ``Q^u``, since none happens while a waiting client has credit.
+   So in an interval with k refills ``W_f = k Q^u - (change of q_f)``, and
+   ``W_g <= k Q^u - (change of q_g)`` for any g, with equality while g waits, too. No deficit changes
+   by more than ``U + Q^u + D``.
 4. So ``W_f >= W_g - 2 (U + Q^u + D)`` while f is backlogged, and in both directions while both are:
-Theorems 4.1 and 4.2 with ``Q^u + D`` in place of ``Q^u``. D = 0 is the paper's rule and bound.
+   Theorems 4.1 and 4.2 with ``Q^u + D`` in place of ``Q^u``. D = 0 is the paper's rule and bound.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ round; a pass that ended because a call did not fit continues with the same clie
 path is a prefix of another's, the client and the level are two siblings.
 
 Bound (outputs reserved), at each level among siblings: with ``U = wp * longest prompt + wq * M`` a
-balance stays in ``(-U, quantum]`` and the service of backlogged siblings differs by at most ``2 *
-(U + 2 * quantum)``. Weakness: a newcomer waits for its turn in the ring, whatever service the
-others have received.
+balance stays in ``(-U, quantum]`` and the service of backlogged siblings differs by at most
+``2 * (U + 2 * quantum)``. Weakness: a newcomer waits for its turn in the ring, regardless of the
+service of others.
 """
 
 from __future__ import annotations

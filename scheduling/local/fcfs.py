@@ -62,7 +62,7 @@ class Fcfs:
             del self._waiting[call_id]
 
     def requeue(self, call_id: str) -> None:
-        """Queue a preempted call again at the front."""
+        """Requeue a preempted call at the front."""
         self._waiting[call_id] = self._running.pop(call_id)
         self._waiting.move_to_end(call_id, last=False)
 

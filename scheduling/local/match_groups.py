@@ -99,7 +99,7 @@ class MatchGroups:
         """Calls by the name of the block that follows their match."""
         self._evicted: list[MatchGroup] = []
         """Groups whose last block was evicted since the last pass. They are no longer in ``_at``,
-        so that no call joins them whose match really ends there."""
+        so that calls whose match really ends there do not join them."""
         self._stored: dict[Hashable, None] = {}
         """Names of awaited blocks that were stored since the last pass."""
         self._cache: PrefixCache | None = None
@@ -161,7 +161,7 @@ class MatchGroups:
                 self._follow(call, *match(call.call))
 
     def _match_group(self, group: MatchGroup, match: _Match) -> None:
-        """Match a group again whose last block was evicted, and possibly stored again."""
+        """Rematch a group whose last block was evicted, and possibly stored again."""
         calls = list(group.calls)
         if not calls:
             return

@@ -91,7 +91,7 @@ class MatchedPlaces:
             del place[0 if place[0] is call.item else bisect_left(place, call.item)]
 
     def moved(self, group: MatchGroup) -> None:
-        """Place the calls of a group again after its match changed."""
+        """Update the places of a group's calls after its match changed."""
         for call in group.calls:
             if call.place is not None:
                 self.left(call)

@@ -1,6 +1,6 @@
 """Virtual token counter (VTC paper, Algorithms 2-4): the least served client goes first.
 
-``c_i`` is the counter of client i. The lines of Algorithm 2, and where they are:
+``c_i`` is the counter of client i. The lines of Algorithm 2 and their methods:
 
     7-15   a call of client u arrives; if u has nothing queued, lift its          Vtc.add,
            counter to the smallest one queued, or to that of the client           VirtualCounters.arrive

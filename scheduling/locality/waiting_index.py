@@ -167,11 +167,11 @@ class WaitingIndex:
             del self._at[group.node]
 
     def _appeared(self, key: int) -> None:
-        """Match the calls again that waited for this block, which is now in the tree."""
+        """Rematch the calls that waited for this block, which is now in the tree."""
         self._match_again(self._watchers.get(key))
 
     def _disappeared(self, node: Node, kept: int) -> None:
-        """Match the calls again that ended at blocks which no worker holds any more."""
+        """Rematch the calls whose match ended at blocks that no worker holds any more."""
         for group in list(self._at.get(node, ())):
             if group.depth > node.start + kept:
                 self._match_again(call_id for own in group.calls.values() for _, call_id in own)

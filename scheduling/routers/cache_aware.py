@@ -1,10 +1,10 @@
 """Cache-aware routing of SGLang's gateway: locality while the load is balanced, balance otherwise.
 
-There are three rules, in this order. If both ``max - min > balance_abs`` and ``max > balance_rel *
-min`` outstanding calls, the load is unbalanced and the least loaded worker is chosen. Otherwise, if
-the longest match exceeds ``match_threshold`` of the prompt, the least loaded worker with that match
-is chosen. Otherwise the least loaded worker is. (Earlier versions of the gateway chose the smallest
-tree in the last case.)
+There are three rules, in this order. If both ``max - min > balance_abs`` and
+``max > balance_rel * min`` outstanding calls, the load is unbalanced and the least loaded worker is
+chosen. Otherwise, if the longest match exceeds ``match_threshold`` of the prompt, the least loaded
+worker with that match is chosen. Otherwise the least loaded worker is. (Earlier versions of the
+gateway chose the smallest tree in the last case.)
 
 The load counts all workers, open or not; only open ones are chosen. The gateway keeps a tree over
 the text that it has sent; here the cluster's :class:`Locality` is used. Weakness: no client is

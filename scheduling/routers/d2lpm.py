@@ -1,7 +1,7 @@
 """Decentralised DLPM (DLPM paper, Algorithm 2; "DoubleQ" in its earlier version).
 
-``q[i, w]`` is the deficit of client i at worker w, ``s_w`` the worker's outstanding calls. The paper's
-lines, and where they are:
+``q[i, w]`` is the deficit of client i at worker w, ``s_w`` the worker's outstanding calls. The lines of
+Algorithm 2 and their methods:
 
     3-9    SelectWorker(G, i): A = {w: q[i, w] > 0}; while A is empty,           D2lpm.select
            q[i, w] += Q^w for all w; of G and A, else of A, the smallest s_w

@@ -168,7 +168,7 @@ class Preble:
         tree = self._locality.tree
         return tree.holds(worker_id, tree.holders(node.keys[-1]))
 
-    # --- a call's life ----------------------------------------------------------------------------
+    # --- life cycle of a call ---------------------------------------------------------------------
 
     def dispatched(self, call: Call, worker_id: str, charge_factor: float) -> None:
         """Insert the prompt, count it, rebalance if due. Raises KeyError for an unknown worker."""

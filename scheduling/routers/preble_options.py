@@ -9,8 +9,9 @@ from dataclasses import dataclass
 class PrebleOptions:
     """Options of Preble; times in seconds, outputs in tokens.
 
-    The prefill time of n own tokens that end at context c is ``prefill_s + prefill_token_s * n +
-    prefill_context_s * c + prefill_product_s * n * c``; the values are the published fit.
+    The prefill time of n own tokens that end at context c is
+    ``prefill_s + prefill_token_s * n + prefill_context_s * c + prefill_product_s * n * c``; the
+    values are the published fit.
     """
 
     exploit_share: float = 0.5

@@ -104,7 +104,7 @@ def subtree_of(node: Node) -> list[Node]:
 
 
 class RequestTree:
-    """All nodes. ``on_drop`` receives every removed node, ``on_split`` receives (upper, lower)."""
+    """Tree of recent prompts. ``on_drop`` gets every removed node, ``on_split`` (upper, lower)."""
 
     def __init__(
         self, on_split: Callable[[Node, Node], None], on_drop: Callable[[Node], None]

@@ -105,7 +105,7 @@ def test_an_interrupted_demo_leaves_nothing(tmp_path):
         *("--systems", "rpm-1", "--workers", "1", "--seconds", "20", "--drain-seconds", "200"),
     )
     for line in demo.process.stderr:
-        if re.search(r" [1-9]\d* refused", line):
+        if re.search(r" [1-9]\d* rejected", line):
             break
     assert len(demo.left()) >= 3, "the demo, its server and its worker"
     demo.process.send_signal(signal.SIGINT)

@@ -105,7 +105,7 @@ def test_every_run_ends_once_and_leaves_nothing(seed):
                 continue
             call.stage = attachment.stage
             if rng.random() < 0.2:
-                tracker.refuse(call, now_s)
+                tracker.reject(call, now_s)
             else:
                 tracker.accept(call, attachment, now_s)
                 open_runs.add(call.interaction_id)

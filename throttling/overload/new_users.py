@@ -2,7 +2,7 @@
 
 A user is new to an app until one of its calls is admitted there, and again after a day without a
 call. At most ``limit`` users become known within any 60 s. Under overload a call of a further new
-user is rejected; otherwise it is admitted, and the user remains new. So whoever invents users gets
+user is rejected; otherwise it is admitted, and the user remains new. So an app that invents users gets
 ``limit`` of them a minute, and known users are not affected. Worked timeline, limit 2: users a, b
 and c call at 0, 10 and 20 s. Under overload c is rejected with a retry at 60 s, when the slot of a
 is free; a and b are known from then on.
@@ -11,7 +11,7 @@ At most ``MAX_USERS`` are remembered; beyond that, the app with the most users f
 the oldest last calls. Cost: O(1) amortised per call; O(apps) about once a second.
 
 Weakness: known users are lost in a restart, so under overload an app's users are then readmitted at
-``limit`` a minute. Whoever invents users for t minutes has t times ``limit`` of them.
+``limit`` a minute. An app that invents users for t minutes has t times ``limit`` of them.
 """
 
 from __future__ import annotations

@@ -122,13 +122,13 @@ class Contracts:
         Budgets are checked before rates: waiting for a rate does not help if a budget is exhausted.
         """
         for holder, quota in quotas:
-            refused = self._check_budget(holder, quota, claim)
-            if refused is not None:
-                return refused
+            rejection = self._check_budget(holder, quota, claim)
+            if rejection is not None:
+                return rejection
         for holder, quota in quotas:
-            refused = self._check_rates(holder, quota, claim, now_s)
-            if refused is not None:
-                return refused
+            rejection = self._check_rates(holder, quota, claim, now_s)
+            if rejection is not None:
+                return rejection
         return ADMITTED
 
     def _check_budget(self, holder: Holder, quota: Quota, claim: Claim) -> Decision | None:
@@ -271,7 +271,7 @@ class Contracts:
             account = self._accounts[holder] = _Account(begin, end)
         return account
 
-    # --- beside the calls -------------------------------------------------------------------------
+    # --- spending and maintenance -----------------------------------------------------------------
 
     def spent(self, holder: Holder, quota: Quota, amount: int, at: float) -> None:
         """Add spending of a holder to the period that contains ``at``; negative amounts are refunds.

@@ -625,8 +625,8 @@ _TRACKER = (
         "one-tenant-fills-the-table-of-runs",
         "tracker",
         "interactions/tracking/tracker.py",
-        'for whose, key in (("user", (tenant, user)), ("tenant", (tenant,))):',
-        'for whose, key in (("user", (tenant, user)),):',
+        'for scope, key in (("user", (tenant, user)), ("tenant", (tenant,))):',
+        'for scope, key in (("user", (tenant, user)),):',
         _TRACKER_TESTS,
     ),
     Mutation(

@@ -105,7 +105,7 @@ def test_table():
     parts = [re.split(r" {2,}", line.strip()) for line in lines[2:]]
     by_label = {label: cells for label, *cells in parts}
     assert by_label["interactions completed (well-behaved / flooder)"] == ["3 / 1", "3 / 1"]
-    assert by_label["aborted by a refusal or an error"] == ["0 / 0", "0 / 2"]
+    assert by_label["aborted by a rejection or an error"] == ["0 / 0", "0 / 2"]
     assert by_label["unfinished when the time was over"] == ["0 / 3", "0 / 0"]
     assert by_label["of them in the middle of a run"] == ["0 / 0", "0 / 2"]
     assert by_label["wasted tokens"] == ["150", "100"]
@@ -133,8 +133,8 @@ def test_findings_say_where_the_default_is_worse():
     waiting, refusals, worse = findings(systems)
     assert "1.00 s (p99)" in waiting
     assert "8.00 s under fcfs and 0.50 s under rpm-1" in waiting
-    assert "fairserve refused 0 calls" in refusals
-    assert "rpm-1 cut 2 calls out of runs in progress and so wasted 100 tokens" in refusals
+    assert "fairserve rejected 0 calls" in refusals
+    assert "rpm-1 cut 2 calls of active runs and so wasted 100 tokens" in refusals
     assert "than rpm-1 in" in worse
     assert "TTFT p99 of the well-behaved (1 s against 0.50 s)" in worse
     assert "fcfs" not in worse.partition("than rpm-1")[0]

@@ -118,7 +118,7 @@ def test_the_failure_of_a_run_is_its_cause(trouble, cause):
 def test_a_failed_throttled_run_counts_as_throttled():
     tracker = opened()
     end(tracker, begin(tracker, "a"))
-    tracker.refuse(make_call("b", run="R", declared=True), 0.0)
+    tracker.reject(make_call("b", run="R", declared=True), 0.0)
     assert tracker.close("R", cancel=True, failed=True)[0].cause == "throttled"
 
 

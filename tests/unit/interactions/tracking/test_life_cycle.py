@@ -73,7 +73,7 @@ def test_received_tool_results_are_not_missing():
 def test_an_idle_throttled_run_is_aborted():
     life = Life()
     life.call("a")
-    assert life.tracker.refuse(make_call("b", run="R"), 0.0)
+    assert life.tracker.reject(make_call("b", run="R"), 0.0)
     assert summary(life.expire(IDLE_S)[0]) == ("aborted", "throttled", 10)
 
 
