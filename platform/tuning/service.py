@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy.orm import Session
-from starlette.datastructures import State
 
 from fairserve.platform.base.errors import ConflictError, InvalidRequestError
+from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db import audit
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.operations import ThrottlingSetting
@@ -148,10 +148,13 @@ def _json(value: Any) -> Any:
 
 
 def change_and_apply(
-    session: Session, principal: Principal, state: State, body: ThrottlingPut
+    session: Session,
+    principal: Principal,
+    settings: TuningSettings,
+    control: ControlPort,
+    body: ThrottlingPut,
 ) -> ThrottlingChanged:
-    """Store a change and apply it after the commit; ``state`` has the server's services."""
-    settings = state.settings.tuning
+    """Store a change and apply it after the commit."""
     current, options, kept = change(session, principal, settings, body)
-    after_commit(session, lambda: state.control.apply_throttling(current.system, options))
+    after_commit(session, lambda: control.apply_throttling(current.system, options))
     return ThrottlingChanged(**report(settings, current).model_dump(), after_worker_restart=kept)
