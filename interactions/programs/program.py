@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fairserve.interactions.profiles.profile import AppProfile
+from fairserve.interactions.programs.call_body import BodyTemplate, parse_body, slot_path
 from fairserve.interactions.programs.condition import Condition, parse_condition, read_path
 from fairserve.interactions.programs.output import Path
 from fairserve.interactions.programs.program_fields import (
@@ -28,7 +29,6 @@ from fairserve.interactions.programs.program_fields import (
     shown,
 )
 from fairserve.interactions.programs.template import NODE_ID, RESERVED_IDS
-from fairserve.interactions.tracking.call_body import BodyTemplate, parse_body, slot_path
 from fairserve.interactions.tracking.graph import GraphCycleError, InteractionGraph
 
 PROGRAM_FIELDS = ("model", "nodes", "result")
