@@ -24,7 +24,7 @@ from fairserve.platform.fleet.settings import FleetSettings
 from fairserve.platform.reporting.settings import ReportingSettings
 from fairserve.platform.serving.settings import ServingSettings
 from fairserve.platform.tenancy.settings import TenancySettings
-from fairserve.platform.tuning.settings import TuningSettings
+from fairserve.platform.tenancy.system.settings import TuningSettings
 
 if TYPE_CHECKING:  # settings are read without the database's libraries
     from sqlalchemy.orm import Session

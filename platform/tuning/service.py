@@ -16,13 +16,14 @@ from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.operations import ThrottlingSetting
 from fairserve.platform.db.session import after_commit
 from fairserve.platform.tenancy.auth import Principal
-from fairserve.platform.tuning import repository
-from fairserve.platform.tuning.parameters import (
+from fairserve.platform.tenancy.system.parameters import (
     Parameter,
     describe,
     effective_options,
     system_config,
 )
+from fairserve.platform.tenancy.system.settings import TuningSettings
+from fairserve.platform.tuning import repository
 from fairserve.platform.tuning.schemas import (
     ParameterOut,
     ThrottlingChanged,
@@ -30,7 +31,6 @@ from fairserve.platform.tuning.schemas import (
     ThrottlingOut,
     ThrottlingPut,
 )
-from fairserve.platform.tuning.settings import TuningSettings
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.scheduling.system import SystemConfig
 

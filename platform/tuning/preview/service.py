@@ -29,8 +29,9 @@ from fairserve.platform.control.port import ControlPort, LedgerPort
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.session import unavailable
 from fairserve.platform.reporting.traffic.segments import segment_paths
+from fairserve.platform.tenancy.system.parameters import system_config
+from fairserve.platform.tenancy.system.settings import TuningSettings
 from fairserve.platform.tuning import service
-from fairserve.platform.tuning.parameters import system_config
 from fairserve.platform.tuning.preview import rows as preview_rows
 from fairserve.platform.tuning.preview.input import (
     PreviewJob,
@@ -39,7 +40,6 @@ from fairserve.platform.tuning.preview.input import (
     Workers,
 )
 from fairserve.platform.tuning.preview.schemas import PreviewIn, PreviewOut
-from fairserve.platform.tuning.settings import TuningSettings
 
 logger = logging.getLogger(__name__)
 
