@@ -16,6 +16,7 @@ from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.operations import ThrottlingSetting
 from fairserve.platform.db.session import after_commit
 from fairserve.platform.tenancy.auth import Principal
+from fairserve.platform.tenancy.system.in_force import newest_choice
 from fairserve.platform.tenancy.system.parameters import (
     Parameter,
     describe,
@@ -23,7 +24,6 @@ from fairserve.platform.tenancy.system.parameters import (
     system_config,
 )
 from fairserve.platform.tenancy.system.settings import TuningSettings
-from fairserve.platform.tuning import repository
 from fairserve.platform.tuning.schemas import (
     ParameterOut,
     ThrottlingChanged,
@@ -48,16 +48,10 @@ class Current:
 
 def load_current(session: Session, settings: TuningSettings) -> Current:
     """Return the newest version, or the server's own settings."""
-    row = repository.current(session)
+    row = newest_choice(session)
     if row is None:
         return Current(settings.system)
     return Current(row.system, row.parameters, row.version, row.author, row.created_at)
-
-
-def load_system(session: Session, settings: TuningSettings) -> SystemConfig:
-    """Return the system to start with. Raises ValueError if the stored one is no longer valid."""
-    current = load_current(session, settings)
-    return system_config(settings, current.system, current.parameters)
 
 
 def change(
