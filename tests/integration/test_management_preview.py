@@ -21,7 +21,7 @@ from fairserve.platform.reporting.usage.repository import upsert_calls
 from fairserve.platform.tuning.preview import service as previewing
 from fairserve.platform.tuning.preview.schemas import PreviewIn
 from fairserve.platform.tuning.preview.service import Previews, PreviewWorld, gather
-from fairserve.scheduling.dispatch.events import WorkerDraining, WorkerJoined
+from fairserve.scheduling.events import WorkerDraining, WorkerJoined
 from fairserve.scheduling.registry import SYSTEMS
 
 PATH = "/admin/throttling"
