@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairserve.interactions.call import TokenUsage
-from fairserve.scheduling.dispatch.events import CallOutcome
+from fairserve.scheduling.events import CallOutcome
 from fairserve.scheduling.fairness.cost import Cost, Extend, Linear
 
 WASTE_CAUSES = ("throttled", "cancelled", "failed", "expired")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from fairserve.scheduling.base import Feeder, LocalScheduler, Router
-from fairserve.scheduling.dispatch.directory import Directory
+from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.feeders.central_dlpm import CentralDlpm, CentralDlpmOptions
 from fairserve.scheduling.feeders.fcfs import FcfsFeeder, FcfsOptions
 from fairserve.scheduling.feeders.wsc import WscFeeder

@@ -14,9 +14,9 @@ from collections import deque
 from fairserve.benchmarks.bench.figure import Reading
 from fairserve.benchmarks.bench.measure import cpu_ns
 from fairserve.interactions.call import Call, TokenUsage
+from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.dispatch.admission import Admission, AdmissionOptions
-from fairserve.scheduling.dispatch.directory import Directory
-from fairserve.scheduling.dispatch.events import CallArrived, ContractChanged
+from fairserve.scheduling.events import CallArrived, ContractChanged
 from fairserve.throttling.overload.none import NoThrottle
 from fairserve.throttling.quotas.price import TokenPrice
 from fairserve.throttling.quotas.quota import Quota

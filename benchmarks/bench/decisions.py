@@ -21,7 +21,7 @@ from fairserve.benchmarks.bench.measure import cpu_ns, percentile, wall_ns
 from fairserve.benchmarks.bench.prompts import PromptTrees
 from fairserve.interactions.call import NO_TOKENS, Call
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
-from fairserve.scheduling.dispatch.events import WorkerJoined
+from fairserve.scheduling.events import WorkerJoined
 from fairserve.scheduling.registry import SYSTEMS
 
 WORKER_TOKENS = 200_000

@@ -36,7 +36,7 @@ from fairserve.engine.simulated.traces.model import Trace
 from fairserve.interactions.call import Call, client_id
 from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.interactions.tracking.run_end import RunEnd
-from fairserve.scheduling.dispatch.events import Refuse
+from fairserve.scheduling.events import Refuse
 from fairserve.scheduling.fairness.cost import SliceWeights
 from fairserve.scheduling.metrics import CallSample, Service, satisfied, water_filling
 from fairserve.scheduling.registry import SYSTEMS

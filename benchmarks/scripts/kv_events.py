@@ -40,7 +40,7 @@ from fairserve.engine.wire.base import KvEndpoints
 from fairserve.platform.server.database import prepare_database
 from fairserve.platform.server.lifecycle import Platform, build_app
 from fairserve.platform.server.settings import Settings
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.local.fcfs import Fcfs
 from fairserve.scheduling.locality.block_keys import BlockHasher
 from fairserve.scheduling.locality.locality import Locality

@@ -35,7 +35,7 @@ from fairserve.interactions.call import Call
 from fairserve.interactions.programs.program import Program, parse_program
 from fairserve.interactions.programs.program_run import ProgramRun
 from fairserve.interactions.programs.program_task import Task
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.registry import SYSTEMS
 
 PROGRAMS = 6

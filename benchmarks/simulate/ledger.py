@@ -25,7 +25,7 @@ from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.platform.tenancy.prices.repository import load_book
 from fairserve.scheduling.dispatch.admission import BILLED
-from fairserve.scheduling.dispatch.events import Refuse
+from fairserve.scheduling.events import Refuse
 from fairserve.scheduling.fairness.cost import Linear
 from fairserve.scheduling.metrics import CallSample
 

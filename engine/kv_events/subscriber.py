@@ -27,7 +27,7 @@ from fairserve.engine.kv_events.dialect import KvEventsError
 from fairserve.engine.kv_events.sequence import Ask, Begin, KvSequence, Step
 from fairserve.engine.kv_events.view import KvView
 from fairserve.engine.wire.base import KvEndpoints
-from fairserve.scheduling.dispatch.events import CacheReport, WorkerCacheReset
+from fairserve.scheduling.events import CacheReport, WorkerCacheReset
 
 _log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from fairserve.engine.kv_events.dialect import (
     BlockStored,
     KvEvent,
 )
-from fairserve.scheduling.dispatch.events import (
+from fairserve.scheduling.events import (
     CacheReport,
     WorkerCached,
     WorkerCacheReset,
@@ -73,7 +73,7 @@ class KvView:
         return {key for name in self._blocks for key in self._keys(name)}
 
     def begin(self, *, complete: bool) -> list[CacheReport]:
-        """Drop all blocks; see :class:`~fairserve.scheduling.dispatch.events.WorkerCacheReset`."""
+        """Drop all blocks; see :class:`~fairserve.scheduling.events.WorkerCacheReset`."""
         self._blocks.clear()
         self._below.clear()
         return [WorkerCacheReset(self._worker_id, complete)]

@@ -25,8 +25,8 @@ from fairserve.engine.simulated.replay_result import ReplayResult
 from fairserve.engine.simulated.replay_watcher import ReplayWatcher
 from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
 from fairserve.interactions.call import Call, TokenUsage, client_id
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import LocalCall
-from fairserve.scheduling.dispatch import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.metrics import CallSample, RunSample
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS

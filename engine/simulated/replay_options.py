@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fairserve.engine.simulated.plans import Isolation
 from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.interactions.profiles.profile_learning import LearningOptions
-from fairserve.scheduling.dispatch.directory import NO_LIMITS, Setting
+from fairserve.scheduling.directory import NO_LIMITS, Setting
 from fairserve.throttling.base import Limits
 
 

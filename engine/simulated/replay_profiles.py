@@ -22,7 +22,7 @@ from fairserve.interactions.profiles.profile_learning import (
 )
 from fairserve.interactions.profiles.profile_statistics import CallSeen, RunSeen, figures_of
 from fairserve.interactions.tracking.run_end import ENDED_BY_ITSELF, RunEnd
-from fairserve.scheduling.dispatch.events import AppChanged
+from fairserve.scheduling.events import AppChanged
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from fairserve.interactions.call import Call
 from fairserve.interactions.tracking.run_end import RunEnd
-from fairserve.scheduling.dispatch.events import Refuse
+from fairserve.scheduling.events import Refuse
 from fairserve.scheduling.metrics import CallSample
 
 

@@ -15,7 +15,7 @@ from fairserve.interactions.tracking.identity import client_call_id, client_run_
 from fairserve.platform.control.messages import CallRecord, Client, Grant, OnCancel, RefuseCall
 from fairserve.platform.control.record import plain_of
 from fairserve.scheduling.dispatch.admission import BILLED
-from fairserve.scheduling.dispatch.events import CallOutcome, Refuse
+from fairserve.scheduling.events import CallOutcome, Refuse
 from fairserve.scheduling.fairness.cost import Linear
 from fairserve.throttling.quotas.price import FREE, TokenPrice
 

@@ -40,7 +40,7 @@ from fairserve.platform.control.recorder import CallRecorder
 from fairserve.platform.control.runs import LiveRuns
 from fairserve.platform.control.translate import interaction_errors
 from fairserve.platform.tenancy.prices.book import PriceBook
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.admission import AdmissionOptions
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from fairserve.interactions.call import Call, TokenUsage
 from fairserve.interactions.tracking.run import RunState
-from fairserve.scheduling.dispatch.events import CallOutcome
+from fairserve.scheduling.events import CallOutcome
 from fairserve.throttling.base import Decision
 
 Client = tuple[str, str, str]

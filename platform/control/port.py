@@ -31,7 +31,7 @@ from fairserve.platform.control.messages import (
 )
 from fairserve.platform.tenancy.apps.inboxes import ControlInbox
 from fairserve.scheduling.dispatch.admission import LimitsInUse
-from fairserve.scheduling.dispatch.events import CallOutcome
+from fairserve.scheduling.events import CallOutcome
 
 
 class ObservedCall(Protocol):

@@ -15,7 +15,7 @@ from fairserve.platform.control.messages import CallRecord
 from fairserve.platform.control.port import CallListener
 from fairserve.platform.control.record import plain_of
 from fairserve.platform.control.retries import RecentAttempts
-from fairserve.scheduling.dispatch.events import CallOutcome, Refuse
+from fairserve.scheduling.events import CallOutcome, Refuse
 
 
 class CallRecorder:

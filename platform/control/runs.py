@@ -18,7 +18,7 @@ from fairserve.interactions.tracking.identity import client_call_id, client_run_
 from fairserve.interactions.tracking.run import RestoredRun, Run, RunState
 from fairserve.platform.control.messages import InteractionRecord, OpenInteractionRecord, RunView
 from fairserve.platform.control.port import CallListener
-from fairserve.scheduling.dispatch.events import InteractionEnded
+from fairserve.scheduling.events import InteractionEnded
 
 MAX_ENDED = 10_000
 """Ended runs that are kept: those of some seconds; the ledger writes several times a second."""

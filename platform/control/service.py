@@ -49,7 +49,7 @@ from fairserve.platform.control.port import CallListener
 from fairserve.platform.control.runs import LiveRuns
 from fairserve.platform.control.translate import interaction_errors
 from fairserve.platform.tenancy.prices.book import PriceBook
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.admission import LimitsInUse
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.dispatch.switch import switch_system

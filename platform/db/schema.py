@@ -18,6 +18,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, inspect, select, text
 
+import fairserve.migrations
 from fairserve.platform.db.operations import SchemaInfo
 
 UPGRADE_COMMAND = "fairserve db upgrade"
@@ -31,8 +32,6 @@ class SchemaError(Exception):
 
 def alembic_config() -> Config:
     """Alembic's configuration, built from the installed package: there is no alembic.ini."""
-    import fairserve.migrations
-
     config = Config()
     config.set_main_option("script_location", str(Path(next(iter(fairserve.migrations.__path__)))))
     return config

@@ -24,7 +24,7 @@ async def read_cluster(request: Request) -> dict[str, Any]:
     ``reported`` has the worker's figures; ``kv_events`` what was seen of them, null where it publishes
     none or nobody follows; ``cache_view`` whose view of its cache the router goes by.
     """
-    return await cluster_out(request.app.state)
+    return await cluster_out(request.app.state.fleet)
 
 
 @router.get("/health/liveliness")

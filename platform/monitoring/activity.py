@@ -34,7 +34,7 @@ from fairserve.platform.monitoring.activity_bucket import (
     index,
     of_entitled,
 )
-from fairserve.scheduling.dispatch.events import CallOutcome
+from fairserve.scheduling.events import CallOutcome
 from fairserve.scheduling.fairness.cost import Linear
 
 BUCKET_S = 5.0

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from fairserve.platform.control.messages import Client, ModelView
 from fairserve.platform.monitoring.activity import BUCKET_S, Activity
 from fairserve.platform.monitoring.activity_bucket import ClosedBucket, Counts
-from fairserve.scheduling.dispatch.events import CallOutcome
+from fairserve.scheduling.events import CallOutcome
 
 Series = list[float | None]
 

@@ -54,7 +54,6 @@ from fairserve.platform.tenancy.profiles import endpoints as profiles
 from fairserve.platform.tenancy.tenants import endpoints as tenants
 from fairserve.platform.tenancy.tenants import users
 from fairserve.platform.tuning import endpoints as throttling
-from fairserve.platform.tuning.preview.service import Previews
 
 logger = logging.getLogger(__name__)
 access_log = logging.getLogger("fairserve.access")
@@ -94,7 +93,7 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
         openapi_url="/openapi.json" if settings.server.api_docs else None,
     )
     console_state = ConsoleState(settings.console)
-    put_on(app, HttpState(settings, Previews(), ReportSlots(), console_state))
+    put_on(app, HttpState(settings, ReportSlots(), console_state))
     for module in (completions, interactions, *MANAGEMENT):
         app.include_router(module.router)
     if settings.console.console:

@@ -17,21 +17,19 @@ from fairserve.platform.background.jobs.service import JobRequests
 from fairserve.platform.console.state import ConsoleState
 from fairserve.platform.control.port import ControlPort, DatabaseLease, LedgerPort
 from fairserve.platform.db.engine import SessionFactory
-from fairserve.platform.fleet.fleet_file import FleetFileWatch
-from fairserve.platform.fleet.model_pools import ModelPools
 from fairserve.platform.fleet.models import Models
-from fairserve.platform.fleet.pool import WorkerPool
-from fairserve.platform.fleet.running_fleet import RunningFleet
-from fairserve.platform.fleet.supervisor import Supervisor
+from fairserve.platform.fleet.parts import FleetParts
 from fairserve.platform.monitoring.clients import Clients
 from fairserve.platform.monitoring.history import History
 from fairserve.platform.reporting.usage.slots import ReportSlots
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.completions.service import Completions
 from fairserve.platform.serving.decision.service import DecisionService
+from fairserve.platform.serving.interactions.service import RunParts
 from fairserve.platform.serving.programs.service import Programs
 from fairserve.platform.tenancy.auth import Authenticator
-from fairserve.platform.tuning.preview.service import Previews
+from fairserve.platform.tenancy.parts import TenancyParts
+from fairserve.platform.tuning.preview.service import PreviewParts
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,6 @@ class HttpState:
     """State of an application from its creation on."""
 
     settings: Settings
-    previews: Previews
     report_slots: ReportSlots
     console: ConsoleState
     abort_connection: Callable[[Scope], None] | None = None
@@ -53,16 +50,14 @@ class RunningState:
     control: ControlPort
     clients: Clients
     history: History
-    pool: WorkerPool
-    fleet: RunningFleet
-    fleet_watch: FleetFileWatch | None
+    tenancy: TenancyParts
+    fleet: FleetParts
+    runs: RunParts
+    preview: PreviewParts
     models: Models
-    model_pools: ModelPools
-    supervisor: Supervisor | None
     decisions: DecisionService
     completions: Completions
     programs: Programs
-    graph_slots: asyncio.Semaphore
     session_factory: SessionFactory
     ledger: LedgerPort
     jobs: JobRequests

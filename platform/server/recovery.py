@@ -27,8 +27,8 @@ from fairserve.platform.tenancy.apps.control_events import load_control_events
 from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.platform.tenancy.prices.repository import load_book
 from fairserve.platform.tenancy.profiles.changes import profile_versions
-from fairserve.platform.tuning.service import load_system
-from fairserve.scheduling.dispatch.events import Event
+from fairserve.platform.tenancy.system.in_force import load_system
+from fairserve.scheduling.events import Event
 from fairserve.scheduling.system import SystemConfig
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import Any, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
@@ -24,12 +24,7 @@ from fairserve.platform.fleet.settings import FleetSettings
 from fairserve.platform.reporting.settings import ReportingSettings
 from fairserve.platform.serving.settings import ServingSettings
 from fairserve.platform.tenancy.settings import TenancySettings
-from fairserve.platform.tuning.settings import TuningSettings
-
-if TYPE_CHECKING:  # settings are read without the database's libraries
-    from sqlalchemy.orm import Session
-
-    from fairserve.scheduling.system import SystemConfig
+from fairserve.platform.tenancy.system.settings import TuningSettings
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -122,15 +117,6 @@ class Settings(BaseModel):
             else:
                 rooms[name] = value  # rejected
         super().__init__(**rooms)
-
-    def system_in_force(self, session: Session) -> SystemConfig:
-        """Return the system that operators chose last, or that of the settings. One query.
-
-        Raises ValueError if the stored choice is no longer valid.
-        """
-        from fairserve.platform.tuning.service import load_system  # half a second that few need
-
-        return load_system(session, self.tuning)
 
     def changed(self, **values: Any) -> Self:
         """Return a copy with other values of some settings, which are not checked."""

@@ -41,7 +41,8 @@ def change_throttling(
     body: ThrottlingPut, request: Request, session: WriteSession, principal: AdminPrincipal
 ) -> ThrottlingChanged:
     """Change it while running: parameters that are left out return to their defaults."""
-    return service.change_and_apply(session, principal, request.app.state, body)
+    state = request.app.state
+    return service.change_and_apply(session, principal, state.settings.tuning, state.control, body)
 
 
 @router.post("/admin/throttling/preview", dependencies=[Depends(require_admin)])
@@ -50,7 +51,7 @@ async def preview_throttling(body: PreviewIn, request: Request) -> PreviewOut:
 
     Nothing changes. 409 while another preview runs, or without a recording.
     """
-    return await preview_of(request.app.state, body, request.is_disconnected)
+    return await preview_of(request.app.state.preview, body, request.is_disconnected)
 
 
 @router.get("/admin/throttling/history", dependencies=[Depends(require_admin)])

@@ -12,8 +12,8 @@ from typing import Any
 
 from fairserve.interactions.call import Call, TokenUsage
 from fairserve.interactions.errors import OpeningRateError
-from fairserve.scheduling.dispatch import events as ev
-from fairserve.scheduling.dispatch.directory import Directory, Setting, holder_of
+from fairserve.scheduling import events as ev
+from fairserve.scheduling.directory import Directory, Setting, holder_of
 from fairserve.throttling.base import ADMITTED, Decision, LimitUse, ThrottlingPolicy
 from fairserve.throttling.overload.window import SlidingLog
 from fairserve.throttling.quotas.contracts import Claim, Contracts, ContractUse

@@ -4,7 +4,7 @@
 
 Tracker, admission and directory are shared; queue, router and workers are those of the call's model
 (:mod:`fairserve.scheduling.dispatch.model_pool`). It takes events and returns commands
-(:mod:`fairserve.scheduling.dispatch.events`). Each event carries its time, so the live service and
+(:mod:`fairserve.scheduling.events`). Each event carries its time, so the live service and
 the simulator run the same code. A ``snapshot`` plus the later events gives the state of an
 uninterrupted run. An invalid event raises before any state changes.
 
@@ -21,10 +21,10 @@ from typing import Any
 from fairserve.interactions.call import NO_USAGE, Call, ClientPath, TokenUsage, client_path
 from fairserve.interactions.tracking.run_end import RunEnd
 from fairserve.interactions.tracking.tracker import Tracker, TrackerLimits
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import Feeder
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling.directory import Directory, Setting
 from fairserve.scheduling.dispatch.admission import Admission, AdmissionOptions, LimitsInUse
-from fairserve.scheduling.dispatch.directory import Directory, Setting
 from fairserve.scheduling.dispatch.membership import Membership
 from fairserve.scheduling.dispatch.model_pool import ModelPool
 from fairserve.scheduling.dispatch.queued_call import QueuedCall

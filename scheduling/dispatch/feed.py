@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 
 from fairserve.interactions.call import Call, client_id
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import Feeder, Router
-from fairserve.scheduling.dispatch import events as ev
 from fairserve.scheduling.dispatch.queued_call import QueuedCall
 from fairserve.scheduling.dispatch.worker_table import Worker, WorkerTable
 from fairserve.scheduling.locality.locality import Locality

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.model_pool import ModelPool
 from fairserve.scheduling.dispatch.worker_table import Worker
 from fairserve.scheduling.errors import UnknownWorkerError

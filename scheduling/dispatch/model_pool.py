@@ -13,15 +13,15 @@ from typing import Any
 from fairserve.interactions.call import Call, ClientPath
 from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.interactions.tracking.run import Attachment
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import Feeder, Router
-from fairserve.scheduling.dispatch import events as ev
-from fairserve.scheduling.dispatch.directory import Directory
+from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.dispatch.feed import Feed
 from fairserve.scheduling.dispatch.queued_call import QueuedCall
-from fairserve.scheduling.dispatch.rejection_context import RejectionContext
 from fairserve.scheduling.dispatch.worker_table import Worker, WorkerTable
 from fairserve.scheduling.locality.locality import Locality
 from fairserve.scheduling.registry import FEEDERS, ROUTERS
+from fairserve.scheduling.rejection_context import RejectionContext
 from fairserve.scheduling.system import SystemConfig
 from fairserve.throttling.overload.watermarks import OverloadDetector, Watermarks
 

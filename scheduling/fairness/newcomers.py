@@ -37,7 +37,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairserve.interactions.call import Call, ClientPath, client_id
-from fairserve.scheduling.dispatch.directory import Directory
+from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.system import SystemConfig
 
 MAX_USERS = 200_000

@@ -30,7 +30,7 @@ from typing import Any
 
 from fairserve.interactions.call import Call
 from fairserve.interactions.profiles.profile import MAX_STAGES, AppProfile
-from fairserve.scheduling.dispatch.directory import Directory
+from fairserve.scheduling.directory import Directory
 
 MAX_APPS = 64
 """Maximum apps in use per tenant; the least recently used one is dropped."""

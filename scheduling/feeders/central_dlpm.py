@@ -29,7 +29,7 @@ from typing import Any
 
 from fairserve.interactions.call import Call, ClientPath, TokenUsage, path_of_id
 from fairserve.scheduling.base import Feeder
-from fairserve.scheduling.dispatch.directory import Directory
+from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.fairness.deficits import Account, Deficits
 from fairserve.scheduling.locality.locality import Locality
 from fairserve.scheduling.locality.waiting_index import WaitingIndex

@@ -13,7 +13,7 @@ from typing import Any
 
 from fairserve.interactions.call import Call, ClientPath, TokenUsage
 from fairserve.scheduling.base import Feeder
-from fairserve.scheduling.dispatch.directory import Directory
+from fairserve.scheduling.directory import Directory
 
 
 @dataclass(frozen=True, slots=True)

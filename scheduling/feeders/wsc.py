@@ -55,7 +55,7 @@ from typing import Any
 
 from fairserve.interactions.call import Call, ClientPath, TokenUsage
 from fairserve.scheduling.base import Feeder
-from fairserve.scheduling.dispatch.directory import Directory
+from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.fairness.cost import SliceWeights
 from fairserve.scheduling.fairness.counter_node import Node
 from fairserve.scheduling.fairness.counters import Factors, VirtualCounters

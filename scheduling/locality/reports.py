@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairserve.scheduling.dispatch.events import CacheReport, WorkerCached, WorkerEvicted
+from fairserve.scheduling.events import CacheReport, WorkerCached, WorkerEvicted
 from fairserve.scheduling.locality.block_keys import BlockKeys
 from fairserve.scheduling.locality.prefix_node import Node
 from fairserve.scheduling.locality.prefix_tree import PrefixTree

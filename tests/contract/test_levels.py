@@ -5,7 +5,7 @@ from virtual_cluster import VirtualCluster, make_call
 
 from fairserve.interactions.call import LEVELS, path_of_id
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits
 

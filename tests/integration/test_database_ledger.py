@@ -29,7 +29,7 @@ from fairserve.platform.reporting.usage.repository import (
 from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.reporting.usage.schemas import GROUPS, Sums, UsageQuery
 from fairserve.platform.serving.interactions import repository as runs
-from fairserve.scheduling.dispatch.events import CallOutcome
+from fairserve.scheduling.events import CallOutcome
 
 DAY_S = 86_400.0
 START = datetime(2026, 3, 1, tzinfo=UTC).timestamp()

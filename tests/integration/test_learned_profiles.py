@@ -17,7 +17,7 @@ from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.tenancy.apps.control_events import load_control_events
 from fairserve.platform.tenancy.profiles.changes import ProfileChanges, profile_versions
 from fairserve.platform.tenancy.profiles.learning import STEADY, learn_profiles
-from fairserve.scheduling.dispatch.events import AppChanged
+from fairserve.scheduling.events import AppChanged
 
 NOW = datetime.now(UTC)
 OPTIONS = LearningOptions()

@@ -11,7 +11,7 @@ from fairserve.interactions.profiles.profile import AppProfile, StageProfile
 from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.tenancy.apps.control_events import load_control_events
-from fairserve.scheduling.dispatch.events import AppChanged, UserChanged
+from fairserve.scheduling.events import AppChanged, UserChanged
 from fairserve.throttling.base import Limits
 
 PROFILE = {

@@ -10,8 +10,8 @@ from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.tenancy.apps.control_events import load_control_events
-from fairserve.scheduling.dispatch.directory import Directory
-from fairserve.scheduling.dispatch.events import (
+from fairserve.scheduling.directory import Directory
+from fairserve.scheduling.events import (
     AppChanged,
     ContractChanged,
     TenantChanged,

@@ -1,5 +1,6 @@
 """``/admin/cluster/workers`` and ``/aliases`` over HTTP, with workers that do not run."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from databases import ON_BOTH
@@ -59,7 +60,7 @@ FILE = FleetPart((WorkerSpec("f", url(2), model="m"),), {"chat": {"m": 1}})
 
 
 def other_sources(management):
-    fleet = management.state.fleet
+    fleet = management.state.fleet.running
     for source, part in (
         ("settings", FleetPart((WorkerSpec("w0", url(1)),))),
         ("file", FILE),
@@ -69,7 +70,7 @@ def other_sources(management):
 
 
 def change_file(management, part):
-    management.on_loop(management.state.fleet.set_part, "file", part)
+    management.on_loop(management.state.fleet.running.set_part, "file", part)
 
 
 def audit(management):
@@ -92,7 +93,7 @@ def test_a_worker_joins_drains_and_is_removed(management):
         "FAIRSERVE_WORKER_KEY_A",
     )
     assert stored(management) == FleetPart((spec,), {}, {"llama": "meta/llama"})
-    fleet = management.state.fleet
+    fleet = management.state.fleet.running
     assert (fleet.desired.workers["a"].spec, fleet.present["a"].spec) == (spec, spec)
     listed = admin(management, "GET", WORKERS)["items"]
     assert [(item["id"], item["state"]) for item in listed] == [("a", "joining")]
@@ -119,7 +120,7 @@ def test_a_worker_joins_drains_and_is_removed(management):
 
 
 def test_removal_by_force_reaches_the_fleet(management, monkeypatch):
-    fleet = management.state.fleet
+    fleet = management.state.fleet.running
     reload, dropped = fleet.reload, []
 
     def spy(load, drop=""):
@@ -189,7 +190,7 @@ def test_workers_of_other_sources_cannot_be_changed(management):
 
 def test_workers_of_all_sources_are_drained_and_undrained(management):
     other_sources(management)
-    fleet = management.state.fleet
+    fleet = management.state.fleet.running
     management.on_loop(fleet.embedded_ready, "e", url(4))
     admin(management, "POST", WORKERS, {"id": "a", "url": url(5)}, status=201)
     sources = {"a": "api", "e": "embedded", "f": "file", "w0": "settings"}
@@ -209,7 +210,7 @@ def test_workers_of_all_sources_are_drained_and_undrained(management):
     assert drains(management) == {}
     with management.state.session_factory() as session:
         assert not session.get(FleetWorker, "a").drained
-    management.state.pool = {"w0"}
+    management.state.fleet = replace(management.state.fleet, pool={"w0"})
     assert admin(management, "POST", f"{WORKERS}/w0/undrain")["state"] == "serving"
     entries = audit(management)[1:]
     assert [(entry.action, entry.target) for entry in entries] == [
@@ -230,7 +231,7 @@ def test_a_drain_waits_for_its_worker_but_not_for_a_new_one(management):
         admin(management, "POST", f"{WORKERS}/f/{action}", status=404)
     assert drains(management).keys() == {"f"}
     change_file(management, FILE)
-    assert management.state.fleet.desired.workers["f"].drained
+    assert management.state.fleet.running.desired.workers["f"].drained
     change_file(management, FleetPart())
     admin(management, "POST", WORKERS, {"id": "f", "url": url(2)}, status=201)
     assert drains(management) == {}
@@ -250,7 +251,8 @@ def test_old_drains_are_evicted_at_the_bound(management, monkeypatch):
 
 def test_a_drain_names_the_models_without_a_worker(management):
     other_sources(management)
-    models = management.state.models = Models(lambda worker_id: True)
+    models = Models(lambda worker_id: True)
+    management.state.fleet = replace(management.state.fleet, models=models)
     notes = []
     for workers in ({"w0", "f"}, {"w0"}):
         models.serve(ServedModel(("llama",), "llama", 100, None, frozenset(workers)))
@@ -293,7 +295,7 @@ def test_a_worker_joins_once(management):
     admin(management, "POST", WORKERS, body, status=201)
     admin(management, "POST", WORKERS, body, status=409)
     admin(management, "POST", WORKERS, body | {"id": "b"}, status=409)
-    fleet = management.state.fleet  # another server stored it: the table itself rejects
+    fleet = management.state.fleet.running  # another server stored it: the table itself rejects
     management.on_loop(fleet.set_stored, StoredFleet())
     admin(management, "POST", WORKERS, body, status=409)
     admin(management, "POST", WORKERS, body | {"id": "b"}, status=409)

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from dataclasses import replace
 
 import openai
 import pytest
@@ -20,7 +21,7 @@ from fairserve.platform.reporting.usage.repository import upsert_calls
 from fairserve.platform.tuning.preview import service as previewing
 from fairserve.platform.tuning.preview.schemas import PreviewIn
 from fairserve.platform.tuning.preview.service import Previews, PreviewWorld, gather
-from fairserve.scheduling.dispatch.events import WorkerDraining, WorkerJoined
+from fairserve.scheduling.events import WorkerDraining, WorkerJoined
 from fairserve.scheduling.registry import SYSTEMS
 
 PATH = "/admin/throttling"
@@ -168,8 +169,7 @@ def test_old_traffic_counts_as_no_traffic(management, happened, monkeypatch):
 
 
 def test_without_a_recording_the_error_names_the_next_step(management):
-    settings = management.state.settings
-    management.state.settings = settings.changed(trace_recording=False)
+    management.state.preview = replace(management.state.preview, recording=None)
     error = preview(management, status=409)["error"]
     assert error["code"] == "nothing_recorded"
     assert "--trace-recording" in error["message"]

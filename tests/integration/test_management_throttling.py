@@ -9,7 +9,7 @@ from sqlalchemy import select
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.reporting.usage.repository import upsert_calls
 from fairserve.platform.reporting.usage.rollups import roll_up
-from fairserve.platform.tuning.service import load_system
+from fairserve.platform.tenancy.system.in_force import load_system
 from fairserve.scheduling.registry import SYSTEMS
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()

@@ -16,7 +16,7 @@ from fairserve.platform.control.record import plain_of
 from fairserve.platform.db.ledger import ThrottlingEvent
 from fairserve.platform.reporting.usage.repository import upsert_calls
 from fairserve.platform.tuning.schemas import EventOut
-from fairserve.scheduling.dispatch.rejection_context import RejectionContext
+from fairserve.scheduling.rejection_context import RejectionContext
 from fairserve.throttling.base import Budget, Decision
 
 

@@ -14,7 +14,7 @@ from fairserve.platform.reporting.usage.repository import delete_before, upsert_
 from fairserve.platform.reporting.usage.retention import raw_rows_from
 from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.reporting.usage.spending import spent_before
-from fairserve.scheduling.dispatch.events import BudgetSpent, ContractChanged
+from fairserve.scheduling.events import BudgetSpent, ContractChanged
 from fairserve.throttling.quotas.quota import Quota
 
 pytestmark = ON_POSTGRESQL

@@ -29,7 +29,7 @@ from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.reporting.user_data import repository
 from fairserve.platform.serving.interactions import repository as runs
 from fairserve.platform.serving.interactions.graph_view import graph_of
-from fairserve.scheduling.dispatch.events import ContractChanged, UserChanged
+from fairserve.scheduling.events import ContractChanged, UserChanged
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from virtual_cluster import make_call, prompt
 from fairserve.interactions.call import TokenUsage, client_id
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
 from fairserve.scheduling.base import LocalCall
-from fairserve.scheduling.dispatch.directory import Directory
-from fairserve.scheduling.dispatch.events import AppChanged
+from fairserve.scheduling.directory import Directory
+from fairserve.scheduling.events import AppChanged
 from fairserve.scheduling.feeders.wsc import WscFeeder
 from fairserve.scheduling.feeders.wsc_options import WscOptions
 from fairserve.scheduling.local.drr import Drr, DrrOptions

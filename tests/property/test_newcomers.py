@@ -12,8 +12,8 @@ from virtual_cluster import VirtualCluster, make_call, prompt
 
 from fairserve.interactions.call import LEVELS, client_path
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
-from fairserve.scheduling.dispatch import events as ev
-from fairserve.scheduling.dispatch.directory import Directory
+from fairserve.scheduling import events as ev
+from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.fairness import newcomers as module
 from fairserve.scheduling.fairness.newcomers import RETENTION_S, Newcomers
 from fairserve.scheduling.registry import SYSTEMS

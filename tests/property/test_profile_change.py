@@ -10,8 +10,8 @@ from wsc_feeder import WORKERS, call, made, queue
 
 from fairserve.interactions.call import TokenUsage
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
-from fairserve.scheduling.dispatch.directory import Directory
-from fairserve.scheduling.dispatch.events import AppChanged
+from fairserve.scheduling.directory import Directory
+from fairserve.scheduling.events import AppChanged
 from fairserve.scheduling.feeders.wsc_options import WscOptions
 from fairserve.throttling.base import Limits
 

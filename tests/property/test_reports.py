@@ -11,7 +11,7 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairserve.scheduling.dispatch.events import WorkerCached, WorkerCacheReset, WorkerEvicted
+from fairserve.scheduling.events import WorkerCached, WorkerCacheReset, WorkerEvicted
 from fairserve.scheduling.locality.prefix_tree import PrefixTree
 from fairserve.scheduling.locality.reports import LATE_S, Reports
 

@@ -7,8 +7,8 @@ import pytest
 from virtual_cluster import VirtualCluster, make_call, prompt
 
 from fairserve.interactions.call import TokenUsage
-from fairserve.scheduling.dispatch import events as ev
-from fairserve.scheduling.dispatch.directory import Directory
+from fairserve.scheduling import events as ev
+from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.fairness.deficits import Deficits
 from fairserve.scheduling.feeders.central_dlpm import CentralDlpm, CentralDlpmOptions

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from virtual_cluster import VirtualCluster, make_call
 
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.registry import SYSTEMS
 

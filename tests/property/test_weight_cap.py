@@ -12,7 +12,7 @@ from virtual_cluster import prompt
 from wsc_feeder import call, directory, fill, made, queue, serve, used
 
 from fairserve.interactions.profiles.profile import DEFAULT_PROFILE, AppProfile, StageProfile
-from fairserve.scheduling.dispatch.events import AppChanged
+from fairserve.scheduling.events import AppChanged
 from fairserve.scheduling.fairness import weight_cap
 from fairserve.scheduling.fairness.cost import SliceWeights
 from fairserve.scheduling.feeders.wsc_options import WscOptions

@@ -27,8 +27,8 @@ from wsc_feeder import (
 
 from fairserve.interactions.call import TokenUsage, client_path
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
-from fairserve.scheduling.dispatch.directory import Directory
-from fairserve.scheduling.dispatch.events import AppChanged, TenantChanged, UserChanged
+from fairserve.scheduling.directory import Directory
+from fairserve.scheduling.events import AppChanged, TenantChanged, UserChanged
 from fairserve.scheduling.feeders.wsc_options import PAPER, VTC, WscOptions
 from fairserve.scheduling.locality.locality import Locality
 from fairserve.scheduling.registry import FEEDERS

@@ -8,7 +8,7 @@ from fairserve.platform.control.journal.journal import JournalUnavailableError
 from fairserve.platform.control.lifecycle import ControlOptions
 from fairserve.platform.control.messages import Release, Submit
 from fairserve.platform.control.service import ControlService
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.registry import SYSTEMS
 
 

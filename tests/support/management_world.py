@@ -22,7 +22,6 @@ from fairserve.platform.db.keys import ensure_admin_key
 from fairserve.platform.server.lifecycle import Platform, build_app
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.programs.service import Programs
-from fairserve.platform.tuning.preview.service import Previews
 
 
 class RecordingControl:
@@ -135,7 +134,6 @@ class Management:
         current.platform = self.platform
         self.state = self.app.state
         self.state.settings = settings
-        self.state.previews = Previews()
         self.state.console = ConsoleState(settings.console)
         self.client = TestClient(self.app)
         self.bodies: list[str] = []

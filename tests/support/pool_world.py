@@ -10,7 +10,7 @@ from fairserve.platform.control.messages import ClusterView, WorkerView
 from fairserve.platform.fleet import watch
 from fairserve.platform.fleet.pool import WorkerPool
 from fairserve.platform.fleet.worker_spec import WorkerSpec
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 
 CIRCUIT = CircuitOptions(calls=3, probes=2, first_pause_s=0.02, last_pause_s=0.1)
 

@@ -17,7 +17,7 @@ from fairserve.platform.tuning.preview.input import (
     ServedCall,
     Workers,
 )
-from fairserve.scheduling.dispatch.events import AppChanged
+from fairserve.scheduling.events import AppChanged
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits
 

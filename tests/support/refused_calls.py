@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 from call_records import call_record
 
 from fairserve.platform.control.call_state import refusal_fields
-from fairserve.scheduling.dispatch.events import Refuse
-from fairserve.scheduling.dispatch.rejection_context import RejectionContext
+from fairserve.scheduling.events import Refuse
+from fairserve.scheduling.rejection_context import RejectionContext
 from fairserve.throttling.base import Decision
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)

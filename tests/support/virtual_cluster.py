@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fairserve.interactions.call import Call, TokenUsage, client_id
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import LocalCall
-from fairserve.scheduling.dispatch import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS
 

@@ -24,7 +24,7 @@ from openai import AsyncOpenAI
 from fairserve.benchmarks.demo.recorder import Recorder
 from fairserve.benchmarks.demo.workload import PlannedRun
 from fairserve.interactions.call import NO_USAGE, TokenUsage
-from fairserve.scheduling.dispatch.events import CallOutcome
+from fairserve.scheduling.events import CallOutcome
 from fairserve.scheduling.metrics import CallSample, RunSample
 
 AgentProgram = Callable[["AgentRun"], Awaitable[None]]

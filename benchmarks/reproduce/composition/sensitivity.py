@@ -27,7 +27,7 @@ from fairserve.benchmarks.reproduce.fairserve.checks import measured
 from fairserve.benchmarks.reproduce.fairserve.figure8 import ABORTED, DELAYED, PRECISION, RECALL
 from fairserve.benchmarks.reproduce.report import Check, Column, Report, Row, measure, ratio
 from fairserve.benchmarks.reproduce.setting import Setting
-from fairserve.platform.tuning.parameters import parameters_of
+from fairserve.platform.tenancy.system.parameters import parameters_of
 from fairserve.scheduling.registry import SYSTEMS
 
 Value = float | int | None

@@ -19,7 +19,7 @@ from fairserve.benchmarks.bench.calls import OUTPUT_TOKENS, CallSource
 from fairserve.benchmarks.bench.decisions import Decisions
 from fairserve.benchmarks.bench.measure import cpu_ns
 from fairserve.interactions.call import NO_TOKENS, Call, TokenUsage
-from fairserve.scheduling.dispatch.directory import Directory
+from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.feeders.central_dlpm import CentralDlpm
 
 CLIENTS = 100

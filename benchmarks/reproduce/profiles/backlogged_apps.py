@@ -30,7 +30,7 @@ from fairserve.interactions.call import Call
 from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.interactions.tracking.run_end import RunEnd
-from fairserve.scheduling.dispatch.events import Refuse
+from fairserve.scheduling.events import Refuse
 from fairserve.scheduling.fairness.cost import SliceWeights
 from fairserve.scheduling.metrics import CallSample
 from fairserve.scheduling.registry import SYSTEMS

@@ -21,7 +21,7 @@ from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCal
 from fairserve.interactions.call import Call
 from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.interactions.tracking.run_end import RunEnd
-from fairserve.scheduling.dispatch.events import CallOutcome, Refuse
+from fairserve.scheduling.events import CallOutcome, Refuse
 from fairserve.scheduling.fairness.cost import SliceWeights
 from fairserve.scheduling.metrics import CallSample
 

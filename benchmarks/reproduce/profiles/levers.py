@@ -34,7 +34,7 @@ from fairserve.engine.simulated.replay import Replay
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.interactions.profiles.profile import MOST_CALLS
 from fairserve.interactions.profiles.profile_learning import LearningOptions
-from fairserve.scheduling.dispatch.directory import NO_LIMITS
+from fairserve.scheduling.directory import NO_LIMITS
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits
 

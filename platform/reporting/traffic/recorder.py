@@ -19,7 +19,7 @@ from pathlib import Path
 from fairserve.platform.control.port import CallListener, ObservedCall
 from fairserve.platform.reporting.traffic.lines import EndedCall
 from fairserve.platform.reporting.traffic.segments import SegmentWriter
-from fairserve.scheduling.dispatch.events import CallOutcome
+from fairserve.scheduling.events import CallOutcome
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from fairserve.platform.db.ledger import Interaction, LedgerCall, OpenInteractio
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.db.upsert import fitting, upsert
 from fairserve.platform.reporting.usage.marks import mark_ends_until_now, mark_rows
-from fairserve.scheduling.dispatch.rejection_context import RejectionContext
+from fairserve.scheduling.rejection_context import RejectionContext
 
 REFUSAL_INPUTS = (
     *(field.name for field in fields(RejectionContext)),

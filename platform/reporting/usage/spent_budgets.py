@@ -10,7 +10,7 @@ from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.reporting.usage.spending import spent_before
-from fairserve.scheduling.dispatch.events import BudgetSpent, ContractChanged, Event
+from fairserve.scheduling.events import BudgetSpent, ContractChanged, Event
 
 FLUSH_S = 10.0
 """Seconds that a new budget waits for the ledger; after that its spending is reported later."""

@@ -21,7 +21,7 @@ from fairserve.platform.reporting.user_data.export import export
 from fairserve.platform.reporting.user_data.schemas import ErasedRows, ErasureOut
 from fairserve.platform.tenancy.apps.inboxes import ControlInbox
 from fairserve.platform.tenancy.auth import Principal
-from fairserve.scheduling.dispatch.events import ContractChanged, UserChanged
+from fairserve.scheduling.events import ContractChanged, UserChanged
 
 FLUSH_S = 15.0
 """Seconds that the database may take to store the contents of the journal."""

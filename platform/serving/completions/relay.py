@@ -32,7 +32,7 @@ from fairserve.platform.serving.completions.usage import UsageMeter
 from fairserve.platform.serving.decision.placement import AttemptFailure, Placement, Used
 from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.service import DecisionService
-from fairserve.scheduling.dispatch.events import CallOutcome
+from fairserve.scheduling.events import CallOutcome
 
 
 @dataclass(slots=True)

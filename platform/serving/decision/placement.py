@@ -26,7 +26,7 @@ from fairserve.platform.control.messages import Cancel, Grant, Progress, Release
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.serving.decision.check import CheckedCall
 from fairserve.platform.serving.decision.rejection import RejectedByWorkerError, Rejection
-from fairserve.scheduling.dispatch.events import CallOutcome
+from fairserve.scheduling.events import CallOutcome
 
 logger = logging.getLogger(__name__)
 

@@ -31,11 +31,11 @@ Named = Annotated[TenantQuery, Query()]
 
 
 def _apps_to_write(request: Request, session: WriteSession, principal: TenantPrincipal) -> Apps:
-    return apps_of(request.app.state, session, principal)
+    return apps_of(request.app.state.tenancy, session, principal)
 
 
 def _apps_to_read(request: Request, session: ReadSession, principal: TenantPrincipal) -> Apps:
-    return apps_of(request.app.state, session, principal)
+    return apps_of(request.app.state.tenancy, session, principal)
 
 
 WritableApps = Annotated[Apps, Depends(_apps_to_write, scope="function")]

@@ -25,11 +25,11 @@ router = APIRouter(prefix="/admin/tenants")
 def _tenants_to_write(
     request: Request, session: WriteSession, principal: AdminPrincipal
 ) -> Tenants:
-    return tenants_of(request.app.state, session, principal)
+    return tenants_of(request.app.state.tenancy, session, principal)
 
 
 def _tenants_to_read(request: Request, session: ReadSession, principal: AdminPrincipal) -> Tenants:
-    return tenants_of(request.app.state, session, principal)
+    return tenants_of(request.app.state.tenancy, session, principal)
 
 
 WritableTenants = Annotated[Tenants, Depends(_tenants_to_write, scope="function")]

@@ -24,7 +24,7 @@ from fairserve.platform.tenancy.quotas import service as contract_service
 from fairserve.platform.tenancy.quotas.repository import Holder
 from fairserve.platform.tenancy.quotas.schemas import ContractBody
 from fairserve.platform.tenancy.tenants.schemas import UserOut, UserPut, UserQuery
-from fairserve.scheduling.dispatch.events import UserChanged
+from fairserve.scheduling.events import UserChanged
 
 router = APIRouter(prefix="/admin/users")
 

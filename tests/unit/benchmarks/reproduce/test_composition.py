@@ -29,8 +29,8 @@ from fairserve.benchmarks.reproduce.composition.unsaturated import TRACE, unsatu
 from fairserve.benchmarks.reproduce.composition.workloads import COLUMNS, OURS, WORKLOADS
 from fairserve.benchmarks.reproduce.report import Row, Spread
 from fairserve.benchmarks.reproduce.setting import Setting
-from fairserve.platform.tuning.parameters import describe
-from fairserve.platform.tuning.settings import TuningSettings
+from fairserve.platform.tenancy.system.parameters import describe
+from fairserve.platform.tenancy.system.settings import TuningSettings
 from fairserve.scheduling.registry import SYSTEMS
 
 GOOD = {OURS: (100.0, 1.0, 0.95)} | dict.fromkeys(OTHERS, (90.0, 4.0, 0.90))

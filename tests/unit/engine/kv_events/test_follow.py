@@ -24,7 +24,7 @@ from fairserve.engine.torch.sampling_params import SamplingParams
 from fairserve.engine.torch.sequence import SequenceRequest
 from fairserve.engine.wire.base import KvEndpoints
 from fairserve.engine.wire.worker_metrics import kv_endpoints_of
-from fairserve.scheduling.dispatch.events import WorkerCached, WorkerCacheReset
+from fairserve.scheduling.events import WorkerCached, WorkerCacheReset
 from fairserve.scheduling.local.fcfs import Fcfs
 
 LOOPBACK = "tcp://127.0.0.1:0"

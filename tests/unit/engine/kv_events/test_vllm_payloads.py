@@ -13,7 +13,7 @@ import pytest
 
 from fairserve.engine.kv_events import dialect
 from fairserve.engine.kv_events.view import KvView
-from fairserve.scheduling.dispatch.events import WorkerCached, WorkerCacheReset, WorkerEvicted
+from fairserve.scheduling.events import WorkerCached, WorkerCacheReset, WorkerEvicted
 from fairserve.scheduling.locality.block_keys import BlockHasher
 
 OURS = 16

@@ -6,8 +6,8 @@ import pytest
 from virtual_cluster import VirtualCluster, make_call
 
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
-from fairserve.scheduling.dispatch import events as ev
-from fairserve.scheduling.dispatch.directory import Directory
+from fairserve.scheduling import events as ev
+from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.fairness.cost import SliceWeights
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits

@@ -16,8 +16,8 @@ from fairserve.platform.console.throttling_form import (
     text_of,
     to_store,
 )
+from fairserve.platform.tenancy.system.settings import TuningSettings
 from fairserve.platform.tuning.service import Current
-from fairserve.platform.tuning.settings import TuningSettings
 from fairserve.scheduling.registry import SYSTEMS
 
 WHOLE, NUMBER, SWITCH = Kind("whole"), Kind("number"), kind_of("x", bool)

@@ -11,8 +11,8 @@ from fairserve.interactions.call import TokenUsage
 from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.control.messages import CallRecord, Progress
 from fairserve.platform.control.record import record_of
-from fairserve.scheduling.dispatch import events as ev
-from fairserve.scheduling.dispatch.rejection_context import RejectionContext
+from fairserve.scheduling import events as ev
+from fairserve.scheduling.rejection_context import RejectionContext
 from fairserve.throttling.quotas.quota import Quota
 
 NAMES = {field.name for field in fields(RejectionContext)}

@@ -8,7 +8,7 @@ from until import until
 from fairserve.engine.kv_events import subscriber
 from fairserve.engine.wire.base import KvEndpoints
 from fairserve.platform.fleet.kv_event_bridge import KvEventBridge
-from fairserve.scheduling.dispatch.events import WorkerCacheReset
+from fairserve.scheduling.events import WorkerCacheReset
 from fairserve.scheduling.locality.block_keys import BlockHasher
 
 

@@ -13,7 +13,7 @@ from fairserve.engine.wire.base import WorkerUnavailableError
 from fairserve.engine.wire.client import worker_session
 from fairserve.platform.fleet import watch
 from fairserve.platform.fleet.worker_spec import WorkerSpec
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 
 
 @pytest.fixture

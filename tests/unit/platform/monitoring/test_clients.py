@@ -5,7 +5,7 @@ import pytest
 from fairserve.interactions.call import TokenUsage
 from fairserve.interactions.profiles.profile import DEFAULT_PROFILE
 from fairserve.platform.control.messages import Progress, RefuseCall
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.throttling.base import Limits
 
 

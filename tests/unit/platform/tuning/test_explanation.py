@@ -12,7 +12,7 @@ import pytest
 import fairserve
 from fairserve.platform.tuning.explanation import REASONS, explain
 from fairserve.platform.tuning.schemas import EventOut
-from fairserve.scheduling.dispatch.rejection_context import RejectionContext
+from fairserve.scheduling.rejection_context import RejectionContext
 
 ROOT = Path(fairserve.__file__).parents[2]
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -6,7 +6,7 @@ import pytest
 from virtual_cluster import VirtualCluster, make_call, prompt
 
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.errors import UnknownCallError, UnknownWorkerError
 from fairserve.scheduling.registry import SYSTEMS

@@ -11,7 +11,7 @@ from virtual_cluster import make_call, prompt
 from fairserve.interactions import errors
 from fairserve.interactions.call import TokenUsage
 from fairserve.interactions.tracking.tracker import Tracker, TrackerLimits
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.registry import SYSTEMS
 

@@ -4,7 +4,7 @@ import pytest
 from virtual_cluster import make_call
 
 from fairserve.interactions.call import TokenUsage
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.dispatch.switch import switch_system
 from fairserve.scheduling.registry import SYSTEMS

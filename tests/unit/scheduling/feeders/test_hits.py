@@ -7,7 +7,7 @@ import pytest
 
 from fairserve.interactions.call import Call, TokenUsage
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits

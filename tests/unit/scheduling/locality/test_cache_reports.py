@@ -7,7 +7,7 @@ from prefix_trees import blocks_of
 from virtual_cluster import VirtualCluster, make_call, prompt
 
 from fairserve.interactions.call import TokenUsage
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.locality.reports import LATE_S
 from fairserve.scheduling.registry import SYSTEMS

@@ -11,7 +11,7 @@ from fairserve.interactions.profiles.profile import DEFAULT_PROFILE
 from fairserve.platform.control.messages import Cancel, Grant, RefuseCall, Release, Submit
 from fairserve.platform.control.port import CallListener
 from fairserve.platform.control.service import BLOCK_TOKENS, ControlService
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits
 

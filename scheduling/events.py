@@ -14,7 +14,7 @@ from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.interactions.tracking.run import RestoredCall as RestoredCall
 from fairserve.interactions.tracking.run import RestoredRun as RestoredRun
 from fairserve.interactions.tracking.run_end import RunEnd
-from fairserve.scheduling.dispatch.rejection_context import RejectionContext
+from fairserve.scheduling.rejection_context import RejectionContext
 from fairserve.throttling.base import Decision, Limits
 from fairserve.throttling.quotas.price import FREE, TokenPrice
 from fairserve.throttling.quotas.quota import UNLIMITED, Quota, QuotaScope

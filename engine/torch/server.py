@@ -8,8 +8,7 @@ Without ``max_tokens`` the limit is 512 tokens (chat) or 16 (completions, as in 
 never more than the context allows: an unlimited output would hold its pages for as long as the
 model generates.
 
-Only this module and :mod:`fairserve.engine.wire.http_answers` contain HTTP status codes of a
-worker.
+HTTP status codes of a worker are only here and in :mod:`fairserve.engine.torch.http_answers`.
 """
 
 from __future__ import annotations
@@ -32,6 +31,16 @@ from fairserve.engine.torch import metrics_text
 from fairserve.engine.torch.engine_options import EngineOptions
 from fairserve.engine.torch.engine_thread import EngineStoppedError, EngineThread, QueueFullError
 from fairserve.engine.torch.events import EngineEvent, Failed
+from fairserve.engine.torch.http_answers import (
+    DRAINING,
+    INVALID_REQUEST,
+    EventStream,
+    JsonResponse,
+    busy,
+    error_answer,
+    unavailable,
+    whole_answer,
+)
 from fairserve.engine.torch.model_loader import LoadedModel
 from fairserve.engine.torch.openai_fields import RequestError
 from fairserve.engine.torch.openai_request import GenerationRequest, Kind, parse
@@ -45,16 +54,6 @@ from fairserve.engine.torch.sequence import SequenceRequest
 from fairserve.engine.torch.token_constraint import Grammar
 from fairserve.engine.torch.token_texts import TokenTexts
 from fairserve.engine.torch.tokenize_request import parse_tokenize
-from fairserve.engine.wire.http_answers import (
-    DRAINING,
-    INVALID_REQUEST,
-    EventStream,
-    JsonResponse,
-    busy,
-    error_answer,
-    unavailable,
-    whole_answer,
-)
 from fairserve.interactions.call import TokenIds
 from fairserve.scheduling.base import LocalScheduler
 

@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from fairserve.platform.tuning.settings import TuningSettings
+from fairserve.platform.tenancy.system.settings import TuningSettings
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS, SYSTEMS
 from fairserve.scheduling.system import OWN_OPTIONS, SystemConfig

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,25 +92,20 @@ def slot_path(slot: Slot) -> str:
     return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in slot).lstrip(".")
 
 
-def parse_body(plain: Mapping[str, Any], path: str) -> BodyTemplate:
-    """Parse the ``messages`` or ``prompt`` of a declared node at ``path``. Raises ProgramError."""
-    has_messages, has_prompt = (plain.get(name) is not None for name in ("messages", "prompt"))
-    if has_messages and has_prompt:
+def parse_body(
+    messages: Sequence[Mapping[str, Any]] | None, prompt: str | None, path: str
+) -> BodyTemplate:
+    """Parse the ``messages`` or the ``prompt`` of a declared node at ``path``. Raises ProgramError."""
+    if messages is not None and prompt is not None:
         raise ProgramError(path, "has both messages and prompt; give one of them")
-    if not has_messages and not has_prompt:
-        raise ProgramError(path, "needs messages or prompt")
     texts: list[tuple[Slot, Template]] = []
-    if has_prompt:
-        prompt = plain["prompt"]
-        if not isinstance(prompt, str):
-            raise ProgramError(f"{path}.prompt", f"must be a string, not {kind(prompt)}")
+    if prompt is not None:
         if not prompt:
             raise ProgramError(f"{path}.prompt", "is empty")
         texts.append((("prompt",), _template(prompt, path, ("prompt",))))
         return _finished({"prompt": ""}, texts, path)
-    messages = plain["messages"]
-    if not isinstance(messages, list):
-        raise ProgramError(f"{path}.messages", f"must be a list, not {kind(messages)}")
+    if messages is None:
+        raise ProgramError(path, "needs messages or prompt")
     if not messages:
         raise ProgramError(f"{path}.messages", "is empty")
     fixed = [
@@ -121,12 +116,10 @@ def parse_body(plain: Mapping[str, Any], path: str) -> BodyTemplate:
 
 
 def _message(
-    plain: object, path: str, slot: Slot, texts: list[tuple[Slot, Template]]
+    plain: Mapping[str, Any], path: str, slot: Slot, texts: list[tuple[Slot, Template]]
 ) -> dict[str, Any]:
     """Return the message with empty texts; add its templates to ``texts``."""
     where = f"{path}.{slot_path(slot)}"
-    if not isinstance(plain, Mapping):
-        raise ProgramError(where, f"must be an object, not {kind(plain)}")
     role = plain.get("role")
     if not isinstance(role, str) or not role:
         raise ProgramError(f"{where}.role", f"is {shown(role)}; it must be a string")

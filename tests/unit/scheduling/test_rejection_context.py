@@ -8,7 +8,7 @@ from virtual_cluster import make_call
 
 from fairserve.interactions.call import TokenUsage
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.admission import AdmissionOptions
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.registry import SYSTEMS

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from fairserve.interactions.call import TENANT_LEVELS
 from fairserve.interactions.profiles.profile import DEFAULT_PROFILE, AppProfile
-from fairserve.scheduling.dispatch.events import (
+from fairserve.scheduling.events import (
     AppChanged,
     ContractChanged,
     TenantChanged,
