@@ -1,4 +1,4 @@
-"""Dependencies by repeated outputs and by times of calls: chains, fans, agents."""
+"""Dependencies are inferred from repeated outputs and from times: chains, fans, agents."""
 
 import json
 
@@ -31,7 +31,7 @@ def test_a_chain_keeps_direct_dependencies_only(tmp_path):
     )
 
 
-def test_fan_out_and_fan_in_by_text(tmp_path):
+def test_fan_out_and_fan_in_are_found_by_text(tmp_path):
     both = [user("Plan?"), said(PLAN), said(ORDERS), said(REFUNDS), user("In short?")]
     assert dependencies(
         tmp_path,
@@ -42,7 +42,7 @@ def test_fan_out_and_fan_in_by_text(tmp_path):
     ) == {"plan": (), "orders": ("plan",), "refunds": ("plan",), "sum": ("orders", "refunds")}
 
 
-def test_what_had_not_ended_is_no_dependency(tmp_path):
+def test_a_call_that_had_not_ended_is_no_dependency(tmp_path):
     assert dependencies(
         tmp_path,
         chat("a", 0, 3, [user("Plan?")], PLAN),
@@ -62,7 +62,7 @@ def test_a_short_output_is_found_only_as_an_answer(tmp_path):
     ) == {"a": (), "b": (), "c": ("a",), "d": ("a",), "e": ("a", "b")}
 
 
-def test_tool_calls_are_found_like_words(tmp_path):
+def test_tool_calls_are_found_like_texts(tmp_path):
     call = {"type": "tool_call", "name": "orders", "arguments": {"week": 18, "late": True}}
     turned = {"type": "tool_call", "arguments": {"late": True, "week": 18}, "name": "orders"}
     output = {"gen_ai.output.messages": json.dumps([{"role": "assistant", "parts": [call]}])}
@@ -74,7 +74,7 @@ def test_tool_calls_are_found_like_words(tmp_path):
     ) == {"ask": (), "other": (), "go": ("ask", "other")}
 
 
-def test_an_output_that_nobody_repeats_is_waited_for_all_the_same(tmp_path):
+def test_an_unrepeated_output_is_a_dependency_by_time(tmp_path):
     assert dependencies(
         tmp_path,
         chat("a", 0, 1, [user("Plan?")], PLAN),
@@ -84,7 +84,7 @@ def test_an_output_that_nobody_repeats_is_waited_for_all_the_same(tmp_path):
     ) == {"a": (), "asked": ("a",), "asked too": ("a",), "sum": ("asked", "asked too")}
 
 
-def test_questions_side_by_side_do_not_wait_for_each_other(tmp_path):
+def test_parallel_questions_are_independent(tmp_path):
     both = [user("1?"), said(ORDERS), user("2?"), said(REFUNDS), user("Compare.")]
     spans = [
         chat("one", 0, 1, [user("1?")], ORDERS),
@@ -94,7 +94,7 @@ def test_questions_side_by_side_do_not_wait_for_each_other(tmp_path):
     apart = {"one": (), "two": (), "both": ("one", "two")}
     chain = {"one": (), "two": ("one",), "both": ("two",)}
     assert dependencies(tmp_path, *spans) == apart
-    # A helper with an own task, or a conversation that goes on, does wait.
+    # A helper with its own task, or a continued conversation, does wait.
     helper = chat("two", 2, 3, [system("You count refunds."), user("2?")], REFUNDS)
     assert dependencies(tmp_path, spans[0], helper, spans[2]) == chain
     agent = chat("two", 2, 3, [user("2?")], REFUNDS, {"gen_ai.agent.name": "other"})
@@ -103,7 +103,7 @@ def test_questions_side_by_side_do_not_wait_for_each_other(tmp_path):
     assert dependencies(tmp_path, spans[0], shortened, spans[2]) == chain
 
 
-def test_without_texts_times_decide(tmp_path):
+def test_without_texts_times_determine_dependencies(tmp_path):
     usage = {"gen_ai.usage.input_tokens": 10, "gen_ai.usage.output_tokens": 10}
     times = {"a": (0, 2), "b": (1, 3), "c": (3, 4), "d": (3, 6), "e": (5, 6), "f": (7, 8)}
     assert dependencies(
@@ -111,7 +111,7 @@ def test_without_texts_times_decide(tmp_path):
     ) == {"a": (), "b": (), "c": ("a", "b"), "d": ("a", "b"), "e": ("c",), "f": ("d", "e")}
 
 
-def test_agents_that_overlap_do_not_wait_for_each_other(tmp_path):
+def test_overlapping_agents_are_independent(tmp_path):
     def asked(name, start, end, parent):
         return chat(name, start, end, [user(f"{name}?")], f"{name} is done.", parent_span_id=parent)
 
@@ -129,7 +129,7 @@ def test_agents_that_overlap_do_not_wait_for_each_other(tmp_path):
     ) == {"plan": (), "x1": ("plan",), "x2": ("x1",), "y1": ("plan",), "z1": ("x2", "y1")}
 
 
-def test_spans_of_a_parent_outside_the_file(tmp_path):
+def test_the_parent_span_may_be_outside_the_file(tmp_path):
     assert dependencies(
         tmp_path,
         chat("a", 0, 1, [user("Plan?")], PLAN, parent_span_id="lost"),
@@ -145,8 +145,8 @@ def test_spans_of_a_parent_outside_the_file(tmp_path):
         max_size=10,
     )
 )
-def test_any_run_is_a_graph_of_direct_dependencies_that_had_ended(tmp_path_factory, runs):
-    """Calls (start, length, whose output the prompt repeats, in a branch of its own)."""
+def test_dependencies_are_direct_and_ended_calls(tmp_path_factory, runs):
+    """Calls (start, length, the call whose output the prompt repeats), each in a separate branch."""
     words = [f"This is what call number {index} said." for index in range(10)]
     spans = [span("branch", 0, 30)]
     for index, (start, length, repeated, apart) in enumerate(runs):
