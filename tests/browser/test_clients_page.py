@@ -1,4 +1,4 @@
-"""Pages of clients: their shares, one client, and changes by an operator."""
+"""Test the pages of clients: their shares, one client, and changes by an operator."""
 
 import httpx
 import openai
@@ -8,7 +8,7 @@ from client_pages import ODD, call, hold, path_of
 
 @pytest.fixture(scope="module")
 def world(server):
-    """Two tenants whose users have called; one user takes by far the most."""
+    """Create two tenants whose users have called; one user uses by far the most."""
     one = server.new_app(
         name='<img src=x onerror=alert(1)> "one"', limits={"user_rpm": 400, "app_rpm": 500}
     )
@@ -36,7 +36,7 @@ def operator(operator, world):
     return operator
 
 
-def test_flooding_clients_are_shown_at_once_and_later_ones_live(operator, server, world):
+def test_flooding_clients_are_shown_and_updated_live(operator, server, world):
     operator.go("/console/clients")
     alarm = operator.page.locator(".alarms .bad").first.inner_text()
     assert alarm.startswith("flooder")
@@ -73,7 +73,7 @@ def test_the_list_is_searched_sorted_and_paged(operator):
     assert operator.go("/console/clients?sort=nothing") == 400
 
 
-def test_one_client(operator, world):
+def test_the_page_of_one_client(operator, world):
     operator.go("/console/clients")
     operator.page.locator("tbody").get_by_role("link", name="flooder").click()
     operator.page.locator("h1", has_text="flooder").wait_for()
@@ -99,7 +99,7 @@ def test_running_calls_link_to_their_run(operator, server, world):
     held.result(60)
 
 
-def test_ids_and_names_stay_text(operator, world):
+def test_ids_and_names_are_escaped(operator, world):
     operator.go("/console/clients?sort=name")
     operator.page.get_by_role("link", name=ODD, exact=True).click()
     operator.page.locator("h1").get_by_text(ODD).wait_for()
@@ -117,7 +117,7 @@ def test_ids_and_names_stay_text(operator, world):
     assert operator.page.locator("main img").count() == 0
 
 
-def test_the_levels_of_a_tenant_are_set_and_hold(operator, server, world):
+def test_the_levels_of_a_tenant_are_set_and_applied(operator, server, world):
     tenant = world["one"]["tenant_id"]
     operator.go(f"/console/clients/tenants/{tenant}")
     assert operator.page.get_by_label("Levels").input_value() == ""
@@ -136,7 +136,7 @@ def test_the_levels_of_a_tenant_are_set_and_hold(operator, server, world):
     assert len(server.admin("GET", path)["levels"]) == 2
 
 
-def test_a_blocked_user_is_refused_until_it_is_unblocked(operator, server, world):
+def test_a_blocked_user_is_rejected_until_unblocked(operator, server, world):
     key = world["one"]["api_key"]
     operator.go(path_of(world["one"], "ann"))
     operator.page.get_by_role("button", name="Block").click()
@@ -153,7 +153,7 @@ def test_a_blocked_user_is_refused_until_it_is_unblocked(operator, server, world
     call(server, key, "ann")
 
 
-def test_a_change_is_audited_and_leaves_what_the_form_does_not_show(operator, server, world):
+def test_a_change_is_audited_and_keeps_hidden_fields(operator, server, world):
     tenant = world["one"]["tenant_id"]
     place = f"/admin/users/{tenant}/contracted"
     held = {"soft_budget": 5, "soft_end": "finish_runs", "budget_duration": "1d", "rpm_limit": 7}
@@ -180,7 +180,7 @@ def test_a_change_is_audited_and_leaves_what_the_form_does_not_show(operator, se
     assert server.admin("GET", place)["contract"]["rpm_limit"] is None
 
 
-def test_wrong_values_change_nothing_and_are_kept(operator, server, world):
+def test_invalid_values_change_nothing_and_are_kept(operator, server, world):
     place = f"/admin/users/{world['one']['tenant_id']}/cautious"
     operator.go(path_of(world["one"], "cautious"))
     save(operator, Weight="a lot", Calls_a_minute_under_overload="0")
@@ -242,7 +242,7 @@ def test_an_app_is_changed(operator, server):
     assert operator.page.locator("td[data-label=Profile]").inner_text() == "pinned"
 
 
-def test_a_tenant_changes_its_own_app_only_as_far_as_its_key_may(browser, server):
+def test_a_tenant_changes_only_permitted_fields_of_its_app(browser, server):
     app = server.new_app(name="owned")
     with browser.visit(server.url) as visit:
         visit.sign_in(app["tenant_key"])
@@ -279,7 +279,7 @@ def test_a_tenant_changes_its_own_app_only_as_far_as_its_key_may(browser, server
         assert "has an app of this name" in visit.text()
 
 
-def test_a_tenant_sees_only_its_own(browser, server, world):
+def test_a_tenant_sees_only_its_own_clients(browser, server, world):
     other, one = world["other"], world["one"]
     with browser.visit(server.url) as visit:
         visit.sign_in(other["tenant_key"])
@@ -325,7 +325,7 @@ def test_a_tenant_sees_only_its_own(browser, server, world):
     assert not server.admin("GET", f"/admin/users/{other['tenant_id']}/cleo")["blocked"]
 
 
-def test_what_is_not_there(operator, world):
+def test_missing_clients_are_not_found(operator, world):
     one = world["one"]
     for path in (
         path_of({**one, "id": "app_none"}, "x"),

@@ -68,7 +68,7 @@ def test_a_worker_is_drained_and_serves_again(operator, server, app):
     ]
 
 
-def test_changes_of_others_are_seen_without_loading_anew(operator, server):
+def test_changes_of_others_are_shown_without_a_reload(operator, server):
     operator.go(CLUSTER)
     ready(operator)
     server.admin("POST", "/admin/cluster/workers/w1/drain")
@@ -87,7 +87,7 @@ def test_changes_of_others_are_seen_without_loading_anew(operator, server):
     operator.page.get_by_role("rowheader", name="small <b>", exact=True).wait_for(state="detached")
 
 
-def test_charts_follow_the_workers(operator, server, app):
+def test_charts_show_the_workers(operator, server, app):
     operator.go(CLUSTER)
     ready(operator)
     assert workers_of_calls(server, app) <= {"w0", "w1"}
@@ -112,7 +112,7 @@ def test_a_job_is_run(operator, server):
     assert change["target"] == "retention"
 
 
-def test_what_is_not_there_is_not_found(operator, server):
+def test_missing_workers_are_not_found(operator, server):
     operator.go(CLUSTER)
     csrf = operator.page.locator("input[name=csrf]").first.get_attribute("value")
     for path in ("workers/nobody/drain", "workers/nobody/undrain", "jobs/nothing/run"):

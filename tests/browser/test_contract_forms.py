@@ -1,4 +1,4 @@
-"""Forms of quotas: limits are set and apply to calls, and errors are shown at their fields."""
+"""Forms of quotas set limits that apply to calls, and show errors at their fields."""
 
 import openai
 import pytest
@@ -6,7 +6,7 @@ from client_pages import MODEL, ODD, call, path_of
 
 
 def set_limits(visit, title, fields):
-    """Fill in the form of a quota, which is opened."""
+    """Open the form of a quota, and fill it in."""
     form = visit.page.locator("details", has_text=title)
     form.locator("summary").click()
     for label, value in fields.items():
@@ -15,7 +15,7 @@ def set_limits(visit, title, fields):
     return form
 
 
-def test_a_users_contract_is_set_and_holds(operator, server):
+def test_the_quota_of_a_user_is_set_and_applied(operator, server):
     app = server.new_app()
     place = f"/admin/users/{app['tenant_id']}/limited"
     server.admin("PUT", place, json={"weight": 2})
@@ -57,7 +57,7 @@ def test_a_users_contract_is_set_and_holds(operator, server):
     call(server, app["api_key"], "limited")
 
 
-def test_a_tenants_and_an_apps_contracts_are_set(browser, operator, server):
+def test_quotas_of_tenants_and_apps_are_set(browser, operator, server):
     app = server.new_app(name="contracts")
     operator.go(f"/console/clients/tenants/{app['tenant_id']}")
     set_limits(operator, "Change the quota", {"Parallel calls": "3"})

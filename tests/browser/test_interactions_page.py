@@ -1,4 +1,4 @@
-"""Runs in the list and on their own page: live, ended, of other tenants, with any text as their id."""
+"""Test runs in the list and on their own page: active, ended, of other tenants, with hostile ids."""
 
 from urllib.parse import quote
 
@@ -65,7 +65,7 @@ def test_a_run_appears_is_opened_and_cancelled(operator, server, app):
     assert change["target"] == f"{app['id']}/tale/one"
 
 
-def test_a_run_in_the_list_ends_before_ones_eyes(browser, server, app):
+def test_the_end_of_a_run_is_shown_live_in_the_list(browser, server, app):
     open_runs(server, app, "short")
     with browser.visit(server.url) as visit:
         visit.sign_in(app["tenant_key"])
@@ -77,7 +77,7 @@ def test_a_run_in_the_list_ends_before_ones_eyes(browser, server, app):
         assert visit.page.locator("tbody tr", has_text="short").count() == 1
 
 
-def test_ids_stay_text_and_lead_to_their_runs(browser, server, app):
+def test_ids_are_escaped_and_link_to_their_runs(browser, server, app):
     open_runs(server, app, *ODD)
     with browser.visit(server.url) as visit:
         visit.sign_in(app["tenant_key"])
@@ -94,7 +94,7 @@ def test_ids_stay_text_and_lead_to_their_runs(browser, server, app):
         assert "49" not in visit.page.title()
 
 
-def test_agents_users_and_prompts_stay_text(browser, server, app):
+def test_agents_users_and_prompts_are_escaped(browser, server, app):
     html = '<img src=x onerror="alert(1)"><svg onload=alert(2)>'
     client = server.openai(app["api_key"])
     client.chat.completions.create(
@@ -150,7 +150,7 @@ def test_a_tenant_sees_its_own_runs_only(browser, server, app, foreign):
     assert [run["id"] for run in runs] == ["theirs"]
 
 
-def test_filters_and_pages(browser, server, app, foreign):
+def test_the_list_is_filtered_and_paged(browser, server, app, foreign):
     many = server.new_app(name="many")
     open_runs(server, many, *(f"done-{number:02}" for number in range(53)), user="filter me")
     for number in range(53):

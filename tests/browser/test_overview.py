@@ -30,15 +30,15 @@ def other(server):
 
 @pytest.fixture(scope="module")
 def flood(server, app):
-    """A flood whose limit is exhausted: every further call is rejected under overload."""
+    """Start a flood whose limit is exhausted: every further call is rejected under overload."""
     found = Flood(server, app)
     assert found.burst(BURST) == BURST - LIMIT
     return found
 
 
 @pytest.fixture(scope="module")
-def asker(server):
-    """An operator's session without a browser."""
+def operator_session(server):
+    """Return an operator's session without a browser."""
     with httpx.Client(base_url=server.url, timeout=60) as client:
         client.post("/console/sign-in", data={"key": server.admin_key})
         yield client
@@ -100,7 +100,7 @@ def test_a_changed_limit_affects_the_traffic_and_is_reverted(operator, flood):
     assert page.locator("tbody tr").count() == 2
 
 
-def test_a_tenant_sees_only_its_own(browser, server, app, other, flood):
+def test_a_tenant_sees_only_its_own_traffic(browser, server, app, other, flood):
     with browser.visit(server.url) as visit:
         visit.sign_in(other["tenant_key"]).go("/console/overview")
         assert "flooder-0" not in visit.page.content()
@@ -155,8 +155,8 @@ def test_pages_have_the_same_content_without_scripts(browser, server, flood):
         "overview?minutes=0",
     ],
 )
-def test_what_cannot_be_asked_for_is_named(asker, path):
-    answer = asker.get(f"/console/{path}")
+def test_invalid_queries_are_named(operator_session, path):
+    answer = operator_session.get(f"/console/{path}")
     assert answer.status_code == 400
     field = path.partition("?")[2].partition("=")[0]
     assert field in answer.text

@@ -1,4 +1,4 @@
-"""Sign-in with keys, ends of sessions, and forms of other sites."""
+"""Test the sign-in with keys, ends of sessions, and forms of other sites."""
 
 import re
 import sqlite3
@@ -15,7 +15,7 @@ def app(server):
 
 @pytest.fixture
 def signed_in(server):
-    """Returns clients with a session, without a browser, and the token for their forms."""
+    """Yield a function that returns a session without a browser, and the token for its forms."""
     with ExitStack() as clients:
 
         def sign_in(key):
@@ -50,7 +50,7 @@ def test_an_operator_signs_in_and_out(browser, server, scripts):
         assert "/console/sign-in" in visit.page.url, "the session has ended on the server, too"
 
 
-def test_one_comes_to_the_page_that_one_asked_for(browser, server):
+def test_sign_in_redirects_to_the_requested_page(browser, server):
     with browser.visit(server.url) as visit:
         visit.go("/console/audit?action=app.create")
         visit.page.get_by_label("Key").fill(server.admin_key)
@@ -61,7 +61,7 @@ def test_one_comes_to_the_page_that_one_asked_for(browser, server):
 @pytest.mark.parametrize(
     "onward", ["https://example.org/", "//example.org", "/console/\\example.org", "/v1/models", "x"]
 )
-def test_a_sign_in_leads_to_no_other_place(server, onward):
+def test_sign_in_redirects_to_no_other_site(server, onward):
     answer = httpx.post(
         f"{server.url}/console/sign-in",
         data={"key": server.admin_key, "next": onward},
@@ -84,7 +84,7 @@ def test_a_tenant_signs_in_and_an_app_does_not(browser, server, app):
         assert "this is an app's key" in visit.page.get_by_role("alert").inner_text()
 
 
-def test_a_session_is_as_good_as_its_key(server, app, signed_in):
+def test_a_session_ends_with_its_key(server, app, signed_in):
     keys = f"/admin/tenants/{app['tenant_id']}/keys"
     new = server.admin("POST", keys, json={"name": "console"})
     client, _ = signed_in(new["api_key"])
@@ -93,7 +93,7 @@ def test_a_session_is_as_good_as_its_key(server, app, signed_in):
     assert client.get("/console/overview").headers["location"].startswith("/console/sign-in")
 
 
-def test_the_database_holds_no_cookie(server, signed_in):
+def test_the_database_contains_no_cookie(server, signed_in):
     client, _ = signed_in(server.admin_key)
     token = client.cookies["fairserve_console"]
     with closing(sqlite3.connect(server.folder / "data" / "fairserve.sqlite3")) as database:
@@ -113,7 +113,7 @@ def test_the_database_holds_no_cookie(server, signed_in):
         ({}, 303),
     ],
 )
-def test_forms_of_others_change_nothing(server, change, status, signed_in):
+def test_forms_of_other_sites_change_nothing(server, change, status, signed_in):
     client, csrf = signed_in(server.admin_key)
     request = {"data": {"csrf": csrf}, **change}
     if "content" in change:

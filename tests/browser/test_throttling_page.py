@@ -1,4 +1,4 @@
-"""Throttling page: a change with a preview, two operators at once, and earlier versions."""
+"""Test the throttling page: a change with a preview, two operators at once, and earlier versions."""
 
 import openai
 import pytest
@@ -11,7 +11,7 @@ BYPASS = "#p-feeder\\.max_bypass"
 
 @pytest.fixture
 def put(server):
-    """Changes the settings over the API."""
+    """Return a function that changes the settings over the API."""
 
     def change(system="fairserve", **parameters):
         given = {name.replace("__", "."): value for name, value in parameters.items()}
@@ -22,7 +22,7 @@ def put(server):
 
 @pytest.fixture
 def holds(server):
-    """Return the settings in force: the system, and the value of a parameter."""
+    """Return a function for the settings in force: the system, and the value of a parameter."""
 
     def read(name):
         found = server.admin("GET", API)
@@ -40,7 +40,7 @@ def newest(server):
 
 @pytest.fixture(scope="module")
 def traffic(server):
-    """Some calls of two users; one is rejected."""
+    """Make some calls of two users; one is rejected."""
     server.admin("PUT", API, json={"system": "rpm-2"})
     app = server.new_app(name="played")
     refused = 0
@@ -97,7 +97,7 @@ def test_enter_in_a_field_applies_nothing(operator, put, newest):
 
 
 @pytest.mark.parametrize("scripts", [True, False])
-def test_a_wrong_value_is_shown_where_it_is(browser, server, put, newest, scripts):
+def test_an_invalid_value_is_shown_at_its_field(browser, server, put, newest, scripts):
     version = put()["version"]
     with browser.visit(server.url, scripts=scripts) as visit:
         visit.sign_in(server.admin_key)
@@ -152,10 +152,10 @@ def test_two_operators_do_not_overwrite_each_other(operator, server, put, holds)
     assert holds("feeder.max_bypass")[1] == 3
 
 
-def test_what_an_operator_set_is_kept(operator, put, newest):
+def test_values_set_by_an_operator_are_kept(operator, put, newest):
     put(high_watermark=2.0, immunity_factor=6)
     operator.go(PAGE)
-    operator.page.fill("#p-immunity_factor", "2")  # its default
+    operator.page.fill("#p-immunity_factor", "2")  # the default of the parameter
     operator.page.fill("#p-feeder\\.interaction_slack", "inf")
     operator.page.select_option("#p-feeder\\.locality_gain", "no")
     apply(operator)
@@ -171,7 +171,7 @@ def test_what_an_operator_set_is_kept(operator, put, newest):
     assert newest()["version"] == version
 
 
-def test_another_system_brings_its_own_parameters(operator, put, holds):
+def test_another_system_shows_its_own_parameters(operator, put, holds):
     put()
     operator.go(PAGE)
     operator.page.select_option("#system", "rpm")
@@ -257,7 +257,7 @@ def test_a_preview_shows_the_effect_of_a_change(browser, server, traffic, put, s
     assert server.admin("GET", API)["system"] == "rpm-2", "nothing changed"
 
 
-def test_load_and_refusals_are_live(operator, server, traffic):
+def test_load_and_rejections_are_live(operator, server, traffic):
     operator.go(PAGE)
     operator.page.wait_for_selector(".live.on")
     assert operator.page.locator("[data-chart=load] canvas").count() == 1
@@ -266,7 +266,7 @@ def test_load_and_refusals_are_live(operator, server, traffic):
     assert "rpm user limit" in operator.page.locator("figure").nth(1).inner_text()
 
 
-def test_to_tenants_it_does_not_exist(browser, server):
+def test_tenants_have_no_throttling_page(browser, server):
     app = server.new_app(name="curious")
     with browser.visit(server.url) as visit:
         visit.sign_in(app["tenant_key"])

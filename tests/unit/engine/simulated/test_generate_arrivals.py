@@ -62,9 +62,7 @@ def test_a_ramp_rises_linearly():
 def test_arrivals_happen_only_in_on_phases():
     at = times(OnOffArrivals(EvenArrivals(1.0), on_s=60.0, off_s=30.0), 600.0) % 90.0
     assert at.max() < 60.0
-    assert len(at) == pytest.approx(
-        6 * 60 + 60, abs=1
-    )  # six periods, and the on phase of a seventh
+    assert len(at) == pytest.approx(6 * 60 + 60, abs=1)  # six periods and one on phase
 
 
 def test_phases_follow_each_other_and_end():
