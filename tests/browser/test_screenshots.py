@@ -1,7 +1,7 @@
 """Every page under an overload is accessible, and fits wide and narrow windows.
 
 Colours differ in light and dark, the layout in wide and narrow windows: two kinds of window show each
-once. The deep test has all four, and takes a picture of each page. The pictures of the guide are made by:
+once. The deep test has all four, and takes a picture of each page. This makes the pictures of the guide:
 
     FAIRSERVE_SCREENSHOTS=docs/images/console .venv/bin/python -m pytest --deep \\
         tests/browser/test_screenshots.py
