@@ -96,9 +96,7 @@ def pages(server):
 
 @pytest.fixture
 def open_pages(browser, server, pages):
-    """Return a function that opens every page in a window, checks its accessibility, and calls
-    ``see``.
-    """
+    """Return a function that opens every page, checks its accessibility, and calls ``see``."""
 
     def open_all(size, dark, see=lambda visit, name: None):
         with browser.visit(server.url, dark=dark, size=size) as visit:

@@ -68,9 +68,7 @@ def random_call(worker, rng):
 
 
 def busy(name, seed, *, steps=150, reserve=True):
-    """Return the log of random arrivals, cancellations, preemptions and cache changes, then an idle
-    end.
-    """
+    """Return the log of random arrivals, cancellations, preemptions and cache changes."""
     rng = random.Random(seed)
     worker = OneWorker(FACTORIES[name](), 400, reserve=reserve)
     cancelled = []

@@ -129,8 +129,7 @@ def test_no_worker_has_capacity_while_a_call_waits(name, seed):
 @pytest.mark.parametrize("publishes", [False, True])
 @pytest.mark.parametrize("name", DISPATCHERS)
 def test_a_restored_snapshot_reaches_the_same_state(name, publishes, seed, calls, span_s):
-    """Random histories are cut at random points and restored from JSON: same commands, same final
-    state.
+    """Histories cut at random points and restored from JSON lead to the same commands and final state.
 
     In half of them the workers report what they store and evict.
     """

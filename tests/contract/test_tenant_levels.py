@@ -27,8 +27,7 @@ def system(name, **options):
 
 
 def crowded(name, *, levels=None, system_levels="tenant > user"):
-    """Return tenant ``t``, where one app has one user and one invents a user a call, and tenant
-    ``o``.
+    """Return tenant ``t``, one of whose two apps invents a user for each call, and tenant ``o``.
 
     All calls are alike and wait from the beginning.
     """

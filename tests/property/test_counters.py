@@ -114,9 +114,7 @@ class Both:
         self.check_hidden(sorted(queued)[::2], sorted(queued)[1::2])
 
     def check_hidden(self, hidden, left):
-        """Check that hidden clients are in no answer; later checks verify that the state is
-        unchanged.
-        """
+        """Check that hidden clients are in no answer; later checks verify the unchanged state."""
         calls = self.plain.calls
         self.plain.calls = {path: calls[path] for path in left}
         with self.counters.hidden([self.nodes[path] for path in hidden]):
@@ -131,9 +129,7 @@ class Both:
 
 @given(st.sampled_from([1, 2, 3]), st.booleans(), operations)
 def test_counters_equal_the_literal_algorithm(levels, lift_when_idle, steps):
-    """The history has joins, leaves, predictions, cancellations, preemptions and refunds at every
-    level.
-    """
+    """The history has joins, leaves, predictions, cancellations, preemptions and refunds."""
     both = Both(levels, lift_when_idle)
     for number, step in enumerate(steps):
         both.do(number, *step)

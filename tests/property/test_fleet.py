@@ -1,6 +1,4 @@
-"""The fleet merges its sources and reaches the desired state without removing workers under their
-calls.
-"""
+"""The fleet merges its sources and reaches the desired state without interrupting calls."""
 
 from dataclasses import replace
 

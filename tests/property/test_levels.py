@@ -346,9 +346,7 @@ def test_equal_matches_are_decided_by_counters_level_by_level():
 
 @given(st.integers(0, 2**32), st.integers(1, 3))
 def test_a_restored_snapshot_of_wsc_continues_as_the_original(seed, levels):
-    """The state passes through plain JSON, with dispatched and queued calls, predictions and active
-    runs.
-    """
+    """The state passes through JSON, with dispatched and queued calls, predictions and active runs."""
     rng = random.Random(seed)
     names = [(f"t{n % 2}", f"a{n % 3}", f"u{n}")[3 - levels :] for n in range(7)]
     calls, running = {}, []

@@ -182,9 +182,7 @@ def test_a_larger_quantum_is_less_fair():
 
 
 def test_a_small_quantum_gives_the_schedule_of_vtc(seed):
-    """The paper states: with Q = epsilon "the algorithms revert to functioning like the VTC
-    algorithm".
-    """
+    """With Q = epsilon, "the algorithms revert to functioning like the VTC algorithm" (paper)."""
     orders = []
     for scheduler in (Vtc(), Drr(DrrOptions(quantum=0.25))):
         rng = random.Random(seed)

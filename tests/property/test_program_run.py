@@ -123,9 +123,7 @@ OUTPUTS = ("yes", "no", "", "[]", '["a", {"k": "b"}]', '[["x"], "{{n0.output}}",
 
 
 def random_program(rng, size, limits):
-    """Return nodes with conditions, maps, fields and retries over random parents; some fail to
-    render.
-    """
+    """Return nodes with conditions, maps, fields and retries; some of them fail to render."""
     nodes = []
     for node, parents in random_parents(rng, size).items():
         plain = {"id": node, "prompt": f"{node}:", "retries": rng.randint(0, 2)}

@@ -306,9 +306,7 @@ def test_invalid_input_is_rejected():
 # --- a whole cluster ------------------------------------------------------------------------------
 
 SYSTEM = SYSTEMS["fcfs"].with_options({"feed_window": 1e-6})
-"""Feed window of a worker that admits calls only while none waits there: dispatched calls start
-immediately.
-"""
+"""Feed window of workers that admit only calls without a wait: dispatched calls start immediately."""
 
 
 def centralise(dispatcher):

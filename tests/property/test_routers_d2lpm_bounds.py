@@ -97,8 +97,7 @@ class Measured:
         return 2 * len(self.cluster.workers) * (u + quantum_u)
 
     def widest(self, first, second, both=True):
-        """Return the largest ``|W_f - W_g|`` over intervals while both are backlogged at every
-        worker.
+        """Return the largest ``|W_f - W_g|`` while both are backlogged at every worker.
 
         Without ``both`` the largest ``W_g - W_f`` while the first one is. Also return the service of
         the first in the longest of them.
@@ -259,8 +258,7 @@ def test_an_infinite_quantum_is_not_fair():
 
 
 def test_the_centralised_scheme_needs_no_backlog_at_every_worker():
-    """The same clients under DLPM over one queue keep the bound of one server as large as all of
-    them.
+    """The same clients under DLPM over one queue keep the bound of one server as large as all workers.
 
     ``|W_f - W_g| <= 2 (U + Q^u)`` (Theorem 4.1) with U for the tokens of all workers, plus the
     prompts that were dispatched and have not started.

@@ -38,9 +38,7 @@ def test_a_prefix_at_two_workers_divides_its_prefill():
 
 
 def test_a_split_leaves_the_larger_part_important():
-    """A has 160 shared tokens and 320 of its own; B has 160 + 80 and is not important: it counts for
-    160.
-    """
+    """A has 160 shared tokens and 320 more; B has 160 + 80 and is not important: it counts for 160."""
     run = Run()
     run.place("a", (1, 160), (2, 320))
     assert run.costs()[0] == pytest.approx(0.48 + 4.0)

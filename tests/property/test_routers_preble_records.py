@@ -1,6 +1,4 @@
-"""Test Preble's records: its tree against a plain list of prompts, its medians, its window, its
-sums.
-"""
+"""Test Preble's records: its tree against a list of prompts, its medians, its window, its sums."""
 
 import random
 from statistics import median

@@ -24,9 +24,7 @@ def cached_prompt(blocks):
 
 
 class FeederHistory:
-    """A feeder with calls that arrive, are dispatched, return, end and are cancelled; runs end as
-    well.
-    """
+    """A feeder with calls that arrive, are dispatched, return, end and are cancelled."""
 
     def __init__(self, seed, ways, *, run_order="critical_path", cached=True):
         self.rng = random.Random(seed)

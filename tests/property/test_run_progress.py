@@ -1,6 +1,4 @@
-"""Priority by progress chooses, of the active runs within the slack, the one nearest its expected
-end.
-"""
+"""Priority by progress chooses, of active runs within the slack, the one nearest its expected end."""
 
 import json
 import math
@@ -200,9 +198,7 @@ def test_bypasses_of_a_client_are_bounded(seed, max_bypass):
 
 
 def active_runs(*runs, run_priority="progress", **options):
-    """Return the next of these active runs: (user, calls to the end, counter, cached tokens,
-    prompt).
-    """
+    """Return the next of the given runs: (user, calls to the end, counter, cached tokens, prompt)."""
     feeder = made(directory(**APPS), WscOptions(run_priority=run_priority, **options))
     cache(feeder, LONG)
     for user, remaining, _, cached, prompt in runs:

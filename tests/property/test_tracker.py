@@ -27,9 +27,7 @@ def accept(tracker, call, now_s=0.0):
 
 @given(st.integers(0, 2**32), st.integers(1, 40), st.booleans())
 def test_stage_is_the_longest_path(seed, calls, infer):
-    """Parents are named, or inferred from time, histories and tools; with ends and snapshots in
-    between.
-    """
+    """Parents are named, or inferred from time, histories and tools; some calls end in between."""
     rng = random.Random(seed)
     tracker, graph, live, keys = tr.Tracker(infer=infer), nx.DiGraph(), [], []
     for number in range(calls):
@@ -83,9 +81,7 @@ def test_by_time_a_call_follows_all_ended_calls(seed, calls):
 
 @given(st.integers(0, 2**32))
 def test_every_run_ends_once_and_leaves_no_state(seed):
-    """Random histories have rejections, cancels and expiries; a snapshot at any point changes
-    nothing.
-    """
+    """Random histories have rejections, cancels and expiries; a snapshot changes nothing."""
     rng = random.Random(seed)
     options = {"reopen_grace_s": rng.choice([0, 5])}
     tracker = tr.Tracker(**options)

@@ -20,9 +20,7 @@ from fairserve.scheduling.local.vtc_options import VtcOptions
 
 @given(cases)
 def test_the_theorems_hold_on_adversarial_arrivals(case):
-    """Checked are Lemma 4.3 and Theorems 4.4, 4.9 and 4.13 (from its proof: Wf >= T/n - 4U while f
-    is backlogged).
-    """
+    """Check Lemma 4.3, Theorems 4.4, 4.9, 4.13 (its proof: Wf >= T/n - 4U while f is backlogged)."""
     _, watch = adversarial(case, Vtc(VtcOptions(wq=case["wq"])))
     most = bound(case)
     assert watch.spread <= most + EPS

@@ -16,9 +16,7 @@ from fairserve.scheduling.local.vtc_options import VtcOptions
 
 
 def windowed_difference(predict, clients, prompts, outputs, capacity, *, steps=600, window=60):
-    """Return the mean over time of max - min of the clients' service rates (tokens per step), all
-    backlogged.
-    """
+    """Return the mean of max - min of the backlogged clients' service rates (tokens per step)."""
     rng = random.Random(2)
     worker = OneWorker(Vtc(VtcOptions(predict=predict)), capacity)
     history, differences = [], []
@@ -136,9 +134,7 @@ def test_the_final_counter_equals_the_service(seed, predict, cost, preempt):
 
 @pytest.mark.parametrize("predicted", [4, 10, 25])
 def test_charges_follow_the_lines_of_the_algorithm(predicted):
-    """Ten tokens are generated step by step: lines 25-26 at selection, 35-36 past the prediction,
-    37-38 at the end.
-    """
+    """Ten tokens are charged by lines 25-26 at selection, 35-36 past the prediction, 37-38 at the end."""
     scheduler = Vtc(VtcOptions(predict="oracle"))
     worker = OneWorker(scheduler, 1000)
     worker.add("other", 1, 1)

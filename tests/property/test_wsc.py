@@ -1,6 +1,4 @@
-"""Test WSC: service by weight and by profile, priority of active runs, and the effect of each
-option.
-"""
+"""Test WSC: service by weight and by profile, priority of active runs, effects of each option."""
 
 import json
 import math

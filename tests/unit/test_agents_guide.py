@@ -1,6 +1,4 @@
-"""The code of the guide to agent programs equals the examples, and its headers are those that are
-read.
-"""
+"""The guide to agent programs has the code of the examples, and only headers that are read."""
 
 import re
 from pathlib import Path

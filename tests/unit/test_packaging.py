@@ -1,6 +1,4 @@
-"""The wheel contains all that a user runs: every module, the migrations, the templates, nothing
-else.
-"""
+"""The wheel contains every module, the migrations and the templates, and nothing else."""
 
 import os
 import subprocess

@@ -1,6 +1,4 @@
-"""The example of the guide to programs is valid, its tables are complete, and its bounds are
-correct.
-"""
+"""The guide to programs has a valid example, complete tables, and correct bounds."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Bugs of the server: ledger and control, usage, webhooks, exports, and what people may see and do."""
+"""Bugs of the server: ledger and control, usage, webhooks, exports, and access rights."""
 
 from __future__ import annotations
 

@@ -28,9 +28,7 @@ def request(name, max_tokens=4, token_ids=(1, 2, 3)):
 
 @pytest.fixture
 def started(llama):
-    """Yield a factory of running engine threads, and a function that waits for the end of a
-    sequence.
-    """
+    """Yield a factory of engine threads, and a function that waits for the end of a sequence."""
     with contextlib.ExitStack() as stack:
 
         def start(scheduler=None, **options):

@@ -19,9 +19,7 @@ def byte_tokenizer():
 
 @pytest.fixture(scope="module")
 def fallback_tokenizer():
-    """Return a SentencePiece tokenizer: words with a mark for the space, and single bytes for the
-    rest.
-    """
+    """Return a SentencePiece tokenizer: words with a mark for the space, and single bytes."""
     words = {"▁Hello": 0, "▁world": 1, "wor": 2, "ld": 3, "!": 4}
     vocab = words | {f"<0x{byte:02X}>": 5 + byte for byte in range(256)}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], byte_fallback=True))

@@ -21,9 +21,7 @@ def tokens_of(rows, sequences):
 
 
 def draws(count, logits, **params):
-    """Return ``count`` tokens of one sequence, which draws its random numbers in the order of the
-    rows.
-    """
+    """Return ``count`` tokens of one sequence, which draws its random numbers row by row."""
     return tokens_of(torch.tensor([logits] * count), [make_sequence(**params)] * count)
 
 

@@ -1,6 +1,4 @@
-"""Every figure is measured at a tiny size: names, units, the document, the command line, no
-durations.
-"""
+"""Every figure is measured at a tiny size: names, units, document, command line, no durations."""
 
 import gc
 import json

@@ -130,9 +130,7 @@ def test_a_missing_module_is_an_error(package, module):
 
 
 def test_the_hash_of_code_is_equal_in_every_python_version():
-    """The expected hash is a literal: fields that only some versions have are empty here, and
-    omitted.
-    """
+    """The expected hash is a literal: fields of only some versions are empty here, and omitted."""
     assert (
         code_hash(b"def f(a, /, *b, c=None, **d) -> int:\n    return f'{a!r:>{b}}'\n")
         == "23ad38eabc06"

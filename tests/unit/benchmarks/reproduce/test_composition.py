@@ -46,9 +46,7 @@ def row(name, **figures):
 
 
 def cells(**changes):
-    """Return cells by system name, with underscores for dashes; the value is its figures in the
-    second cell.
-    """
+    """Return cells by system, from the figures in the second cell; names have underscores for dashes."""
     changed = {name.replace("_", "-"): figures for name, figures in changes.items()}
     rows = {}
     for cell in (("chat", 1), ("chat", 2)):

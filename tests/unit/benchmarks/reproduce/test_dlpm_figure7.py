@@ -42,9 +42,7 @@ def test_load_grows_with_the_workers():
 
 
 GOOD = {"vtc": (100, 0.99, 10), "rr-lpm": (120, 0.6, 60), "preble": (210, 0.7, 40)}
-"""Tokens a second, Jain's index and p99 of the other systems; d2lpm and the default have 220, 0.95,
-12.
-"""
+"""Tokens a second, Jain's index and p99; those of d2lpm and the default are 220, 0.95 and 12."""
 
 
 def cells(cell=("chat", "S1", 2), **others):

@@ -106,9 +106,7 @@ def test_apps_cover_well_behaved_users(figures):
 
 
 def two_users(bobs_second):
-    """Return calls of two apps, 100 tokens each for ada and 1,000 for bob, two calls in sequence
-    each.
-    """
+    """Return two successive calls of ada's app, of 100 tokens each, and of bob's, of 1,000."""
     trace = Trace(
         "two",
         16,

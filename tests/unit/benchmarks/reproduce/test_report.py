@@ -1,6 +1,4 @@
-"""Test reports of reproductions: spreads, orders with ties, distances from the paper, and their
-text.
-"""
+"""Test reports of reproductions: spreads, orders with ties, distances from the paper, texts."""
 
 import pytest
 

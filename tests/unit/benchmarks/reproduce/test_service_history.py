@@ -13,9 +13,7 @@ from fairserve.scheduling.metrics import CallSample, Windows
 
 @pytest.fixture
 def history():
-    """Return a history: a gets 10 a second, b 4 and from 20 s on 8; the window at 40 s is past the
-    end.
-    """
+    """Return a history: a gets 10 a second, b 4 and later 8; the window at 40 s is past the end."""
     return ServiceHistory(
         Curves(
             centres_s=(10.0, 20.0, 30.0, 40.0),

@@ -131,9 +131,7 @@ def test_claims_about_the_recorded_trace_hold_and_can_fail(trace, tmp_path):
 
 
 def test_clients_over_their_share_are_found(trace):
-    """The busiest request 217, 322 and 359 a second; with less capacity, others are above it as
-    well.
-    """
+    """The busiest request 217, 322 and 359 a second; with less capacity, others exceed their share."""
     order = by_requests(trace)
     assert len(order) == 27
     assert set(over_share(trace, 1350.0)) == set(order[-3:])

@@ -1,6 +1,4 @@
-"""Bad input of ``fairserve simulate`` is one line with problem and place, exit code 2, and no
-output.
-"""
+"""Bad input of ``fairserve simulate`` causes one line with problem and place, and exit code 2."""
 
 import gzip
 import json

@@ -57,9 +57,7 @@ def test_adding_no_tokens_changes_nothing():
     st.lists(st.tuples(st.integers(0, 30), st.sampled_from("abc")), max_size=60),
 )
 def test_an_id_identifies_a_whole_prefix(block_tokens, steps):
-    """Compare with prompts written out token by token: ids are equal exactly for equal tokens so
-    far.
-    """
+    """Compare with prompts written out token by token: ids are equal exactly for equal prefixes."""
     blocks = BlockIds(block_tokens)
     grown = [(blocks.empty, ())]
     for choice, content in steps:

@@ -14,9 +14,7 @@ calls = st.lists(
 
 
 def peak_from(batch, step):
-    """Return the most tokens that a batch of ``(end, held at step 0 + growth)`` holds from ``step``
-    on.
-    """
+    """Return the peak of tokens held by a batch of ``(end, held, growth)`` from ``step`` on."""
     last = max((end for end, _, _ in batch), default=step)
     return max(
         sum(held + samples * (at - begin[0]) for end, held, (*begin, samples) in batch if at <= end)

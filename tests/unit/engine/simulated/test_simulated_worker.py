@@ -1,6 +1,4 @@
-"""Test the simulated engine: computed times, fused steps against single ones, a pool without
-overflows.
-"""
+"""Test the simulated engine: computed times, fused and single steps, a pool without overflows."""
 
 import math
 
@@ -183,9 +181,7 @@ LOOPS = ["prefill-first", "mixed", "vtc-artifact"]
 
 
 BEHIND = [*[(1, 8, 1, 0, 0, 0.0)], *[(1, 1, 1, 0, 0, 0.0)] * 8, (1, 1, 1, 0, 0, 5.0)]
-"""Calls of a client wait while another arrives during a decode; it is lifted to the counter of that
-moment.
-"""
+"""Another client arrives during a decode and is lifted to the counter of that moment."""
 
 
 @example(

@@ -1,6 +1,4 @@
-"""The format of a file is recognised by its beginning; an error for an unknown one lists the known
-ones.
-"""
+"""The format of a file is recognised by its beginning; errors list the known formats."""
 
 import gzip
 import json
