@@ -134,7 +134,7 @@ def test_the_final_counter_equals_the_service(seed, predict, cost, preempt):
 
 @pytest.mark.parametrize("predicted", [4, 10, 25])
 def test_charges_follow_the_lines_of_the_algorithm(predicted):
-    """Ten tokens are charged by lines 25-26 at selection, 35-36 past the prediction, 37-38 at the end."""
+    """Lines 25-26 charge at selection, 35-36 past the prediction, and 37-38 at the end."""
     scheduler = Vtc(VtcOptions(predict="oracle"))
     worker = OneWorker(scheduler, 1000)
     worker.add("other", 1, 1)
