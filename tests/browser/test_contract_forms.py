@@ -19,7 +19,7 @@ def test_the_quota_of_a_user_is_set_and_applied(operator, server):
     app = server.new_app()
     place = f"/admin/users/{app['tenant_id']}/limited"
     server.admin("PUT", place, json={"weight": 2})
-    operator.go(path_of(app, "limited"))
+    operator.open(path_of(app, "limited"))
     title = "Change the quota"
     set_limits(operator, title, {"Calls a minute": "1", "Models": f"{MODEL}\n{ODD}"})
     operator.page.wait_for_url("**?done=user")
@@ -59,14 +59,14 @@ def test_the_quota_of_a_user_is_set_and_applied(operator, server):
 
 def test_quotas_of_tenants_and_apps_are_set(browser, operator, server):
     app = server.new_app(name="contracts")
-    operator.go(f"/console/clients/tenants/{app['tenant_id']}")
+    operator.open(f"/console/clients/tenants/{app['tenant_id']}")
     set_limits(operator, "Change the quota", {"Parallel calls": "3"})
     operator.page.wait_for_url("**?done=tenant")
     tenant = server.admin("GET", f"/admin/tenants/{app['tenant_id']}")
     assert tenant["contract"]["max_parallel_requests"] == 3
     with browser.visit(server.url) as visit:
         visit.sign_in(app["tenant_key"])
-        visit.go(f"/console/clients/apps/{app['id']}")
+        visit.open(f"/console/clients/apps/{app['id']}")
         set_limits(visit, "Change the quota of the app", {"Calls a minute": "50"})
         visit.page.wait_for_url("**?done=app")
         set_limits(visit, "Change the quota of its users", {"Tokens a minute": "9000"})

@@ -33,12 +33,12 @@ def test_calls_are_shown_while_they_run(browser, server, session):
         visit.context.add_cookies(
             [{"name": cookie.name, "value": cookie.value, "url": f"{server.url}/console"}]
         )
-        visit.go("/console/overview")
+        visit.open("/console/overview")
         visit.page.locator(".live.on").wait_for()
         call(server, app["api_key"], "eve", "a few words", max_tokens=5)
         visit.page.locator("[data-chart=service][aria-label*=eve]").wait_for()
         assert not visit.faults()
-        assert visit.go("/console/cluster") == 200
+        assert visit.open("/console/cluster") == 200
         worker = visit.page.locator("#worker-w0")
         worker.get_by_text("serving").wait_for()
         data = json.loads(visit.page.locator("#chart-data").inner_text())

@@ -104,7 +104,7 @@ def open_pages(browser, server, pages):
             for name, path in pages.items():
                 if name == "sign-in":
                     visit.context.clear_cookies()
-                assert visit.go(path) == 200, name
+                assert visit.open(path) == 200, name
                 if visit.page.locator("[data-chart]").count():
                     visit.page.locator("[data-chart] canvas").first.wait_for()
                 see(visit, name)

@@ -31,7 +31,7 @@ def signed_in(server):
 @pytest.mark.parametrize("scripts", [True, False])
 def test_an_operator_signs_in_and_out(browser, server, scripts):
     with browser.visit(server.url, scripts=scripts) as visit:
-        assert visit.go("/console") == 200
+        assert visit.open("/console") == 200
         assert "/console/sign-in" in visit.page.url
         visit.page.get_by_label("Key").fill(server.admin_key)
         visit.page.get_by_role("button", name="Sign in").click()
@@ -46,13 +46,13 @@ def test_an_operator_signs_in_and_out(browser, server, scripts):
         visit.page.get_by_role("button", name="Sign out").click()
         visit.page.wait_for_url("**/console/sign-in")
         visit.context.add_cookies([{**cookie, "expires": -1}])
-        visit.go("/console/overview")
+        visit.open("/console/overview")
         assert "/console/sign-in" in visit.page.url, "the session has ended on the server, too"
 
 
 def test_sign_in_redirects_to_the_requested_page(browser, server):
     with browser.visit(server.url) as visit:
-        visit.go("/console/audit?action=app.create")
+        visit.open("/console/audit?action=app.create")
         visit.page.get_by_label("Key").fill(server.admin_key)
         visit.page.keyboard.press("Enter")
         visit.page.wait_for_url("**/console/audit?action=app.create")
@@ -72,12 +72,12 @@ def test_sign_in_redirects_to_no_other_site(server, onward):
 
 def test_a_tenant_signs_in_and_an_app_does_not(browser, server, app):
     with browser.visit(server.url) as visit:
-        visit.sign_in(app["tenant_key"]).go("/console/overview")
+        visit.sign_in(app["tenant_key"]).open("/console/overview")
         assert "tenant of pages" in visit.text()
         for page in ("throttling", "cluster"):
             assert visit.page.locator(f"nav a[href='/console/{page}']").count() == 0
-            assert visit.go(f"/console/{page}") == 404
-        visit.go("/console/overview")
+            assert visit.open(f"/console/{page}") == 404
+        visit.open("/console/overview")
         visit.page.get_by_role("button", name="Sign out").click()
         visit.page.get_by_label("Key").fill(app["api_key"])
         visit.page.get_by_role("button", name="Sign in").click()

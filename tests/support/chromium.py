@@ -77,7 +77,7 @@ class Visit:
         if kind is None:
             assert not self.problems, self.problems
 
-    def go(self, path):
+    def open(self, path):
         """Open a page of the console; return its status."""
         return self.page.goto(self.url + path, wait_until="load").status
 

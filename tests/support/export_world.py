@@ -60,11 +60,11 @@ class ExportWorld:
         if call_count:
             assert roll_up(self.sessions)
 
-    def ask(self, key=None, path=PATH, *, status=202, **query):
+    def request_export(self, key=None, path=PATH, *, status=202, **query):
         """Request an export; return its description."""
         return self.management.call(key or self.key, "POST", path, status=status, **query)
 
-    def look(self, export, key=None, path=PATH, *, status=200, **query):
+    def read_export(self, export, key=None, path=PATH, *, status=200, **query):
         found = f"{path}/{export['id']}"
         return self.management.call(key or self.key, "GET", found, status=status, **query)
 
@@ -81,7 +81,7 @@ class ExportWorld:
 
     def made(self, key=None, path=PATH, **query):
         """Return the content of an export that is requested and made."""
-        export = self.ask(key, path, **query)
+        export = self.request_export(key, path, **query)
         assert self.make() == 1
         answer = self.file(export, key, path)
         assert answer.status_code == 200, answer.text

@@ -7,7 +7,7 @@ def user(text):
     return {"role": "user", "content": text}
 
 
-def said(text):
+def assistant(text):
     return {"role": "assistant", "content": text}
 
 

@@ -15,7 +15,7 @@ from fairserve.scheduling.dispatch import events as ev
 CIRCUIT = CircuitOptions(calls=3, probes=2, first_pause_s=0.02, last_pause_s=0.1)
 
 
-def hasten(monkeypatch):
+def probe_often(monkeypatch):
     """Make probes follow one another almost immediately."""
     for name in ("LOOK_S", "REPORT_S", "AWAY_S"):
         monkeypatch.setattr(watch, name, 0.01)
@@ -74,7 +74,7 @@ class PoolWorld:
         """Wait for the event, or the health check, that makes the condition true."""
         await until(condition)
 
-    async def looks(self, server, count=3):
+    async def health_checks(self, server, count=3):
         """Wait for ``count`` more health checks of a server."""
         asked = len(server.paths) + count
         await self.until(lambda: len(server.paths) >= asked)

@@ -8,7 +8,7 @@ from fairserve.interactions.programs.program import ProgramLimits, parse_program
 from fairserve.interactions.programs.program_fields import ProgramError
 
 
-def refused(plain, limits=ProgramLimits()):
+def rejection(plain, limits=ProgramLimits()):
     """Return the path and the message of a program's rejection, and check it is unchanged."""
     before = copy.deepcopy(plain)
     with pytest.raises(ProgramError) as raised:

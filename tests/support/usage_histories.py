@@ -95,7 +95,7 @@ def rewritten(records, seed):
     ]
 
 
-def gone_on(records, seed):
+def ended_again(records, seed):
     """Return runs that ended again, hours later."""
     rng = random.Random(seed)
     some = rng.sample(records, len(records) // 3)

@@ -4,7 +4,7 @@ import gzip
 import json
 
 import pytest
-from otel_documents import chat, exported, said, span, system, user, write_spans
+from otel_documents import assistant, chat, exported, span, system, user, write_spans
 
 from fairserve.engine.simulated.traces.defaults import Defaults
 from fairserve.engine.simulated.traces.interaction_file import write_trace
@@ -28,7 +28,7 @@ def only_call(tmp_path, *args, **changes):
 
 
 def test_a_run_of_two_turns_is_read(tmp_path):
-    follow = [*QUESTION, said(ANSWER), user("And its cost?")]
+    follow = [*QUESTION, assistant(ANSWER), user("And its cost?")]
     trace = read(
         tmp_path,
         chat("a", 1, 2.5, QUESTION, ANSWER, resource_attributes={"service.name": "desk"}),
@@ -253,7 +253,7 @@ def test_prompts_share_the_blocks_of_their_common_prefix(tmp_path):
             tmp_path,
             ([user(common + "a" * 70)], None),
             ([user(common + "b" * 70)], None),
-            ([user(common), said("a" * 70)], None),  # another role continues
+            ([user(common), assistant("a" * 70)], None),  # another role continues
             ([user(common[:127])], None),
             ([user("d" + common), user("c" * 63)], None),
             ([system(common)], None),
@@ -273,7 +273,7 @@ def test_block_size_in_characters_follows_the_usage_of_the_file(tmp_path):
 
 
 def test_simulate_replays_spans(tmp_path, capsys):
-    follow = [*QUESTION, said(ANSWER), user("And its cost?")]
+    follow = [*QUESTION, assistant(ANSWER), user("And its cost?")]
     path = write_spans(
         tmp_path / "run.json",
         chat("a", 0, 1, QUESTION, ANSWER),

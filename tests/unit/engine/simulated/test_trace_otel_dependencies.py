@@ -4,7 +4,7 @@ import json
 
 from hypothesis import given
 from hypothesis import strategies as st
-from otel_documents import chat, said, span, system, user, write_spans
+from otel_documents import assistant, chat, span, system, user, write_spans
 
 from fairserve.engine.simulated.traces.reading import read_trace
 
@@ -19,7 +19,7 @@ def dependencies(tmp_path, *spans):
 
 
 def test_a_chain_keeps_direct_dependencies_only(tmp_path):
-    history = [user("Plan?"), said(PLAN), user("Orders?"), said(ORDERS), user("Refunds?")]
+    history = [user("Plan?"), assistant(PLAN), user("Orders?"), assistant(ORDERS), user("Refunds?")]
     assert (
         dependencies(
             tmp_path,
@@ -32,7 +32,13 @@ def test_a_chain_keeps_direct_dependencies_only(tmp_path):
 
 
 def test_fan_out_and_fan_in_are_found_by_text(tmp_path):
-    both = [user("Plan?"), said(PLAN), said(ORDERS), said(REFUNDS), user("In short?")]
+    both = [
+        user("Plan?"),
+        assistant(PLAN),
+        assistant(ORDERS),
+        assistant(REFUNDS),
+        user("In short?"),
+    ]
     assert dependencies(
         tmp_path,
         chat("plan", 0, 1, [user("Plan?")], PLAN),
@@ -46,8 +52,8 @@ def test_a_call_that_had_not_ended_is_no_dependency(tmp_path):
     assert dependencies(
         tmp_path,
         chat("a", 0, 3, [user("Plan?")], PLAN),
-        chat("b", 2, 4, [said(PLAN)], ORDERS),  # the same words by chance, or streamed
-        chat("c", 3, 5, [said(PLAN)], REFUNDS),  # in the moment of its end
+        chat("b", 2, 4, [assistant(PLAN)], ORDERS),  # the same words by chance, or streamed
+        chat("c", 3, 5, [assistant(PLAN)], REFUNDS),  # in the moment of its end
     ) == {"a": (), "b": (), "c": ("a",)}
 
 
@@ -56,9 +62,9 @@ def test_a_short_output_is_found_only_as_an_answer(tmp_path):
         tmp_path,
         chat("a", 0, 1, [user("All well?")], "yes"),
         chat("b", 0, 1, [user("How many?")], "14"),
-        chat("c", 2, 3, [user("yesterday 14 were sent"), said(" yes\n")], REFUNDS),
-        chat("d", 2, 3, [user("14"), said("yes")], REFUNDS),
-        chat("e", 2, 3, [said("yes"), said("14")], REFUNDS),
+        chat("c", 2, 3, [user("yesterday 14 were sent"), assistant(" yes\n")], REFUNDS),
+        chat("d", 2, 3, [user("14"), assistant("yes")], REFUNDS),
+        chat("e", 2, 3, [assistant("yes"), assistant("14")], REFUNDS),
     ) == {"a": (), "b": (), "c": ("a",), "d": ("a",), "e": ("a", "b")}
 
 
@@ -70,7 +76,7 @@ def test_tool_calls_are_found_like_texts(tmp_path):
         tmp_path,
         chat("ask", 0, 1, [user("Orders?")], None, output),
         chat("other", 1, 3, [user("Refunds?")], REFUNDS),
-        chat("go", 4, 5, [{"role": "assistant", "parts": [turned]}, said(REFUNDS)], ORDERS),
+        chat("go", 4, 5, [{"role": "assistant", "parts": [turned]}, assistant(REFUNDS)], ORDERS),
     ) == {"ask": (), "other": (), "go": ("ask", "other")}
 
 
@@ -80,12 +86,12 @@ def test_an_unrepeated_output_is_a_dependency_by_time(tmp_path):
         chat("a", 0, 1, [user("Plan?")], PLAN),
         chat("asked", 2, 3, [system("Look at orders."), user("Do.")], ORDERS),
         chat("asked too", 2, 4, [system("Look at refunds."), user("Do.")], REFUNDS),
-        chat("sum", 5, 6, [said(PLAN), user("They are done. In short?")], "All is well."),
+        chat("sum", 5, 6, [assistant(PLAN), user("They are done. In short?")], "All is well."),
     ) == {"a": (), "asked": ("a",), "asked too": ("a",), "sum": ("asked", "asked too")}
 
 
 def test_parallel_questions_are_independent(tmp_path):
-    both = [user("1?"), said(ORDERS), user("2?"), said(REFUNDS), user("Compare.")]
+    both = [user("1?"), assistant(ORDERS), user("2?"), assistant(REFUNDS), user("Compare.")]
     spans = [
         chat("one", 0, 1, [user("1?")], ORDERS),
         chat("two", 2, 3, [user("2?")], REFUNDS),
@@ -99,7 +105,7 @@ def test_parallel_questions_are_independent(tmp_path):
     assert dependencies(tmp_path, spans[0], helper, spans[2]) == chain
     agent = chat("two", 2, 3, [user("2?")], REFUNDS, {"gen_ai.agent.name": "other"})
     assert dependencies(tmp_path, spans[0], agent, spans[2]) == chain
-    shortened = chat("two", 2, 3, [user("1?"), said("14, 2 late"), user("2?")], REFUNDS)
+    shortened = chat("two", 2, 3, [user("1?"), assistant("14, 2 late"), user("2?")], REFUNDS)
     assert dependencies(tmp_path, spans[0], shortened, spans[2]) == chain
 
 
@@ -150,7 +156,7 @@ def test_dependencies_are_direct_and_ended_calls(tmp_path_factory, runs):
     words = [f"This is what call number {index} said." for index in range(10)]
     spans = [span("branch", 0, 30)]
     for index, (start, length, repeated, apart) in enumerate(runs):
-        prompt = [user("Go."), *(said(words[other]) for other in sorted(repeated))]
+        prompt = [user("Go."), *(assistant(words[other]) for other in sorted(repeated))]
         parent = "branch" if apart else None
         end = start + length
         spans.append(chat(str(index), start, end, prompt, words[index], parent_span_id=parent))

@@ -6,7 +6,7 @@ import subprocess
 
 import aiohttp
 import pytest
-from pool_world import PoolWorld, hasten
+from pool_world import PoolWorld, probe_often
 from scripted_server import ScriptedServer
 
 from fairserve.engine.wire.client import worker_session
@@ -29,7 +29,7 @@ def certificate(tmp_path):
 async def test_a_worker_behind_tls_joins_if_its_certificate_is_valid(
     certificate, monkeypatch, trusted
 ):
-    hasten(monkeypatch)
+    probe_often(monkeypatch)
     monkeypatch.setenv("TEST_WORKER_TOKEN", "sk-secret")
     key, path = certificate
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 from control_world import MemoryJournal
-from pool_world import CIRCUIT, hasten
+from pool_world import CIRCUIT, probe_often
 from scripted_server import ScriptedServer
 from until import until
 
@@ -82,7 +82,7 @@ class World:
 
 @pytest.fixture
 async def world(monkeypatch):
-    hasten(monkeypatch)
+    probe_often(monkeypatch)
     async with worker_session() as session:
         made = World(session)
         yield made

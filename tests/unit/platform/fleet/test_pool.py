@@ -5,7 +5,7 @@ import contextlib
 import logging
 
 import pytest
-from pool_world import PoolWorld, hasten, request
+from pool_world import PoolWorld, probe_often, request
 from scripted_server import ScriptedServer
 from until import settle
 
@@ -18,7 +18,7 @@ from fairserve.scheduling.dispatch import events as ev
 
 @pytest.fixture
 async def world(monkeypatch):
-    hasten(monkeypatch)
+    probe_often(monkeypatch)
     async with worker_session() as session:
         made = PoolWorld(session)
         yield made
@@ -72,7 +72,7 @@ async def test_a_worker_serves_its_configured_model(world, server):
 
 async def test_a_worker_without_its_model_is_rejected_with_the_reason(world, server, caplog):
     world.add(server, model="other")
-    await world.looks(server, 12)
+    await world.health_checks(server, 12)
     assert (world.state(), world.joined) == ("joining", {})
     assert world.view()["reason"] == "it does not serve 'other'; it serves m"
     assert caplog.text.count("cannot join") == 1, "it is logged once"
@@ -171,7 +171,7 @@ async def test_an_unresponsive_worker_is_lost_and_returns(world, server):
     assert kinds(world) == ["WorkerJoined", "WorkerLost"]
     assert "/health answers 503" in world.view()["reason"]
     assert "w" not in world.pool
-    await world.looks(server)
+    await world.health_checks(server)
     assert kinds(world) == ["WorkerJoined", "WorkerLost"], "it is lost once"
     server.healthy = True
     await world.until(lambda: world.state() == "ready")
@@ -201,9 +201,9 @@ async def test_one_failed_probe_changes_nothing(world, server):
     await world.until(lambda: world.state() == "ready")
     member = world.pool.members()[0]
     world.pool._watch._not_well(member, "once")
-    await world.looks(server)
+    await world.health_checks(server)
     world.pool._watch._not_well(member, "and once")
-    await world.looks(server)
+    await world.health_checks(server)
     assert (world.state(), kinds(world)) == ("ready", ["WorkerJoined"])
 
 
@@ -278,7 +278,7 @@ async def test_a_draining_worker_finishes_its_calls_and_starts_none(world, serve
     world.pool.drain("w")
     world.pool.drain("unknown")
     assert kinds(world) == ["WorkerJoined", "WorkerDraining"]
-    await world.looks(server, 6)
+    await world.health_checks(server, 6)
     assert (world.state(), "w" in world.pool, world.pool.serves("w")) == ("draining", True, False)
     server.released.set()
     assert [chunk async for chunk in stream]
@@ -293,14 +293,14 @@ async def test_a_draining_worker_that_dies_does_not_return(world, server):
     server.healthy = False
     await world.until(lambda: "w" not in world.pool)
     server.healthy = True
-    await world.looks(server, 6)
+    await world.health_checks(server, 6)
     assert kinds(world) == ["WorkerJoined", "WorkerDraining", "WorkerLost"]
 
 
 async def test_a_worker_drained_before_joining_never_joins(world, server):
     world.add(server)
     world.pool.drain("w")
-    await world.looks(server, 6)
+    await world.health_checks(server, 6)
     world.pool.remove("w")
     world.pool.remove("unknown")
     assert (world.pool.members(), world.events) == ([], [])
@@ -315,7 +315,7 @@ async def test_an_undrain_does_not_affect_calls(world, server):
     assert not world.pool.undrain("w")
     assert not world.pool.undrain("unknown")
     assert world.state() == "ready"
-    await world.looks(server, 3)
+    await world.health_checks(server, 3)
     assert kinds(world) == ["WorkerJoined", "WorkerDraining", "WorkerUndrained"]
     assert (world.pool.serves("w"), world.pool.busy("w")) == (True, True)
     server.released.set()
@@ -331,10 +331,10 @@ async def test_a_drained_worker_that_never_joined_joins_after_an_undrain(
 ):
     world.add(server)
     world.pool.drain("w")
-    await world.looks(server, 3)
+    await world.health_checks(server, 3)
     for name in ("LOOK_S", "REPORT_S", "AWAY_S"):
         monkeypatch.setattr(watch, name, 10_000)
-    await world.looks(server, 1)  # the next one is hours away
+    await world.health_checks(server, 1)  # the next one is hours away
     assert not world.pool.undrain("w")
     await world.until(lambda: world.state() == "ready")
     assert kinds(world) == ["WorkerJoined"]
