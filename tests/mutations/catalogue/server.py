@@ -345,7 +345,7 @@ _EXPORTS = (
         "platform/reporting/exports/erasure.py",
         'has_file = ReportExport.state.in_(("ready", "expired"))',
         'has_file = ReportExport.state.in_(("expired",))',
-        (*_USER_DATA, "tests/integration/*exports_afterwards*.py"),
+        (*_USER_DATA, "tests/integration/*exports_lifecycle*.py"),
     ),
     Mutation(
         "erasure-leaves-rejected-calls",

@@ -7,7 +7,7 @@ import pytest
 from databases import ON_BOTH, ON_POSTGRESQL
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from refused_calls import START, STATE, rejected_call
+from rejected_calls import START, STATE, rejected_call
 
 from fairserve.platform.control.call_state import MAX_WHOLE
 from fairserve.platform.control.journal.journal import Journal
