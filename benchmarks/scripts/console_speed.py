@@ -108,7 +108,7 @@ def paints(visit, page: str) -> list[float]:
     """Return the first contentful paint of several loads, in ms."""
     found = []
     for _ in range(ROUNDS):
-        assert visit.go(f"/console/{page}") == 200, page
+        assert visit.open(f"/console/{page}") == 200, page
         visit.page.wait_for_function(f"() => {PAINT}.length > 0")
         found.append(visit.page.evaluate(PAINT)[0])
     return found
@@ -121,7 +121,7 @@ def costs(server: LiveServer, visit, page: str) -> list[float]:
     for _ in range(WINDOWS):
         visit.page.goto("about:blank")
         without = share(process)
-        visit.go(f"/console/{page}")
+        visit.open(f"/console/{page}")
         time.sleep(2)  # loading it is another figure
         found.append(share(process) - without)
     return found

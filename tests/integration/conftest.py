@@ -165,9 +165,7 @@ def _database(server: str, template: str = "template0") -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def new_postgres_url(postgres_server, postgres_template) -> Callable[[], str]:
-    """Return a function that creates a PostgreSQL database with this version's schema, and returns
-    its URL.
-    """
+    """Return a function that creates PostgreSQL databases with the schema, and returns their URLs."""
     return lambda: _new_database(postgres_server, postgres_template)
 
 

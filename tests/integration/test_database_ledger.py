@@ -82,9 +82,7 @@ RUN = InteractionRecord(
 
 @databases.ON_BOTH
 def test_calls_of_a_run_are_scoped_to_its_tenant_and_app(sessions):
-    """Clients name their runs, so names may repeat across tenants, and across apps in merged
-    ledgers.
-    """
+    """Clients name their runs, so names may repeat in other tenants and, after merges, other apps."""
     others = {
         "tenant": replace(CALL, call_id="c3", tenant="tn_b"),
         "app": replace(CALL, call_id="c4", app="app_b"),

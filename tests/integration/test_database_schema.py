@@ -1,6 +1,4 @@
-"""Schema migrations run up and down without drift from the models; a server accepts only schemas
-that fit.
-"""
+"""Migrations run up and down without drift from the models; a server accepts only suitable schemas."""
 
 import subprocess
 import sys
@@ -42,9 +40,7 @@ def test_upgrade_creates_the_tables_of_the_models(empty):
 
 @databases.ON_BOTH
 def test_each_downgrade_restores_the_previous_revision(empty):
-    """Each downgrade restores the tables of the previous revision, rows included; the last leaves
-    none.
-    """
+    """Each downgrade restores the previous tables with their rows; the last one leaves no table."""
 
     def tables():
         names = inspect(empty).get_table_names()

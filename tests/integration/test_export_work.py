@@ -28,12 +28,12 @@ def world(management, monkeypatch):
 
 def test_an_export_of_a_dead_process_is_retried_after_its_lease(world, monkeypatch):
     whole = whole_file(world)
-    export = world.ask(**LISTED)
+    export = world.request_export(**LISTED)
     revive = killed_after(monkeypatch, 4)
     with pytest.raises(Killed):
         world.make()
     revive()
-    under_way = world.look(export)
+    under_way = world.read_export(export)
     assert under_way["state"] == "running"
     assert 0 < under_way["progress"] < 1
     assert world.file(export).json()["error"]["fairserve"] == {"state": "running"}
@@ -49,7 +49,7 @@ def test_an_export_of_a_dead_process_is_retried_after_its_lease(world, monkeypat
 
 
 def test_an_export_fails_after_three_lost_attempts(world, monkeypatch):
-    export = world.ask(**LISTED)
+    export = world.request_export(**LISTED)
     for attempt in (1, 2, 3):
         revive = killed_after(monkeypatch, 2)
         with pytest.raises(Killed):
@@ -58,7 +58,7 @@ def test_an_export_fails_after_three_lost_attempts(world, monkeypatch):
         assert world.row(export).attempt == attempt
         world.at += LATER
     assert world.make() == 1
-    failed = world.look(export)
+    failed = world.read_export(export)
     assert failed["state"] == "failed"
     assert "3 attempts" in failed["error"]
     assert world.parts() == {}
@@ -69,7 +69,7 @@ def test_an_export_fails_after_three_lost_attempts(world, monkeypatch):
 def test_the_parts_of_two_attempts_are_not_mixed(world, monkeypatch):
     """A slow process whose lease expired writes nothing into the next attempt."""
     whole = whole_file(world)
-    export = world.ask(**LISTED)
+    export = world.request_export(**LISTED)
     real = PartWriter._write_part
     overtaken = []
 
@@ -90,7 +90,7 @@ def test_the_parts_of_two_attempts_are_not_mixed(world, monkeypatch):
 
 def test_a_slow_process_cannot_write_into_another_attempt(world, monkeypatch):
     whole = whole_file(world)
-    export = world.ask(**LISTED)
+    export = world.request_export(**LISTED)
     real = PartWriter._write_part
 
     def slow(self, data):
@@ -110,7 +110,7 @@ def test_a_slow_process_cannot_write_into_another_attempt(world, monkeypatch):
 
 
 def test_an_export_deleted_during_its_work_leaves_nothing(world, monkeypatch):
-    export = world.ask(**LISTED)
+    export = world.request_export(**LISTED)
     real = PartWriter._write_part
 
     def deleted(self, data):
@@ -120,12 +120,12 @@ def test_an_export_deleted_during_its_work_leaves_nothing(world, monkeypatch):
 
     monkeypatch.setattr(PartWriter, "_write_part", deleted)
     assert world.make() == 1
-    assert world.look(export, status=404)
+    assert world.read_export(export, status=404)
     assert world.parts() == {}
 
 
 def test_a_stopped_export_is_released(world):
-    export = world.ask(**LISTED)
+    export = world.request_export(**LISTED)
     asked = []
 
     def stopping():
@@ -146,7 +146,7 @@ def unavailable():
 
 def test_an_outage_costs_no_attempt(world, monkeypatch):
     whole = whole_file(world)
-    export = world.ask(**LISTED)
+    export = world.request_export(**LISTED)
     failures = iter(range(12))
     real_renew, real_after = claims.renew, content.interactions.after
 
@@ -173,7 +173,7 @@ def test_an_outage_costs_no_attempt(world, monkeypatch):
 
 def test_a_commit_with_a_lost_answer_changes_nothing(world, monkeypatch):
     whole = whole_file(world)
-    export = world.ask(**LISTED)
+    export = world.request_export(**LISTED)
     real_begin = world.sessions.begin
     lost = []
 
@@ -203,7 +203,7 @@ def test_a_commit_with_a_lost_answer_changes_nothing(world, monkeypatch):
 
 
 def test_waiting_for_the_database_is_bounded(world, monkeypatch):
-    world.ask(**LISTED)
+    world.request_export(**LISTED)
     pauses = []
 
     def gone(*args, **more):
@@ -229,28 +229,28 @@ def test_an_invalid_export_fails_immediately_with_its_reason(world, query, reaso
     for asked in ({}, {"kind": "interactions"}):
         if asked and "group_by" in query:
             continue
-        export = world.ask(**asked)
+        export = world.request_export(**asked)
         with world.sessions.begin() as session:
             session.execute(
                 update(ReportExport).where(ReportExport.id == export["id"]).values(query=query)
             )
         assert world.make() == 1
-        failed = world.look(export)
+        failed = world.read_export(export)
         assert failed["state"] == "failed"
         assert reason in failed["error"]
         assert world.row(export).attempt == 1
 
 
 def test_an_internal_error_fails_immediately_and_is_logged(world, monkeypatch, caplog):
-    export = world.ask(**LISTED)
+    export = world.request_export(**LISTED)
     monkeypatch.setattr(content.interactions, "count", lambda *args, **more: 1 / 0)
     assert world.make() == 1
-    assert world.look(export)["error"] == "internal error; see the server's log"
+    assert world.read_export(export)["error"] == "internal error; see the server's log"
     assert "ZeroDivisionError" in caplog.text
 
 
 def test_a_lease_is_extended_while_one_statement_runs(world, monkeypatch):
-    export = world.ask(**LISTED)
+    export = world.request_export(**LISTED)
     monkeypatch.setattr(claims, "RENEWAL_INTERVAL_S", 0.01)
     real = content.interactions.count
 
@@ -261,14 +261,14 @@ def test_a_lease_is_extended_while_one_statement_runs(world, monkeypatch):
 
     monkeypatch.setattr(content.interactions, "count", long)
     assert world.make() == 1
-    assert world.look(export)["state"] == "ready"
+    assert world.read_export(export)["state"] == "ready"
     names = {thread.name for thread in threading.enumerate()}
     assert not any(name.startswith("lease of") for name in names)
 
 
 def test_tenants_take_turns(world, monkeypatch):
-    mine = [world.ask(**LISTED) for _ in range(3)]
-    other = [world.ask(world.other["api_key"], **LISTED) for _ in range(2)]
+    mine = [world.request_export(**LISTED) for _ in range(3)]
+    other = [world.request_export(world.other["api_key"], **LISTED) for _ in range(2)]
     turns = []
     real = claims.claim
 
@@ -286,7 +286,9 @@ def test_tenants_take_turns(world, monkeypatch):
 
 @databases.ON_BOTH
 def test_two_processes_make_each_export_once(world, monkeypatch):
-    exports = [world.ask(kind="interactions", format=f) for f in ("json", "csv", "parquet") * 3]
+    exports = [
+        world.request_export(kind="interactions", format=f) for f in ("json", "csv", "parquet") * 3
+    ]
     made = []
     real = work.content
 
@@ -336,14 +338,14 @@ make_exports(session_factory(connect(url)), Settings())
 def test_another_process_finishes_after_a_kill(world, engine, where):
     """The process is killed between two parts, or within the transaction of one."""
     whole = whole_file(world)
-    export = world.ask(**LISTED)
+    export = world.request_export(**LISTED)
     url = engine.url.render_as_string(hide_password=False)
     command = [sys.executable, "-W", "error", "-c", CHILD, url, where]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         try:
             assert child.stdout.readline() == "stuck\n"
             assert world.parts()[export["id"], 1] == 3
-            assert world.look(export)["state"] == "running"
+            assert world.read_export(export)["state"] == "running"
         finally:
             child.kill()
     assert child.returncode == -9

@@ -1,5 +1,4 @@
-"""Background jobs run by Celery: a real Redis, and real workers and beat over one PostgreSQL
-database.
+"""Background jobs run by Celery, with a real Redis, workers and beat over one PostgreSQL database.
 
 Beat and the workers are shared by the tests of this module, and one test kills them at any point.
 Rows that were written before remain in the database: every total is that of all tests so far.
@@ -254,9 +253,7 @@ def test_a_queue_without_workers_does_not_grow(deployment):
 
 @pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.deep)])
 def test_killed_workers_leave_consistent_data(deployment, kills, seed):
-    """Workers are killed at random points while rows are written; totals, profiles and webhooks are
-    right.
-    """
+    """Workers are killed at random points during writes; totals, profiles and webhooks are right."""
     rng = random.Random(seed)
     for _ in range(kills):
         before = deployment.redis.llen(QUEUE)

@@ -18,9 +18,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def worlds(server):
-    """Return two tenants: one with an ended run, an active run and a running program, one with an
-    ended run.
-    """
+    """Return two tenants with an ended run; one also has an active run and a running program."""
     (one, app), (other, foreign) = server.new_tenant("one"), server.new_tenant("other")
     named = {"X-Interaction-Id": "ended/run", "X-Interaction-Final": "true"}
     server.chat(app["api_key"], "say hello", user="anna", headers=named)

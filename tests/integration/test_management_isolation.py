@@ -50,9 +50,7 @@ BODIES = {
 
 @pytest.fixture
 def two(management):
-    """Return two tenants, each with an app, a run, an export, a rejection, a webhook, a pending
-    event.
-    """
+    """Return two tenants, each with an app, a run, an export, a rejection, a webhook and an event."""
     one, other = management.tenant("one"), management.tenant("other")
     worker = {"id": "a", "url": "http://127.0.0.1:9"}
     management.call(management.admin, "POST", "/admin/cluster/workers", worker, status=201)

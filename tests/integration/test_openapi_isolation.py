@@ -211,9 +211,7 @@ class World:
         self.tenant, self.app = server.new_tenant("berts")
         self.keys = {"tenant": self.tenant["api_key"], "app": self.app["api_key"]}
         self.own = set()
-        """Texts of the other tenant that were written under these keys, and so may be read under
-        them.
-        """
+        """Texts of the other tenant that were written under these keys, and so may be read with them."""
 
 
 @pytest.fixture(scope="module")

@@ -35,8 +35,7 @@ INPUT, OUTPUT = 250_000, 1_500_000
     scope="module", params=[13, pytest.param(1, marks=pytest.mark.deep)], ids=["short", "whole"]
 )
 def day(request, tmp_path_factory):
-    """Return every 13th recorded call as a table with test tenants, and the simulator's ledger of
-    them.
+    """Return every 13th recorded call in a table with test tenants, and the simulator's ledger.
 
     The deep test takes all calls.
     """

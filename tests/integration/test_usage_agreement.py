@@ -16,9 +16,7 @@ from fairserve.platform.reporting.usage.rollups import roll_up
 
 INPUT, SYSTEM, CACHED, CALLS = 31, 11_000, 700, 3
 PROMPTS = CALLS * (INPUT + SYSTEM)
-"""Prompt tokens of the history: 33,093, which the console shows as 33.1k with the exact number as a
-hint.
-"""
+"""Prompt tokens of the history: 33,093, which the console shows as 33.1k with the number as a hint."""
 RUN = "r1"
 
 

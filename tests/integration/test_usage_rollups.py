@@ -12,7 +12,7 @@ from usage_histories import (
     START,
     call_sums,
     calls,
-    gone_on,
+    ended_again,
     rewritten,
     roll_up_uncommitted,
     runs,
@@ -68,7 +68,7 @@ def reset_rollups(session):
 @example(seed=1, count=40, between=[True, False, True])  # a failure of this test is not shrunk
 def test_rollups_equal_the_sums_of_rewritten_raw_rows(sessions, seed, count, between):
     history, ended = calls(seed, count), runs(seed, count // 4)
-    again, later = rewritten(history, seed), gone_on(ended, seed)
+    again, later = rewritten(history, seed), ended_again(ended, seed)
     with sessions() as session:  # never committed
         for part in zip(((history, []), ([], ended), (again, later)), between, strict=True):
             (some_calls, some_runs), now = part

@@ -205,9 +205,7 @@ def test_tenants_without_a_subscription_cost_no_query(world):
 @databases.ON_POSTGRESQL
 @pytest.mark.parametrize("rolled_up", ["nothing", "everything", "some", "raw rows are gone"])
 def test_spending_equals_the_sum_of_raw_rows(world, rolled_up, monkeypatch):
-    """Days and quarter hours come from rollups, the rest from raw rows; each call counts exactly
-    once.
-    """
+    """Days and quarter hours come from rollups, the rest from raw rows; each call counts once."""
     month = datetime(2026, 4, 1, tzinfo=UTC).timestamp()
     second = world.management.new_app(world.tenant, "second")
     calls = []

@@ -347,9 +347,7 @@ def data_lines(text):
 
 
 async def test_kv_events_survive_a_restart_and_the_drain_is_bounded(small):
-    """Events are sent over TCP at free ports, which the ready line and the metrics contain; the
-    restart reuses them.
-    """
+    """Events use TCP at free ports, named by the ready line and the metrics; the restart reuses them."""
 
     def talk(worker, texts):
         for text in texts:

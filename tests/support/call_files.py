@@ -2,8 +2,8 @@
 
     python tests/support/call_files.py
 
-A whole server in a thread carries a call to a scripted worker, twice: the first fills the caches, the
-second is traced. What runs in the context of its request counts, and the threads that it waits for.
+A whole server in a thread sends a call to a scripted worker twice: the first call fills the caches, the
+second is traced. All code in the context of its request counts, and the threads that it waits for.
 The journal, the ledger and the ticks of control run outside that context and do not count.
 """
 

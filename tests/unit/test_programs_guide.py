@@ -1,4 +1,4 @@
-"""The guide to programs: its example is one, its tables are complete, its bounds are those that hold."""
+"""The guide to programs has a valid example, complete tables, and correct bounds."""
 
 import json
 import re
@@ -30,7 +30,7 @@ def test_the_example_is_a_program():
     assert program.graph.columns == (("planner",), ("writer",), ("critic",), ("editor",))
 
 
-def test_every_field_is_described_here_and_to_the_api():
+def test_every_field_is_described_in_guide_and_api():
     described = re.findall(r"^\| (`.*?) \|", section("Nodes"), re.M)
     assert set(re.findall(r"`(\w+)`", " ".join(described))) - {"item", "index"} == set(
         NodeIn.model_fields
@@ -42,7 +42,7 @@ def test_every_operation_is_named():
     assert set(re.findall(r"`(\w+)`", sentence)) == {"op", *OPS}
 
 
-def test_the_bounds_are_those_that_hold():
+def test_the_bounds_equal_those_of_the_code():
     text, limits = section("Bounds"), ProgramLimits()
     for number in (limits.nodes, limits.edges, limits.template_chars, limits.instances):
         assert f"{number:,}" in text

@@ -1,6 +1,4 @@
-"""Test quotas over HTTP: budgets under load and after a crash, rates, parallel calls, models,
-headers.
-"""
+"""Test quotas over HTTP: budgets under load and after a crash, rates, parallel calls, models."""
 
 import asyncio
 import random

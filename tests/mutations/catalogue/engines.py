@@ -1,4 +1,4 @@
-"""Bugs of what is at the workers: the embedded engine, clients, KV events, and the plug-in for vLLM."""
+"""Bugs of the workers: the embedded engine, clients, KV events, and the plug-in for vLLM."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Publisher and subscriber exchange events over real ZMQ sockets, on the loopback and in the file
-system.
-"""
+"""Publisher and subscriber exchange events over real ZMQ sockets, by TCP and by files."""
 
 import asyncio
 import itertools

@@ -1,6 +1,4 @@
-"""Test the effective profile rule by rule: declared, corrected, blended, learned; growth and
-decline.
-"""
+"""Test each rule of the effective profile: declared, corrected, blended, learned; its bounds."""
 
 import math
 from dataclasses import replace
@@ -112,9 +110,7 @@ def test_a_higher_usage_is_learned_gradually():
 
 
 def test_an_oversized_declaration_starves_no_other_stage():
-    """In proportion stage 1 would be almost nothing, and each of its calls would cost a thousand
-    times that.
-    """
+    """Scaled in proportion, stage 1 would be almost nothing and each call would cost a thousandfold."""
     declared = AppProfile((StageProfile(1000, 0, 0), StageProfile(1e6, 0, 0)))
     figures = seen(calls(20, 1000, output=0), calls(20, 1000, stage=2, output=0))
     held = learned(figures, declared=declared)

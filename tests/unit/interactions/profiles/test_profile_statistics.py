@@ -167,9 +167,7 @@ def run(calls, ended=True, age_s=0.0):
 
 
 def survival(runs, weights):
-    """Return the Kaplan-Meier estimate, computed slowly: by length, the share of runs with more
-    calls.
-    """
+    """Return the Kaplan-Meier estimate by a slow computation: by length, the share of longer runs."""
     left, shares = 1.0, {}
     for length in sorted({each.calls for each in runs if each.ended}):
         reached = sum(w for each, w in zip(runs, weights, strict=True) if each.calls >= length)

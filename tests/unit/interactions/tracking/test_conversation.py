@@ -1,6 +1,4 @@
-"""Conversation keys are equal where a framework would send the same messages, and different
-elsewhere.
-"""
+"""Conversation keys are equal exactly where a framework would send the same messages."""
 
 import pytest
 

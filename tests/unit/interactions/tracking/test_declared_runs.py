@@ -1,6 +1,4 @@
-"""Runs of programs accept only their own calls, never end by idling, and are restored after a
-restart.
-"""
+"""Runs of programs accept only their own calls, never end by idling, and survive a restart."""
 
 import json
 import random

@@ -10,9 +10,7 @@ from fairserve.interactions.tracking.tracker import Tracker
 
 
 def replayed(interaction, times, *, declared):
-    """Return the stages, and parents by call, of a run whose calls may or may not name their
-    parents.
-    """
+    """Return the stages, and parents by call, of a run whose calls name their parents or do not."""
     tracker, stages, parents, calls = Tracker(), {}, {}, {}
     moments = []
     for call in interaction.calls:

@@ -1,4 +1,4 @@
-"""The fleet file: its allowed contents, and following it while it changes."""
+"""Test the fleet file: its allowed contents, and following it while it changes."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ def worker(**change):
     return {"id": "a", "url": "http://a"} | change
 
 
-def test_a_whole_file():
+def test_a_complete_file_is_parsed():
     part = parsed(**WHOLE)
     first, second = part.workers
     assert first == WorkerSpec(
@@ -99,7 +99,7 @@ def test_a_whole_file():
         ([], "valid dictionary"),
     ],
 )
-def test_what_is_wrong_is_named(content, problem):
+def test_errors_of_a_fleet_file_are_named(content, problem):
     with pytest.raises(FleetFileError) as caught:
         parse_fleet(json.dumps(content).encode())
     assert problem in str(caught.value)
@@ -117,12 +117,12 @@ def test_what_is_wrong_is_named(content, problem):
         (b" " * (5 << 20), "larger than"),
     ],
 )
-def test_what_is_no_json_is_named(content, problem):
+def test_invalid_json_is_named(content, problem):
     with pytest.raises(FleetFileError, match=problem):
         parse_fleet(content)
 
 
-def test_the_path_is_named(tmp_path):
+def test_errors_name_the_path(tmp_path):
     with pytest.raises(FleetFileError, match=r"the fleet file .*none\.json: No such file"):
         read_fleet(tmp_path / "none.json")
 
@@ -141,8 +141,8 @@ class Watched:
         text = content if isinstance(content, str) else json.dumps(content)
         self.path.write_text(text)
 
-    async def look(self):
-        """The ids that were applied by one look; None if nothing was."""
+    async def check(self):
+        """Return the ids that one check applied; None if it applied nothing."""
         before = len(self.applied)
         await self.watch.look()
         new = self.applied[before:]
@@ -156,70 +156,70 @@ def watched(tmp_path):
 
 async def test_changes_are_applied_once(watched):
     watched.write({"workers": [worker()]})
-    assert await watched.look() == ["a"]
-    assert await watched.look() is None
+    assert await watched.check() == ["a"]
+    assert await watched.check() is None
     watched.write({"workers": [worker(), worker(id="b", url="http://b")]})
-    assert await watched.look() == ["a", "b"]
+    assert await watched.check() == ["a", "b"]
     other = watched.path.with_name("new")
     other.write_text(json.dumps({"workers": [worker(id="c")]}))
     os.replace(other, watched.path)
-    assert await watched.look() == ["c"]
+    assert await watched.check() == ["c"]
 
 
-async def test_a_change_within_the_clock_s_step_is_seen(watched):
-    """The same size, and the same time to the nanosecond."""
+async def test_a_change_within_the_clock_resolution_is_detected(watched):
+    """Both versions have the same size, and the same time to the nanosecond."""
     watched.write({"workers": [worker(id="a")]})
     stamp = watched.path.stat().st_mtime_ns
-    assert await watched.look() == ["a"]
+    assert await watched.check() == ["a"]
     watched.write({"workers": [worker(id="b")]})
     os.utime(watched.path, ns=(stamp, stamp))
-    assert await watched.look() == ["b"]
+    assert await watched.check() == ["b"]
 
 
 async def test_an_unchanged_file_is_not_read(watched, monkeypatch):
     watched.write({"workers": [worker()]})
     os.utime(watched.path, (1, 1))
-    assert await watched.look() == ["a"]
+    assert await watched.check() == ["a"]
     monkeypatch.setattr(type(watched.path), "open", None)
-    assert await watched.look() is None
+    assert await watched.check() is None
 
 
-async def test_a_broken_file_changes_nothing_and_is_told_once(watched, caplog):
+async def test_a_broken_file_changes_nothing_and_is_logged_once(watched, caplog):
     watched.write({"workers": [worker()]})
-    await watched.look()
+    await watched.check()
     for broken in ("{", '{"workers": [{"id": "a"}]}'):
         caplog.clear()
         watched.write(broken)
-        assert await watched.look() is None
-        assert await watched.look() is None
+        assert await watched.check() is None
+        assert await watched.check() is None
         (record,) = caplog.records
         assert "is not used" in record.getMessage()
         assert watched.watch.problem in record.getMessage()
     assert watched.watch.problem == "workers.0.url: Field required"
     watched.path.unlink()
-    assert await watched.look() is None
+    assert await watched.check() is None
     assert watched.watch.problem == "No such file or directory"
     watched.write({"workers": [worker()]})
-    assert await watched.look() == ["a"], "applied again, although it equals the part before"
+    assert await watched.check() == ["a"], "applied again, although it equals the part before"
     assert watched.watch.problem == ""
 
 
-async def test_a_clash_with_another_source_ends_when_that_one_goes(watched):
+async def test_a_clash_with_another_source_ends_with_that_source(watched):
     watched.others = Desired(
         {"a": DesiredWorker(WorkerSpec("a", "http://elsewhere"), "api")},
         {"chat": DesiredAlias({"m": 1}, "api")},
     )
     watched.write({"workers": [worker()]})
-    assert await watched.look() is None
+    assert await watched.check() is None
     assert watched.watch.problem == "worker 'a' is one of the admin API"
     watched.write({"aliases": {"chat": "m"}})
-    assert await watched.look() is None
+    assert await watched.check() is None
     assert watched.watch.problem == "alias 'chat' is one of the admin API"
     watched.others = Desired()
-    assert await watched.look() == []
+    assert await watched.check() == []
     watched.served = {"llama"}
     watched.write({"aliases": {"llama": "m"}})
-    assert await watched.look() is None
+    assert await watched.check() is None
     assert "the name of a model that is served" in watched.watch.problem
 
 
@@ -229,5 +229,5 @@ async def test_reading_does_not_block_the_loop(watched, monkeypatch):
     monkeypatch.setattr(
         watched.watch, "_read", lambda: inside.append(asyncio.events._get_running_loop())
     )
-    await watched.look()
+    await watched.check()
     assert inside == [None], "on a thread without a loop"

@@ -49,9 +49,7 @@ class Cluster:
 
 
 def with_a_full_window(**options):
-    """Return a cluster where run R completed its first call and two calls of others wait at the
-    worker.
-    """
+    """Return a cluster where run R completed a call, and two calls of others wait at the worker."""
     cluster = Cluster(**options)
     cluster.arrive("first", user="u", run="R", context=1)
     cluster.complete("first")

@@ -26,7 +26,10 @@ def world(management, monkeypatch):
 
 
 def test_files_expire_before_their_rows(world):
-    export, kept = world.ask(**LISTED), world.ask(world.other["api_key"], **LISTED)
+    export, kept = (
+        world.request_export(**LISTED),
+        world.request_export(world.other["api_key"], **LISTED),
+    )
     world.make()
     world.at += timedelta(hours=71)
     assert world.expire() == 0
@@ -36,15 +39,15 @@ def test_files_expire_before_their_rows(world):
     assert world.parts() == {}
     assert world.expire() == 0
     for each, key in ((export, world.key), (kept, world.other["api_key"])):
-        assert world.look(each, key)["state"] == "expired"
+        assert world.read_export(each, key)["state"] == "expired"
         assert world.file(each, key).status_code == 410
     world.at += FORGOTTEN_AFTER
     assert world.expire() == 2
-    world.look(export, status=404)
+    world.read_export(export, status=404)
 
 
 def test_an_interrupted_expiry_is_finished_by_the_next(world, monkeypatch):
-    world.ask(**LISTED)
+    world.request_export(**LISTED)
     world.make()
     world.at += timedelta(hours=72)
     monkeypatch.setattr(repository, "_DELETED_PARTS", 2)
@@ -63,7 +66,7 @@ def test_an_interrupted_expiry_is_finished_by_the_next(world, monkeypatch):
 
 def test_orphaned_parts_are_deleted(world, monkeypatch):
     """Parts of an interrupted attempt are deleted before another process claims the export."""
-    export = world.ask(**LISTED)
+    export = world.request_export(**LISTED)
     revive = killed_after(monkeypatch, 3)
     with pytest.raises(Killed):
         world.make()
@@ -76,17 +79,17 @@ def test_orphaned_parts_are_deleted(world, monkeypatch):
 
 
 def test_an_unclaimed_export_fails_eventually(world):
-    export = world.ask(**LISTED)
+    export = world.request_export(**LISTED)
     world.at += WAIT
     assert world.expire() == 0
     world.at += LATER
     assert world.expire() == 1
-    assert "a server is running" in world.look(export)["error"]
+    assert "a server is running" in world.read_export(export)["error"]
     assert world.make() == 0
 
 
 def test_a_download_of_a_deleted_file_is_incomplete(world):
-    export = world.ask(**LISTED)
+    export = world.request_export(**LISTED)
     world.make()
     row = world.row(export)
     read = repository.parts(world.sessions, row.id, row.attempt, row.size_bytes)
@@ -100,21 +103,25 @@ def test_an_erasure_deletes_exports_that_may_name_the_user(world, monkeypatch):
     admin, other = world.management.admin, world.other["api_key"]
     about = "/admin/usage/exports"
     goes = [
-        world.ask(**LISTED),
-        world.ask(world.app["api_key"], group_by="user"),
-        world.ask(format="html"),
-        world.ask(user="Zoe", format="csv"),
-        world.ask(admin, about, group_by="user"),
-        world.ask(admin, about, tenant=world.one["id"], kind="interactions"),
+        world.request_export(**LISTED),
+        world.request_export(world.app["api_key"], group_by="user"),
+        world.request_export(format="html"),
+        world.request_export(user="Zoe", format="csv"),
+        world.request_export(admin, about, group_by="user"),
+        world.request_export(admin, about, tenant=world.one["id"], kind="interactions"),
     ]
     stays = [
-        world.ask(group_by="app,day", format="csv"),
-        world.ask(user="anna"),
-        world.ask(other, group_by="user"),
-        world.ask(admin, about, tenant=world.other["id"], kind="interactions"),
+        world.request_export(group_by="app,day", format="csv"),
+        world.request_export(user="anna"),
+        world.request_export(other, group_by="user"),
+        world.request_export(admin, about, tenant=world.other["id"], kind="interactions"),
     ]
     assert world.make() == 10
-    waits = [world.ask(user="Zoe"), world.ask(user="anna"), world.ask(group_by="user")]
+    waits = [
+        world.request_export(user="Zoe"),
+        world.request_export(user="anna"),
+        world.request_export(group_by="user"),
+    ]
     assert forget_user(world.sessions, world.one["id"], "Zoe") == 7
     left = {item["id"] for item in world.management.call(admin, "GET", about)["items"]}
     assert left == {export["id"] for export in [*stays, *waits[1:]]}
@@ -126,7 +133,7 @@ def test_an_erasure_deletes_exports_that_may_name_the_user(world, monkeypatch):
 
 def test_an_erasure_voids_exports_in_progress(world, monkeypatch):
     """The attempt has already read the user's rows."""
-    export = world.ask(**LISTED)
+    export = world.request_export(**LISTED)
     real = PartWriter._write_part
     erased = []
 
@@ -146,7 +153,11 @@ def test_an_erasure_voids_exports_in_progress(world, monkeypatch):
 @databases.ON_POSTGRESQL
 @pytest.mark.parametrize("kind", ["app", "tenant"])
 def test_a_purge_deletes_the_exports(world, kind):
-    exports = [world.ask(world.app["api_key"]), world.ask(), world.ask(world.other["api_key"])]
+    exports = [
+        world.request_export(world.app["api_key"]),
+        world.request_export(),
+        world.request_export(world.other["api_key"]),
+    ]
     world.make()
     if kind == "app":
         world.management.call(world.key, "DELETE", f"/v1/apps/{world.app['id']}")
@@ -187,7 +198,7 @@ def test_memory_does_not_grow_with_the_file(world, monkeypatch, format):
         monkeypatch.setattr(
             "fairserve.platform.reporting.exports.interaction_files.GROUP_ROWS", 1000
         )
-        export = world.ask(kind="interactions", format=format)
+        export = world.request_export(kind="interactions", format=format)
         gc.collect()
         gc.freeze()  # so that a collection scans few objects
         tracemalloc.start()

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 from databases import ON_BOTH
-from refused_calls import START
+from rejected_calls import START
 from sqlalchemy import insert, text
 
 from fairserve.platform.db.ledger import ThrottlingEvent

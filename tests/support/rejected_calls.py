@@ -30,7 +30,7 @@ STATE = RejectionContext(
 DECISION = Decision(False, "overloaded_user_limit", "user", 20, 60.0, 21, 11.2)
 
 
-def refused(call_id, decision=DECISION, state=STATE, *, mid_run=False, at_s=0.0, **more):
+def rejected_call(call_id, decision=DECISION, state=STATE, *, mid_run=False, at_s=0.0, **more):
     values = {
         "tenant": "tn_a",
         "app": "app_a",

@@ -7,7 +7,7 @@ import pytest
 from databases import ON_BOTH, ON_POSTGRESQL
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from refused_calls import START, STATE, refused
+from rejected_calls import START, STATE, rejected_call
 
 from fairserve.platform.control.call_state import MAX_WHOLE
 from fairserve.platform.control.journal.journal import Journal
@@ -77,7 +77,7 @@ def test_the_context_of_a_rejection_passes_journal_and_ledger(sessions, journale
     records = []
     for number, (state, budget, mid_run) in enumerate(cases):
         decision = Decision(False, "contract_budget", "app", budget=budget)
-        records.append(refused(f"c{number}", decision, state, mid_run=mid_run))
+        records.append(rejected_call(f"c{number}", decision, state, mid_run=mid_run))
     journaled(*records)
     with sessions() as session:
         for record, (state, budget, mid_run) in zip(records, cases, strict=True):
@@ -93,14 +93,14 @@ def test_the_context_of_a_rejection_passes_journal_and_ledger(sessions, journale
 @ON_BOTH
 def test_an_amount_beyond_the_column_does_not_stop_the_ledger(sessions, journaled):
     decision = Decision(False, "contract_budget", "app", budget=Budget(1, 2, 3, 2**64))
-    journaled(refused("c", decision, None))
+    journaled(rejected_call("c", decision, None))
     with sessions() as session:
         assert session.get(ThrottlingEvent, "c").call_cost == MAX_WHOLE
 
 
 def test_a_rejection_has_its_inputs_and_explanation(management):
     with management.state.session_factory.begin() as session:
-        upsert_calls(session, [refused("c1")])
+        upsert_calls(session, [rejected_call("c1")])
     found = management.call(management.admin, "GET", "/admin/throttling/events/c1")
     (listed,) = management.call(management.admin, "GET", "/admin/throttling/events")["items"]
     assert found.items() >= listed.items()
@@ -131,7 +131,7 @@ def test_money_is_shown_in_the_currency(management):
     budget = Budget(5_000_000_000, 4_750_000_000, 0, 300_000_001)
     decision = Decision(False, "contract_budget", "app", retry_after_s=43_200.0, budget=budget)
     with management.state.session_factory.begin() as session:
-        upsert_calls(session, [refused("c1", decision)])
+        upsert_calls(session, [rejected_call("c1", decision)])
     found = management.call(management.admin, "GET", "/admin/throttling/events/c1")
     assert (found["budget_limit"], found["budget_spent"], found["budget_held"]) == (5.0, 4.75, 0.0)
     assert found["call_cost"] == 0.300000001
@@ -182,7 +182,7 @@ def test_a_rejection_names_the_settings_version_of_its_time(management):
     later = datetime.now(UTC) + timedelta(minutes=1)
     after_s = (later - START).total_seconds()
     with management.state.session_factory.begin() as session:
-        upsert_calls(session, [refused("before"), refused("after", at_s=after_s)])
+        upsert_calls(session, [rejected_call("before"), rejected_call("after", at_s=after_s)])
     for system in ("fcfs", "fairserve"):
         management.call(management.admin, "PUT", "/admin/throttling", {"system": system})
     assert (version("before"), version("after")) == (0, 2)
@@ -201,7 +201,7 @@ def three(management):
         upsert_calls(
             session,
             [
-                refused(f"c{n}", tenant=app["tenant_id"], app=app["id"], at_s=n)
+                rejected_call(f"c{n}", tenant=app["tenant_id"], app=app["id"], at_s=n)
                 for n, app in enumerate(apps)
             ],
         )
@@ -256,10 +256,10 @@ def test_every_filter_of_the_lists(management):
         upsert_calls(
             session,
             [
-                refused("c0"),
-                refused("c1", at_s=1, user="v", interaction_id="my run/1"),
-                refused("c2", parallel, at_s=2, mid_run=True),
-                refused("c3", at_s=3, tenant="tn_b", app="app_b"),
+                rejected_call("c0"),
+                rejected_call("c1", at_s=1, user="v", interaction_id="my run/1"),
+                rejected_call("c2", parallel, at_s=2, mid_run=True),
+                rejected_call("c3", at_s=3, tenant="tn_b", app="app_b"),
             ],
         )
 
@@ -284,7 +284,7 @@ def test_every_filter_of_the_lists(management):
 
 def test_simultaneous_rejections_have_a_stable_order(management):
     with management.state.session_factory.begin() as session:
-        upsert_calls(session, [refused(f"c{number}") for number in range(5)])
+        upsert_calls(session, [rejected_call(f"c{number}") for number in range(5)])
     pages = [
         management.call(management.admin, "GET", "/admin/throttling/events", limit=2, offset=offset)
         for offset in (0, 2, 4)
