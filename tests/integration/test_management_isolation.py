@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from virtual_cluster import make_call
 
 from fairserve.platform.control.call_state import CallState
+from fairserve.platform.fleet.endpoints import HEALTH_PATHS
 from fairserve.platform.reporting.exports.work import make_exports
 from fairserve.platform.reporting.usage.repository import upsert_calls
 from fairserve.platform.server.app import MANAGEMENT
@@ -24,7 +25,7 @@ ROUTES = [
     (method, route.path)
     for module in MANAGEMENT
     for route in module.router.routes
-    if isinstance(route, APIRoute) and not route.path.startswith("/health/")
+    if isinstance(route, APIRoute) and route.path not in HEALTH_PATHS
     for method in sorted(route.methods)
 ]
 PROFILE = {"stages": [{"input_tokens": 1, "output_tokens": 1}]}
