@@ -155,7 +155,8 @@ class WorkerUnavailableError(WorkerError):
     """The worker has not begun to answer: the same call may be sent to another one.
 
     ``unreachable`` is set if its address has no listener; ``pause_s`` if it is healthy and asks for a
-    pause of so many seconds (429). ``client_message`` is the worker's message, fit for the client.
+    pause of so many seconds (429). ``client_message`` is the worker's message, fit for the client;
+    ``status`` the HTTP status of its answer, if it sent one.
     """
 
     def __init__(
@@ -166,8 +167,10 @@ class WorkerUnavailableError(WorkerError):
         pause_s: float | None = None,
         cause: FailureCause = "worker",
         client_message: str = "",
+        status: int | None = None,
     ) -> None:
         super().__init__(message)
+        self.status = status
         self.unreachable = unreachable
         self.pause_s = pause_s
         self.cause: FailureCause = cause

@@ -41,6 +41,7 @@ from fairserve.platform.server.http.connections import Connections
 from fairserve.platform.server.http.descriptors import connections_within, raise_descriptor_limit
 from fairserve.platform.server.http.protocol import LimitedProtocol, RequestLimits
 from fairserve.platform.server.lifecycle import Platform, build_app
+from fairserve.platform.server.logs import logging_to
 from fairserve.platform.server.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -91,14 +92,14 @@ class ServerProcess:
     def run(self) -> int:
         """Lock, bind, serve. Raises StartError, SchemaError or SQLAlchemyError before it serves."""
         settings = self._settings
-        logging.basicConfig(
-            level=settings.server.log_level.upper(), format="%(levelname)s %(name)s: %(message)s"
-        )
         logging.getLogger("alembic").setLevel(logging.WARNING)
         # The loop shares the interpreter with the ledger's thread: it must not wait for 5 ms.
         sys.setswitchinterval(SWITCH_S)
         with self._open as stack:
             stack.callback(_detach_broken_outputs)
+            stack.enter_context(
+                logging_to(sys.stderr, settings.server.log_level, settings.server.log_format)
+            )
             self._lock_file(
                 settings.db.data_dir / "serve.lock", f"data folder {settings.db.data_dir}"
             )
@@ -122,6 +123,7 @@ class ServerProcess:
             app,
             http=_limited_protocol(settings),  # type: ignore[arg-type] # it is only called
             ws="none",
+            log_config=None,
             log_level="warning",
             access_log=False,
             server_header=False,

@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # settings are read without the database's libraries
     from fairserve.scheduling.system import SystemConfig
 
 LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
 
 
 class ServerSettings(RoomSettings):
@@ -91,6 +92,9 @@ class ServerSettings(RoomSettings):
         "Each bound is at least one max_body_bytes.",
     )
     log_level: LogLevel = Field("info", description="debug, info, warning or error.")
+    log_format: LogFormat = Field(
+        "text", description="Form of a log line on standard error: text, or json (an object each)."
+    )
     api_docs: bool = Field(True, description="Serve the API's description at /docs.")
 
 
