@@ -16,15 +16,17 @@ class RequestFacts:
 
     request_id: str
     """Id of the call in the ledger once there is a call, else a generated one."""
+    client: str = ""
+    """Address of the client; empty if the connection has none."""
     fields: dict[str, object] = field(default_factory=dict)
 
 
 _current: ContextVar[RequestFacts | None] = ContextVar("request_facts", default=None)
 
 
-def begin_request(request_id: str) -> RequestFacts:
+def begin_request(request_id: str, client: str = "") -> RequestFacts:
     """Begin the facts of a request in this task."""
-    facts = RequestFacts(request_id)
+    facts = RequestFacts(request_id, client)
     _current.set(facts)
     return facts
 
@@ -33,6 +35,12 @@ def current_request_id() -> str:
     """Return the id of the request in progress; empty outside of one."""
     facts = _current.get()
     return "" if facts is None else facts.request_id
+
+
+def current_client() -> str:
+    """Return the address of the client of the request in progress; empty outside of one."""
+    facts = _current.get()
+    return "" if facts is None else facts.client
 
 
 def name_call(record_id: str) -> None:

@@ -51,6 +51,7 @@ from fairserve.platform.serving.options import check_options, program_options
 from fairserve.platform.serving.programs.service import Programs
 from fairserve.platform.serving.programs.task_calls import TaskCalls
 from fairserve.platform.tenancy.auth import Authenticator
+from fairserve.platform.tenancy.failed_keys import FailedKeys
 from fairserve.scheduling.locality.block_keys import BlockHasher
 from fairserve.scheduling.system import SystemConfig
 
@@ -89,7 +90,8 @@ def storage(settings: Settings, engine: Engine | None, lease: Lease | None) -> S
     outbox = Outbox(settings.background, settings.tenancy.currency)
     rows = LedgerRows(sessions, hasher, outbox)
     ledger = Ledger(journal, rows.write, poison=(DataError, IntegrityError))
-    return Storage(engine, sessions, hasher, Authenticator(sessions, hasher), journal, rows, ledger)
+    authenticator = Authenticator(sessions, hasher, FailedKeys(sessions, hasher))
+    return Storage(engine, sessions, hasher, authenticator, journal, rows, ledger)
 
 
 def jobs(settings: Settings, stored: Storage) -> JobsInProcess | JobsOnCelery:

@@ -46,7 +46,8 @@ class AccessLog:
             await self._app(scope, receive, send)
             return
         began_s = self._clock()
-        facts = begin_request(new_id("req"))
+        client = client_address(scope, self._trusted_proxies)
+        facts = begin_request(new_id("req"), client)
         status = 0
 
         async def send_noted(message: Message) -> None:
@@ -71,7 +72,7 @@ class AccessLog:
             "method": scope["method"],
             "path": getattr(scope.get("route"), "path", scope["path"]),
             "status": status,
-            "client": client_address(scope, self._trusted_proxies),
+            "client": facts.client,
         }
         if principal is not None:
             owner = {
