@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -25,6 +24,7 @@ from fairserve.platform.base.errors import (
     NotFoundError,
 )
 from fairserve.platform.base.request_facts import add_facts
+from fairserve.platform.base.version import product_version
 from fairserve.platform.console.errors import error_page, is_console
 from fairserve.platform.console.router import router as console
 from fairserve.platform.console.security_headers import ConsoleHeaders
@@ -40,6 +40,8 @@ from fairserve.platform.reporting.user_data import endpoints as user_data
 from fairserve.platform.server.http.access_log import AccessLog
 from fairserve.platform.server.http.intake import Intake
 from fairserve.platform.server.http_state import HttpState, put_on
+from fairserve.platform.server.metrics import endpoints as metrics
+from fairserve.platform.server.metrics.requests import RequestMetrics
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.completions import endpoints as completions
 from fairserve.platform.serving.completions.limit_headers import LimitHeaders
@@ -66,6 +68,7 @@ MANAGEMENT = (
     fleet,
     jobs,
     live,
+    metrics,
     prices,
     profiles,
     tenants,
@@ -83,14 +86,15 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
     docs = "/docs" if settings.server.api_docs else None
     app = FastAPI(
         title="FairServe",
-        version=_version(),
+        version=product_version(),
         lifespan=lifespan,
         docs_url=docs,
         redoc_url=None,
         openapi_url="/openapi.json" if settings.server.api_docs else None,
     )
     console_state = ConsoleState(settings.console)
-    put_on(app, HttpState(settings, Previews(), ReportSlots(), console_state))
+    requests = RequestMetrics()
+    put_on(app, HttpState(settings, Previews(), ReportSlots(), console_state, requests))
     for module in (completions, interactions, *MANAGEMENT):
         app.include_router(module.router)
     if settings.console.console:
@@ -104,7 +108,9 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
     app.add_middleware(Intake, settings=settings, answer=_answer)
     app.add_middleware(LimitHeaders)
     app.add_middleware(ConsoleHeaders)
-    app.add_middleware(AccessLog, trusted_proxies=settings.console.proxy_networks)
+    app.add_middleware(
+        AccessLog, trusted_proxies=settings.console.proxy_networks, on_request=requests.count
+    )
     return app
 
 
@@ -171,10 +177,3 @@ async def _answer_bug(request: Request, error: Exception) -> Response:
 def _answer(request: Request, error: FairServeError) -> Response:
     add_facts(error=error.code)
     return error_page(request, error) if is_console(request) else error_response(error)
-
-
-def _version() -> str:
-    try:
-        return version("fairserve")
-    except PackageNotFoundError:
-        return "unknown"

@@ -42,6 +42,8 @@ from fairserve.platform.server.http.descriptors import connections_within, raise
 from fairserve.platform.server.http.protocol import LimitedProtocol, RequestLimits
 from fairserve.platform.server.lifecycle import Platform, build_app
 from fairserve.platform.server.logs import logging_to
+from fairserve.platform.server.metrics.endpoints import metrics_app
+from fairserve.platform.server.metrics.listener import serving_metrics
 from fairserve.platform.server.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -88,6 +90,7 @@ class ServerProcess:
         """Closes the locks, the socket and the database, also if the server cannot start."""
         self._admin_key: str | None = None
         self._port = 0
+        self._metrics_listener: socket.socket | None = None
 
     def run(self) -> int:
         """Lock, bind, serve. Raises StartError, SchemaError or SQLAlchemyError before it serves."""
@@ -103,8 +106,16 @@ class ServerProcess:
             self._lock_file(
                 settings.db.data_dir / "serve.lock", f"data folder {settings.db.data_dir}"
             )
-            listener = stack.enter_context(self._bind())
+            listener = stack.enter_context(
+                _bind(settings.server.host, settings.server.port, "--port")
+            )
             self._port = listener.getsockname()[1]
+            if settings.server.metrics_port:
+                self._metrics_listener = stack.enter_context(
+                    _bind(
+                        settings.server.metrics_host, settings.server.metrics_port, "--metrics-port"
+                    )
+                )
             engine = self._connect()
             lease = self._lease(engine)
             try:
@@ -133,6 +144,12 @@ class ServerProcess:
         )
         server = _Server(config, platform)
         app.state.abort_connection = server.abort
+        async with serving_metrics(metrics_app(app.state), self._metrics_listener):
+            return await self._run(server, platform, lease, listener)
+
+    async def _run(
+        self, server: _Server, platform: Platform, lease: Lease, listener: socket.socket
+    ) -> int:
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         failed: asyncio.Task[str] = asyncio.create_task(_first_failure(platform, lease))
         try:
@@ -197,18 +214,6 @@ class ServerProcess:
         )
         self._open.callback(lease.close)
         return lease
-
-    def _bind(self) -> socket.socket:
-        host, port = self._settings.server.host, self._settings.server.port
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        try:
-            return socket.create_server((host, port), family=family, backlog=2048)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise StartError(
-                    f"port {port} is in use; choose another one with --port (0 takes a free one)"
-                ) from error
-            raise StartError(f"cannot listen on {host}:{port}: {error.strerror}") from error
 
     # --- the banner ------------------------------------------------------------------------------
 
@@ -319,6 +324,19 @@ async def _workers_failure(platform: Platform) -> str:
     except WorkersFailedError as error:
         return str(error)
     return ""
+
+
+def _bind(host: str, port: int, flag: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            free = " (0 takes a free one)" if flag == "--port" else ""
+            raise StartError(
+                f"port {port} is in use; choose another one with {flag}{free}"
+            ) from error
+        raise StartError(f"cannot listen on {host}:{port}: {error.strerror}") from error
 
 
 def _folder_id(folder: Path) -> str:

@@ -36,6 +36,7 @@ _TOPICS = {
     "Background jobs": "background_jobs redis_url",
     "Webhooks": "webhook_interval_s webhook_timeout_s webhook_max_attempts webhook_retention_days"
     " webhook_allow_http webhook_allowed_networks",
+    "Metrics": "metrics_host metrics_port metrics_top_clients",
     "Console": "console console_session_hours console_idle_minutes console_sign_ins"
     " console_sign_ins_in_all console_streams",
 }

@@ -24,6 +24,8 @@ from fairserve.platform.tenancy.auth import Principal
 access_log = logging.getLogger("fairserve.access")
 
 QUIET_PATHS = HEALTH_PATHS | {"/metrics"}
+OnRequest = Callable[[str, str | None, int], None]
+"""Counts a request that ended: method, route if there is one, and status."""
 _ID_HEADER = b"x-request-id"
 
 
@@ -34,10 +36,13 @@ class AccessLog:
         self,
         app: ASGIApp,
         trusted_proxies: Collection[Network],
+        on_request: OnRequest,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        """``on_request`` is called at the end of each request."""
         self._app = app
         self._trusted_proxies = trusted_proxies
+        self._on_request = on_request
         self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,6 +68,8 @@ class AccessLog:
             self._log(scope, facts, status, self._clock() - began_s)
 
     def _log(self, scope: Scope, facts: RequestFacts, status: int, duration_s: float) -> None:
+        route: str | None = getattr(scope.get("route"), "path", None)
+        self._on_request(scope["method"], route, status)
         quiet = scope["path"] in QUIET_PATHS and status == 200
         level = logging.DEBUG if quiet else logging.INFO
         if not access_log.isEnabledFor(level):
@@ -70,7 +77,7 @@ class AccessLog:
         principal: Principal | None = scope.get("state", {}).get("principal")
         fields: dict[str, object] = {
             "method": scope["method"],
-            "path": getattr(scope.get("route"), "path", scope["path"]),
+            "path": scope["path"] if route is None else route,
             "status": status,
             "client": facts.client,
         }
