@@ -147,12 +147,13 @@ def shares(found: Shares) -> Iterator[Metric]:
         [(owner, share.entitled) for owner, share in rows],
     )
     yield _one("clients_active", "Clients served in five minutes or with calls.", found.active)
-    if found.jain_index is not None:
-        yield _one(
-            "fairness_jain_ratio",
-            "Jain's index of served over entitled shares; 1 is equal.",
-            found.jain_index,
-        )
+    index = found.jain_index
+    yield _gauge(
+        "fairness_jain_ratio",
+        "Jain's index of served over entitled shares; 1 is equal.",
+        (),
+        [] if index is None else [((), index)],
+    )
 
 
 def storage(
