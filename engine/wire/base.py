@@ -158,7 +158,7 @@ class WorkerUnavailableError(WorkerError):
 
     ``unreachable`` is set if its address has no listener; ``pause_s`` if it is healthy and requests
     a pause of this many seconds (429). ``client_message`` is the worker's message, safe for the
-    client.
+    client. ``status`` is the HTTP status of its answer, if it sent one.
     """
 
     def __init__(
@@ -169,8 +169,10 @@ class WorkerUnavailableError(WorkerError):
         pause_s: float | None = None,
         cause: FailureCause = "worker",
         client_message: str = "",
+        status: int | None = None,
     ) -> None:
         super().__init__(message)
+        self.status = status
         self.unreachable = unreachable
         self.pause_s = pause_s
         self.cause: FailureCause = cause

@@ -23,6 +23,7 @@ import numpy as np
 import orjson
 
 from fairserve.engine.wire.base import (
+    FailureCause,
     WorkerFacts,
     WorkerMetrics,
     WorkerRejectedError,
@@ -112,6 +113,7 @@ class HttpWorkerClient:
                     headers={
                         "content-type": "application/json",
                         "accept": "text/event-stream",
+                        "x-request-id": request.call_id,
                         **self._headers,
                     },
                     allow_redirects=False,
@@ -147,16 +149,19 @@ class HttpWorkerClient:
         if status in _OURS_4XX:
             text = f"it does not take our token or account ({status})"
             # A filter in front of a worker also answers 403, because of the content of a call.
-            return WorkerUnavailableError(text, cause="unknown" if status == 403 else "worker")
+            cause: FailureCause = "unknown" if status == 403 else "worker"
+            return WorkerUnavailableError(text, cause=cause, status=status)
         if status == 429:
-            return WorkerUnavailableError(text, cause="busy", pause_s=_pause_of(headers))
+            pause_s = _pause_of(headers)
+            return WorkerUnavailableError(text, cause="busy", pause_s=pause_s, status=status)
         if is_about_our_account(message):
-            return WorkerUnavailableError(text, cause="unknown")
+            return WorkerUnavailableError(text, cause="unknown", status=status)
         client_message = public_message(message, self._private)
         if 400 <= status < 500 and status not in _BUSY:
             return WorkerRejectedError(status, {**error, "message": client_message})
+        cause = "busy" if status in _BUSY else "failed"
         return WorkerUnavailableError(
-            text, cause="busy" if status in _BUSY else "failed", client_message=client_message
+            text, cause=cause, client_message=client_message, status=status
         )
 
     # --- probes and facts -------------------------------------------------------------------------

@@ -41,6 +41,8 @@ class CallState:
     queue_s: float | None = None
     started: bool = False
     usage: TokenUsage = NO_USAGE
+    ttft_s: float | None = None
+    """Seconds from submission to the first output, known at the end of the call."""
     journaled_s: float = 0.0
     """Monotonic time of its last progress entry in the journal."""
     run_opened_at: float = 0.0

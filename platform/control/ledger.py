@@ -82,6 +82,15 @@ class Ledger:
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
         self._thread.start()
 
+    def lag_bytes(self) -> int:
+        """Return the bytes of the journal that are not in the database yet. From any thread."""
+        return self._journal.bytes_after(self._position)
+
+    def waiting_s(self) -> float:
+        """Return the seconds for which the database has accepted no rows; 0 while it does."""
+        since_s = self.waits_since_s
+        return 0.0 if since_s is None else time.monotonic() - since_s
+
     def flush(self, timeout_s: float) -> bool:
         """Wait until all entries so far are in the database; return whether they are."""
         end_s = time.monotonic() + timeout_s

@@ -209,7 +209,6 @@ class CallLifecycle:
                 requested_tools=message.requested_tools,
             )
             return None
-        logger.warning("worker %s failed a call: %s", live.worker_id, message.error)
         now_s = self._clock()
         self.calls.wait_again(live, now_s)
         self._publish(live, "queued")

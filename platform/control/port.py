@@ -53,6 +53,11 @@ class ObservedCall(Protocol):
         ...
 
     @property
+    def ttft_s(self) -> float | None:
+        """Seconds from submission to the first output, known at the end of the call."""
+        ...
+
+    @property
     def submitted_s(self) -> float:
         """Monotonic time of its submission."""
         ...
@@ -246,7 +251,10 @@ class ControlPort(ControlInbox, Protocol):
         ...
 
     def entitlements(self, clients: Collection[Client]) -> Entitlements:
-        """Return what each of these clients is entitled to among them."""
+        """Return what each of these clients is entitled to among them.
+
+        From any thread, because it only reads settings: for many clients it takes tens of milliseconds.
+        """
         ...
 
     def client_state(self, client: Client) -> ClientState:

@@ -77,6 +77,7 @@ class CallRecorder:
     ) -> None:
         """Record the end of an accepted call; called once."""
         self._forget(live)
+        live.ttft_s = ttft_s
         now_s = self._clock()
         for listener in self._listeners:
             listener.call_ended(live, outcome, now_s)

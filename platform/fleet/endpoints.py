@@ -1,4 +1,9 @@
-"""``/admin/cluster`` for operators, ``/health/*`` for whoever starts and stops this server."""
+"""``/admin/cluster`` for operators, and health checks for what starts, stops and balances servers.
+
+Liveness: the process answers. Readiness: a call that comes now is served. Each has the names that
+orchestrators and clients use; ``/health`` is a check of liveness, so that a probe of this path never
+restarts a server that only lacks workers.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +19,11 @@ from fairserve.platform.tenancy.principals import require_admin
 
 router = APIRouter()
 
+HEALTH_PATHS = frozenset(
+    {"/health", "/healthz", "/livez", "/readyz", "/health/liveliness", "/health/readiness"}
+)
+"""Paths that need no key."""
+
 
 @router.get("/admin/cluster", dependencies=[Depends(require_admin)])
 async def read_cluster(request: Request) -> dict[str, Any]:
@@ -27,12 +37,16 @@ async def read_cluster(request: Request) -> dict[str, Any]:
     return await cluster_out(request.app.state.fleet)
 
 
+@router.get("/health")
+@router.get("/healthz")
+@router.get("/livez")
 @router.get("/health/liveliness")
 async def liveliness() -> dict[str, str]:
     """Answer that the process lives."""
     return {"status": "alive"}
 
 
+@router.get("/readyz", response_model=None)
 @router.get("/health/readiness", response_model=None)
 async def readiness(request: Request) -> JSONResponse:
     """200 while a model can serve; 503 with the reason while it cannot.

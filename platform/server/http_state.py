@@ -22,6 +22,8 @@ from fairserve.platform.fleet.parts import FleetParts
 from fairserve.platform.monitoring.clients import Clients
 from fairserve.platform.monitoring.history import History
 from fairserve.platform.reporting.usage.slots import ReportSlots
+from fairserve.platform.server.metrics.metrics import Metrics
+from fairserve.platform.server.metrics.requests import RequestMetrics
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.completions.service import Completions
 from fairserve.platform.serving.decision.service import DecisionService
@@ -39,6 +41,7 @@ class HttpState:
     settings: Settings
     report_slots: ReportSlots
     console: ConsoleState
+    request_metrics: RequestMetrics
     abort_connection: Callable[[Scope], None] | None = None
     """Drops the connection of a request in progress; set by the process that serves it."""
 
@@ -49,6 +52,7 @@ class RunningState:
 
     control: ControlPort
     clients: Clients
+    metrics: Metrics
     history: History
     tenancy: TenancyParts
     fleet: FleetParts

@@ -115,6 +115,9 @@ class Platform:
             settings.fleet, self.control, stored.system, seed=seed, on_ready=self._notify_ready
         )
         self.models, self.pool = self.workers.models, self.workers.pool
+        self.metrics = wiring.metrics(
+            settings, self.storage, self.control, self.monitoring, self.pool, self.lease
+        )
         serving = wiring.serving(settings, self.storage, self.control, self.workers)
         self.decisions = serving.decisions
         self.answers, self.completions = serving.answers, serving.completions
@@ -166,6 +169,7 @@ class Platform:
         return RunningState(
             control=self.control,
             clients=self.monitoring.clients,
+            metrics=self.metrics,
             history=self.monitoring.history,
             tenancy=TenancyParts(
                 self.settings.tenancy, self.storage.authenticator, self.control, self.programs

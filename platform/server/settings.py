@@ -27,6 +27,7 @@ from fairserve.platform.tenancy.settings import TenancySettings
 from fairserve.platform.tenancy.system.settings import TuningSettings
 
 LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
 
 
 class ServerSettings(RoomSettings):
@@ -86,6 +87,24 @@ class ServerSettings(RoomSettings):
         "Each bound is at least one max_body_bytes.",
     )
     log_level: LogLevel = Field("info", description="debug, info, warning or error.")
+    log_format: LogFormat = Field(
+        "text", description="Form of a log line on standard error: text, or json (an object each)."
+    )
+    metrics_host: str = Field("127.0.0.1", description="Address of metrics_port.")
+    metrics_port: int = Field(
+        0,
+        ge=0,
+        le=65535,
+        description="Port that answers /metrics without a key; 0: none. With an admin key the API's "
+        "port answers it, too.",
+    )
+    metrics_top_clients: int = Field(
+        10,
+        ge=0,
+        le=1000,
+        description="Clients whose tenant, app and user are labels of metrics, the most served ones; "
+        "all others are one series.",
+    )
     api_docs: bool = Field(True, description="Serve the API's description at /docs.")
 
 

@@ -33,6 +33,7 @@ from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.identity import ApiKey, App, KeyScope, Tenant
 from fairserve.platform.db.key_hash import KeyHasher
+from fairserve.platform.tenancy.failed_keys import FailedKeys
 
 CACHE_TTL_S = 30.0
 CACHE_ENTRIES = 10_000
@@ -70,6 +71,7 @@ class Authenticator:
         self,
         sessions: SessionFactory,
         hasher: KeyHasher,
+        failed_keys: FailedKeys | None = None,
         *,
         ttl_s: float = CACHE_TTL_S,
         stale_s: float = STALE_S,
@@ -77,8 +79,10 @@ class Authenticator:
         monotonic_s: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
+        """``failed_keys`` puts failed uses of keys in the audit log."""
         self._sessions = sessions
         self.hasher = hasher
+        self.failed_keys = failed_keys
         self._ttl_s = ttl_s
         self._stale_s = stale_s
         self._max_entries = max_entries
@@ -91,16 +95,22 @@ class Authenticator:
         """By key id, when the key was last known to work."""
         self._generation = 0
 
-    async def authenticate(self, key: str) -> Principal:
+    async def authenticate(self, key: str, *, audited: bool = True) -> Principal:
         """Return the principal of a key. Raises AuthenticationError, or UnavailableError.
 
-        Waits for the database in a thread, and only if the cache does not know.
+        Waits for the database in a thread, and only if the cache does not know. Unless ``audited``, the
+        caller records failures itself.
         """
-        digest = self._digest(key)
-        principal = self._cached(digest)
-        if principal is not None:
-            return principal
-        return await asyncio.to_thread(self._look_up, key, digest)
+        try:
+            digest = self._digest(key)
+            principal = self._cached(digest)
+            if principal is not None:
+                return principal
+            return await asyncio.to_thread(self._look_up, key, digest)
+        except AuthenticationError:
+            if audited and self.failed_keys is not None:
+                await self.failed_keys.record(key)
+            raise
 
     async def confirm(self, principal: Principal) -> None:
         """Check that the key of a principal still works. Raises AuthenticationError if it does not.

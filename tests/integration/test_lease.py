@@ -237,7 +237,7 @@ def test_a_server_without_its_database_serves_until_its_lease_ends(whole, clock)
         assert refused.headers["retry-after"] == "5"
         opened = whole.send(key, "POST", "/v1/interactions", json={"id": "new"})
         assert (opened.status_code, opened.json()["error"]["code"]) == (503, "lease_over")
-        ready = whole.client.get("/health/readiness")
+        ready = whole.client.get("/readyz")
         assert (ready.status_code, ready.json()["status"]) == (503, "no database")
     assert whole.lease.renew()
     assert whole.client.get("/health/readiness").status_code == 200

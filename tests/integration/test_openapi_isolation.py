@@ -14,6 +14,7 @@ from sqlalchemy import select
 from whole_server import PROFILE, WholeServer
 
 from fairserve.platform.db.models import metadata
+from fairserve.platform.fleet.endpoints import HEALTH_PATHS
 from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.server.app import create_app
 from fairserve.platform.server.settings import Settings
@@ -24,7 +25,7 @@ OPERATIONS = sorted(
         (method.upper(), path)
         for path, methods in OPENAPI["paths"].items()
         for method in methods
-        if not path.startswith("/health/")
+        if path not in HEALTH_PATHS
     ],
     key=lambda operation: operation[0] != "GET",
 )

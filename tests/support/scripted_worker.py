@@ -37,6 +37,8 @@ class ScriptedWorker:
         self.tokenizes = tokenizes
         """Flag: the worker has ``/tokenize``, with a token for each byte."""
         self.bodies = []
+        self.request_ids = []
+        """The ``x-request-id`` of each call."""
         self.holding = []
         """Texts of the held calls that began, in the order of arrival."""
         self.disconnects = 0
@@ -103,6 +105,7 @@ class ScriptedWorker:
         body = await request.json()
         held = self._held  # of its arrival: a release before the call holds is not missed
         self.bodies.append(body)
+        self.request_ids.append(request.headers.get("x-request-id"))
         if body["model"] != self.model:  # as vLLM does
             error = {"message": f"no model {body['model']!r}", "code": "NotFoundError"}
             return web.json_response({"error": error}, status=404)

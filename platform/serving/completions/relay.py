@@ -80,6 +80,22 @@ class Relay:
         grant = None if self._placement is None else self._placement.grant
         return self._decisions.headers(self.call.checked, grant, self.queue_s)
 
+    def facts(self) -> dict[str, object]:
+        """Return the fields of the access line: model, worker, tokens, and times as far as known."""
+        used = self.meter.usage()
+        fields: dict[str, object] = {"model": self.call.checked.call.pool}
+        if self._placement is not None:
+            fields |= {
+                "worker": self._placement.grant.worker_id,
+                "prompt_tokens": used.prompt_tokens,
+                "cached_tokens": used.cached_tokens,
+                "output_tokens": used.output_tokens,
+            }
+        for name, seconds in (("queue_s", self.queue_s), ("ttft_s", self._ttft_s)):
+            if seconds is not None:
+                fields[name] = round(seconds, 4)
+        return fields
+
     async def chunks(self) -> AsyncGenerator[WorkerChunk]:
         """Yield the worker's chunks; the first one carries output.
 
@@ -163,8 +179,11 @@ class Relay:
         self, error: WorkerRejectedError | WorkerUnavailableError | WorkerStreamError
     ) -> AttemptFailure:
         if isinstance(error, WorkerRejectedError):
-            return AttemptFailure(str(error), "unknown", rejected=error)
-        return AttemptFailure(str(error), error.cause, error.client_message, self._worker_lost)
+            return AttemptFailure(str(error), "unknown", status=error.status, rejected=error)
+        status = error.status if isinstance(error, WorkerUnavailableError) else None
+        return AttemptFailure(
+            str(error), error.cause, error.client_message, self._worker_lost, status
+        )
 
     async def _read(self, placement: Placement) -> AsyncGenerator[WorkerChunk]:
         worker = self._workers.get(placement.grant.worker_id)

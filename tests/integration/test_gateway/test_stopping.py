@@ -1,5 +1,6 @@
 """A server process with few descriptors is crowded by idle connections, and then stopped."""
 
+import json
 import select
 import signal
 import socket
@@ -38,7 +39,7 @@ class CrowdedServer(ChildServer):
 
 @pytest.fixture(scope="module")
 def crowded(start_any, scripted):
-    flags = ("--request-head-timeout-s", "600", "--keepalive-s", "0.05")
+    flags = ("--request-head-timeout-s", "600", "--keepalive-s", "0.05", "--log-format", "json")
     return start_any(CrowdedServer, "--worker-urls", scripted[0].url, *flags)
 
 
@@ -60,6 +61,22 @@ def rejected(clients):
     """Return the connections that the server has answered or closed."""
     ready, _, _ = select.select(clients, [], [], 0)
     return ready
+
+
+def test_its_log_is_one_object_a_line(crowded):
+    call_id = crowded.post(PATH, body()).headers["x-request-id"]
+
+    def events():
+        """Return the lines of the log without the banner on standard output."""
+        lines = crowded.log().splitlines()
+        ours = [line for line in lines if not line.startswith(("FairServe is ready", "  "))]
+        found = [json.loads(line) for line in ours]
+        return found if any(each.get("request_id") == call_id for each in found) else None
+
+    found = eventually(events, "the call is not in the log")
+    assert {"time", "level", "logger", "message"} <= set.intersection(*map(set, found))
+    assert {"fairserve.access", "fairserve.platform.fleet.watch"} <= {e["logger"] for e in found}
+    assert not any(each["logger"].startswith("uvicorn") for each in found)
 
 
 def test_idle_connections_of_one_address_leave_room_for_others(crowded):

@@ -151,8 +151,8 @@ _ENGINE = (
         "retry-after-of-a-worker-is-ignored",
         "engine",
         "engine/wire/client.py",
-        "pause_s=_pause_of(headers))",
-        "pause_s=PAUSE_S)",
+        "pause_s = _pause_of(headers)",
+        "pause_s = PAUSE_S",
         _CLIENT,
     ),
 )
