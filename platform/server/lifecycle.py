@@ -98,7 +98,7 @@ class Platform:
             stored,
             spent,
             seed=seed,
-            require_lease=self.require_lease,
+            lease=self.lease,
             clock=self._clock,
         )
         self.monitoring = Monitoring(self.control, lambda: self.pool.members(), clock=self._clock)
@@ -129,11 +129,6 @@ class Platform:
         background = (self.profile_changes.run(), openings, self.monitoring.history.run())
         self._tasks.extend(asyncio.create_task(each) for each in background)
         self.started.set()
-
-    def require_lease(self) -> None:
-        """Raise UnavailableError while another server may hold the database."""
-        if self.lease is not None:
-            self.lease.require()
 
     async def drain(self) -> None:
         """Accept no new calls, and wait for those in progress."""

@@ -131,7 +131,7 @@ def control(
     spent: SpentBudgets,
     *,
     seed: int,
-    require_lease: Callable[[], None],
+    lease: Lease | None,
     clock: Clock,
 ) -> ControlService:
     """Return control with the stored system and prices; it has no apps and workers yet."""
@@ -142,9 +142,13 @@ def control(
         seed=seed,
         prices=state.prices,
         spent=spent.before,
-        require_lease=require_lease,
+        require_lease=_no_lease if lease is None else lease.require,
         clock=clock,
     )
+
+
+def _no_lease() -> None:
+    """Accept a call: no other server uses the database."""
 
 
 @dataclass(frozen=True)
