@@ -16,7 +16,7 @@ from fairserve.benchmarks.simulate.job import Job, Outcome, Say, run_job
 from fairserve.engine.simulated.replay_watcher import ReplayWatcher
 from fairserve.interactions.call import Call
 from fairserve.interactions.tracking.run_end import RunEnd
-from fairserve.platform.control.call_state import refusal_fields
+from fairserve.platform.control.call_state import rejection_fields
 from fairserve.platform.control.messages import CallRecord, InteractionRecord
 from fairserve.platform.db import schema
 from fairserve.platform.db.engine import SessionFactory, connect, session_factory
@@ -55,7 +55,7 @@ class SimulatedLedger(ReplayWatcher):
         price = self._prices.at(call.model, accepted_at)
         spent = usage.prompt_tokens + usage.output_tokens
         first_s = sample.first_token_s
-        refused = {} if refusal is None else refusal_fields(refusal)
+        refused = {} if refusal is None else rejection_fields(refusal)
         record = CallRecord(
             call_id=f"{self._prefix}-{len(self.calls)}",
             tenant=call.tenant,

@@ -12,7 +12,7 @@ from typing import Any
 
 from fairserve.interactions.call import NO_USAGE, Call, TokenUsage
 from fairserve.interactions.tracking.identity import client_call_id, client_run_id
-from fairserve.platform.control.messages import CallRecord, Client, Grant, OnCancel, RefuseCall
+from fairserve.platform.control.messages import CallRecord, Client, Grant, OnCancel, RejectCall
 from fairserve.platform.control.record import plain_of
 from fairserve.scheduling.dispatch.admission import BILLED
 from fairserve.scheduling.events import CallOutcome, Refuse
@@ -35,7 +35,7 @@ class CallState:
     submitted_s: float
     accepted_at: float
     on_cancel: OnCancel
-    turn: asyncio.Future[Grant | RefuseCall]
+    turn: asyncio.Future[Grant | RejectCall]
     """Resolved by the next grant; a new one each time the call is requeued."""
     worker_id: str | None = None
     queue_s: float | None = None
@@ -118,9 +118,9 @@ class CallState:
         }
 
 
-def refusal_fields(refusal: Refuse) -> dict[str, Any]:
+def rejection_fields(rejection: Refuse) -> dict[str, Any]:
     """Return the fields of a record that describe a rejection."""
-    decision = refusal.decision
+    decision = rejection.decision
     return {
         "refusal_reason": decision.reason,
         "refusal_scope": decision.scope,
@@ -128,14 +128,14 @@ def refusal_fields(refusal: Refuse) -> dict[str, Any]:
         "refusal_count": decision.count,
         "refusal_window_s": decision.window_s,
         "refusal_retry_after_s": decision.retry_after_s,
-        "refusal_inputs": _inputs(refusal) or None,
-        "mid_run": refusal.mid_run,
+        "refusal_inputs": _inputs(rejection) or None,
+        "mid_run": rejection.mid_run,
     }
 
 
-def _inputs(refusal: Refuse) -> dict[str, Any]:
+def _inputs(rejection: Refuse) -> dict[str, Any]:
     """Return the other inputs of a rejection by the names of their columns."""
-    state, budget = refusal.context, refusal.decision.budget
+    state, budget = rejection.context, rejection.decision.budget
     inputs = {} if state is None else {f.name: getattr(state, f.name) for f in fields(state)}
     if budget is not None:
         inputs |= {

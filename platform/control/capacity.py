@@ -65,9 +65,9 @@ def _share_full(scope: Scope, limit: int, count: int) -> Decision:
     )
 
 
-def capacity_error(refusal: ev.Refuse) -> FairServeError:
+def capacity_error(rejection: ev.Refuse) -> FairServeError:
     """Return the error that the API answers for a rejection of :func:`check_capacity`."""
-    decision = refusal.decision
+    decision = rejection.decision
     headers = {"Retry-After": f"{RETRY_S:g}"}
     if decision.reason == "queue_share_full":
         text = (

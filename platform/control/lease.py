@@ -236,7 +236,7 @@ class Lease:
         """Raise UnavailableError if this server must not accept anything new."""
         if self.lost.is_set():
             raise UnavailableError(
-                "another server has taken over the database; ask that one",
+                "another server has taken over the database; send the request to that one",
                 code="lease_over",
                 headers={"Retry-After": "5"},
             )

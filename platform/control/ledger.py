@@ -191,7 +191,9 @@ class Ledger:
 
     def _reject(self, entry: Entry, error: Exception) -> None:
         """Append a row that can never be written to the file of rejected rows."""
-        logger.error("a ledger row is refused (%s), see %s", error, self._rejected_path)
+        logger.error(
+            "a ledger row cannot be written (%s): it is kept in %s", error, self._rejected_path
+        )
         with contextlib.suppress(OSError), self._rejected_path.open("ab") as file:
             file.write(orjson.dumps({"kind": entry.kind, "data": entry.data}) + b"\n")
 

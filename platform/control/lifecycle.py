@@ -1,4 +1,4 @@
-"""The life of a call in control: submitted, accepted or refused, granted, and ended with one row.
+"""The life of a call in control: submitted, accepted or rejected, granted, and ended with one row.
 
 The dispatcher decides; this module executes its commands and passes the events of calls to it. Every
 accepted or rejected call makes exactly one ledger row: the recorder writes it when the call leaves the
@@ -27,7 +27,7 @@ from fairserve.platform.control.messages import (
     Grant,
     OnCancel,
     Progress,
-    RefuseCall,
+    RejectCall,
     Release,
     RunEnded,
     RunEvent,
@@ -112,7 +112,7 @@ class CallLifecycle:
 
     # --- requests of the API side, see the port ---------------------------------------------------
 
-    async def submit(self, message: Submit, on_cancel: OnCancel) -> Grant | RefuseCall:
+    async def submit(self, message: Submit, on_cancel: OnCancel) -> Grant | RejectCall:
         """See :class:`~fairserve.platform.control.port.ControlPort`."""
         call = message.call
         live = CallState(
@@ -133,9 +133,9 @@ class CallLifecycle:
         with interaction_errors(call):
             arrival = ev.CallArrived(call, live.accepted_at, live.price)
             commands = self._dispatcher.handle(arrival, live.submitted_s)
-        refused = commands[0] if commands and isinstance(commands[0], ev.Refuse) else None
-        if refused is not None:
-            return self._refuse(live, refused)
+        rejection = commands[0] if commands and isinstance(commands[0], ev.Refuse) else None
+        if rejection is not None:
+            return self._reject(live, rejection)
         try:
             sequence = self._recorder.accepted(live)
         except JournalUnavailableError as error:  # unreachable: checked in the same step
@@ -156,7 +156,7 @@ class CallLifecycle:
             raise
         return await self._turn(live)
 
-    async def _turn(self, live: CallState) -> Grant | RefuseCall:
+    async def _turn(self, live: CallState) -> Grant | RejectCall:
         """Wait for the grant; the cancellation of the task withdraws the call."""
         try:
             return await live.turn
@@ -214,7 +214,7 @@ class CallLifecycle:
         self._publish(live, "queued")
         self.apply(self._dispatcher.handle(ev.CallReturned(message.call_id), now_s))
         granted = await self._turn(live)
-        assert isinstance(granted, Grant), "a call that was admitted once is never refused"
+        assert isinstance(granted, Grant), "a call that was admitted once is never rejected"
         return granted
 
     def cancel(self, message: Cancel) -> None:
@@ -269,7 +269,7 @@ class CallLifecycle:
                     self._journal.append("interaction", command.interaction_id, plain_of(record))
                     self.followers.publish(command.interaction_id, RunEnded())
                 case ev.Refuse():
-                    raise AssertionError("only an arriving call is refused")
+                    raise AssertionError("only an arriving call is rejected")
 
     async def drain(self, timeout_s: float) -> None:
         """Reject new calls, wait for the others, then end the remaining ones as failed."""
@@ -312,21 +312,23 @@ class CallLifecycle:
 
     def _require_capacity(self, live: CallState) -> None:
         """Raise an error, and record the rejection, if there is no capacity for the call."""
-        refusal = check_capacity(
+        rejection = check_capacity(
             self._dispatcher,
             live.call,
             live.submitted_s,
             draining=self.draining,
             bounds=self._options.queue_bounds,
         )
-        if refusal is not None:
-            self._recorder.refused(live, refusal)
-            raise capacity_error(refusal)
+        if rejection is not None:
+            self._recorder.rejected(live, rejection)
+            raise capacity_error(rejection)
 
-    def _refuse(self, live: CallState, refusal: ev.Refuse) -> RefuseCall:
-        self._recorder.refused(live, refusal)
-        call, decision = live.call, refusal.decision
-        return RefuseCall(call.call_id, call.interaction_id, call.stage, decision, refusal.mid_run)
+    def _reject(self, live: CallState, rejection: ev.Refuse) -> RejectCall:
+        self._recorder.rejected(live, rejection)
+        call, decision = live.call, rejection.decision
+        return RejectCall(
+            call.call_id, call.interaction_id, call.stage, decision, rejection.mid_run
+        )
 
     def _grant(self, command: ev.Admit) -> None:
         live = self.calls.grant(command.call_id, command.worker_id, self._clock())

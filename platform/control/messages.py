@@ -56,7 +56,7 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
-class RefuseCall:
+class RejectCall:
     """Control -> API: answer with a rejection; its ledger row is already in the journal."""
 
     call_id: str

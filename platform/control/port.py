@@ -24,7 +24,7 @@ from fairserve.platform.control.messages import (
     OnCancel,
     OnRunEvent,
     Progress,
-    RefuseCall,
+    RejectCall,
     Release,
     RunView,
     Submit,
@@ -116,7 +116,7 @@ class CallListener:
     def call_dropped(self, call: ObservedCall) -> None:
         """Handle the end of an accepted call that the journal could not store: it has no row."""
 
-    def call_refused(self, call: ObservedCall, reason: str, now_s: float) -> None:
+    def call_rejected(self, call: ObservedCall, reason: str, now_s: float) -> None:
         """Handle the rejection of a call that never was accepted."""
 
     def run_opened(self, tenant: str) -> None:
@@ -154,7 +154,7 @@ class ControlPort(ControlInbox, Protocol):
     Calls and runs, views, and changes: of settings (:class:`ControlInbox`), workers and the system.
     """
 
-    async def submit(self, message: Submit, on_cancel: OnCancel) -> Grant | RefuseCall:
+    async def submit(self, message: Submit, on_cancel: OnCancel) -> Grant | RejectCall:
         """Queue a call and wait for its grant.
 
         Cancelling the task withdraws the call. ``on_cancel`` is called from the event loop if the

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from fairserve.platform.control.call_state import CallState, refusal_fields
+from fairserve.platform.control.call_state import CallState, rejection_fields
 from fairserve.platform.control.journal.journal import Journal
 from fairserve.platform.control.messages import CallRecord
 from fairserve.platform.control.port import CallListener
@@ -58,13 +58,13 @@ class CallRecorder:
                 break
         return None
 
-    def refused(self, live: CallState, refusal: Refuse) -> None:
+    def rejected(self, live: CallState, rejection: Refuse) -> None:
         """Record a rejected call, which never was live."""
         now_s = self._clock()
         for listener in self._listeners:
-            listener.call_refused(live, refusal.decision.reason, now_s)
+            listener.call_rejected(live, rejection.decision.reason, now_s)
         record = live.record("refused", now_s=now_s, ended_at=self._wall())
-        self._close(replace(record, **refusal_fields(refusal)))
+        self._close(replace(record, **rejection_fields(rejection)))
 
     def ended(
         self,

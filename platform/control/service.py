@@ -39,7 +39,7 @@ from fairserve.platform.control.messages import (
     OnCancel,
     OnRunEvent,
     Progress,
-    RefuseCall,
+    RejectCall,
     Release,
     RunView,
     Submit,
@@ -215,7 +215,7 @@ class ControlService:
 
     # --- a call -----------------------------------------------------------------------------------
 
-    async def submit(self, message: Submit, on_cancel: OnCancel) -> Grant | RefuseCall:
+    async def submit(self, message: Submit, on_cancel: OnCancel) -> Grant | RejectCall:
         """See the port."""
         return await self._lifecycle.submit(message, on_cancel)
 

@@ -164,7 +164,7 @@ class Activity(CallListener):
         if not live_counts.queued and not live_counts.running:
             del self._live_counts[call.owner]
 
-    def call_refused(self, call: ObservedCall, reason: str, now_s: float) -> None:
+    def call_rejected(self, call: ObservedCall, reason: str, now_s: float) -> None:
         """Count a rejected call by its reason."""
         bucket = self._at(now_s)
         bucket.of(call.call.tenant).refuse(reason)

@@ -103,7 +103,7 @@ class CallMetrics(CallListener):
         if call.ttft_s is not None:
             self._ttft_s[model].observe(call.ttft_s)
 
-    def call_refused(self, call: ObservedCall, reason: str, now_s: float) -> None:
+    def call_rejected(self, call: ObservedCall, reason: str, now_s: float) -> None:
         """Count a rejected call by its reason."""
         if reason not in self._reasons:
             if len(self._reasons) >= MAX_REASONS:

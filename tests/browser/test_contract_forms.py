@@ -32,7 +32,7 @@ def test_the_quota_of_a_user_is_set_and_applied(operator, server):
     call(server, app["api_key"], "limited")
     with pytest.raises(openai.RateLimitError) as refused:
         call(server, app["api_key"], "limited")
-    assert "Refused (contract_rpm): call number 2 of this user" in str(refused.value)
+    assert "Rate limit exceeded (contract_rpm): 2 calls of this user" in str(refused.value)
     wrong = {"Calls a minute": "", "Budget, USD": "3", "Budget's period": "often"}
     form = set_limits(operator, title, wrong)
     form.locator("[aria-invalid=true]").wait_for()

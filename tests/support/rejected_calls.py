@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from call_records import call_record
 
-from fairserve.platform.control.call_state import refusal_fields
+from fairserve.platform.control.call_state import rejection_fields
 from fairserve.scheduling.events import Refuse
 from fairserve.scheduling.rejection_context import RejectionContext
 from fairserve.throttling.base import Decision
@@ -47,5 +47,5 @@ def rejected_call(call_id, decision=DECISION, state=STATE, *, mid_run=False, at_
         outcome="refused",
         accepted_at=at,
         **values,
-        **refusal_fields(Refuse("app/run/c", decision, mid_run, state)),
+        **rejection_fields(Refuse("app/run/c", decision, mid_run, state)),
     )

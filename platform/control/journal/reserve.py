@@ -4,7 +4,7 @@ The file of the open segment is allocated ahead. Every accepted call holds as mu
 end can need, and new calls are rejected as soon as no more can be allocated. So the end of an accepted
 call is always recorded, and a rejected call has caused no work.
 
-Weakness: a file system that copies on write (btrfs, ZFS) may refuse to overwrite space that it has
+Weakness: a file system that copies on write (btrfs, ZFS) may fail to overwrite space that it has
 allocated; then rows wait in memory until space is free again.
 """
 

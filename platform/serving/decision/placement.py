@@ -217,8 +217,8 @@ class Placement:
         )
         try:
             grant = await self._control.release(release)
-        except FairServeError as refused:
-            return Rejection(refused)
+        except FairServeError as error:
+            return Rejection(error)
         if grant is None:
             return self._stop_rejection()
         self.grant = grant

@@ -1,7 +1,7 @@
-"""Rejections, and the errors that clients of the OpenAI API get for control's refusals.
+"""Rejections, and the errors that clients of the OpenAI API get when control rejects a call.
 
-The error names the kind of limit (the contract's, or the throttle's, which binds under overload only),
-its scope, limit and count, and how far waiting helps: ``certain`` where only this user uses the limit,
+The error names the kind of limit (a quota, or the throttle's, which is active under overload only), its
+scope, limit and count, and how far waiting helps: ``certain`` where only this user uses the limit,
 ``best_effort`` where others may use what becomes free, ``no`` where the money is spent.
 """
 
@@ -20,7 +20,7 @@ from fairserve.platform.base.errors import (
     PermissionDeniedError,
     RateLimitedError,
 )
-from fairserve.platform.control.messages import RefuseCall
+from fairserve.platform.control.messages import RejectCall
 from fairserve.throttling.base import Decision
 
 RETRY_HEADER = "x-fairserve-retry"
@@ -28,16 +28,16 @@ _NAME = re.compile(r"[A-Za-z_][\w.\[\]-]{0,99}")
 
 _SPENT = {
     "contract_budget": "the budget of this {scope} is spent",
-    "contract_soft_budget": "the budget of this {scope} has passed its soft end, and no new run begins",
+    "contract_soft_budget": "the budget of this {scope} is beyond its soft limit, and no new run begins",
 }
 _TEXTS = {
-    "contract_rpm": "call number {count} of this {scope} within {window} s; allowed: {limit}",
-    "overloaded_new_users_limit": "new user number {count} of this {scope} within {window} s; allowed:"
+    "contract_rpm": "{count} calls of this {scope} in {window} s; the limit is {limit}",
+    "overloaded_new_users_limit": "{count} new users of this {scope} in {window} s; the limit is"
     " {limit} while the workers are overloaded",
-    "contract_tpm": "{count} tokens of this {scope} within {window} s, with the longest answer to this"
-    " call; allowed: {limit}",
-    "contract_parallel": "call number {count} of this {scope} at a time; allowed: {limit}",
-    "contract_budget_held": "what is left of the budget of this {scope} is held by running calls",
+    "contract_tpm": "{count} tokens of this {scope} in {window} s, with the longest answer to this"
+    " call; the limit is {limit}",
+    "contract_parallel": "{count} parallel calls of this {scope}; the limit is {limit}",
+    "contract_budget_held": "running calls hold the rest of the budget of this {scope}",
     "contract_too_many_users": "too many users have a budget in this period",
 }
 
@@ -77,9 +77,9 @@ class RejectedByWorkerError(FairServeError):
         self.type = _name(error.get("type")) or InvalidRequestError.type
 
 
-def refusal(refused: RefuseCall) -> FairServeError:
+def rejection_error(rejected: RejectCall) -> FairServeError:
     """Return the error that names the limit, its window, and the time to wait."""
-    decision = refused.decision
+    decision = rejected.decision
     match decision.reason:
         case "user_blocked":
             return PermissionDeniedError("an operator has blocked this user", code="user_blocked")
@@ -101,7 +101,8 @@ def refusal(refused: RefuseCall) -> FairServeError:
     overloaded = decision.reason.startswith("overloaded")
     retry_s = max(1, math.ceil(decision.retry_after_s or 1.0))
     return RateLimitedError(
-        f"Refused ({decision.reason}){_what(decision, overloaded)}. Retry after {retry_s} s.",
+        f"{'Overloaded' if overloaded else 'Rate limit exceeded'} ({decision.reason})"
+        f"{_limit_text(decision, overloaded)}. Retry in {retry_s} s.",
         code="overloaded" if overloaded else "rate_limit_exceeded",
         headers=_headers(decision, retry_s, "certain" if decision.certain else "best_effort"),
         details=_details(decision, retry_s, "certain" if decision.certain else "best_effort"),
@@ -116,13 +117,13 @@ def _quota_spent(decision: Decision) -> InsufficientQuotaError:
     retry_s = max(1, math.ceil(decision.retry_after_s or 1.0))
     text = _SPENT[decision.reason].format(scope=decision.scope)
     return InsufficientQuotaError(
-        f"Refused ({decision.reason}): {text}. The next period begins in {retry_s} s.",
+        f"Budget spent ({decision.reason}): {text}. The next period begins in {retry_s} s.",
         headers=_headers(decision, retry_s, "no") | {"x-should-retry": "false"},
         details=_details(decision, retry_s, "no"),
     )
 
 
-def _what(decision: Decision, overloaded: bool) -> str:
+def _limit_text(decision: Decision, overloaded: bool) -> str:
     scope = decision.scope or "caller"
     if decision.reason in _TEXTS:
         window = f"{decision.window_s:g}" if decision.window_s is not None else ""
@@ -132,7 +133,7 @@ def _what(decision: Decision, overloaded: bool) -> str:
     if decision.limit is None or decision.window_s is None:
         return ""
     return (
-        f": call number {decision.count} of this {scope} within {decision.window_s:g} s; allowed:"
+        f": {decision.count} calls of this {scope} in {decision.window_s:g} s; the limit is"
         f" {decision.limit}{' while the workers are overloaded' if overloaded else ''}"
     )
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fairserve.platform.base.errors import BodyTooLargeError, FairServeError
-from fairserve.platform.control.messages import Grant, RefuseCall
+from fairserve.platform.control.messages import Grant, RejectCall
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.fleet.models import Models
 from fairserve.platform.serving.decision.check import CheckedCall, CheckOptions, check
 from fairserve.platform.serving.decision.headers import call_headers, limit_headers
 from fairserve.platform.serving.decision.placement import Placement, StopSignal
-from fairserve.platform.serving.decision.rejection import Rejection, refusal
+from fairserve.platform.serving.decision.rejection import Rejection, rejection_error
 from fairserve.platform.serving.decision.request import CallRequest
 from fairserve.platform.tenancy.auth import Authenticator, Principal, key_of, require_scope
 
@@ -86,8 +86,8 @@ class DecisionService:
             answer = await self._control.submit(checked.submit(), stop)
         except FairServeError as error:
             return Rejection(error)
-        if isinstance(answer, RefuseCall):
-            return Rejection(refusal(answer))
+        if isinstance(answer, RejectCall):
+            return Rejection(rejection_error(answer))
         return Placement(checked, answer, stop, self._control)
 
     def headers(

@@ -7,7 +7,7 @@ import pytest
 from fairserve.interactions.call import TokenUsage
 from fairserve.interactions.profiles.profile import DEFAULT_PROFILE
 from fairserve.platform.base.errors import UnavailableError
-from fairserve.platform.control.messages import Cancel, Grant, Progress, RefuseCall, Release
+from fairserve.platform.control.messages import Cancel, Grant, Progress, RejectCall, Release
 from fairserve.scheduling import events as ev
 from fairserve.throttling.base import Limits
 
@@ -121,7 +121,7 @@ async def test_a_refusal_has_a_row_with_its_reason(make_world):
     grant = await world.submit("c1")
     await world.release(grant)
     refused = await world.submit("c2")
-    assert isinstance(refused, RefuseCall)
+    assert isinstance(refused, RejectCall)
     assert refused.mid_run
     row = world.journal.row("row-run-c2")
     assert (row["outcome"], row["refusal_reason"]) == ("refused", "rpm_user_limit")

@@ -45,7 +45,7 @@ class Clock:
         self.activity.call_ended(live, outcome, self.now_s)
 
     def refuse(self, user="u", tenant="t", reason="rpm_user_limit"):
-        self.activity.call_refused(self.call(user, tenant), reason, self.now_s)
+        self.activity.call_rejected(self.call(user, tenant), reason, self.now_s)
 
     def next_bucket(self, buckets=1):
         self.now_s = (self.now_s // BUCKET_S + buckets) * BUCKET_S

@@ -25,8 +25,8 @@ def test_models_and_reasons_are_bounded(monkeypatch):
     metrics = CallMetrics()
     for number in range(5):
         metrics.call_accepted(state(f"m{number}"), 0.0)
-        metrics.call_refused(state("m0"), f"r{number}", 0.0)
-        metrics.call_refused(state("m0"), "r0", 0.0)
+        metrics.call_rejected(state("m0"), f"r{number}", 0.0)
+        metrics.call_rejected(state("m0"), "r0", 0.0)
     assert values(metrics, "calls_accepted") == {"m0": 1, "m1": 1, "other": 3}
     assert values(metrics, "calls_rejected") == {"r0": 6, "r1": 1, "other": 3}
 

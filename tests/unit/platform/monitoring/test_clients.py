@@ -4,7 +4,7 @@ import pytest
 
 from fairserve.interactions.call import TokenUsage
 from fairserve.interactions.profiles.profile import DEFAULT_PROFILE
-from fairserve.platform.control.messages import Progress, RefuseCall
+from fairserve.platform.control.messages import Progress, RejectCall
 from fairserve.scheduling import events as ev
 from fairserve.throttling.base import Limits
 
@@ -90,7 +90,7 @@ async def test_a_client_lists_its_calls_rejections_and_limits(make_world):
     world.control.post(ev.AppChanged("app", DEFAULT_PROFILE, Limits(app_rpm=60)))
     world.control.post(ev.UserChanged("t", "u", rpm=1))
     grant = await world.submit("c1", run="r1")
-    assert isinstance(await world.submit("c2", run="r2"), RefuseCall)
+    assert isinstance(await world.submit("c2", run="r2"), RejectCall)
     world.now_s += 2
     world.control.progress(Progress(grant.call_id, True, TokenUsage(100, 0, 40, 7), True))
     (item,) = (world.monitoring.clients.page(None, limit=9)).items

@@ -8,7 +8,7 @@ from control_world import MemoryJournal
 
 from fairserve.interactions.call import Call, TokenUsage
 from fairserve.interactions.profiles.profile import DEFAULT_PROFILE
-from fairserve.platform.control.messages import Cancel, Grant, RefuseCall, Release, Submit
+from fairserve.platform.control.messages import Cancel, Grant, RejectCall, Release, Submit
 from fairserve.platform.control.port import CallListener
 from fairserve.platform.control.service import BLOCK_TOKENS, ControlService
 from fairserve.scheduling import events as ev
@@ -84,6 +84,6 @@ async def test_cancelled_calls_are_recorded_but_rejected_ones_are_not(world, jou
     control.cancel(Cancel("app/run/c"))
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
-    assert isinstance(await submit(control, "d"), RefuseCall)
+    assert isinstance(await submit(control, "d"), RejectCall)
     assert "app/run/d" not in {live.call.call_id for live in ended}
     assert [live.call.call_id for live in ended].count("app/run/c") == 1

@@ -2,9 +2,9 @@
 
 import pytest
 
-from fairserve.platform.control.messages import RefuseCall
+from fairserve.platform.control.messages import RejectCall
 from fairserve.platform.serving.decision.headers import limit_headers
-from fairserve.platform.serving.decision.rejection import refusal
+from fairserve.platform.serving.decision.rejection import rejection_error
 from fairserve.scheduling.dispatch.admission import LimitsInUse
 from fairserve.throttling.base import Decision, LimitUse
 from fairserve.throttling.quotas.contracts import BudgetUse, ContractUse
@@ -12,7 +12,7 @@ from fairserve.throttling.quotas.contracts import BudgetUse, ContractUse
 
 def answer(**fields):
     decision = Decision(admitted=False, **fields)
-    return refusal(RefuseCall("c", "run", 1, decision, mid_run=False))
+    return rejection_error(RejectCall("c", "run", 1, decision, mid_run=False))
 
 
 def test_a_rate_of_the_users_own_is_certain_and_one_that_is_shared_is_not():
@@ -34,10 +34,10 @@ def test_a_rate_of_the_users_own_is_certain_and_one_that_is_shared_is_not():
         "retry_after_s": 4,
         "retry": "certain",
     }
-    assert "call number 6 of this user within 60 s; allowed: 5" in own.message
+    assert "6 calls of this user in 60 s; the limit is 5" in own.message
     shared = answer(reason="contract_tpm", scope="app", **rate)
     assert shared.headers["x-fairserve-retry"] == "best_effort"
-    assert "6 tokens of this app within 60 s" in shared.message
+    assert "6 tokens of this app in 60 s" in shared.message
 
 
 def test_the_throttle_is_told_from_the_contract():

@@ -10,7 +10,7 @@ from fairserve.engine.wire.base import WorkerRejectedError
 from fairserve.interactions.call import NO_USAGE, TokenUsage
 from fairserve.interactions.tracking.identity import CallIdentity
 from fairserve.platform.base.errors import AuthenticationError, UnavailableError
-from fairserve.platform.control.messages import Cancel, Grant, RefuseCall, RunView
+from fairserve.platform.control.messages import Cancel, Grant, RejectCall, RunView
 from fairserve.platform.fleet.models import Models, ServedModel
 from fairserve.platform.fleet.prompt import Prompt, PromptTooLongError
 from fairserve.platform.serving.decision.check import CheckOptions
@@ -48,7 +48,7 @@ class Control:
         if isinstance(answer, Exception):
             raise answer
         if isinstance(answer, Decision):
-            return RefuseCall(message_id, "run", 1, answer, mid_run=False)
+            return RejectCall(message_id, "run", 1, answer, mid_run=False)
         if answer is None:
             return None
         return Grant(message_id, "run", 1, answer, "tenant/user", 2.0, 0.0, 60.0)
