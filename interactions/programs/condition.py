@@ -105,7 +105,7 @@ class Condition:
         except FieldError:
             value, text = None, ""
         if kind_of_value == "none" and isinstance(value, str):
-            # A text that looks like an empty list is a text all the same.
+            # The text "[]" is a text, not an empty list.
             return (text == "") == (self.op == "empty")
         return compare(text, self.value)
 

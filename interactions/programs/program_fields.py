@@ -1,4 +1,4 @@
-"""The fields of a declared program, as pydantic reads them: an error names the path and what is allowed.
+"""The fields of a declared program, read by pydantic: an error names the path and the allowed range.
 
 Models of the declaration derive from :class:`Declared`, and their fields have the types below. The JSON
 schema of a model is the API's description. Before any field is read, :func:`require_bounded` walks the
@@ -167,7 +167,7 @@ NodeReference = Annotated[str, BeforeValidator(_reference)]
 
 
 def _program_error(path: str, error: ErrorDetails) -> ProgramError:
-    """Return pydantic's error in our words: its path, the value, and what is allowed."""
+    """Return pydantic's error with its path, the value and the allowed range."""
     context, names = error.get("ctx", {}), [*error["loc"]]
     value = error.get("input")
     match error["type"]:

@@ -1,4 +1,4 @@
-"""Decisions about a node whose parents are settled: is it skipped, what does it run for, what is sent.
+"""Decisions about a node whose parents have ended: whether it is skipped, its items, its request.
 
 Pure functions of the node and of the state of the other nodes; the run acts on their results.
 Conditions, lists and texts are found in that order, so that a node that is skipped never fails.

@@ -2,7 +2,7 @@
 
 A saved state has a record for every node that is past waiting and one for every task, by id, each
 complete, so that a table of nodes and one of tasks hold a run: merging the changed records into those
-saved before gives the present state.
+saved before gives the current state.
 """
 
 from __future__ import annotations

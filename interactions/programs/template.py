@@ -9,7 +9,7 @@
 ====================================== ===========================================================
 
 White space just inside the braces is allowed. There are no expressions, filters or attributes: any other
-``{{`` is an error, while ``}}`` alone is text. What is substituted is never parsed again, so an output
+``{{`` is an error, while ``}}`` alone is text. Substituted text is never parsed again, so an output
 that contains a placeholder stays text. Values of JSON are written as compact JSON unless they are
 strings. Resolving finds the pieces and their size, which is bounded; joining them is left to the moment
 when the call is sent, so that a thousand waiting calls share their parents' texts.
@@ -108,7 +108,7 @@ class Template:
 
 
 def parse_template(text: str) -> Template:
-    """Read a text. Raises TemplateSyntaxError naming the placeholder and what is allowed."""
+    """Read a text. Raises TemplateSyntaxError naming the placeholder and the allowed ones."""
     parts: list[str | Placeholder] = []
     literal: list[str] = []
     at = 0

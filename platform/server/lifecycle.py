@@ -137,7 +137,7 @@ class Platform:
         await self.control.drain(self.settings.control.drain_timeout_s)
 
     async def stop(self) -> None:
-        """Stop everything; what is not in the database yet stays in the journal."""
+        """Stop everything; rows that are not in the database yet stay in the journal."""
         self.programs.pause()
         await self.control.drain(0)
         await self.programs.close()

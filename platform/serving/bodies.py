@@ -3,8 +3,7 @@
 A body is reserved before it is read, by its declared length or as it arrives, and released with the
 request that it belongs to: the body of a waiting call stays in memory as long as the call does.
 
-Weakness: bytes are counted as they arrive; what is made of them (parsed JSON, token ids) takes several
-times as much.
+Weakness: bytes are counted as they arrive; parsed JSON and token ids take several times as much.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ RESERVATION = "body_reservation"
 
 
 class BodyMemory:
-    """Bytes in use, in all and by owner (a tenant, or what is not a tenant's). O(1) for each change.
+    """Bytes in use, in all and by owner (a tenant, or a kind of key without one). O(1) for each change.
 
     One body always fits an owner's share, and one owner's share the budget.
     """
@@ -73,7 +72,7 @@ class BodyReservation:
             self.size_bytes = size_bytes
 
     def release(self) -> None:
-        """Return the bytes; once more is nothing."""
+        """Return the bytes. May be repeated."""
         if self.size_bytes:
             self._memory.release(self._owner, self.size_bytes)
             self.size_bytes = 0

@@ -115,7 +115,7 @@ class Journal:
     # --- life -------------------------------------------------------------------------------------
 
     def open(self) -> list[OpenCall]:
-        """Read the existing segments, cut a torn tail, start the writer; return the calls left open.
+        """Read the existing segments, cut a torn tail, start the writer; return the calls that are open.
 
         The caller closes those (``append("closed", ...)``). Raises OSError if the folder or its
         disk cannot be used.
@@ -233,7 +233,7 @@ class Journal:
     async def written(self) -> None:
         """Wait until all entries so far outlive this process: in the file, not necessarily on disk.
 
-        Also returns if they cannot be written at present; they are kept and written later.
+        Also returns if they cannot be written now; they are kept and written later.
         """
         with self._condition:
             if self._in_file >= self._sequence:

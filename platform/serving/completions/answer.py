@@ -44,7 +44,7 @@ class Sink(Protocol):
     """Receives an answer."""
 
     lost: str
-    """The reason why its reader was disconnected; empty: it was not."""
+    """Reason for which its reader was disconnected; empty: it was not."""
 
     async def start(self, status: int, headers: dict[str, str]) -> None:
         """Write the head, once, before anything else."""
@@ -112,7 +112,7 @@ class ConnectionSink:
         self._to_send.set()
 
     async def run(self) -> None:
-        """Send what is written until the answer is complete. Raises SlowClientError."""
+        """Send the written parts until the answer is complete. Raises SlowClientError."""
         while True:
             if self._head is not None:
                 head, self._head = self._head, None
@@ -135,7 +135,7 @@ class ConnectionSink:
             raise self._disconnect() from None
 
     def _next_piece(self) -> bytes:
-        """Take up to ``PIECE_BYTES`` out of the buffer, as a rule all that is in it."""
+        """Remove and return up to ``PIECE_BYTES`` of the buffer, as a rule all of it."""
         taken: list[bytes] = []
         left = PIECE_BYTES
         while self._parts and left > 0:
@@ -271,7 +271,7 @@ async def _ended(*tasks: asyncio.Future[None]) -> None:
 
 
 def _abort(scope: Scope) -> None:
-    """Drop the connection with what is not sent: closed as usual, it would wait for the client."""
+    """Drop the connection with its unsent bytes: closed as usual, it would wait for the client."""
     abort = getattr(scope["app"].state, "abort_connection", None) if "app" in scope else None
     if abort is not None:
         abort(scope)

@@ -1,4 +1,4 @@
-"""Merges a worker's chunks into the one answer of a call that was not streamed."""
+"""Merge a worker's chunks into the one answer of a call that was not streamed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Merger:
         self._choices: dict[int, _Choice] = {}
 
     def add(self, chunk: dict[str, Any]) -> None:
-        """Take a chunk in."""
+        """Add a chunk."""
         for name, value in chunk.items():
             if name not in ("choices", "usage"):
                 self._head.setdefault(name, value)
@@ -32,7 +32,7 @@ class Merger:
 
     @property
     def requested_tools(self) -> bool:
-        """True if any sample requested_tools for tools."""
+        """True if any sample requests tools."""
         return any(choice.requested_tools for choice in self._choices.values())
 
     def answer(self, answer_id: str, model: str, usage: dict[str, Any]) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class _Choice:
                 self._values[name] = value
 
     def _add_tool_call(self, part: dict[str, Any]) -> None:
-        """Name and id come once, the arguments in pieces."""
+        """Add a part of a tool call: name and id arrive once, the arguments in pieces."""
         index = part.get("index", len(self._tool_calls))
         call = self._tool_calls.setdefault(index, {"function": {"name": "", "arguments": ""}})
         for name, value in part.items():
@@ -118,7 +118,7 @@ class _Choice:
 
 
 def _extend(merged: dict[str, Any], more: dict[str, Any]) -> None:
-    """Log probabilities come as lists by token, in both dialects; ``merged`` has its own lists."""
+    """Append the log probabilities of a chunk, lists by token in both dialects, to ``merged``."""
     for name, value in more.items():
         before = merged.get(name)
         if isinstance(value, list) and isinstance(before, list):

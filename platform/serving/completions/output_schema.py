@@ -26,7 +26,7 @@ _REPETITION = re.compile(r"\{(\d{0,9})(?:,(\d{0,9}))?\}")
 
 
 def schema_problem(schema: Any) -> str:
-    """Return what is wrong with a JSON schema, as the end of a sentence; empty if nothing is."""
+    """Return the problem of a JSON schema, as the end of a sentence; empty if there is none."""
     try:
         size = len(orjson.dumps(schema))
     except (TypeError, ValueError):  # deeper than any serialiser goes

@@ -62,7 +62,7 @@ class Relay:
         self.merger: Merger | None = None
         """The whole answer so far, of a call that is not streamed or may be continued."""
         self.why_left: Callable[[], str] = lambda: "client disconnected"
-        """Returns the reason why nobody reads the answer any more."""
+        """Returns the reason for which nobody reads the answer any more."""
         self._placement: Placement | None = None
         self._decisions = decisions
         self._workers = workers

@@ -53,12 +53,12 @@ class StreamOptions(BaseModel):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
     continuous_usage_stats: bool | None = None
-    """vLLM's: the running usage in every chunk; without ``include_usage`` it asks for nothing."""
+    """vLLM's: the running usage in every chunk; no effect without ``include_usage``."""
 
 
 class StructuredOutputs(BaseModel):
-    """Checks vLLM's ``structured_outputs``. What a client could use to hold up a worker is not allowed:
-    regular expressions and grammars of its own.
+    """Checks vLLM's ``structured_outputs``. What could block a worker is rejected: regular
+    expressions and grammars of the client's.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid")

@@ -109,7 +109,7 @@ async def check(
 def cache_salt(isolation: CacheIsolation, tenant: str, app: str, user: str, own: str | None) -> str:
     """Return the salt of a call's cached prefixes; ``own`` is the client's, within its domain.
 
-    Prompts with different salts share no cached prefix, so that nobody learns from response times what
+    Prompts with different salts share no cached prefix, so that response times do not reveal what
     another domain has cached.
     """
     domains: dict[CacheIsolation, tuple[str, ...]] = {
@@ -209,7 +209,7 @@ def _too_long(request: CallRequest, tokens: str, context_tokens: int) -> Context
 def _output_limit(
     request: CallRequest, prompt: Prompt, model: ServedModel, default_tokens: int
 ) -> int:
-    """Return the output limit of one sample. Raises ContextLengthError naming what is too long.
+    """Return the output limit of one sample. Raises ContextLengthError naming the field.
 
     Where the count is an estimate, the worker decides what fits.
     """

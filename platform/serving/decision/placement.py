@@ -1,7 +1,7 @@
-"""A call that control granted to a worker, and the handle to report what becomes of it.
+"""A call that control granted to a worker, and the handle that reports its progress and end.
 
-A data plane carries the tokens and reports; the placement knows what a report means. A worker that
-fails before the first output costs only time: the call is queued again and another worker gets it,
+A data plane carries the tokens and reports; the placement decides what follows. A worker that fails
+before the first output costs only time: the call is queued again and another worker gets it,
 ``MAX_ATTEMPTS`` in all. A call that failed ``MAX_FAILURES`` times while a worker had it is not retried,
 because it may be what makes workers fail; where a worker gave a reason, the client gets it as 502.
 """
@@ -107,7 +107,7 @@ class Placement:
     ) -> None:
         self.checked = checked
         self.grant = grant
-        """Worker, weight, client and lease of the present attempt."""
+        """Worker, weight, client and lease of the current attempt."""
         self._stop = stop
         self._control = control
         self._attempts = 1
@@ -118,7 +118,7 @@ class Placement:
 
     @property
     def stopped(self) -> str | None:
-        """The reason why control stopped the call; None: it has not."""
+        """Reason for which control stopped the call; None: it has not."""
         return None if self._stop.cancel is None else self._stop.cancel.reason
 
     def progress(self, usage: TokenUsage, *, started: bool, cached_tokens_reported: bool) -> bool:
@@ -183,7 +183,7 @@ class Placement:
         """Report the end of the call. Everything is done before this first suspends.
 
         ``messages`` are those of a complete answer that another call may continue; ``requested_tools``:
-        it asks for tools.
+        it requests tools.
         """
         conversation = self.checked.conversation
         continued: dict[str, Any] = {}

@@ -39,7 +39,7 @@ Place = tuple[float, float]
 def draw(graph: GraphOut) -> str:
     """Return an SVG document of the page, of ``MOST_DRAWN`` calls and ``MOST_EDGES`` edges at most.
 
-    It says how many are left out.
+    A text names the number that is left out.
     """
     nodes = graph.nodes[:MOST_DRAWN]
     places = _places(nodes, graph.edges)

@@ -71,12 +71,12 @@ async def _asked_app(request: Request, principal: Principal, query: OwnerQuery) 
     if query.app in (None, principal.app_id):
         return principal.app_id
 
-    def ask() -> str | None:
+    def read() -> str | None:
         with request.app.state.session_factory() as session:
             return asked_app(read_only(session), principal, query)
 
     try:
-        return await asyncio.to_thread(ask)
+        return await asyncio.to_thread(read)
     except OperationalError as error:
         raise unavailable() from error
 
@@ -151,7 +151,7 @@ async def read_graph(
 async def follow_interaction(
     interaction_id: str, request: Request, service: Readable, principal: CurrentPrincipal
 ) -> StreamingResponse:
-    """Server-sent events: the run as it stands, then what becomes of it, to its end.
+    """Server-sent events: the current state of the run, then each change, to its end.
 
     The stream also ends, with an ``error``, soon after the key stops working.
     """

@@ -62,7 +62,7 @@ class RunEvents:
     async def stream(
         self, control: ControlPort, programs: Programs, read: Read, keepalive_s: float
     ) -> AsyncIterator[bytes]:
-        """Yield the events from the present state to the end. Subscribes while it is iterated."""
+        """Yield the events from the current state to the end. Subscribes while it is iterated."""
         with ExitStack() as follows:
             try:
                 follows.callback(control.follow_run(self._core_id, self._of_run))

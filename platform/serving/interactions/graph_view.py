@@ -1,6 +1,6 @@
 """Show a run as a graph: its ended calls from the ledger, its live calls from control.
 
-A run may have 10,000 calls. The graph as a whole is made of a few fields of each, and what is shown of a
+A run may have 10,000 calls. The graph as a whole is made of a few fields of each, and the details of a
 call only for those of the page.
 """
 

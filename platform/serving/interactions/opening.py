@@ -33,7 +33,7 @@ class Opening:
 
 
 async def read_opening(raw: bytes, limits: ProgramLimits) -> Opening:
-    """Read a body; none opens an empty run. Raises InvalidRequestError naming what is wrong."""
+    """Read a body; none opens an empty run. Raises InvalidRequestError naming the field."""
     return await off_loop(len(raw), _read, raw, limits)
 
 

@@ -33,7 +33,7 @@ def latest(
 ) -> list[Interaction]:
     """Return ended runs, the latest opened first; None: all tenants, apps, users or states.
 
-    An index gives them in this order, of an app, a tenant or all; users and states are looked for in it.
+    An index gives them in this order, of an app, a tenant or all; users and states are searched in it.
     """
     wanted = (
         (Interaction.tenant_id, tenant),
@@ -107,7 +107,7 @@ def _of_run(query: Query, tenant: str, app: str, run_id: str, limit: int) -> Que
     return (
         query.where(
             LedgerCall.interaction_id == run_id,
-            # Not as plain columns: SQLite would take their index and look at all the tenant's calls.
+            # Not as plain columns: SQLite would take their index and read all the tenant's calls.
             LedgerCall.tenant_id.concat("") == tenant,
             LedgerCall.app_id.concat("") == app,
             LedgerCall.outcome != "refused",

@@ -111,7 +111,7 @@ def _calls(keys: Sequence[RunKey]) -> Any:
     """Return the ledger's calls of these runs since each was opened, in the order of acceptance."""
     belongs = and_(
         LedgerCall.interaction_id == OpenInteraction.id,
-        # Not as plain columns: SQLite would take their index and look at all the tenant's calls.
+        # Not as plain columns: SQLite would take their index and read all the tenant's calls.
         LedgerCall.tenant_id.concat("") == OpenInteraction.tenant_id,
         LedgerCall.app_id.concat("") == OpenInteraction.app_id,
         LedgerCall.accepted_at >= OpenInteraction.opened_at,

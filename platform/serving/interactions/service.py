@@ -152,7 +152,7 @@ class Interactions:
             await self._control.close_interaction(core_id, cancel=True)
 
     async def follow(self, run_id: str, keepalive_s: float) -> AsyncIterator[bytes]:
-        """Return the events of a run for SSE, its present state first. Raises NotFoundError."""
+        """Return the events of a run for SSE, its current state first. Raises NotFoundError."""
         core_id = core_run_id(self._app, checked(run_id))
 
         async def read() -> InteractionOut:

@@ -150,7 +150,7 @@ class Execution:
         except ProgramGoneError:
             await self._give_up("its app was deleted")
         except Exception as error:
-            logger.exception("program %s cannot go on", self.owner.key.run_id)
+            logger.exception("program %s cannot continue", self.owner.key.run_id)
             await self._give_up(f"internal error: {type(error).__name__}")
             await self._save_end()
         finally:
@@ -194,7 +194,7 @@ class Execution:
             if ended.output is not None:
                 self._take(self.run.succeeded(task_id, ended.output))
             elif self._pausing or self.reason:
-                pass  # what stopped it was not the call's failure
+                pass  # it was stopped; the call did not fail
             elif ended.interrupted:
                 self._take(self.run.interrupted(task_id))
             else:
@@ -245,7 +245,7 @@ class Execution:
                 return _Ended(task, output=output)
 
     def _name(self, parent: str) -> str:
-        """The call that gave a task its output: that of its last attempt."""
+        """Return the call that produced a task's output: that of its last attempt."""
         return call_name(parent, self.run.attempts(parent))
 
     async def _stopped_within(self, seconds: float) -> bool:
@@ -271,7 +271,7 @@ class Execution:
         )
 
     async def _give_up(self, reason: str) -> None:
-        """It cannot be saved, or not be run."""
+        """Fail a program that cannot be saved, or not be run."""
         self.reason = self.reason or reason
         self.run.cancel()
         await self._close()

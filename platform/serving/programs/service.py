@@ -84,7 +84,7 @@ class _Live:
 
 
 class Programs:
-    """Belongs to one event loop; ``start`` and ``close`` once each."""
+    """The programs of this server. Belongs to one event loop; ``start`` and ``close`` once each."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Programs:
     # --- life -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Continue the programs that the last process left. Their calls are in the ledger.
+        """Continue the programs of the last process. Their calls are in the ledger.
 
         Raises SQLAlchemyError.
         """
@@ -138,7 +138,7 @@ class Programs:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._store.close()
 
-    # --- what is asked ----------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     async def submit(
         self, owner: Owner, declaration: Mapping[str, Any], program: Program, size_bytes: int
@@ -185,7 +185,7 @@ class Programs:
             await self._end([live], reason)
 
     async def cancel_of_user(self, reason: str, tenant_id: str, user: str) -> None:
-        """Cancel what is live of a user, and wait as :meth:`cancel` does."""
+        """Cancel the live programs of a user, and wait as :meth:`cancel` does."""
         owned = (
             live
             for key, live in self._live.items()
@@ -207,7 +207,7 @@ class Programs:
             )
 
     def cancel_of(self, reason: str, *, app_id: str = "", tenant_id: str = "") -> None:
-        """Cancel what is live of an app or a tenant; from any thread, does not wait."""
+        """Cancel the live programs of an app or a tenant; from any thread, does not wait."""
 
         def cancel() -> None:
             for key, live in self._live.items():
@@ -285,7 +285,7 @@ class Programs:
             try:
                 await execution.work()
             except Exception:
-                logger.exception("program %s ended badly", key.run_id)
+                logger.exception("program %s failed", key.run_id)
             finally:
                 del self._live[key]
                 if run.done:
@@ -311,7 +311,7 @@ class Programs:
             return None
         program = parse_program(saved.declaration, saved.limits)
         run = ProgramRun.restore(program, saved.run_state)
-        # What ended it may have been outside of its run, which has not ended then.
+        # A program that is ended from outside has a run that has not ended.
         return program_out(run, saved.reason).model_copy(update={"state": saved.state})
 
     # --- after a restart --------------------------------------------------------------------------
@@ -334,7 +334,7 @@ class Programs:
             )
             await self._control.restore_interaction(restored, saved.created_at.timestamp())
         except Exception as error:  # none of them may keep the server from its start
-            logger.exception("program %s cannot go on", key.run_id)
+            logger.exception("program %s cannot continue", key.run_id)
             reason = f"it could not go on after a restart: {error}"[:TEXT_CHARS]
             change = Change(key, state="failed", reason=reason, ended_at=utc_now())
             await self._store.save(change)

@@ -30,7 +30,7 @@ class ProgramGoneError(Exception):
 
 
 class ProgramStore:
-    """Belongs to one event loop. ``start`` and ``close`` once each."""
+    """Writer of the changes. Belongs to one event loop; ``start`` and ``close`` once each."""
 
     def __init__(self, sessions: SessionFactory, *, retry_s: float = FIRST_RETRY_S) -> None:
         self.sessions = sessions
@@ -105,7 +105,7 @@ class ProgramStore:
     async def _write_singly(
         self, batch: list[tuple[Change, asyncio.Future[None]]], error: DataError
     ) -> None:
-        """Find the change that the database rejects, so that it delays no other."""
+        """Write the changes one by one, so that one that the database rejects delays no other."""
         if len(batch) > 1:
             for each in batch:
                 await self._write([each])

@@ -60,7 +60,7 @@ class TaskCalls:
         """Make the call of a task's attempt and return its output. Raises a FairServeError.
 
         ``parents`` are the names of calls. The output is the text of the answer, or if it has none, the
-        tools that it asks for, as JSON.
+        tools that it requests, as JSON.
         """
         begin_request("")  # its log lines are not those of the request that started the program
         fields = {**task.request(), "user": owner.user}
