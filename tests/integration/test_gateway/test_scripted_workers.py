@@ -215,7 +215,7 @@ def test_a_flood_is_rejected_under_overload_and_a_run_in_progress_completes(gate
         assert (answer.status_code, answer.json()["error"]["code"]) == (429, "overloaded")
         assert 1 <= int(answer.headers["retry-after"]) <= 60
         assert answer.headers["x-ratelimit-limit-requests"] == "3"
-        assert "allowed: 3" in answer.json()["error"]["message"]
+        assert "the limit is 3" in answer.json()["error"]["message"]
     counts = [answer.json()["error"]["fairserve"]["count"] for answer in late]
     assert counts == sorted(set(counts)), "each call is one more"
     assert counts[-1] >= 1 + 9, "however far over the limit"
