@@ -64,7 +64,9 @@ def test_a_wrong_sign_in_has_its_own_entry_only(management, clock):
     form = {"key": UNKNOWN}
     assert management.client.post("/console/sign-in", data=form).status_code == 401
     assert entries(management) == []
-    found = management.call(management.admin, "GET", "/admin/audit", action="console.sign_in_failed")
+    found = management.call(
+        management.admin, "GET", "/admin/audit", action="console.sign_in_failed"
+    )
     assert found["total"] == 1
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from fairserve.platform.monitoring import client_shares
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 
 
 async def call(world, user, output, tenant="t"):
