@@ -9,6 +9,8 @@ from __future__ import annotations
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+from fairserve.platform.base.errors import FairServeError
+
 
 @dataclass(slots=True, eq=False)
 class RequestFacts:
@@ -55,3 +57,9 @@ def add_facts(**fields: object) -> None:
     facts = _current.get()
     if facts is not None:
         facts.fields.update(fields)
+
+
+def add_error(error: FairServeError) -> None:
+    """Add the code of the error that answers the request, and the reason of a rejection."""
+    reason = (error.details or {}).get("reason")
+    add_facts(error=error.code, **({} if reason is None else {"reason": reason}))

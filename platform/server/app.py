@@ -23,7 +23,7 @@ from fairserve.platform.base.errors import (
     InvalidRequestError,
     NotFoundError,
 )
-from fairserve.platform.base.request_facts import add_facts
+from fairserve.platform.base.request_facts import add_error
 from fairserve.platform.base.version import product_version
 from fairserve.platform.console.errors import error_page, is_console
 from fairserve.platform.console.router import router as console
@@ -174,5 +174,5 @@ async def _answer_bug(request: Request, error: Exception) -> Response:
 
 
 def _answer(request: Request, error: FairServeError) -> Response:
-    add_facts(error=error.code)
+    add_error(error)
     return error_page(request, error) if is_console(request) else error_response(error)

@@ -26,6 +26,8 @@ from fairserve.platform.server.settings import LogFormat
 
 MAX_WAITING = 10_000
 """Records that wait for the writer."""
+GATHER_S = 0.02
+"""Pause after the first record, in which the writer collects more."""
 CLOSE_S = 2.0
 """Longest wait for the last lines at the end, in seconds."""
 
@@ -98,6 +100,7 @@ class LogWriter(logging.Handler):
         # Also safe in a signal handler, which may interrupt another put.
         self._records: SimpleQueue[logging.LogRecord | None] = SimpleQueue()
         self._dropped = 0
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._write_all, name="log", daemon=True)
         self._thread.start()
 
@@ -111,20 +114,27 @@ class LogWriter(logging.Handler):
 
     def close(self) -> None:
         """Write the waiting records, for ``CLOSE_S`` at most."""
+        self._closing.set()
         self._records.put(None)
         self._thread.join(CLOSE_S)
         super().close()
 
     def _write_all(self) -> None:
         while (record := self._records.get()) is not None:
+            # Otherwise this thread would compete with the event loop at every line.
+            self._closing.wait(GATHER_S)
             self._write(record)
+            for _ in range(self._records.qsize()):
+                record = self._records.get()
+                if record is None:
+                    self._records.put(None)
+                    break
+                self._write(record)
             if self._dropped:
                 dropped, self._dropped = self._dropped, 0
                 text = f"{dropped} log lines were dropped: nobody reads them fast enough"
                 self._write(logging.makeLogRecord({"name": __name__, "msg": text}))
-            if not self._records.qsize():
-                self._flush()
-        self._flush()
+            self._flush()
 
     def _write(self, record: logging.LogRecord) -> None:
         try:

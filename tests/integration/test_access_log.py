@@ -5,7 +5,7 @@ import logging
 import pytest
 from kept_log import kept_log
 from processes import eventually
-from whole_server import WholeServer
+from whole_server import PROFILE, WholeServer
 
 ACCESS, PLACEMENT = "fairserve.access", "fairserve.platform.serving.decision.placement"
 PATH = "/v1/chat/completions"
@@ -43,6 +43,20 @@ def test_a_call_is_one_line_with_its_id_owner_tokens_and_times(server, stream):
     assert "my-secret-prompt" not in log.text
     assert "secret-user" not in log.text
     assert server.key not in log.text
+
+
+def test_a_rejected_call_has_its_reason(server):
+    body = {"name": "limited", "profile": PROFILE, "contract": {"rpm_limit": 1}}
+    key = server.call(server.tenant["api_key"], "POST", "/v1/apps", body)["api_key"]
+    assert ask(server, "ok", key).status_code == 200
+    with kept_log() as log:
+        answer = ask(server, "ok", key)
+    (line,) = log.events(ACCESS)
+    assert (line["status"], line["error"]) == (429, "rate_limit_exceeded")
+    assert line["reason"] == "contract_rpm"
+    assert line["request_id"] == answer.headers["x-request-id"]
+    assert line["request_id"].startswith("call_")
+    assert "worker" not in line
 
 
 def test_a_request_that_is_no_call_has_an_id_too(server):

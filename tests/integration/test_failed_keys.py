@@ -60,6 +60,16 @@ def test_a_request_without_a_key_or_with_the_wrong_kind_is_no_failed_use(managem
     assert entries(management) == []
 
 
+def test_a_wrong_sign_in_has_its_own_entry_only(management, clock):
+    form = {"key": UNKNOWN}
+    assert management.client.post("/console/sign-in", data=form).status_code == 401
+    assert entries(management) == []
+    found = management.call(
+        management.admin, "GET", "/admin/audit", action="console.sign_in_failed"
+    )
+    assert found["total"] == 1
+
+
 def test_a_database_that_cannot_be_written_changes_no_answer(management, clock, caplog):
     class Broken:
         def begin(self):

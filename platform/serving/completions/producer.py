@@ -16,7 +16,7 @@ from contextlib import aclosing
 import orjson
 
 from fairserve.platform.base.errors import FairServeError
-from fairserve.platform.base.request_facts import add_facts
+from fairserve.platform.base.request_facts import add_error, add_facts
 from fairserve.platform.serving.completions.answer import Sink, SlowClientError
 from fairserve.platform.serving.completions.relay import Relay
 from fairserve.platform.serving.completions.sse import KEEP_ALIVE, ChunkWriter, error_event
@@ -46,7 +46,7 @@ class Producer:
                 await self._whole(sink)
             self.succeeded = True
         except FairServeError as error:
-            add_facts(error=error.code)
+            add_error(error)
             await self._fail(sink, error)
         except SlowClientError:
             raise

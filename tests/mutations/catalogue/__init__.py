@@ -5,10 +5,11 @@ from __future__ import annotations
 from catalogue.engines import ENGINES
 from catalogue.evidence import EVIDENCE
 from catalogue.mutation import AREAS, Mutation
+from catalogue.operating import OPERATING
 from catalogue.policies import POLICIES
 from catalogue.server import SERVER
 
-MUTATIONS: tuple[Mutation, ...] = (*POLICIES, *SERVER, *ENGINES, *EVIDENCE)
+MUTATIONS: tuple[Mutation, ...] = (*POLICIES, *SERVER, *OPERATING, *ENGINES, *EVIDENCE)
 
 __all__ = ["AREAS", "MUTATIONS", "Mutation"]
 

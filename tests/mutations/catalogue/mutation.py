@@ -14,6 +14,7 @@ AREAS = (
     "webhooks",
     "exports",
     "console",
+    "operating",
     "engine",
     "vllm",
     "evidence",
