@@ -34,6 +34,22 @@ def test_links_resolve():
     assert not dead
 
 
+def anchors(document):
+    """Return the anchors of a document's headings, as GitHub derives them."""
+    text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+def test_links_to_headings_resolve():
+    dead = [
+        f"{document.relative_to(ROOT)}: {path}#{anchor}"
+        for document, (path, anchor) in found_in_documents(r"\]\(((?:[^):#\s]+\.md)?)#([\w-]+)\)")
+        if anchor not in anchors(document.parent / path if path else document)
+    ]
+    assert not dead
+
+
 def test_named_files_exist():
     """Names are paths in backticks that look like files of this repository."""
     missing = [
