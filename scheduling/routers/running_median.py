@@ -25,7 +25,7 @@ class RunningMedian:
         insort(self._sorted, value)
 
     def value(self) -> float:
-        """Return the median; for an even number the mean of the middle two. Never called when empty."""
+        """Return the median; for an even number the mean of the middle two. Must not be empty."""
         middle = len(self._sorted) // 2
         if len(self._sorted) % 2:
             return self._sorted[middle]
