@@ -7,8 +7,7 @@ import stat
 import pytest
 from scripted_api import ScriptedApi
 
-from fairserve.platform.server.admin_cli.main import NOUNS, parser
-from fairserve.platform.server.cli import main
+from fairserve.platform.server.cli import COMMANDS, command_named, main
 
 KEY = "sk-fs-a-the-key-that-nobody-may-see"
 NOTHING = {"rpm_limit": None, "soft_end": "warn", "soft_budget": None, "allowed_models": None}
@@ -43,10 +42,7 @@ def api(monkeypatch):
 
 def run(*words):
     """Return the exit code of ``fairserve`` with these words."""
-    try:
-        return main([str(word) for word in words])
-    except SystemExit as exit:
-        return exit.code
+    return main([str(word) for word in words])
 
 
 LIMITS = ("--rpm-limit", "5", "--max-budget", "0.5", "--soft-budget", "none")
@@ -236,7 +232,6 @@ def test_tables_are_readable(api, capsys):
     out, err = capsys.readouterr()
     assert out.splitlines() == [
         "id    name  state   weight  contract",
-        "---------------------------------------",
         "tn_1  Acme  active  2       rpm_limit 5",
     ]
     assert err == "1 of 3; --offset 1 shows more\n"
@@ -332,7 +327,6 @@ def test_a_server_that_does_not_answer(api, capsys):
         "key create",
         "key create --app app_1 --tenant-id tn_1",
         "user set tn_1 zoé",
-        "user set tn_1 zoé --block --unblock",
         "user erase tn_1 zoé",
     ],
 )
@@ -387,8 +381,7 @@ def test_an_export_file_is_private(api, tmp_path, capsys):
 
 
 def test_every_command_has_help(capsys):
-    for noun in NOUNS:
-        (actions,) = [action for action in parser(noun)._actions if action.choices]
-        for name in actions.choices:
+    for noun in COMMANDS:
+        for name in getattr(command_named(noun), "commands", ()):
             assert run(noun, name, "--help") == 0
-            assert f"fairserve {noun} {name}" in capsys.readouterr().out
+            assert f"Usage: fairserve {noun} {name}" in capsys.readouterr().out
