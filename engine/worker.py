@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import json
 import os
 import signal
@@ -19,7 +18,7 @@ import socket
 import sys
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import BadParameter, Option
 
@@ -129,9 +128,8 @@ class WorkerOptions:
             raise BadParameter(f"--scheduler-option: {error}") from error
 
 
-def worker(**flags: Any) -> int:
+def worker(options: WorkerOptions) -> int:
     """Serve one model over HTTP in vLLM's dialect, until it is stopped."""
-    options = WorkerOptions(**flags)
     scheduler_options = options.scheduler_options()
     parent = options.parent  # before the model is loaded, in which time it may end
     try:
@@ -148,9 +146,6 @@ def worker(**flags: Any) -> int:
         # For the parent process: the same start would fail again.
         print(json.dumps({"event": "failed", "reason": str(error)}), flush=True)
         return 1
-
-
-worker.__signature__ = inspect.signature(WorkerOptions, eval_str=True)  # type: ignore[attr-defined]
 
 
 def _kv_tokens(options: WorkerOptions, loaded: LoadedModel) -> int:

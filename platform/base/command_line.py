@@ -7,6 +7,7 @@ fails by raising :class:`CommandError`, and only :func:`run` prints errors.
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Callable, Sequence
 from inspect import Parameter
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from typer import Context, Option, Typer, TyperException
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 USAGE_ERROR = 2
@@ -32,10 +33,11 @@ class CommandError(TyperException):
         self.exit_code = exit_code
 
 
-class _Command(TyperCommand):
+class Command(TyperCommand):
     """A command whose plain help has the groups of flags that Typer draws on terminals only."""
 
     def format_options(self, ctx: Context, formatter: Any) -> None:  # type: ignore[override]
+        """Write the arguments and flags, group by group."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -52,6 +54,35 @@ class _Command(TyperCommand):
         return (self.short_help or self.help or "").partition("\n")[0]
 
 
+class _ForeignCommand(TyperCommand):
+    """A function that parses the arguments itself and returns the exit code."""
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        ctx.args = args
+        return args
+
+    def invoke(self, ctx: Context) -> Any:  # type: ignore[override]
+        assert self.callback is not None
+        return self.callback(ctx.args)
+
+
+class LazyCommands(TyperGroup):
+    """Commands whose functions load the real command, so that only the one that runs is imported.
+
+    A function returns a Typer app, or a function that takes the arguments and returns the exit code.
+    """
+
+    def resolve_command(self, ctx: Context, args: list[str]) -> Any:  # type: ignore[override]
+        """Return the name, the real command and its arguments."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is None or command.callback is None:  # of an unknown name, in completion
+            return name, command, rest
+        real = command.callback()
+        if isinstance(real, Typer):
+            return name, get_command(real), rest
+        return name, _ForeignCommand(name, callback=real), rest
+
+
 class App(Typer):
     """A Typer app with the conventions of this project."""
 
@@ -66,7 +97,7 @@ class App(Typer):
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[Function], Function]:
         """Return a decorator that registers a function as a command; ``options`` are Typer's."""
-        return super().command(name, **{"cls": _Command} | options)
+        return super().command(name, **{"cls": Command} | options)
 
 
 def with_options(*options: Parameter) -> Callable[[Function], Function]:
@@ -79,6 +110,20 @@ def with_options(*options: Parameter) -> Callable[[Function], Function]:
         return function
 
     return added
+
+
+def taking(options: type) -> Callable[[Callable[[Any], int]], Callable[..., int]]:
+    """Return a decorator for a command that takes a dataclass; its fields are annotated as options."""
+
+    def made(function: Callable[[Any], int]) -> Callable[..., int]:
+        def command(**given: Any) -> int:
+            return function(options(**given))
+
+        command.__name__, command.__doc__ = function.__name__, function.__doc__
+        command.__signature__ = inspect.signature(options, eval_str=True)  # type: ignore[attr-defined]
+        return command
+
+    return made
 
 
 def option(name: str, kind: Any, *declarations: str, **settings: Any) -> Parameter:
@@ -94,6 +139,8 @@ def file_to_write(text: str) -> Path:
         raise ValueError(f"{path} is a folder")
     if not path.parent.is_dir():
         raise ValueError(f"there is no folder {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise ValueError(f"the folder {path.parent} cannot be written to")
     return path
 
 
@@ -123,19 +170,30 @@ def print_table(rows: Sequence[Sequence[str]], header: Sequence[str] = ()) -> No
 
 def run(app: Typer, arguments: Sequence[str], name: str) -> int:
     """Run the command line ``name``; return the exit code. An error is one line on stderr."""
+    command: Any = get_command(app)
     try:
-        result = get_command(app).main(list(arguments), prog_name=name, standalone_mode=False)
+        result = command.main(list(arguments), prog_name=name, standalone_mode=False)
     except TyperException as error:
-        print(_line(error, name, arguments), file=sys.stderr)
+        print(_line(error, _path(command, arguments, name)), file=sys.stderr)
         return error.exit_code
     return result if isinstance(result, int) else 0
 
 
-def _line(error: TyperException, name: str, arguments: Sequence[str]) -> str:
-    context: Context | None = getattr(error, "ctx", None)
-    where = context.command_path if context else " ".join([name, *arguments[:1]])
+def _path(command: Any, arguments: Sequence[str], name: str) -> str:
+    """Return the name of the command that these arguments run."""
+    for word in arguments:
+        command = getattr(command, "commands", {}).get(word)
+        if command is None:
+            break
+        name = f"{name} {word}"
+    return name
+
+
+def _line(error: TyperException, where: str) -> str:
     if isinstance(error, CommandError):
         return f"{where}: {error.message}"
+    context: Context | None = getattr(error, "ctx", None)
+    where = context.command_path if context else where
     close = getattr(error, "possibilities", None)
     text = f"{error.message}; did you mean {close[0]}?" if close else error.format_message()
     text = " ".join(text.split()).replace("Value error, ", "").rstrip(".")

@@ -20,10 +20,8 @@ from types import MappingProxyType
 from typing import Annotated, Any
 
 from typer import Context, Exit, Option
-from typer.core import TyperCommand, TyperGroup
-from typer.main import get_command
 
-from fairserve.platform.base.command_line import USAGE_ERROR, App, run
+from fairserve.platform.base.command_line import USAGE_ERROR, App, LazyCommands, run
 
 GROUP = "fairserve.commands"
 """The entry points of subcommands that other packages bring."""
@@ -37,6 +35,10 @@ class Command:
     """Its line in the help."""
     module: str
     """The module of the product whose ``app`` it is."""
+
+    def load(self) -> Any:
+        """Import its Typer app."""
+        return import_module(f"fairserve.{self.module}").app
 
 
 COMMANDS: Mapping[str, Command] = MappingProxyType(
@@ -79,29 +81,13 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
 )
 
 
-class _ForeignCommand(TyperCommand):
-    """A command of another package, which parses its own arguments."""
-
-    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        ctx.args = args
-        return args
-
-    def invoke(self, ctx: Context) -> Any:  # type: ignore[override]
-        assert self.callback is not None
-        return self.callback(ctx.args)
-
-
-class _Commands(TyperGroup):
-    """The subcommands: names and texts for the help, and the real command where one is run."""
+class _Commands(LazyCommands):
+    """All subcommands; those of other packages are asked for their texts only when help is shown."""
 
     def format_help(self, ctx: Context, formatter: Any) -> None:  # type: ignore[override]
         for name, entry in extensions().items():
             self.commands[name].help = _summary(entry)
         super().format_help(ctx, formatter)
-
-    def resolve_command(self, ctx: Context, args: list[str]) -> Any:  # type: ignore[override]
-        name, _, rest = super().resolve_command(ctx, args)
-        return name, command_named(name) if name else None, rest
 
 
 def extensions() -> dict[str, EntryPoint]:
@@ -113,9 +99,10 @@ def extensions() -> dict[str, EntryPoint]:
 def commands() -> App:
     """Return the app of the whole command line; imports no subcommand."""
     app = App(cls=_Commands, callback=_top, add_completion=True)
-    for name in (*COMMANDS, *extensions()):
-        text = COMMANDS[name].text if name in COMMANDS else None
-        app.command(name, help=text)(lambda: None)
+    for name, command in COMMANDS.items():
+        app.command(name, help=command.text)(command.load)
+    for name, entry in extensions().items():
+        app.command(name)(entry.load)
     return app
 
 
@@ -131,15 +118,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return USAGE_ERROR
-
-
-def command_named(name: str) -> TyperCommand | TyperGroup:
-    """Import a subcommand."""
-    if name in COMMANDS:
-        app = import_module(f"fairserve.{COMMANDS[name].module}").app
-        found: TyperCommand | TyperGroup = get_command(app)  # type: ignore[assignment]
-        return found
-    return _ForeignCommand(name, callback=extensions()[name].load())
 
 
 def _summary(entry: EntryPoint) -> str:

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 from served_app import served
+from typer.main import get_command
 
-from fairserve.platform.server.cli import command_named, main
+from fairserve.platform.server import cli
+from fairserve.platform.server.cli import main
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "guide" / "tenants.md").read_text()
 COMMANDS = [
@@ -61,7 +63,9 @@ def test_the_commands_work_unchanged(management, url, tmp_path, monkeypatch, cap
 def test_all_commands_can_be_parsed():
     for command in COMMANDS:
         noun, name, *words = shlex.split(command)[1:]
-        assert command_named(noun).commands[name].make_context(name, words), command
+        assert get_command(cli.COMMANDS[noun].load()).commands[name].make_context(name, words), (
+            command
+        )
 
 
 def test_the_server_names_the_error(management, url, monkeypatch, capsys):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fairserve.engine.worker import ENVIRONMENT, worker
-from fairserve.platform.base.command_line import App
+from fairserve.engine.worker import ENVIRONMENT, WorkerOptions, worker
+from fairserve.platform.base.command_line import App, taking
 
 app = App()
-app.command(context_settings={"auto_envvar_prefix": ENVIRONMENT})(worker)
+app.command(context_settings={"auto_envvar_prefix": ENVIRONMENT})(taking(WorkerOptions)(worker))

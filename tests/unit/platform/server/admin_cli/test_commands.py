@@ -6,8 +6,9 @@ import stat
 
 import pytest
 from scripted_api import ScriptedApi
+from typer.main import get_command
 
-from fairserve.platform.server.cli import COMMANDS, command_named, main
+from fairserve.platform.server.cli import COMMANDS, main
 
 KEY = "sk-fs-a-the-key-that-nobody-may-see"
 NOTHING = {"rpm_limit": None, "soft_end": "warn", "soft_budget": None, "allowed_models": None}
@@ -382,6 +383,6 @@ def test_an_export_file_is_private(api, tmp_path, capsys):
 
 def test_every_command_has_help(capsys):
     for noun in COMMANDS:
-        for name in getattr(command_named(noun), "commands", ()):
+        for name in getattr(get_command(COMMANDS[noun].load()), "commands", ()):
             assert run(noun, name, "--help") == 0
             assert f"Usage: fairserve {noun} {name}" in capsys.readouterr().out
