@@ -112,11 +112,11 @@ def with_options(*options: Parameter) -> Callable[[Function], Function]:
     return added
 
 
-def taking(options: type) -> Callable[[Callable[[Any], int]], Callable[..., int]]:
+def taking(options: type) -> Callable[[Callable[[Any], Any]], Callable[..., Any]]:
     """Return a decorator for a command that takes a dataclass; its fields are annotated as options."""
 
-    def made(function: Callable[[Any], int]) -> Callable[..., int]:
-        def command(**given: Any) -> int:
+    def made(function: Callable[[Any], Any]) -> Callable[..., Any]:
+        def command(**given: Any) -> Any:
             return function(options(**given))
 
         command.__name__, command.__doc__ = function.__name__, function.__doc__
