@@ -59,7 +59,7 @@ def status(
 def stamp(
     names: Annotated[
         list[str] | None,
-        Argument(parser=_report, metavar="[NAME]...", help="Default: all stale reports."),
+        Argument(parser=_report, metavar="NAME", help="Default: all stale reports."),
     ] = None,
     results: _Results = None,
     because: Annotated[

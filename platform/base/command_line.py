@@ -9,7 +9,8 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -33,8 +34,32 @@ class CommandError(TyperException):
         self.exit_code = exit_code
 
 
+@contextmanager
+def _naming(ctx: Context) -> Iterator[None]:
+    """Let errors name the command of the context."""
+    try:
+        yield
+    except TyperException as error:
+        if getattr(error, "ctx", None) is None:
+            error.ctx = ctx  # type: ignore[attr-defined]
+        raise
+
+
 class Command(TyperCommand):
-    """A command whose plain help has the groups of flags that Typer draws on terminals only."""
+    """A command whose errors name it, and whose plain help has the groups of flags.
+
+    Typer draws these groups on terminals only.
+    """
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """Parse the arguments into the context."""
+        with _naming(ctx):
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Context) -> Any:  # type: ignore[override]
+        """Run the function."""
+        with _naming(ctx):
+            return super().invoke(ctx)
 
     def format_options(self, ctx: Context, formatter: Any) -> None:  # type: ignore[override]
         """Write the arguments and flags, group by group."""
@@ -170,30 +195,24 @@ def print_table(rows: Sequence[Sequence[str]], header: Sequence[str] = ()) -> No
 
 def run(app: Typer, arguments: Sequence[str], name: str) -> int:
     """Run the command line ``name``; return the exit code. An error is one line on stderr."""
-    command: Any = get_command(app)
     try:
-        result = command.main(list(arguments), prog_name=name, standalone_mode=False)
+        result = get_command(app).main(
+            list(arguments),
+            prog_name=name,
+            standalone_mode=False,
+            help_option_names=["--help", "-h"],
+        )
     except TyperException as error:
-        print(_line(error, _path(command, arguments, name)), file=sys.stderr)
+        print(_line(error, name), file=sys.stderr)
         return error.exit_code
     return result if isinstance(result, int) else 0
 
 
-def _path(command: Any, arguments: Sequence[str], name: str) -> str:
-    """Return the name of the command that these arguments run."""
-    for word in arguments:
-        command = getattr(command, "commands", {}).get(word)
-        if command is None:
-            break
-        name = f"{name} {word}"
-    return name
-
-
-def _line(error: TyperException, where: str) -> str:
+def _line(error: TyperException, name: str) -> str:
+    context: Context | None = getattr(error, "ctx", None)
+    where = context.command_path if context else name
     if isinstance(error, CommandError):
         return f"{where}: {error.message}"
-    context: Context | None = getattr(error, "ctx", None)
-    where = context.command_path if context else where
     close = getattr(error, "possibilities", None)
     text = f"{error.message}; did you mean {close[0]}?" if close else error.format_message()
     text = " ".join(text.split()).replace("Value error, ", "").rstrip(".")

@@ -82,7 +82,7 @@ def list_apps(
     return client.call("GET", path, tenant=tenant, deleted=deleted, name=name, **page)
 
 
-@command(app, option("name", str, metavar="NAME"), *_SETTINGS, name="set")
+@command(app, option("name", str, metavar="NAME", help="New name."), *_SETTINGS, name="set")
 def change(
     client: Client, id: Id, profile: _Profile = None, tenant: _Tenant = None, **given: Any
 ) -> Any:

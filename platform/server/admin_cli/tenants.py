@@ -56,7 +56,7 @@ def list_tenants(
     return client.call("GET", "/admin/tenants", deleted=deleted, name=name, **page)
 
 
-@command(app, option("name", str, metavar="NAME"), *_SETTINGS, name="set")
+@command(app, option("name", str, metavar="NAME", help="New name."), *_SETTINGS, name="set")
 def change(client: Client, id: Id, **given: Any) -> Any:
     """Change a tenant's name, weight, levels or limits."""
     return client.call("PATCH", _path(id), changes(body_of(given, "name") | _body(given)))

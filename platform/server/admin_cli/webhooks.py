@@ -31,7 +31,7 @@ _Tenant = Annotated[
 ]
 _Id = Annotated[str, Argument(metavar="ID", help="wh_...")]
 _EVENTS = f"Events to send: {', '.join(TYPES)}."
-_DESCRIPTION = option("description", str, metavar="TEXT")
+_DESCRIPTION = option("description", str, metavar="TEXT", help="Text for people.")
 
 
 def _names(text: str) -> list[str]:

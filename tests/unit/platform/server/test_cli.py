@@ -1,9 +1,13 @@
 """The command line: help for all commands, one clear line for an error, and exit code 2."""
 
+import fcntl
 import os
+import pty
 import re
+import struct
 import subprocess
 import sys
+import termios
 import tomllib
 from pathlib import Path
 
@@ -186,6 +190,19 @@ def test_serve_gets_the_settings(monkeypatch, capsys):
 
     fake.serve = refuse
     assert run(capsys, "serve") == (2, "", "fairserve serve: run `fairserve db upgrade`\n")
+
+
+def test_help_on_a_terminal_is_drawn_by_rich():
+    here, there = pty.openpty()
+    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 100, 0, 0))
+    command = [sys.executable, "-m", "fairserve.platform.server.cli", "db", "upgrade", "--help"]
+    environment = {**os.environ, "TERM": "dumb"}
+    subprocess.run(command, stdin=there, stdout=there, check=True, env=environment)
+    os.close(there)
+    shown = os.read(here, 1 << 16).decode()
+    os.close(here)
+    assert "─ Options ─" in shown
+    assert "--database-url" in shown
 
 
 def test_the_help_imports_no_server(laboratory):

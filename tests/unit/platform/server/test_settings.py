@@ -61,6 +61,7 @@ def test_every_setting_is_described_and_documented():
     rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("| `")}
     for field in FIELDS:
         assert ALL[field].description, field
+        assert "[" not in ALL[field].description, "Rich would take it for a style"
         assert all(f"`{name}`" in rows[field] for name in environment_names(field)), field
         assert flag(field) is None or f"`{flag(field)}`" in rows[field], field
 

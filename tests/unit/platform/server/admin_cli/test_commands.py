@@ -274,7 +274,7 @@ def test_a_rejection_prints_the_server_s_message(api, capsys):
     api.answer = (400, {"error": error})
     assert run("tenant", "set", "tn_1", "--weight", "200") == 1
     out, err = capsys.readouterr()
-    assert (out, err) == ("", f"fairserve tenant: {error['message']}\n")
+    assert (out, err) == ("", f"fairserve tenant set: {error['message']}\n")
 
 
 @pytest.mark.parametrize(
@@ -381,8 +381,21 @@ def test_an_export_file_is_private(api, tmp_path, capsys):
     assert "cannot be written" in capsys.readouterr().err
 
 
+def test_no_cell_is_cut_or_wrapped_without_a_terminal(api, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    name = " ".join(f"part{number}" for number in range(200)) + " [bold]:smile:"
+    api.answer = (200, {"items": [TENANT | {"name": name}], "total": 1, "limit": 1, "offset": 0})
+    run("tenant", "list")
+    header, row = capsys.readouterr().out.splitlines()
+    assert row == f"tn_1  {name}  active  2       rpm_limit 5"
+    assert header.split() == ["id", "name", "state", "weight", "contract"]
+
+
 def test_every_command_has_help(capsys):
     for noun in COMMANDS:
-        for name in getattr(get_command(COMMANDS[noun].load()), "commands", ()):
+        for name, command in getattr(get_command(COMMANDS[noun].load()), "commands", {}).items():
             assert run(noun, name, "--help") == 0
             assert f"Usage: fairserve {noun} {name}" in capsys.readouterr().out
+            assert command.help, (noun, name)
+            for parameter in command.params:
+                assert "[" not in (parameter.help or ""), "Rich would take it for a style"
