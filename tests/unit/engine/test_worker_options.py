@@ -32,7 +32,7 @@ def test_flags_override_the_environment(monkeypatch):
     assert parse("--no-exit-with-parent", "--parent-pid", "7").parent == 7
 
 
-def test_values_of_scheduler_options():
+def test_scheduler_options_are_parsed():
     options = parse(
         "--scheduler-option", "refill-when-stuck=false", "--scheduler-option", "name=x=y"
     )
@@ -50,7 +50,7 @@ def test_values_of_scheduler_options():
         ([], {"FAIRSERVE_WORKER_EXIT_WITH_PARENT": "maybe"}),
     ],
 )
-def test_wrong_flags_exit_with_2(argv, environment, capsys, monkeypatch):
+def test_invalid_flags_exit_with_2(argv, environment, capsys, monkeypatch):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert main(["worker", *argv]) == 2
@@ -72,6 +72,6 @@ def test_wrong_flags_exit_with_2(argv, environment, capsys, monkeypatch):
         (["--kv-events-endpoint", "x", "--kv-events-buffer-steps", "0"], "buffer_steps is 0"),
     ],
 )
-def test_what_cannot_be_started_is_explained(argv, message, capsys):
+def test_startup_errors_are_explained(argv, message, capsys):
     assert main(["worker", *argv, "--device", "cpu"]) == 1
     assert message in capsys.readouterr().err
