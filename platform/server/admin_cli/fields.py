@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from inspect import Parameter
 from typing import Any
 
+from typer import BadParameter
+
 from fairserve.platform.base.command_line import option
 
 _NONE = "none"
@@ -49,6 +51,22 @@ CONTRACT: tuple[tuple[str, Parse, str, str], ...] = (
 def limit(name: str, parse: Parse, metavar: str, text: str, title: str | None = None) -> Parameter:
     """Return the option of a limit that ``none`` removes."""
     return option(name, str, parser=parse, metavar=metavar, help=text, rich_help_panel=title)
+
+
+def switch(name: str, flags: str, text: str) -> Parameter:
+    """Return the option of two flags that exclude each other, such as ``--enable/--disable``."""
+
+    def one(values: list[bool] | None) -> list[bool] | None:
+        if values and len(set(values)) > 1:
+            raise BadParameter("the flags exclude each other", param_hint=flags)
+        return values
+
+    return option(name, list[bool], flags, callback=one, metavar="", help=text)
+
+
+def switched(values: list[bool] | None) -> bool | None:
+    """Return the value of a :func:`switch`; None if it is not given."""
+    return values[-1] if values else None
 
 
 def contract_options(title: str, prefix: str = "") -> list[Parameter]:

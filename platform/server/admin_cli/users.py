@@ -18,6 +18,8 @@ from fairserve.platform.server.admin_cli.fields import (
     contract_of,
     contract_options,
     limit,
+    switch,
+    switched,
 )
 from fairserve.platform.server.admin_cli.output import print_json
 
@@ -62,14 +64,14 @@ def show(client: Client, tenant: _Tenant, user: _User) -> Any:
         "N",
         "Calls per minute under overload, in place of the app's --user-rpm; or none.",
     ),
-    option("blocked", bool, "--block/--unblock", help="Reject the user's calls, or no longer."),
+    switch("blocked", "--block/--unblock", "Reject the user's calls, or no longer."),
     *contract_options("Limits in all apps of its tenant, which always apply"),
     name="set",
 )
 def change(client: Client, tenant: _Tenant, user: _User, **given: Any) -> Any:
     """Change a user's weight, limits or block."""
     limits = contract_of(given)
-    changed = body_of(given, *_SETTINGS)
+    changed = body_of(given | {"blocked": switched(given["blocked"])}, *_SETTINGS)
     changes(changed | limits)
     now = client.call("GET", _path(tenant, user))
     body = {name: now[name] for name in _SETTINGS} | changed

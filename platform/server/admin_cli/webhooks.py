@@ -10,7 +10,7 @@ from fairserve.platform.background.webhooks.event_types import TYPES
 from fairserve.platform.base.command_line import App, option
 from fairserve.platform.server.admin_cli.client import Client, path_of
 from fairserve.platform.server.admin_cli.commands import changes, command
-from fairserve.platform.server.admin_cli.fields import body_of
+from fairserve.platform.server.admin_cli.fields import body_of, switch, switched
 
 app = App(
     help="Manage webhooks, which notify tenants of events. docs/guide/webhooks.md has examples."
@@ -63,13 +63,14 @@ def list_webhooks(client: Client, tenant: _Tenant = None, **page: Any) -> Any:
     app,
     option("to", str, metavar="URL", help="Another URL."),
     option("events", str, parser=_names, metavar="A,B", help=_EVENTS),
-    option("enabled", bool, "--enable/--disable", help="Send events, or send none."),
+    switch("enabled", "--enable/--disable", "Send events, or send none."),
     _DESCRIPTION,
     name="set",
 )
 def change(client: Client, id: _Id, tenant: _Tenant = None, **given: Any) -> Any:
     """Change a webhook, disable it, or enable it again."""
-    body = body_of(given | {"url": given["to"]}, "url", "events", "description", "enabled")
+    given |= {"url": given["to"], "enabled": switched(given["enabled"])}
+    body = body_of(given, "url", "events", "description", "enabled")
     return client.call("PATCH", _path(id), changes(body), tenant=tenant)
 
 

@@ -328,6 +328,8 @@ def test_a_server_that_does_not_answer(api, capsys):
         "key create",
         "key create --app app_1 --tenant-id tn_1",
         "user set tn_1 zoé",
+        "user set tn_1 zoé --block --unblock",
+        "webhook set wh_1 --disable --enable",
         "user erase tn_1 zoé",
     ],
 )
