@@ -5,7 +5,6 @@ Without matplotlib the module can be imported, and :func:`plot_folder` rejects t
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import os
 from collections.abc import Sequence
@@ -33,15 +32,15 @@ def color(number: int) -> str:
 
 
 def plot_folder(text: str) -> Path:
-    """Return the folder that an option names, for ``argparse``; it may not exist yet."""
+    """Return the folder that an option names; it may not exist yet. Raises ValueError."""
     path = Path(text)
     there = next((folder for folder in (path, *path.parents) if folder.exists()), path)
     if not there.is_dir():
-        raise argparse.ArgumentTypeError(f"{there} is not a folder")
+        raise ValueError(f"{there} is not a folder")
     if not os.access(there, os.W_OK):
-        raise argparse.ArgumentTypeError(f"the folder {there} cannot be written to")
+        raise ValueError(f"the folder {there} cannot be written to")
     if importlib.util.find_spec("matplotlib") is None:
-        raise argparse.ArgumentTypeError("plots need matplotlib: pip install 'fairserve[bench]'")
+        raise ValueError("plots need matplotlib: pip install 'fairserve[bench]'")
     return path
 
 

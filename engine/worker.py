@@ -9,7 +9,6 @@ second signal ends it at once. Every flag ``--x-y`` is also ``FAIRSERVE_WORKER_X
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -17,9 +16,11 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Annotated
+
+from typer import BadParameter, Option
 
 from fairserve.engine.local_scheduler import make_local_scheduler, read_options
 from fairserve.engine.torch.engine_options import Preemption
@@ -31,142 +32,108 @@ if TYPE_CHECKING:
     from fairserve.engine.torch.model_loader import LoadedModel
     from fairserve.engine.torch.page_changes import PageChange
 
-_ENVIRONMENT = "FAIRSERVE_WORKER_"
-_TRUE = {"1", "true", "yes", "on"}
-_FALSE = {"0", "false", "no", "off", ""}
+ENVIRONMENT = "FAIRSERVE_WORKER"
+"""Prefix of the environment variables; each flag has one."""
+_SCHEDULER_OPTIONS = f"{ENVIRONMENT}_SCHEDULER_OPTION"
 _CPU_KV_TOKENS = 65_536
 _CPU_KV_BYTES = 2 * 2**30
 _CUDA_KV_SHARE = 0.85
 """Share of the free GPU memory that the KV cache takes; the rest is for activations."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
     """Values of the flags. None: decided by model and device."""
 
-    model: str
-    host: str
-    port: int
-    kv_tokens: int | None
-    max_batch: int | None
-    token_budget: int | None
-    preemption: Preemption
-    local_scheduler: str
-    scheduler_options: Mapping[str, object]
-    dtype: str
-    device: str
-    max_queue: int
-    drain_limit_s: float
-    parent_pid: int | None
-    exit_with_parent: bool
-    kv_events_endpoint: str
-    kv_events_replay_endpoint: str
-    kv_events_buffer_steps: int
-
-
-def parse_options(argv: Sequence[str], environment: Mapping[str, str]) -> WorkerOptions:
-    """Read the flags, with the environment for those not given. Exits with 2 on errors."""
-    parser = _parser(environment)
-    values = parser.parse_args(argv)
-    if values.preemption not in get_args(Preemption):
-        allowed = ", ".join(get_args(Preemption))
-        parser.error(f"--preemption is {values.preemption!r}; allowed: {allowed}")
-    try:
-        options = read_options(values.scheduler_option)
-    except ValueError as error:
-        parser.error(f"--scheduler-option: {error}")
-    return WorkerOptions(
-        model=values.model,
-        host=values.host,
-        port=values.port,
-        kv_tokens=values.kv_tokens,
-        max_batch=values.max_batch,
-        token_budget=values.token_budget,
-        preemption=values.preemption,
-        local_scheduler=values.local_scheduler,
-        scheduler_options=options,
-        dtype=values.dtype,
-        device=values.device,
-        max_queue=values.max_queue,
-        drain_limit_s=values.drain_limit,
-        parent_pid=values.parent_pid,
-        exit_with_parent=values.exit_with_parent or values.parent_pid is not None,
-        kv_events_endpoint=values.kv_events_endpoint,
-        kv_events_replay_endpoint=values.kv_events_replay_endpoint,
-        kv_events_buffer_steps=values.kv_events_buffer_steps,
-    )
-
-
-def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="fairserve worker",
-        description="Serve one model over HTTP in vLLM's dialect.",
-        epilog=f"Every flag is also an environment variable, for example {_ENVIRONMENT}MAX_BATCH.",
-    )
-
-    def add(flag: str, kind: type, default: object, text: str) -> None:
-        variable = _ENVIRONMENT + flag[2:].replace("-", "_").upper()
-        # argparse converts a default that is a string like the value of a flag.
-        parser.add_argument(flag, type=kind, default=environment.get(variable, default), help=text)
-
-    add("--model", str, "fairserve-tiny-random", "checkpoint folder, hub id, or the built-in model")
-    add("--host", str, "127.0.0.1", "address to listen on")
-    add("--port", int, 0, "port to listen on; 0 takes a free one")
-    add("--kv-tokens", int, None, "tokens in the KV cache (default: by device and memory)")
-    add("--max-batch", int, None, "sequences that run at once (default: 32, on cuda 256)")
-    add("--token-budget", int, None, "tokens per forward pass (default: 512, on cuda 8192)")
-    add(
-        "--preemption",
+    model: Annotated[
+        str, Option(metavar="MODEL", help="Checkpoint folder, hub id, or the built-in model.")
+    ] = "fairserve-tiny-random"
+    host: Annotated[str, Option(metavar="HOST", help="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Option(metavar="N", help="Port to listen on; 0 takes a free one.")] = 0
+    kv_tokens: Annotated[
+        int | None,
+        Option(metavar="TOKENS", help="Tokens in the KV cache; default: by device and memory."),
+    ] = None
+    max_batch: Annotated[
+        int | None,
+        Option(metavar="N", help="Sequences that run at once; default: 32, on cuda 256."),
+    ] = None
+    token_budget: Annotated[
+        int | None,
+        Option(metavar="TOKENS", help="Tokens per forward pass; default: 512, on cuda 8192."),
+    ] = None
+    preemption: Annotated[
+        Preemption,
+        Option(help="Victim of preemption when no page is free: fair, latest; never: none."),
+    ] = "fair"
+    local_scheduler: Annotated[
+        str, Option(metavar="NAME", help="Policy by which waiting calls enter the batch.")
+    ] = "dlpm"
+    scheduler_option: Annotated[
+        list[str] | None,
+        Option(
+            metavar="KEY=VALUE",
+            help="Option of the local scheduler, repeatable. Added to those of "
+            f"{_SCHEDULER_OPTIONS}, separated by commas.",
+            allow_from_autoenv=False,
+        ),
+    ] = None
+    dtype: Annotated[
         str,
-        "fair",
-        "victim of preemption when no page is free: fair, latest; never: none",
-    )
-    add("--local-scheduler", str, "dlpm", "policy by which waiting calls enter the batch")
-    add("--dtype", str, "auto", "float32, bfloat16, float16; auto: float32, on cuda bfloat16")
-    add("--device", str, "auto", "cpu, cuda, cuda:N; auto: cuda if there is one")
-    add("--max-queue", int, 1024, "sequences that may wait; further calls get 503")
-    add("--drain-limit", float, 30.0, "seconds that calls may still take after SIGTERM")
-    add("--parent-pid", int, None, "end when this process is no longer the parent")
-    add(
-        "--kv-events-endpoint",
+        Option(metavar="TYPE", help="float32, bfloat16, float16; auto: float32, on cuda bfloat16."),
+    ] = "auto"
+    device: Annotated[
+        str, Option(metavar="DEVICE", help="cpu, cuda, cuda:N; auto: cuda if there is one.")
+    ] = "auto"
+    max_queue: Annotated[
+        int, Option(metavar="N", help="Sequences that may wait; further calls get 503.")
+    ] = 1024
+    drain_limit: Annotated[
+        float,
+        Option(metavar="SECONDS", help="Time that calls may still take after SIGTERM."),
+    ] = 30.0
+    parent_pid: Annotated[
+        int | None, Option(metavar="PID", help="End when this process is no longer the parent.")
+    ] = None
+    exit_with_parent: Annotated[
+        bool, Option(help="End when the process that started this one ends.")
+    ] = False
+    kv_events_endpoint: Annotated[
         str,
-        "",
-        "endpoint of the KV events, over ZMQ: tcp://HOST:PORT (0 takes a free port), ipc://PATH or "
-        "ipc://FOLDER/*; prompts cross it in clear (default: none)",
-    )
-    add("--kv-events-replay-endpoint", str, "", "endpoint of replays of KV events")
-    add(
-        "--kv-events-buffer-steps",
+        Option(
+            metavar="ENDPOINT",
+            help="Endpoint of the KV events, over ZMQ: tcp://HOST:PORT (0 takes a free port), "
+            "ipc://PATH or ipc://FOLDER/*; prompts cross it in clear. Empty: none.",
+        ),
+    ] = ""
+    kv_events_replay_endpoint: Annotated[
+        str, Option(metavar="ENDPOINT", help="Endpoint of replays of KV events.")
+    ] = ""
+    kv_events_buffer_steps: Annotated[
         int,
-        1000,
-        "batches kept for replays; older ones are folded into one",
-    )
-    listed = environment.get(_ENVIRONMENT + "SCHEDULER_OPTION", "")
-    parser.add_argument(
-        "--scheduler-option",
-        action="append",
-        default=[item for item in listed.split(",") if item],
-        metavar="KEY=VALUE",
-        help="option of the local scheduler, repeatable (environment: separated by commas)",
-    )
-    text = environment.get(_ENVIRONMENT + "EXIT_WITH_PARENT", "").lower()
-    if text not in _TRUE | _FALSE:
-        parser.error(f"{_ENVIRONMENT}EXIT_WITH_PARENT is {text!r}; allowed: true, false")
-    parser.add_argument(
-        "--exit-with-parent",
-        action=argparse.BooleanOptionalAction,
-        default=text in _TRUE,
-        help="end when the process that started this one ends",
-    )
-    return parser
+        Option(metavar="N", help="Batches kept for replays; older ones are folded into one."),
+    ] = 1000
+
+    @property
+    def parent(self) -> int:
+        """Return the process whose end ends this one; 0 if there is none."""
+        return self.parent_pid or (os.getppid() if self.exit_with_parent else 0)
+
+    def scheduler_options(self) -> dict[str, object]:
+        """Return the options of the local scheduler. Raises BadParameter."""
+        listed = os.environ.get(_SCHEDULER_OPTIONS, "").split(",")
+        try:
+            return read_options([*filter(None, listed), *(self.scheduler_option or ())])
+        except ValueError as error:
+            raise BadParameter(f"--scheduler-option: {error}") from error
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a worker until it is stopped. Return the exit status."""
-    options = parse_options(sys.argv[1:] if argv is None else argv, os.environ)
-    parent = (options.parent_pid or os.getppid()) if options.exit_with_parent else 0
+def worker(options: WorkerOptions) -> int:
+    """Serve one model over HTTP in vLLM's dialect, until it is stopped."""
+    scheduler_options = options.scheduler_options()
+    parent = options.parent  # before the model is loaded, in which time it may end
     try:
-        scheduler = make_local_scheduler(options.local_scheduler, options.scheduler_options)
+        scheduler = make_local_scheduler(options.local_scheduler, scheduler_options)
         check_model(options.model)
         # Imported late: torch takes seconds, and wrong flags should not wait for it.
         from fairserve.engine.torch.host_threads import apart
@@ -289,7 +256,7 @@ async def _serve(
     )
     if not await _first(stopping, serving):
         return 1
-    await worker.drain(options.drain_limit_s)
+    await worker.drain(options.drain_limit)
     server.should_exit = True
     await serving
     worker.engine.stop()

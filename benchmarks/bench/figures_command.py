@@ -6,13 +6,13 @@ said of it, and whether its costs have curves of growth.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fairserve.benchmarks.bench.figure import Part
 from fairserve.benchmarks.bench.measure import MIN_ROUNDS, measure
@@ -21,8 +21,27 @@ from fairserve.benchmarks.evidence.origin import present_mark
 from fairserve.benchmarks.evidence.reports import command_line
 from fairserve.benchmarks.machine import machine
 from fairserve.benchmarks.plots import plot_folder
+from fairserve.benchmarks.several_values import SeveralValues
+from fairserve.platform.base.command_line import App, file_to_write, option, with_options
 
 PACKAGES = ("fairserve", "numpy")
+DEFAULT_ROUNDS = 7
+
+
+_ROUNDS = f"Rounds of each figure; default: {DEFAULT_ROUNDS}."
+_PLOT = option(
+    "plot", Path, parser=plot_folder, metavar="DIR", help="Also measure growth, and draw it here."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FiguresOptions:
+    """Options of the command."""
+
+    json: Path | None = None
+    only: Sequence[str] = ()
+    rounds: int = DEFAULT_ROUNDS
+    plot: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +55,35 @@ class FiguresCommand:
     growth: bool = False
     """``--plot`` also measures :mod:`fairserve.benchmarks.bench.growth`, and draws it."""
 
-    def main(self, argv: Sequence[str], *, scale: float = 1.0) -> int:
-        """Measure, print, write; returns the exit code. A smaller ``scale`` is for tests."""
-        options = self._options(argv)
+    @property
+    def app(self) -> App:
+        """Return the command line."""
+        app = App()
+
+        @app.command(
+            self.group,
+            cls=SeveralValues,
+            help=self.description,
+            epilog="Figures: " + ", ".join(self._names()),
+        )
+        @with_options(
+            option(
+                "json", Path, parser=file_to_write, metavar="OUT", help="Write the figures as JSON."
+            ),
+            *([_PLOT] if self.growth else ()),
+            option(
+                "only", list[str], parser=self._name, metavar="NAME...", help="Only these figures."
+            ),
+            option("rounds", int, min=MIN_ROUNDS, max=1000, metavar="N", help=_ROUNDS),
+        )
+        def command(**given: Any) -> None:
+            options = {name: value for name, value in given.items() if value is not None}
+            self.measure(FiguresOptions(**options))
+
+        return app
+
+    def measure(self, options: FiguresOptions, *, scale: float = 1.0) -> None:
+        """Measure, print, write. A smaller ``scale`` is for tests."""
         mark = present_mark(self.group, self.command(options))
         begin_s = time.monotonic()
         results = measure(self._chosen(options.only), options.rounds, scale=scale, say=say)
@@ -68,9 +113,8 @@ class FiguresCommand:
                 say(f"wrote {path}")
         if options.json is not None:
             options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-        return 0
 
-    def command(self, options: argparse.Namespace) -> str:
+    def command(self, options: FiguresOptions) -> str:
         """Return the command without names of files."""
         settings = {
             "rounds": options.rounds,
@@ -85,62 +129,13 @@ class FiguresCommand:
     def _names(self) -> list[str]:
         return [figure.name for part in self.parts for figure in part.figures]
 
-    def _options(self, argv: Sequence[str]) -> argparse.Namespace:
-        parser = argparse.ArgumentParser(
-            prog=f"fairserve bench {self.group}",
-            description=self.description,
-            epilog="Figures: " + ", ".join(self._names()),
-            allow_abbrev=False,
-        )
-        parser.set_defaults(plot=None)
-        parser.add_argument("--json", type=output, metavar="OUT", help="write the figures as JSON")
-        if self.growth:
-            parser.add_argument(
-                "--plot",
-                type=plot_folder,
-                metavar="DIR",
-                help="also measure growth, and draw it here",
-            )
-        parser.add_argument(
-            "--only",
-            type=self._name,
-            nargs="+",
-            action="extend",
-            default=[],
-            metavar="NAME",
-            help="only these figures",
-        )
-        parser.add_argument(
-            "--rounds",
-            type=rounds,
-            default=7,
-            help=f"of each figure, {MIN_ROUNDS} or more (default: 7)",
-        )
-        return parser.parse_args(argv)
-
     def _name(self, text: str) -> str:
         known = self._names()
         if text not in known:
-            raise argparse.ArgumentTypeError(f"unknown figure {text!r}; known: {', '.join(known)}")
+            raise ValueError(f"unknown figure {text!r}; known: {', '.join(known)}")
         return text
 
 
 def say(text: str) -> None:
     """Write the progress of a command to standard error."""
     print(text, file=sys.stderr, flush=True)
-
-
-def rounds(text: str) -> int:
-    """A number of rounds, for ``argparse``."""
-    value = int(text)
-    if not MIN_ROUNDS <= value <= 1000:
-        raise argparse.ArgumentTypeError(f"allowed: {MIN_ROUNDS} to 1000")
-    return value
-
-
-def output(text: str) -> Path:
-    """A file in a folder that exists, for ``argparse``."""
-    path = Path(text)
-    if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
-    return path

@@ -25,10 +25,11 @@ def _memory(scale: float) -> Workload:
 
 PARTS: tuple[Part, ...] = (Part((CALL_TIME,), _time), Part((CALL_BYTES,), _memory))
 
-main = FiguresCommand(
+command = FiguresCommand(
     "interactions",
     "Measure what the tracker of runs needs for a call, in time and in memory, and hold the figures "
     "against targets.",
     PARTS,
-).main
+)
+app = command.app
 """The command ``fairserve bench interactions``."""

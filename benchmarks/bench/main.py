@@ -1,60 +1,47 @@
 """``fairserve bench GROUP``: what the platform itself costs, as figures with targets.
 
-A group is a module with a ``main`` of its own, imported when it is asked for. Exit codes: 0 measured
-(whatever the figures are), 1 not possible here, 2 wrong use.
+A group is a module with an app of its own, imported when it is named. Exit codes: 0 measured (whatever
+the figures are), 1 not possible here, 2 wrong use.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Mapping, Sequence
+from fairserve.platform.base.command_line import App, LazyCommands
+
+app = App(
+    cls=LazyCommands,
+    help="Measure what the platform itself costs.",
+    subcommand_metavar="GROUP [ARGS]...",
+)
 
 
-def _scheduling(argv: Sequence[str]) -> int:
-    from fairserve.benchmarks.bench.scheduling import main
+@app.command()
+def scheduling() -> App:
+    """Routing, prefix trees, local schedulers, the dispatcher."""
+    from fairserve.benchmarks.bench.scheduling import app
 
-    return main(argv)
-
-
-def _interactions(argv: Sequence[str]) -> int:
-    from fairserve.benchmarks.bench.interactions import main
-
-    return main(argv)
+    return app
 
 
-def _engine(argv: Sequence[str]) -> int:
-    from fairserve.benchmarks.bench.engine.command import main
+@app.command()
+def interactions() -> App:
+    """The tracker of runs: time of a call, and memory for it."""
+    from fairserve.benchmarks.bench.interactions import app
 
-    return main(argv)
-
-
-def _usage(argv: Sequence[str]) -> int:
-    from fairserve.benchmarks.bench.usage import main
-
-    return main(argv)
+    return app
 
 
-GROUPS: Mapping[str, tuple[str, Callable[[Sequence[str]], int]]] = {
-    "scheduling": ("routing, prefix trees, local schedulers, the dispatcher", _scheduling),
-    "interactions": ("the tracker of runs: a call's time, and what is kept of it", _interactions),
-    "usage": ("reports from the rollups of a large ledger on PostgreSQL", _usage),
-    "engine": ("the embedded engine beside transformers, and the simulator beside it", _engine),
-}
-"""Commands by what they measure; each parses its own arguments."""
+@app.command()
+def usage() -> App:
+    """Reports from the rollups of a large ledger on PostgreSQL."""
+    from fairserve.benchmarks.bench.usage import app
+
+    return app
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run a group; returns the exit code."""
-    if argv and argv[0] in GROUPS:
-        _, run = GROUPS[argv[0]]
-        return run(argv[1:])
-    parser = argparse.ArgumentParser(
-        prog="fairserve bench",
-        description="Measure what the platform itself costs.",
-        allow_abbrev=False,
-    )
-    groups = parser.add_subparsers(dest="group", required=True, metavar="GROUP")
-    for name, (text, _) in GROUPS.items():
-        groups.add_parser(name, help=text, add_help=False)
-    parser.parse_args(argv)
-    return 2  # not reached: there is no group that the first argument did not name
+@app.command()
+def engine() -> App:
+    """The embedded engine beside transformers, and the simulator beside it."""
+    from fairserve.benchmarks.bench.engine.command import app
+
+    return app

@@ -203,11 +203,12 @@ PARTS: tuple[Part, ...] = (
     Part((CONTRACTS,), _contracts),
 )
 
-main = FiguresCommand(
+command = FiguresCommand(
     "scheduling",
     "Measure routing decisions, prefix trees, local schedulers, the dispatcher and contract limits, "
     "and hold the figures against targets and peers.",
     PARTS,
     growth=True,
-).main
+)
+app = command.app
 """The command ``fairserve bench scheduling``."""

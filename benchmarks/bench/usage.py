@@ -7,25 +7,26 @@ for the database; a report's is that of all its statements and of its JSON.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 from sqlalchemy import Engine, func, select
 from sqlalchemy.exc import SQLAlchemyError
+from typer import Option
 
 from fairserve.benchmarks.bench.figure import Figure, Result
-from fairserve.benchmarks.bench.figures_command import output, rounds, say
+from fairserve.benchmarks.bench.figures_command import DEFAULT_ROUNDS, say
+from fairserve.benchmarks.bench.measure import MIN_ROUNDS
 from fairserve.benchmarks.bench.report import table, to_plain
 from fairserve.benchmarks.bench.usage_rows import CALLS_PER_RUN, FIRST_DAY, LAST_DAY, generate
 from fairserve.benchmarks.evidence.origin import present_mark
 from fairserve.benchmarks.evidence.reports import command_line
 from fairserve.benchmarks.machine import machine
+from fairserve.platform.base.command_line import FAILED, App, CommandError, file_to_write
 from fairserve.platform.db.engine import SessionFactory, connect, read_only, session_factory
 from fairserve.platform.db.identity import Tenant
 from fairserve.platform.db.ledger import LedgerCall
@@ -72,35 +73,54 @@ FIGURES = tuple(
 )
 
 
-def main(argv: Sequence[str]) -> int:
-    """Fill, roll up, measure, print, write; returns the exit code."""
-    options = _options(argv)
+app = App()
+
+
+@app.command("usage", epilog="Figures: " + ", ".join(figure.name for figure in FIGURES))
+def command(
+    database_url: Annotated[
+        str, Option(metavar="URL", help="An empty PostgreSQL database; it is filled.")
+    ],
+    rows: Annotated[
+        int, Option(min=1, max=1_000_000_000, metavar="N", help="Rows of the ledger.")
+    ] = 10_000_000,
+    out: Annotated[
+        Path | None,
+        Option("--json", parser=file_to_write, metavar="OUT", help="Write the figures as JSON."),
+    ] = None,
+    rounds: Annotated[
+        int, Option(min=MIN_ROUNDS, max=1000, metavar="N", help="Rounds of each report.")
+    ] = DEFAULT_ROUNDS,
+) -> None:
+    """Measure usage reports over a generated ledger on PostgreSQL."""
     try:
-        engine = connect(options.database_url)
+        engine = connect(database_url)
         try:
-            return _measure(engine, options)
+            _measure(engine, rows, out, rounds)
         finally:
             engine.dispose()
     except ValueError as error:
-        return _fail(str(error), 2)
+        raise CommandError(str(error)) from error
     except SQLAlchemyError as error:
         cause = getattr(error, "orig", None) or error
-        return _fail(f"the database: {' '.join(str(cause).split())}", 1)
+        raise CommandError(f"the database: {' '.join(str(cause).split())}", FAILED) from error
 
 
-def _measure(engine: Engine, options: argparse.Namespace) -> int:
+def _measure(engine: Engine, rows: int, out: Path | None, rounds: int) -> None:
     if engine.dialect.name != "postgresql":
-        return _fail("the ledger is generated inside PostgreSQL; name such a database", 2)
-    settings = {"rows": options.rows, "rounds": options.rounds}
+        raise CommandError("the ledger is generated inside PostgreSQL; name such a database")
+    settings = {"rows": rows, "rounds": rounds}
     mark = present_mark("usage", command_line("fairserve bench usage", settings))
     upgrade(engine)
     sessions = session_factory(engine)
-    wanted = -(-options.rows // CALLS_PER_RUN) * CALLS_PER_RUN
+    wanted = -(-rows // CALLS_PER_RUN) * CALLS_PER_RUN
     with sessions() as session:
-        rows = session.scalar(select(func.count()).select_from(LedgerCall)) or 0
-        empty = not rows and session.scalar(select(Tenant.id).limit(1)) is None
-    if not empty and rows != wanted:
-        return _fail(f"the database has another ledger, of {rows:,} rows; name an empty one", 2)
+        found_rows = session.scalar(select(func.count()).select_from(LedgerCall)) or 0
+        empty = not found_rows and session.scalar(select(Tenant.id).limit(1)) is None
+    if not empty and found_rows != wanted:
+        raise CommandError(
+            f"the database has another ledger, of {found_rows:,} rows; name an empty one"
+        )
     if empty:
         say(f"generating {wanted:,} rows")
         with engine.begin() as connection:
@@ -108,13 +128,13 @@ def _measure(engine: Engine, options: argparse.Namespace) -> int:
     say("rolling up")
     began_s = time.monotonic()
     if not roll_up(sessions):
-        return _fail("another process is rolling up this database", 1)
+        raise CommandError("another process is rolling up this database", FAILED)
     rollup_s = time.monotonic() - began_s
     results = []
     for question, figure in zip(QUESTIONS, FIGURES, strict=True):
         say(f"measuring a report {question.what}")
         _time_s(sessions, question)
-        values = tuple(_time_s(sessions, question) for _ in range(options.rounds))
+        values = tuple(_time_s(sessions, question) for _ in range(rounds))
         results.append(Result(figure, values, {}))
     found = machine(("fairserve", "sqlalchemy", "psycopg"))
     print()
@@ -123,18 +143,17 @@ def _measure(engine: Engine, options: argparse.Namespace) -> int:
     done = f"rolled up in {rollup_s:,.0f} s, {wanted / rollup_s:,.0f} rows/s" if empty else ""
     print(
         f"{wanted:,} calls of {(LAST_DAY - FIRST_DAY).days + 1} days. {done}\nSeconds, medians of"
-        f" {options.rounds} rounds with least and greatest; * misses its target.\n"
+        f" {rounds} rounds with least and greatest; * misses its target.\n"
         f"{found['cores']} cores of {found['processor'] or found['architecture']}."
     )
     print(f"\n{mark.lines()}", end="")
-    if options.json is not None:
-        document = to_plain(found, results, options.rounds)
+    if out is not None:
+        document = to_plain(found, results, rounds)
         document["fingerprint"] = mark.to_plain()
         document["method"] |= {"clock": "wall", "value": "median over the rounds", "rows": wanted}
         if empty:
             document["rollup_s"] = rollup_s
-        options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    return 0
+        out.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 
 def _time_s(sessions: SessionFactory, question: Question) -> float:
@@ -149,31 +168,3 @@ def _time_s(sessions: SessionFactory, question: Question) -> float:
         )
     found.model_dump_json()
     return time.perf_counter() - began_s
-
-
-def _options(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="fairserve bench usage",
-        description="Measure usage reports over a generated ledger on PostgreSQL.",
-        epilog="Figures: " + ", ".join(figure.name for figure in FIGURES),
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "--database-url", required=True, help="an empty PostgreSQL database; it is filled"
-    )
-    parser.add_argument("--rows", type=_rows, default=10_000_000, help="default: 10,000,000")
-    parser.add_argument("--json", type=output, metavar="OUT", help="write the figures as JSON")
-    parser.add_argument("--rounds", type=rounds, default=7, help="of each report (default: 7)")
-    return parser.parse_args(argv)
-
-
-def _rows(text: str) -> int:
-    value = int(text)
-    if not 1 <= value <= 1_000_000_000:
-        raise argparse.ArgumentTypeError("allowed: 1 to 1,000,000,000")
-    return value
-
-
-def _fail(message: str, code: int) -> int:
-    print(f"fairserve bench usage: {message}", file=sys.stderr)
-    return code

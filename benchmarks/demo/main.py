@@ -8,16 +8,17 @@ its cache and what ``--json`` and ``--keep-logs`` ask for.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from typer import Option
 
 from fairserve.benchmarks.demo.documents import NoTextError
 from fairserve.benchmarks.demo.entitlement import satisfaction
@@ -28,6 +29,7 @@ from fairserve.benchmarks.demo.system_run import SystemResult, run_system
 from fairserve.benchmarks.demo.table import table
 from fairserve.benchmarks.demo.workload import CALLS_PER_MINUTE, FLOOD_APP, FLOOD_USER, schedule
 from fairserve.benchmarks.machine import machine
+from fairserve.platform.base.command_line import App, CommandError
 from fairserve.scheduling.registry import SYSTEMS
 
 DEFAULT_SYSTEMS = f"fcfs,rpm-{CALLS_PER_MINUTE},fairserve"
@@ -103,16 +105,58 @@ class Demo:
         }
 
 
-def main(argv: list[str]) -> int:
-    """Run the demo; returns the exit code."""
-    options = _options(argv)
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise CommandError(f"--systems: {text!r} names no system")
+    for name in names:
+        try:
+            SYSTEMS[name]
+        except KeyError as error:
+            raise CommandError(f"--systems: {error.args[0]}") from error
+    return names
+
+
+app = App()
+
+
+@app.command()
+def compare(
+    out: Annotated[
+        Path | None, Option("--json", metavar="OUT", help="Write the figures as JSON.")
+    ] = None,
+    systems: Annotated[
+        str, Option(metavar="A,B", help="Names, separated by commas.")
+    ] = DEFAULT_SYSTEMS,
+    workers: Annotated[int, Option(min=1, max=64, metavar="N", help="Worker processes.")] = 2,
+    seed: Annotated[int, Option(metavar="N", help="Seed of the schedule.")] = 0,
+    seconds: Annotated[
+        float, Option(min=2, max=3600, metavar="S", help="Time of traffic for each system.")
+    ] = DEFAULT_SECONDS,
+    drain_seconds: Annotated[
+        float,
+        Option(
+            min=0,
+            max=3600,
+            metavar="S",
+            help="How long runs may still take after the time is over; a slow machine needs more.",
+        ),
+    ] = DEFAULT_DRAIN_S,
+    keep_logs: Annotated[
+        bool, Option("--keep-logs", help="Keep the servers' folders, and print where they are.")
+    ] = False,
+) -> int:
+    """Run three agent apps, one flooding user and the real server under several systems.
+
+    Compares what the clients measured.
+    """
     demo = Demo(
-        systems=options.systems,
-        workers=options.workers,
-        seed=options.seed,
-        seconds=options.seconds,
-        drain_s=options.drain_seconds,
-        keep_logs=options.keep_logs,
+        systems=_names(systems),
+        workers=workers,
+        seed=seed,
+        seconds=seconds,
+        drain_s=drain_seconds,
+        keep_logs=keep_logs,
         progress=Progress(sys.stderr),
     )
     begin_s = time.monotonic()
@@ -135,8 +179,8 @@ def main(argv: list[str]) -> int:
     for sentence in findings(summaries):
         print(sentence)
     print(f"Measured by the clients on {_machine_words()}; {wall_s:.0f} s in all.")
-    if options.json is not None:
-        _write_json(options.json, demo, summaries, wall_s)
+    if out is not None:
+        _write_json(out, demo, summaries, wall_s)
     return _report_problems(results)
 
 
@@ -146,72 +190,6 @@ async def _interruptible(demo: Demo) -> list[SystemResult]:
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     return await demo.run()
-
-
-def _options(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="fairserve demo",
-        description="Run three agent apps, one flooding user and the real server under several "
-        "systems, and compare what the clients saw.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures as JSON")
-    parser.add_argument(
-        "--systems",
-        type=_systems,
-        default=_systems(DEFAULT_SYSTEMS),
-        help=f"names, separated by commas (default: {DEFAULT_SYSTEMS})",
-    )
-    parser.add_argument(
-        "--workers", type=_positive, default=2, help="worker processes (default: 2)"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of the schedule (default: 0)")
-    parser.add_argument(
-        "--seconds",
-        type=_seconds(at_least=2),
-        default=DEFAULT_SECONDS,
-        help=f"of traffic for each system (default: {DEFAULT_SECONDS:g})",
-    )
-    parser.add_argument(
-        "--drain-seconds",
-        type=_seconds(at_least=0),
-        default=DEFAULT_DRAIN_S,
-        help="how long runs may still take after the time is over; a slow machine needs more "
-        f"(default: {DEFAULT_DRAIN_S:g})",
-    )
-    parser.add_argument(
-        "--keep-logs", action="store_true", help="keep the servers' folders and say where they are"
-    )
-    return parser.parse_args(argv)
-
-
-def _systems(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not names:
-        raise argparse.ArgumentTypeError("names no system")
-    for name in names:
-        try:
-            SYSTEMS[name]
-        except KeyError as error:
-            raise argparse.ArgumentTypeError(str(error.args[0])) from error
-    return names
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if not 1 <= value <= 64:
-        raise argparse.ArgumentTypeError("allowed: 1 to 64")
-    return value
-
-
-def _seconds(at_least: float) -> Callable[[str], float]:
-    def seconds(text: str) -> float:
-        value = float(text)
-        if not at_least <= value <= 3600:
-            raise argparse.ArgumentTypeError(f"allowed: {at_least:g} to 3600")
-        return value
-
-    return seconds
 
 
 def _introduce(demo: Demo) -> None:

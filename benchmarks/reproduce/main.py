@@ -8,12 +8,14 @@ Exit codes: 0 reproduced, whatever the claims; 2 wrong use, with one line on std
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
 
 from fairserve.benchmarks.evidence import command as evidence
 from fairserve.benchmarks.evidence.fingerprint import Fingerprints
@@ -45,10 +47,9 @@ from fairserve.benchmarks.reproduce.report import Report
 from fairserve.benchmarks.reproduce.setting import Setting
 from fairserve.benchmarks.reproduce.vtc import tables as vtc_tables
 from fairserve.benchmarks.reproduce.vtc.figures import vtc_figures
-from fairserve.benchmarks.simulate.arguments import at_least, output
 from fairserve.benchmarks.simulate.command import write_json
 from fairserve.engine.simulated.traces.model import TraceError
-from fairserve.platform.base.argument_parser import USAGE_ERROR, OneLineParser
+from fairserve.platform.base.command_line import App, CommandError, file_to_write, taking
 
 EXPERIMENTS: Mapping[str, Callable[[Setting], Report | Sequence[Report]]] = {
     "vtc-table2": vtc_tables.vtc_table2,
@@ -81,11 +82,48 @@ EXPERIMENTS: Mapping[str, Callable[[Setting], Report | Sequence[Report]]] = {
 }
 
 
-def main(argv: Sequence[str]) -> int:
-    """Reproduce, print, write; returns the exit code."""
-    if argv and argv[0] in evidence.COMMANDS:
-        return evidence.main(argv)
-    arguments = _parse(argv)
+app = App()
+
+
+def _known(name: str) -> str:
+    if name not in EXPERIMENTS and name != "all":
+        raise ValueError(f"{name!r} is unknown; known: {', '.join(EXPERIMENTS)}, all")
+    return name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """Arguments of ``fairserve reproduce``."""
+
+    name: Annotated[
+        str,
+        Argument(parser=_known, metavar="NAME", help="Name of a table or figure, or all."),
+    ]
+    traces: Annotated[
+        Path | None,
+        Option(envvar="FAIRSERVE_TRACES", metavar="DIR", help="Folder of the recorded traces."),
+    ] = None
+    seeds: Annotated[int, Option(min=1, metavar="N", help="Seeds of each row.")] = 5
+    jobs: Annotated[int, Option(min=1, metavar="N", help="Cores to use.")] = 1
+    json: Annotated[
+        Path | None, Option(parser=file_to_write, metavar="OUT", help="Write all figures.")
+    ] = None
+    markdown: Annotated[
+        Path | None,
+        Option(parser=file_to_write, metavar="OUT", help="Write the report as a document."),
+    ] = None
+    plot: Annotated[
+        Path | None, Option(parser=plot_folder, metavar="DIR", help="Draw plots here.")
+    ] = None
+
+
+@app.command(
+    epilog=f"Names: {', '.join(EXPERIMENTS)}. Commands about the reports in benchmarks/results: "
+    f"{', '.join(evidence.COMMANDS)}."
+)
+@taking(Arguments)
+def reproduce(arguments: Arguments) -> int:
+    """Reproduce a table or figure of the papers in simulation."""
     setting = Setting(
         traces=arguments.traces,
         seeds=arguments.seeds,
@@ -103,8 +141,7 @@ def main(argv: Sequence[str]) -> int:
         try:
             made = EXPERIMENTS[name](setting)
         except TraceError as error:
-            print(f"fairserve reproduce: {error}", file=sys.stderr)
-            return USAGE_ERROR
+            raise CommandError(str(error)) from error
         made_by[name] = [made] if isinstance(made, Report) else made
         for report in made_by[name]:
             print(report.text())
@@ -124,7 +161,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _mark(name: str, arguments: argparse.Namespace, fingerprints: Fingerprints) -> Mark:
+def _mark(name: str, arguments: Arguments, fingerprints: Fingerprints) -> Mark:
     """Return the mark of what is written, an empty one if nothing is: a mark costs a second."""
     if arguments.json is None and arguments.markdown is None:
         return Mark()
@@ -136,36 +173,6 @@ def _mark(name: str, arguments: argparse.Namespace, fingerprints: Fingerprints) 
 def _document(name: str, reports: Sequence[Report], mark: Mark) -> str:
     parts = [f"# {name}\n", *(report.markdown() for report in reports)]
     return "\n".join([*parts, mark.lines()] if mark.code else parts)
-
-
-def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = OneLineParser(
-        prog="fairserve reproduce",
-        description="Reproduce a table or figure of the papers in simulation.",
-        epilog="Names: "
-        + ", ".join(EXPERIMENTS)
-        + ". Commands about the reports in benchmarks/results: "
-        + ", ".join(evidence.COMMANDS)
-        + ".",
-        allow_abbrev=False,
-    )
-    parser.add_argument("name", choices=[*EXPERIMENTS, "all"], metavar="NAME", help="or: all")
-    folder = os.environ.get("FAIRSERVE_TRACES")
-    parser.add_argument(
-        "--traces",
-        type=Path,
-        default=None if folder is None else Path(folder),
-        metavar="DIR",
-        help="the recorded traces. Environment: FAIRSERVE_TRACES",
-    )
-    parser.add_argument("--seeds", type=at_least(1), default=5, metavar="N", help="(default: 5)")
-    parser.add_argument("--jobs", type=at_least(1), default=1, metavar="N", help="cores to use")
-    parser.add_argument("--json", type=output, metavar="OUT", help="write all figures")
-    parser.add_argument(
-        "--markdown", type=output, metavar="OUT", help="write the report as a document"
-    )
-    parser.add_argument("--plot", type=plot_folder, metavar="DIR", help="draw plots here")
-    return parser.parse_args(argv)
 
 
 def _say(text: str) -> None:

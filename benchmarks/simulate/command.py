@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from fairserve.benchmarks.simulate.arguments import options_of, parse, systems_of, trace_of
+from fairserve.benchmarks.several_values import SeveralValues
+from fairserve.benchmarks.simulate.arguments import Arguments, options_of, systems_of, trace_of
 from fairserve.benchmarks.simulate.job import Job, Outcome, run_jobs
 from fairserve.benchmarks.simulate.table import table
+from fairserve.engine.simulated.cost_model import cost_model
 from fairserve.engine.simulated.traces.model import Trace
+from fairserve.platform.base.command_line import FAILED, App, CommandError, taking
 from fairserve.scheduling.metrics import VTC_TABLES, Windows
 
-USAGE_ERROR = 2
+app = App()
 
 
-def main(argv: Sequence[str]) -> int:
-    """Read, simulate, print, write; returns the exit code."""
+@app.command(
+    cls=SeveralValues,
+    epilog="Formats of traces and the rules for users and arrivals: docs/guide/traces.md.",
+)
+@taking(Arguments)
+def simulate(arguments: Arguments) -> int:
+    """Replay a trace on simulated workers in virtual time, and compare systems.
+
+    It goes through the dispatcher and the schedulers that serve.
+    """
     begin_s = time.monotonic()
-    arguments = parse(argv)
     try:
         systems = systems_of(arguments)
         trace = trace_of(arguments)
         options = options_of(arguments, trace)
-        costs = arguments.model_cost
+        costs = cost_model(arguments.model_cost)
         windows = VTC_TABLES if costs.loop == "vtc-artifact" else Windows()
         jobs = [
             Job(
@@ -45,10 +55,9 @@ def main(argv: Sequence[str]) -> int:
         if arguments.ledger is None:
             outcomes = list(run_jobs(jobs, arguments.jobs, _say))
         else:
-            outcomes = [_into_ledger(jobs, arguments)]
+            outcomes = [_into_ledger(jobs, arguments.ledger, arguments.ledger_begin)]
     except ValueError as error:  # of which TraceError is one
-        print(f"fairserve simulate: {error}", file=sys.stderr)
-        return USAGE_ERROR
+        raise CommandError(str(error)) from error
     print(
         f"{trace.name}: {len(trace):,} interactions, {trace.calls:,} calls; {costs.name}, ", end=""
     )
@@ -66,12 +75,11 @@ def main(argv: Sequence[str]) -> int:
             write_json(document(trace, outcomes), arguments.json)
             _say(f"wrote {arguments.json}")
     except OSError as error:
-        print(f"fairserve simulate: cannot write: {error}", file=sys.stderr)
-        return 1
+        raise CommandError(f"cannot write: {error}", FAILED) from error
     return 0
 
 
-def _into_ledger(jobs: Sequence[Job], arguments: argparse.Namespace) -> Outcome:
+def _into_ledger(jobs: Sequence[Job], url: str, begin: datetime | None) -> Outcome:
     """Raises ValueError."""
     if len(jobs) > 1:
         raise ValueError("--ledger takes the rows of one system; name one by --system")
@@ -81,7 +89,7 @@ def _into_ledger(jobs: Sequence[Job], arguments: argparse.Namespace) -> Outcome:
     from fairserve.platform.db.schema import SchemaError
 
     try:
-        return run_into(jobs[0], arguments.ledger, arguments.ledger_begin, _say)
+        return run_into(jobs[0], url, begin, _say)
     except SchemaError as error:
         raise ValueError(str(error)) from error
     except SQLAlchemyError as error:

@@ -1,28 +1,30 @@
-"""The ``fairserve`` command: finds the subcommand and hands it the arguments.
+"""The ``fairserve`` command: finds the subcommand and runs it.
 
-A subcommand is a function ``main(argv)`` that parses its own arguments and is imported only when it
-runs. Those of the product are listed here. Other packages add theirs as entry points of the group
-``fairserve.commands``: a name, and a function that takes the arguments after it and returns the exit
-code. The first line of its docstring is its help. It cannot replace a command of the product.
+The commands of the product are the Typer apps of :data:`COMMANDS`, each imported only when it runs.
+Other packages add commands as entry points of the group ``fairserve.commands``: a name, and a function
+that takes the arguments after it and returns the exit code. The first line of its docstring is its help.
+It cannot replace a command of the product.
 
-Exit codes: 0 done, 2 wrong use or wrong settings with one line on stderr, else the subcommand's own.
+Exit codes: 0 done, 2 wrong use or wrong settings with one line on stderr, 130 interrupted, else the
+subcommand's own.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from types import MappingProxyType
+from typing import Annotated, Any
 
-from fairserve.platform.base.argument_parser import USAGE_ERROR, OneLineParser
+from typer import Context, Exit, Option
+
+from fairserve.platform.base.command_line import USAGE_ERROR, App, LazyCommands, run
 
 GROUP = "fairserve.commands"
 """The entry points of subcommands that other packages bring."""
-_ADMIN = "fairserve.platform.server.admin_cli.main"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,46 +34,60 @@ class Command:
     text: str
     """Its line in the help."""
     module: str
-    """The module whose ``main`` runs it."""
-    takes_name: bool = False
-    """``main`` serves several subcommands and gets the name before the other arguments."""
+    """The module of the product whose ``app`` it is."""
+
+    def load(self) -> Any:
+        """Import its Typer app."""
+        return import_module(f"fairserve.{self.module}").app
 
 
 COMMANDS: Mapping[str, Command] = MappingProxyType(
     {
-        "serve": Command("run the platform", "fairserve.platform.server.commands.serve"),
-        "worker": Command("run one worker process", "fairserve.engine.worker"),
+        "serve": Command("Run the platform.", "platform.server.commands.serve"),
+        "worker": Command("Run one worker process.", "platform.server.commands.worker"),
         "db": Command(
-            "upgrade the database's schema, or replace a lost secret key",
-            "fairserve.platform.server.commands.db",
+            "Upgrade the database's schema, or replace a lost secret key.",
+            "platform.server.commands.db",
         ),
         "jobs": Command(
-            "run and inspect background jobs, also as Celery's worker and beat",
-            "fairserve.platform.server.commands.jobs",
+            "Run and inspect background jobs, also as Celery's worker and beat.",
+            "platform.server.commands.jobs",
         ),
         "usage": Command(
-            "write usage reports, and check the rollups behind them",
-            "fairserve.platform.server.commands.usage",
+            "Write usage reports, and check the rollups behind them.",
+            "platform.server.commands.usage",
         ),
-        "trace": Command(
-            "export recorded traffic as a trace", "fairserve.platform.server.commands.trace"
+        "trace": Command("Export recorded traffic as a trace.", "platform.server.commands.trace"),
+        "tenant": Command(
+            "Manage tenants of a running server.", "platform.server.admin_cli.tenants"
         ),
-        "tenant": Command("manage tenants of a running server", _ADMIN, takes_name=True),
         "app": Command(
-            "manage apps, with their token profiles and limits", _ADMIN, takes_name=True
+            "Manage apps, with their token profiles and limits.", "platform.server.admin_cli.apps"
         ),
         "key": Command(
-            "make, rotate and revoke API keys of apps and tenants", _ADMIN, takes_name=True
+            "Make, rotate and revoke API keys of apps and tenants.",
+            "platform.server.admin_cli.keys",
         ),
-        "price": Command("set what the tokens of models cost", _ADMIN, takes_name=True),
+        "price": Command("Set what the tokens of models cost.", "platform.server.admin_cli.prices"),
         "user": Command(
-            "manage end users: weights, limits, blocks, their data", _ADMIN, takes_name=True
+            "Manage end users: weights, limits, blocks, their data.",
+            "platform.server.admin_cli.users",
         ),
         "webhook": Command(
-            "manage webhooks, which notify tenants of events", _ADMIN, takes_name=True
+            "Manage webhooks, which notify tenants of events.",
+            "platform.server.admin_cli.webhooks",
         ),
     }
 )
+
+
+class _Commands(LazyCommands):
+    """All subcommands; those of other packages are asked for their texts only when help is shown."""
+
+    def format_help(self, ctx: Context, formatter: Any) -> None:  # type: ignore[override]
+        for name, entry in extensions().items():
+            self.commands[name].help = _summary(entry)
+        super().format_help(ctx, formatter)
 
 
 def extensions() -> dict[str, EntryPoint]:
@@ -80,33 +96,20 @@ def extensions() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in found if entry.name not in COMMANDS}
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of what comes before a subcommand's own arguments."""
-    top = OneLineParser(
-        prog="fairserve",
-        description="Fair, interaction-aware serving of LLM calls for many tenants.",
-        allow_abbrev=False,
-    )
-    top.add_argument("--version", action="version", version=f"fairserve {_version()}")
-    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    texts = {name: command.text for name, command in COMMANDS.items()}
-    texts |= {name: _summary(entry) for name, entry in extensions().items()}
-    for name, text in texts.items():
-        commands.add_parser(name, help=text.replace("%", "%%"), add_help=False)
-    return top
+def commands() -> App:
+    """Return the app of the whole command line; imports no subcommand."""
+    app = App(cls=_Commands, callback=_top, add_completion=True)
+    for name, command in COMMANDS.items():
+        app.command(name, help=command.text)(command.load)
+    for name, entry in extensions().items():
+        app.command(name)(entry.load)
+    return app
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        run = _function(arguments[0]) if arguments else None
-        if run is None:
-            top = parser()
-            top.parse_args(arguments)
-            top.error("the name of a command comes first")
-        result = run(arguments[1:])
-        return result if isinstance(result, int) else 0
+        return run(commands(), sys.argv[1:] if argv is None else argv, "fairserve")
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("fairserve"):
             raise
@@ -115,35 +118,34 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return USAGE_ERROR
-    except KeyboardInterrupt:
-        return 130
-
-
-def _function(name: str) -> Callable[[list[str]], object] | None:
-    """Import the function of a subcommand; None if there is no such subcommand."""
-    command = COMMANDS.get(name)
-    if command is None:
-        entry = extensions().get(name)
-        loaded: Callable[[list[str]], object] | None = None if entry is None else entry.load()
-        return loaded
-    run: Callable[[list[str]], object] = import_module(command.module).main
-    return (lambda rest: run([name, *rest])) if command.takes_name else run
 
 
 def _summary(entry: EntryPoint) -> str:
-    """Return the first line of the docstring of a subcommand's function, as it looks in the help."""
+    """Return the first line of the docstring of a subcommand's function."""
     try:
-        line = (entry.load().__doc__ or entry.value).strip().splitlines()[0]
-    except ImportError as error:
-        return f"cannot be loaded: {error}"
-    return str(line[:1].lower() + line[1:].rstrip("."))
+        return str((entry.load().__doc__ or entry.value).strip().splitlines()[0])
+    except (ImportError, AttributeError) as error:
+        return f"Cannot be loaded: {error}."
 
 
-def _version() -> str:
-    try:
-        return version("fairserve")
-    except PackageNotFoundError:
-        return "unknown"
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        try:
+            print(f"fairserve {version('fairserve')}")
+        except PackageNotFoundError:
+            print("fairserve unknown")
+        raise Exit
+
+
+def _top(
+    version: Annotated[
+        bool,
+        Option(
+            "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Fair, interaction-aware serving of LLM calls for many tenants."""
 
 
 if __name__ == "__main__":

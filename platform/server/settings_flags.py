@@ -7,13 +7,14 @@ fairserve.platform.server.settings_flags > docs/guide/settings.md`` writes the g
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping
+from inspect import Parameter
 from typing import Any
 
 from pydantic import AliasChoices, ValidationError
 
+from fairserve.platform.base.command_line import option
 from fairserve.platform.base.option_pairs import parse_options
 from fairserve.platform.server.settings import FIELDS, Settings
 from fairserve.platform.server.settings_topics import TOPICS
@@ -62,29 +63,25 @@ def _presentation(field: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add one flag per setting, grouped by topic; its help names default and environment."""
-    for topic, fields in TOPICS.items():
-        group = parser.add_argument_group(topic)
-        for field in fields:
-            name = flag(field)
-            if name is not None:
-                _add_flag(group, field, name)
+def flag_options(*fields: str, topic: str | None = None) -> list[Parameter]:
+    """Return the options of settings, without secrets; their help names default and environment."""
+    flags = {field: flag(field) for field in fields}
+    return [_option(field, name, topic) for field, name in flags.items() if name is not None]
 
 
-def _add_flag(group: argparse._ArgumentGroup, field: str, name: str) -> None:
-    options: dict[str, Any]
-    if FIELDS[field].annotation is bool:
-        options = {"action": argparse.BooleanOptionalAction}
-    elif field == "system_options":
-        options = {"action": "append", "metavar": "KEY=VALUE"}
-    else:
-        options = {"metavar": _metavar(field, name)}
+def _option(field: str, name: str, topic: str | None) -> Parameter:
     text = (
         f"{FIELDS[field].description} Default: {default_text(field)}. "
         f"Environment: {', '.join(environment_names(field))}."
-    ).replace("%", "%%")
-    group.add_argument(name, dest=field, default=argparse.SUPPRESS, help=text, **options)
+    )
+    if FIELDS[field].annotation is bool:
+        return option(
+            field, bool, f"{name}/--no-{name[2:]}", help=text, rich_help_panel=topic, metavar=""
+        )
+    kind, metavar = (
+        (list[str], "KEY=VALUE") if field == "system_options" else (str, _metavar(field, name))
+    )
+    return option(field, kind, name, help=text, rich_help_panel=topic, metavar=metavar)
 
 
 def _metavar(field: str, name: str) -> str:
@@ -94,12 +91,12 @@ def _metavar(field: str, name: str) -> str:
     return _UNITS.get(last, last.upper())
 
 
-def settings_from(arguments: argparse.Namespace) -> Settings:
-    """Return the settings of parsed flags over the environment.
+def settings_from(flags: Mapping[str, Any]) -> Settings:
+    """Return the settings of parsed flags, which are None if not given, over the environment.
 
     Raises ValueError with one line that names each wrong setting, never its value.
     """
-    given = {name: value for name, value in vars(arguments).items() if name in FIELDS}
+    given = {name: value for name, value in flags.items() if value is not None}
     if isinstance(given.get("system_options"), list):
         given["system_options"] = parse_options(given["system_options"])
     try:

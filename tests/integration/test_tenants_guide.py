@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from served_app import served
+from typer.main import get_command
 
-from fairserve.platform.server.admin_cli.main import parser
+from fairserve.platform.server import cli
 from fairserve.platform.server.cli import main
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "guide" / "tenants.md").read_text()
@@ -61,8 +62,10 @@ def test_the_commands_work_unchanged(management, url, tmp_path, monkeypatch, cap
 
 def test_all_commands_can_be_parsed():
     for command in COMMANDS:
-        noun, *words = shlex.split(command)[1:]
-        assert parser(noun).parse_args(words).act, command
+        noun, name, *words = shlex.split(command)[1:]
+        assert get_command(cli.COMMANDS[noun].load()).commands[name].make_context(name, words), (
+            command
+        )
 
 
 def test_the_server_names_the_error(management, url, monkeypatch, capsys):

@@ -24,13 +24,14 @@ import openai
 from data_folders import new_data_dir
 from huggingface_hub import constants
 from processes import eventually, free_port
+from typer.main import get_command
 
 from fairserve.platform.fleet import watch
 from fairserve.platform.fleet.fleet_file import FleetFileWatch
 from fairserve.platform.fleet.running_fleet import RunningFleet
 from fairserve.platform.reporting.traffic import recorder
 from fairserve.platform.server import process, wiring
-from fairserve.platform.server.commands.serve import parser
+from fairserve.platform.server.commands import serve
 from fairserve.platform.server.settings_flags import settings_from
 from fairserve.platform.tenancy.profiles import changes
 
@@ -283,10 +284,10 @@ class ThreadServer(GatewayServer):
 
     def start(self):
         flags = ["--data-dir", str(self.data_dir), "--port", "0", *self.flags]
-        arguments = parser().parse_args(flags)
-        arguments.admin_key = ADMIN_KEY
+        given = get_command(serve.app).make_context("fairserve serve", flags).params
+        given |= {"admin_key": ADMIN_KEY, "system_options": given["system_options"] or None}
         _Eager.enter()
-        self._thread = _ServingThread(settings_from(arguments))
+        self._thread = _ServingThread(settings_from(given))
         self._thread.start()
         self._connect(self._thread.wait_for_the_port())
         self._becomes_ready()

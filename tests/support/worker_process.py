@@ -11,7 +11,7 @@ import httpx
 import openai
 from processes import eventually
 
-COMMAND = "import sys; from fairserve.engine.worker import main; sys.exit(main())"
+COMMAND = (sys.executable, "-m", "fairserve.platform.server.cli", "worker")
 DEADLINE_S = 60
 UNDER_A_SHELL = ("sh", "-c", '"$@" <&- & read -r _', "sh")
 """Command prefix: the worker is the child of a shell that waits for its input."""
@@ -21,7 +21,7 @@ class Worker:
     """A worker process that is ready."""
 
     def __init__(self, *flags, prefix=()):
-        command = [sys.executable, "-c", COMMAND, "--device", "cpu", "--exit-with-parent", *flags]
+        command = [*COMMAND, "--device", "cpu", "--exit-with-parent", *flags]
         self.process = subprocess.Popen(
             [*prefix, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

@@ -5,12 +5,12 @@ It needs torch and transformers, so it is imported after the arguments are parse
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from fairserve.benchmarks.bench.engine.breakdown import break_down, full_decodes
@@ -24,6 +24,7 @@ from fairserve.benchmarks.bench.engine.figures import (
     ratios,
 )
 from fairserve.benchmarks.bench.engine.floor import DeviceRates, ModelSizes, against_floor
+from fairserve.benchmarks.bench.engine.options import EngineBenchOptions
 from fairserve.benchmarks.bench.engine.simulated_run import LoadRuns, compare
 from fairserve.benchmarks.bench.engine.workloads import Workload, guard, limits, workloads
 from fairserve.benchmarks.bench.figure import Result
@@ -61,8 +62,8 @@ class Measured:
     results: list[Result]
 
 
-def measure(options: argparse.Namespace, say: Say, scale: float = 1.0) -> Measured:
-    """Run the measurements that the arguments select. A smaller ``scale`` is for tests.
+def measure(options: EngineBenchOptions, say: Say, scale: float = 1.0) -> Measured:
+    """Run the measurements that the options select. A smaller ``scale`` is for tests.
 
     Raises DisagreementError, and ValueError for an unavailable device or number type.
     """
@@ -91,9 +92,9 @@ def measure(options: argparse.Namespace, say: Say, scale: float = 1.0) -> Measur
             "left_out": [],
         }
         results = []
-        if options.workloads:
+        if options.chosen:
             chosen = [
-                each for name, each in workloads(on_gpu, scale).items() if name in options.workloads
+                each for name, each in workloads(on_gpu, scale).items() if name in options.chosen
             ]
             _guard(loaded, ours, say)
             on.set_threads(threads)  # a smaller model may have changed them
@@ -106,7 +107,7 @@ def measure(options: argparse.Namespace, say: Say, scale: float = 1.0) -> Measur
         if options.fit is not None:
             if not on_gpu:
                 size = replace(size, max_batch=min(size.max_batch, _FIT_BATCH))
-            results.append(_fit(ours, size, options, scale, document, say))
+            results.append(_fit(ours, size, options.fit, options.rounds, scale, document, say))
     document["figures"] = [result.to_plain() for result in results]
     return Measured(document, results)
 
@@ -228,7 +229,8 @@ def _memory(
 def _fit(
     loaded: LoadedModel,
     size: Limits,
-    options: argparse.Namespace,
+    out: Path,
+    rounds: int,
     scale: float,
     document: dict[str, Any],
     say: Say,
@@ -242,15 +244,15 @@ def _fit(
         grid.turn()
         grid.forget()
         runs = LoadRuns(runner.run_at, loaded.vocabulary, on_gpu, scale)
-        for number in range(options.rounds):
-            say(f"passes and load: round {number + 1} of {options.rounds}")
+        for number in range(rounds):
+            say(f"passes and load: round {number + 1} of {rounds}")
             grid.turn()
             runs.round()
     finally:
         runner.close()
     passes = grid.medians()
     fitted = fit(
-        options.fit.stem,
+        out.stem,
         passes,
         knots=knots_of(passes),
         kv_capacity_tokens=size.kv_tokens,
@@ -259,7 +261,7 @@ def _fit(
         origin=f"{len(passes)} passes of {loaded.name} measured on "
         f"{document['machine']['device']}, {document['machine']['threads']} threads",
     )
-    options.fit.write_text(json.dumps(asdict(fitted.costs), indent=2) + "\n", encoding="utf-8")
+    out.write_text(json.dumps(asdict(fitted.costs), indent=2) + "\n", encoding="utf-8")
     result, replay = compare(fitted.costs, runs)
     document["fit"] = {
         "passes": len(passes),

@@ -2,179 +2,160 @@
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from fairserve.platform.base.argument_parser import OneLineParser
+from typer import Argument, Option
+
+from fairserve.platform.base.command_line import App, option
 from fairserve.platform.server.admin_cli.client import Client, path_of
-from fairserve.platform.server.admin_cli.commands import (
-    Actions,
-    add,
-    add_page,
-    changes,
-    page_query,
-    read_json,
-    show,
-    show_page,
+from fairserve.platform.server.admin_cli.commands import Id, changes, command, read_json
+from fairserve.platform.server.admin_cli.fields import (
+    WHOLE,
+    body_of,
+    contract_of,
+    contract_options,
+    limit,
 )
-from fairserve.platform.server.admin_cli.fields import WHOLE, add_contract, contract_of, given
 
-_COLUMNS = ("id", "name", "tenant_id", "state", "weight", "contract", "user_contract")
-
-
-def add_commands(actions: Actions) -> None:
-    """Add the commands."""
-    register = _add(actions, "register", "register an app; prints its first key, once", _register)
-    register.add_argument("name", metavar="NAME")
-    register.add_argument("--profile", type=Path, required=True, metavar="FILE", help=_PROFILE)
-    _add_settings(register)
-
-    listed = _add(actions, "list", "list apps", _list)
-    listed.add_argument("--deleted", action="store_true", help="those that are deleted")
-    listed.add_argument("--name", metavar="PART", help="those whose names contain it")
-    listed.add_argument("--all", action="store_true", help="of all tenants, for admin keys")
-    add_page(listed)
-
-    change = _add(actions, "set", "change an app's name, profile, weight or limits", _set)
-    change.add_argument("id", metavar="ID")
-    change.add_argument("--name", default=argparse.SUPPRESS)
-    change.add_argument("--profile", type=Path, metavar="FILE", help=_PROFILE)
-    _add_settings(change)
-
-    profile = _add(actions, "profile", "show or choose the profile of an app", _profile)
-    profile.add_argument("id", metavar="ID")
-    profile.add_argument(
-        "--history", action="store_true", help="former profiles, and why they changed"
-    )
-    profile.add_argument(
-        "--mode",
-        choices=("learned", "declared", "pinned"),
-        help="for admin keys: learn it, use the declared one, or pin the current one or --profile",
-    )
-    profile.add_argument("--profile", type=Path, metavar="FILE", help=_PROFILE)
-    add_page(profile)
-
-    for name, text, act in (
-        ("show", "show an app", _show),
-        ("suspend", "stop an app's keys and programs", _suspend),
-        ("resume", "resume a suspended app", _resume),
-        ("delete", "delete an app; it can be restored until its retention is over", _delete),
-        ("restore", "restore a deleted app", _restore),
-    ):
-        _add(actions, name, text, act).add_argument("id", metavar="ID")
+app = App(
+    help="Manage a tenant's apps, with their token profiles and limits. docs/guide/tenants.md has"
+    " examples."
+)
+_Tenant = Annotated[str | None, Option(metavar="ID", help="Tenant of the app, for an admin key.")]
+_PROFILE_FILE = "JSON file with the token profile, as in the API."
+_Profile = Annotated[Path | None, Option(metavar="FILE", help=_PROFILE_FILE)]
+_OVERLOAD = "Limits that apply under overload (none removes a limit)"
+_SETTINGS = [
+    option(
+        "weight",
+        float,
+        metavar="WEIGHT",
+        help="Weight of its calls, for admin keys: 2 is entitled to twice the service of 1.",
+    ),
+    limit("user_rpm", WHOLE, "N", "Calls per minute of each user.", _OVERLOAD),
+    limit("app_rpm", WHOLE, "N", "Calls per minute of the app as a whole.", _OVERLOAD),
+    limit(
+        "new_users_per_minute",
+        WHOLE,
+        "N",
+        "New users per minute: those without a call for a day (none: 30 with a --user-rpm and without"
+        " an --app-rpm, else no limit).",
+        _OVERLOAD,
+    ),
+    *contract_options("Limits of the app as a whole, which always apply"),
+    *contract_options("Limits of each of its users, which always apply", "user_"),
+]
 
 
-_PROFILE = "a JSON file with the token profile, as in the API"
-
-
-def _add(actions: Actions, name: str, text: str, act: Any) -> OneLineParser:
-    parser = add(actions, name, text, act)
-    parser.add_argument("--tenant", metavar="ID", help="tenant of the app, for an admin key")
-    return parser
-
-
-def _add_settings(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--weight",
-        type=float,
-        default=argparse.SUPPRESS,
-        help="weight of its calls, for admin keys: 2 is entitled to twice the service of 1",
-    )
-    overload = parser.add_argument_group(
-        "limits that apply under overload", "`none` removes a limit."
-    )
-    for name, whose in (("user_rpm", "each user"), ("app_rpm", "the app as a whole")):
-        overload.add_argument(
-            "--" + name.replace("_", "-"),
-            type=WHOLE,
-            metavar="N",
-            default=argparse.SUPPRESS,
-            help=f"calls per minute of {whose}",
-        )
-    overload.add_argument(
-        "--new-users-per-minute",
-        type=WHOLE,
-        metavar="N",
-        default=argparse.SUPPRESS,
-        help="new users per minute: those without a call for a day (none: 30 with a --user-rpm and"
-        " without an --app-rpm, else no limit)",
-    )
-    add_contract(parser, "limits of the app as a whole, which always apply")
-    add_contract(parser, "limits of each of its users, which always apply", "user_")
-
-
-def _body(arguments: argparse.Namespace) -> dict[str, Any]:
-    body = given(arguments, "name", "weight")
-    if arguments.profile is not None:
-        body["profile"] = read_json(arguments.profile)
-    for field, found in (
-        ("limits", given(arguments, "user_rpm", "app_rpm", "new_users_per_minute")),
-        ("contract", contract_of(arguments)),
-        ("user_contract", contract_of(arguments, "user_")),
-    ):
-        if found:
-            body[field] = found
-    return body
-
-
-def _register(client: Client, arguments: argparse.Namespace) -> None:
-    body = _body(arguments)
-    show(arguments, client.call("POST", "/v1/apps", body, tenant=arguments.tenant))
-
-
-def _list(client: Client, arguments: argparse.Namespace) -> None:
-    path = "/admin/apps" if arguments.all else "/v1/apps"
-    query = {"tenant": arguments.tenant, "deleted": arguments.deleted, "name": arguments.name}
-    page = client.call("GET", path, **query, **page_query(arguments))
-    show_page(arguments, page, *_COLUMNS)
-
-
-def _show(client: Client, arguments: argparse.Namespace) -> None:
-    show(arguments, _call(client, arguments, "GET"))
-
-
-def _set(client: Client, arguments: argparse.Namespace) -> None:
-    show(arguments, _call(client, arguments, "PATCH", changes(_body(arguments))))
-
-
-def _suspend(client: Client, arguments: argparse.Namespace) -> None:
-    show(arguments, _call(client, arguments, "PATCH", {"suspended": True}))
-
-
-def _resume(client: Client, arguments: argparse.Namespace) -> None:
-    show(arguments, _call(client, arguments, "PATCH", {"suspended": False}))
-
-
-def _delete(client: Client, arguments: argparse.Namespace) -> None:
-    show(arguments, _call(client, arguments, "DELETE"))
-
-
-def _restore(client: Client, arguments: argparse.Namespace) -> None:
-    show(arguments, _call(client, arguments, "POST", more="/restore"))
-
-
-def _profile(client: Client, arguments: argparse.Namespace) -> None:
-    if arguments.mode is not None:
-        body: dict[str, Any] = {"mode": arguments.mode}
-        if arguments.profile is not None:
-            body["profile"] = read_json(arguments.profile)
-        path = path_of("admin", "apps", arguments.id) + "/profile"
-        show(arguments, client.call("PUT", path, body))
-    elif arguments.history:
-        path = path_of("v1", "apps", arguments.id) + "/profile/history"
-        page = client.call("GET", path, tenant=arguments.tenant, **page_query(arguments))
-        show_page(arguments, page, "version", "since", "source", "author", "reason")
-    else:
-        show(arguments, _call(client, arguments, "GET", more="/profile"))
-
-
-def _call(
+@command(app, *_SETTINGS)
+def register(
     client: Client,
-    arguments: argparse.Namespace,
-    method: str,
-    body: dict[str, Any] | None = None,
-    more: str = "",
+    name: Annotated[str, Argument(metavar="NAME")],
+    profile: Annotated[Path, Option(metavar="FILE", help=_PROFILE_FILE)],
+    tenant: _Tenant = None,
+    **given: Any,
 ) -> Any:
-    path = path_of("v1", "apps", arguments.id) + more
-    return client.call(method, path, body, tenant=arguments.tenant)
+    """Register an app, and print its first key, once."""
+    body = {"name": name} | _body(profile, given)
+    return client.call("POST", "/v1/apps", body, tenant=tenant)
+
+
+@command(
+    app,
+    name="list",
+    columns=("id", "name", "tenant_id", "state", "weight", "contract", "user_contract"),
+)
+def list_apps(
+    client: Client,
+    deleted: Annotated[bool, Option("--deleted", help="Those that are deleted.")] = False,
+    name: Annotated[
+        str | None, Option(metavar="PART", help="Those whose names contain it.")
+    ] = None,
+    every: Annotated[bool, Option("--all", help="Those of all tenants, for admin keys.")] = False,
+    tenant: _Tenant = None,
+    **page: Any,
+) -> Any:
+    """List apps."""
+    path = "/admin/apps" if every else "/v1/apps"
+    return client.call("GET", path, tenant=tenant, deleted=deleted, name=name, **page)
+
+
+@command(app, option("name", str, metavar="NAME", help="New name."), *_SETTINGS, name="set")
+def change(
+    client: Client, id: Id, profile: _Profile = None, tenant: _Tenant = None, **given: Any
+) -> Any:
+    """Change an app's name, profile, weight or limits."""
+    body = changes(body_of(given, "name") | _body(profile, given))
+    return client.call("PATCH", _path(id), body, tenant=tenant)
+
+
+@command(app, name="profile", columns=("version", "since", "source", "author", "reason"))
+def show_profile(
+    client: Client,
+    id: Id,
+    history: Annotated[
+        bool, Option("--history", help="Former profiles, and why they changed.")
+    ] = False,
+    mode: Annotated[
+        Literal["learned", "declared", "pinned"] | None,
+        Option(
+            help="For admin keys: learn it, use the declared one, or pin the current one or --profile."
+        ),
+    ] = None,
+    profile: _Profile = None,
+    tenant: _Tenant = None,
+    **page: Any,
+) -> Any:
+    """Show or choose the profile of an app."""
+    if mode is not None:
+        body = {"mode": mode} | ({} if profile is None else {"profile": read_json(profile)})
+        return client.call("PUT", path_of("admin", "apps", id) + "/profile", body)
+    if history:
+        return client.call("GET", f"{_path(id)}/profile/history", tenant=tenant, **page)
+    return client.call("GET", f"{_path(id)}/profile", tenant=tenant)
+
+
+@command(app)
+def show(client: Client, id: Id, tenant: _Tenant = None) -> Any:
+    """Show an app."""
+    return client.call("GET", _path(id), tenant=tenant)
+
+
+@command(app)
+def suspend(client: Client, id: Id, tenant: _Tenant = None) -> Any:
+    """Stop an app's keys and programs."""
+    return client.call("PATCH", _path(id), {"suspended": True}, tenant=tenant)
+
+
+@command(app)
+def resume(client: Client, id: Id, tenant: _Tenant = None) -> Any:
+    """Resume a suspended app."""
+    return client.call("PATCH", _path(id), {"suspended": False}, tenant=tenant)
+
+
+@command(app)
+def delete(client: Client, id: Id, tenant: _Tenant = None) -> Any:
+    """Delete an app; it can be restored until its retention is over."""
+    return client.call("DELETE", _path(id), tenant=tenant)
+
+
+@command(app)
+def restore(client: Client, id: Id, tenant: _Tenant = None) -> Any:
+    """Restore a deleted app."""
+    return client.call("POST", f"{_path(id)}/restore", tenant=tenant)
+
+
+def _body(profile: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    parts = {
+        "profile": None if profile is None else read_json(profile),
+        "limits": body_of(given, "user_rpm", "app_rpm", "new_users_per_minute"),
+        "contract": contract_of(given),
+        "user_contract": contract_of(given, "user_"),
+    }
+    return body_of(given, "weight") | {name: part for name, part in parts.items() if part}
+
+
+def _path(id: str) -> str:
+    return path_of("v1", "apps", id)

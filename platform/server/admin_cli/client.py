@@ -15,17 +15,11 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
+from fairserve.platform.base.command_line import FAILED, CommandError
+
 DEFAULT_URL = "http://127.0.0.1:8000"
 TIMEOUT_S = 60.0
 MAX_KEY_CHARS = 256
-
-
-class UsageError(Exception):
-    """The command was used wrongly, such as without a key or with an invalid URL."""
-
-
-class ServerError(Exception):
-    """The server rejected the request or does not answer; the text is for people."""
 
 
 class _NoRedirects(HTTPRedirectHandler):
@@ -39,12 +33,14 @@ class Client:
     """Requests to one server with one key."""
 
     def __init__(self, url: str, key: str) -> None:
-        """Raises UsageError for an invalid URL or key."""
+        """Raises CommandError for an invalid URL or key."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc or parts.query:
-            raise UsageError(f"the URL is {url!r}; allowed: http://HOST:PORT or https://HOST:PORT")
+            raise CommandError(
+                f"the URL is {url!r}; allowed: http://HOST:PORT or https://HOST:PORT"
+            )
         if not key.isascii() or not key.isprintable() or not 0 < len(key) <= MAX_KEY_CHARS:
-            raise UsageError("the key is empty, too long, or has characters that keys never have")
+            raise CommandError("the key is empty, too long, or has characters that keys never have")
         self._url = url.rstrip("/")
         self._key = key
         self._opener = build_opener(_NoRedirects)
@@ -56,8 +52,9 @@ class Client:
         body: Mapping[str, Any] | None = None,
         **query: str | int | bool | None,
     ) -> Any:
-        """Return the answer's JSON, None for an empty answer. Raises ServerError.
+        """Return the answer's JSON, None for an empty answer.
 
+        Raises CommandError with exit code 1 if the server rejects the request or does not answer.
         ``path`` is quoted, see :func:`path_of`; query parameters of None are left out.
         """
         given = {
@@ -77,16 +74,18 @@ class Client:
                 text = answer.read()
         except HTTPError as error:
             with error:
-                raise ServerError(_refusal(error)) from None
+                raise CommandError(_refusal(error), FAILED) from None
         except URLError as error:
-            raise ServerError(f"{self._url} does not answer: {error.reason}") from None
+            raise CommandError(f"{self._url} does not answer: {error.reason}", FAILED) from None
         except (OSError, HTTPException) as error:
             reason = str(error) or type(error).__name__
-            raise ServerError(f"{self._url} does not answer: {reason}") from None
+            raise CommandError(f"{self._url} does not answer: {reason}", FAILED) from None
         try:
             return json.loads(text) if text else None
         except ValueError:
-            raise ServerError(f"{self._url} does not answer with JSON; is it FairServe?") from None
+            raise CommandError(
+                f"{self._url} does not answer with JSON; is it FairServe?", FAILED
+            ) from None
 
 
 def path_of(*parts: str) -> str:
@@ -96,17 +95,17 @@ def path_of(*parts: str) -> str:
 
 
 def read_key(key_file: Path | None, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the key of a file, else of FAIRSERVE_API_KEY. Raises UsageError if there is none."""
+    """Return the key of a file, else of FAIRSERVE_API_KEY. Raises CommandError if there is none."""
     if key_file is None:
         key = environment.get("FAIRSERVE_API_KEY", "").strip()
         if not key:
-            raise UsageError("no key: set FAIRSERVE_API_KEY, or name a file by --key-file")
+            raise CommandError("no key: set FAIRSERVE_API_KEY, or name a file by --key-file")
         return key
     try:
         return key_file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
-        raise UsageError(f"the key file {key_file} cannot be read: {reason}") from None
+        raise CommandError(f"the key file {key_file} cannot be read: {reason}") from None
 
 
 def _refusal(error: HTTPError) -> str:

@@ -1,80 +1,103 @@
-"""Flags that all admin commands share, and their output."""
+"""Commands against a running server: the flags that they share, and their output.
+
+Exit codes: 0 done; 1 the server rejected the request or does not answer, with a message on stderr; 2
+wrong use.
+"""
 
 from __future__ import annotations
 
-import argparse
+import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import wraps
+from inspect import Parameter
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any
 
-from fairserve.platform.base.argument_parser import OneLineParser
-from fairserve.platform.server.admin_cli.client import DEFAULT_URL, Client, UsageError
+from typer import Argument
+
+from fairserve.platform.base.command_line import App, CommandError, option, with_options
+from fairserve.platform.server.admin_cli.client import DEFAULT_URL, Client, read_key
 from fairserve.platform.server.admin_cli.output import print_json, print_one, print_page
 
-Actions: TypeAlias = "argparse._SubParsersAction[OneLineParser]"
-Act = Callable[[Client, argparse.Namespace], None]
+Act = Callable[..., Any]
+Id = Annotated[str, Argument(metavar="ID")]
 
-
-def add(actions: Actions, name: str, text: str, act: Act) -> OneLineParser:
-    """Add a command; ``act`` runs it and prints the result."""
-    parser = actions.add_parser(name, help=text, description=text, allow_abbrev=False)
-    server = parser.add_argument_group("the server")
-    server.add_argument(
-        "--url",
-        help=f"its URL. Environment: FAIRSERVE_URL. Default: {DEFAULT_URL}",
-    )
-    server.add_argument(
-        "--key-file",
-        type=Path,
+_SERVER = [
+    option(
+        "url",
+        str,
+        envvar="FAIRSERVE_URL",
+        metavar="URL",
+        help=f"URL of the server; default: {DEFAULT_URL}.",
+        rich_help_panel="Server",
+    ),
+    option(
+        "key_file",
+        Path,
         metavar="FILE",
-        help="a file with the API key. Default: the environment's FAIRSERVE_API_KEY. A key has no"
-        " flag, because a process list shows flags.",
-    )
-    server.add_argument("--json", action="store_true", help="print the server's answer as it is")
-    parser.set_defaults(act=act)
-    return parser
+        help="File with the API key; default: FAIRSERVE_API_KEY of the environment. A key has no flag,"
+        " because a process list shows flags.",
+        rich_help_panel="Server",
+    ),
+    option(
+        "as_json",
+        bool,
+        "--json",
+        help="Print the answer of the server as it is.",
+        rich_help_panel="Server",
+    ),
+]
+_PAGE = [
+    option("limit", int, metavar="N", help="Rows at most."),
+    option("offset", int, metavar="N", help="Rows to skip."),
+]
 
 
-def add_page(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of a list."""
-    parser.add_argument("--limit", type=int, metavar="N", help="rows at most")
-    parser.add_argument("--offset", type=int, metavar="N", help="rows to skip")
+def command(
+    app: App, *options: Parameter, name: str | None = None, columns: Sequence[str] = ()
+) -> Callable[[Act], Act]:
+    """Return a decorator that registers a function as a command.
 
+    The function takes the client of the server first, then its arguments and ``options``, which are None
+    if they are not given. It returns the answer, which is printed; a list as a table of ``columns``.
+    """
 
-def page_query(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the requested part of a list."""
-    return {"limit": arguments.limit, "offset": arguments.offset}
+    def registered(act: Act) -> Act:
+        act = with_options(*options, *(_PAGE if columns else ()), *_SERVER)(act)
 
+        @wraps(act)
+        def run(*, url: str | None, key_file: Path | None, as_json: bool, **given: Any) -> None:
+            answer = act(Client(url or DEFAULT_URL, read_key(key_file)), **given)
+            if answer is None:
+                return
+            if as_json:
+                print_json(answer)
+            elif columns and "items" in answer:
+                print_page(answer, columns)
+            else:
+                print_one(answer)
 
-def show(arguments: argparse.Namespace, answer: Any) -> None:
-    """Print one object."""
-    if arguments.json:
-        print_json(answer)
-    else:
-        print_one(answer)
+        signature = inspect.signature(act)
+        _, *parameters = signature.parameters.values()
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return app.command(name)(run)
 
-
-def show_page(arguments: argparse.Namespace, page: Any, *columns: str) -> None:
-    """Print a part of a list."""
-    if arguments.json:
-        print_json(page)
-    else:
-        print_page(page, columns)
+    return registered
 
 
 def changes(body: dict[str, Any]) -> dict[str, Any]:
-    """Return a body that is not empty. Raises UsageError for an empty one."""
+    """Return a body that is not empty. Raises CommandError for an empty one."""
     if not body:
-        raise UsageError("nothing to change: name a flag (--help lists them)")
+        raise CommandError("nothing to change: name a flag (--help lists them)")
     return body
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file. Raises UsageError."""
+    """Read a JSON file. Raises CommandError."""
     try:
         return json.loads(path.read_text())
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+        raise CommandError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise UsageError(f"{path} is not JSON: {error}") from None
+        raise CommandError(f"{path} is not JSON: {error}") from None

@@ -2,96 +2,103 @@
 
 from __future__ import annotations
 
-import argparse
-from typing import Any
+from typing import Annotated, Any
 
-from fairserve.platform.base.argument_parser import OneLineParser
+from typer import Argument, Option
+
+from fairserve.platform.base.command_line import App, CommandError, option
 from fairserve.platform.server.admin_cli.client import Client, path_of
-from fairserve.platform.server.admin_cli.commands import (
-    Act,
-    Actions,
-    add,
-    add_page,
-    page_query,
-    show,
-    show_page,
-)
-from fairserve.platform.server.admin_cli.fields import given
+from fairserve.platform.server.admin_cli.commands import command
+from fairserve.platform.server.admin_cli.fields import body_of
+
+app = App(help="Manage API keys of apps, tenants and admins. docs/guide/tenants.md has examples.")
+_OWNER = "Owner of the keys (one is required)"
+_FLAGS = [
+    option("app", str, metavar="ID", help="Keys of this app.", rich_help_panel=_OWNER),
+    option(
+        "tenant_id",
+        str,
+        metavar="ID",
+        help="Keys of this tenant, for admin keys.",
+        rich_help_panel=_OWNER,
+    ),
+    option("admin", bool, "--admin", help="The admin keys.", rich_help_panel=_OWNER),
+    option("tenant", str, metavar="ID", help="Tenant of the app, for an admin key."),
+]
+_Key = Annotated[str, Argument(metavar="KEY", help="Its id, key_...")]
 
 
-def add_commands(actions: Actions) -> None:
-    """Add the commands."""
-    create = _add(actions, "create", "create a further key, and print it, once", _create)
-    create.add_argument("--name", default=argparse.SUPPRESS, help="name for people")
-    create.add_argument(
-        "--expires-at",
+@command(
+    app,
+    option("name", str, metavar="NAME", help="Name for people."),
+    option(
+        "expires_at",
+        str,
         metavar="TIME",
-        default=argparse.SUPPRESS,
-        help="ISO 8601 with a zone, such as 2027-01-31T12:00:00Z",
-    )
-    add_page(_add(actions, "list", "list keys by prefix, revoked ones included", _list))
-    rotate = _add(actions, "rotate", "replace all keys by a new one, and print it, once", _rotate)
-    rotate.add_argument(
-        "--grace",
-        type=float,
-        default=0.0,
-        metavar="SECONDS",
-        help="time for which the others remain valid (default: none)",
-    )
-    rename = _add(actions, "rename", "rename a key", _rename)
-    rename.add_argument("key", metavar="KEY", help="its id, key_...")
-    rename.add_argument("name", metavar="NAME", help="name for people")
-    revoke = _add(actions, "revoke", "revoke a key", _revoke)
-    revoke.add_argument("key", metavar="KEY", help="its id, key_...")
+        help="ISO 8601 with a zone, such as 2027-01-31T12:00:00Z.",
+    ),
+    *_FLAGS,
+)
+def create(client: Client, **given: Any) -> Any:
+    """Create a further key, and print it, once."""
+    return _call(client, given, "POST", body=body_of(given, "name", "expires_at"))
 
 
-def _add(actions: Actions, name: str, text: str, act: Act) -> OneLineParser:
-    parser = add(actions, name, text, act)
-    owner = parser.add_mutually_exclusive_group(required=True)
-    owner.add_argument("--app", metavar="ID", help="keys of this app")
-    owner.add_argument("--tenant-id", metavar="ID", help="keys of this tenant, for admin keys")
-    owner.add_argument("--admin", action="store_true", help="the admin keys, for admin keys")
-    parser.add_argument("--tenant", metavar="ID", help="tenant of the app, for an admin key")
-    return parser
+@command(
+    app,
+    *_FLAGS,
+    name="list",
+    columns=("id", "prefix", "name", "created_at", "expires_at", "revoked_at", "last_used_at"),
+)
+def list_keys(client: Client, **given: Any) -> Any:
+    """List keys by prefix, revoked ones included."""
+    return _call(client, given, "GET", limit=given["limit"], offset=given["offset"])
 
 
-def _create(client: Client, arguments: argparse.Namespace) -> None:
-    body = given(arguments, "name", "expires_at")
-    show(arguments, _call(client, arguments, "POST", body=body))
+@command(app, *_FLAGS)
+def rotate(
+    client: Client,
+    grace: Annotated[
+        float, Option(metavar="SECONDS", help="Time for which the others remain valid.")
+    ] = 0.0,
+    **owner: Any,
+) -> Any:
+    """Replace all keys by a new one, and print it, once."""
+    return _call(client, owner, "POST", "rotate", body={"grace_s": grace})
 
 
-def _list(client: Client, arguments: argparse.Namespace) -> None:
-    page = _call(client, arguments, "GET", **page_query(arguments))
-    columns = ("id", "prefix", "name", "created_at", "expires_at", "revoked_at", "last_used_at")
-    show_page(arguments, page, *columns)
+@command(app, *_FLAGS)
+def rename(
+    client: Client,
+    key: _Key,
+    name: Annotated[str, Argument(metavar="NAME", help="Name for people.")],
+    **owner: Any,
+) -> Any:
+    """Rename a key."""
+    return _call(client, owner, "PATCH", key, body={"name": name})
 
 
-def _rotate(client: Client, arguments: argparse.Namespace) -> None:
-    body = {"grace_s": arguments.grace}
-    show(arguments, _call(client, arguments, "POST", "rotate", body=body))
-
-
-def _rename(client: Client, arguments: argparse.Namespace) -> None:
-    show(arguments, _call(client, arguments, "PATCH", arguments.key, body={"name": arguments.name}))
-
-
-def _revoke(client: Client, arguments: argparse.Namespace) -> None:
-    show(arguments, _call(client, arguments, "DELETE", arguments.key))
+@command(app, *_FLAGS)
+def revoke(client: Client, key: _Key, **owner: Any) -> Any:
+    """Revoke a key."""
+    return _call(client, owner, "DELETE", key)
 
 
 def _call(
     client: Client,
-    arguments: argparse.Namespace,
+    owner: dict[str, Any],
     method: str,
     *more: str,
     body: dict[str, Any] | None = None,
     **query: Any,
 ) -> Any:
-    if arguments.admin:
+    if sum(bool(owner[name]) for name in ("app", "tenant_id", "admin")) != 1:
+        raise CommandError("name the owner of the keys by one of --app, --tenant-id and --admin")
+    if owner["admin"]:
         path = path_of("admin", "keys", *more)
-    elif arguments.app is None:
-        path = path_of("admin", "tenants", arguments.tenant_id, "keys", *more)
+    elif owner["tenant_id"]:
+        path = path_of("admin", "tenants", owner["tenant_id"], "keys", *more)
     else:
-        path = path_of("v1", "apps", arguments.app, "keys", *more)
-        query["tenant"] = arguments.tenant
+        path = path_of("v1", "apps", owner["app"], "keys", *more)
+        query["tenant"] = owner["tenant"]
     return client.call(method, path, body, **query)

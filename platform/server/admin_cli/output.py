@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fairserve.platform.base.text_table import aligned
+from fairserve.platform.base.command_line import print_table
 
 EMPTY = "-"
 
@@ -19,17 +19,13 @@ def print_json(answer: Any) -> None:
 
 def print_one(answer: Mapping[str, Any]) -> None:
     """Print one object, a field a line, without limits that are not set."""
-    rows = list(_flat(answer))
-    width = max(len(name) for name, _ in rows)
-    for name, value in rows:
-        print(f"{name.ljust(width)}  {_text(value)}")
+    print_table([[name, _text(value)] for name, value in _flat(answer)])
 
 
 def print_page(page: Mapping[str, Any], columns: Sequence[str]) -> None:
     """Print a page of a list as a table, and on stderr how to see the rest."""
     rows = [[_cell(item, column) for column in columns] for item in page["items"]]
-    left = tuple(range(len(columns)))
-    print(aligned([column.replace("_", " ") for column in columns], rows, left=left))
+    print_table(rows, [column.replace("_", " ") for column in columns])
     shown = page["offset"] + len(rows)
     if shown < page["total"]:
         more = f"{len(rows)} of {page['total']}; --offset {shown} shows more"

@@ -2,94 +2,81 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fairserve.platform.base.argument_parser import OneLineParser
-from fairserve.platform.server.admin_cli.client import Client, UsageError, path_of
-from fairserve.platform.server.admin_cli.commands import (
-    Act,
-    Actions,
-    add,
-    add_page,
-    changes,
-    page_query,
-    show,
-    show_page,
+from typer import Argument, Option
+
+from fairserve.platform.base.command_line import App, CommandError, option
+from fairserve.platform.server.admin_cli.client import Client, path_of
+from fairserve.platform.server.admin_cli.commands import changes, command
+from fairserve.platform.server.admin_cli.fields import (
+    WHOLE,
+    body_of,
+    contract_of,
+    contract_options,
+    limit,
+    switch,
+    switched,
 )
-from fairserve.platform.server.admin_cli.fields import WHOLE, add_contract, contract_of, given
 from fairserve.platform.server.admin_cli.output import print_json
 
+app = App(help="Manage settings and data of end users. docs/guide/tenants.md has examples.")
 _SETTINGS = ("weight", "rpm", "blocked")
+_Tenant = Annotated[str, Argument(metavar="TENANT", help="Id of the tenant.")]
+_User = Annotated[
+    str, Argument(metavar="USER", help="Id of the user, as the tenant's apps send it.")
+]
 
 
-def add_commands(actions: Actions) -> None:
-    """Add the commands."""
-    listed = add(actions, "list", "list users that have settings of their own", _list)
-    listed.add_argument("--tenant", metavar="ID", help="those of this tenant")
-    listed.add_argument("--user", metavar="BEGINNING", help="those whose ids begin like this")
-    listed.add_argument("--blocked", action="store_true", default=None, help="those blocked")
-    add_page(listed)
-
-    _add(actions, "show", "show a user's settings", _show)
-    change = _add(actions, "set", "change a user's weight, limits or block", _set)
-    change.add_argument(
-        "--weight",
-        type=float,
-        default=argparse.SUPPRESS,
-        help="2 is entitled to twice the service of 1",
-    )
-    change.add_argument(
-        "--rpm",
-        type=WHOLE,
-        metavar="N",
-        default=argparse.SUPPRESS,
-        help="calls per minute under overload, in place of the app's --user-rpm; or none",
-    )
-    block = change.add_mutually_exclusive_group()
-    for flag, value in (("--block", True), ("--unblock", False)):
-        block.add_argument(
-            flag, dest="blocked", action="store_const", const=value, default=argparse.SUPPRESS
-        )
-    add_contract(change, "limits in all apps of its tenant, which always apply")
-    _add(actions, "reset", "return a user to the defaults", _reset)
-
-    export = _add(
-        actions, "export", "export all data that is stored about a user, as JSON", _export
-    )
-    export.add_argument("--out", type=Path, metavar="FILE", help="output file (default: stdout)")
-    erase = _add(actions, "erase", "erase a user's data; this cannot be undone", _erase)
-    erase.add_argument("--yes", action="store_true", help="confirm the erasure")
+@command(
+    app,
+    option("blocked", bool, "--blocked", help="Those that are blocked."),
+    name="list",
+    columns=("tenant_id", "user", "weight", "rpm", "blocked", "contract"),
+)
+def list_users(
+    client: Client,
+    tenant: Annotated[str | None, Option(metavar="ID", help="Those of this tenant.")] = None,
+    user: Annotated[
+        str | None, Option(metavar="BEGINNING", help="Those whose ids begin like this.")
+    ] = None,
+    **given: Any,
+) -> Any:
+    """List users that have settings of their own."""
+    return client.call("GET", "/admin/users", tenant=tenant, user=user, **given)
 
 
-def _add(actions: Actions, name: str, text: str, act: Act) -> OneLineParser:
-    parser = add(actions, name, text, act)
-    parser.add_argument("tenant", metavar="TENANT", help="the tenant's id")
-    parser.add_argument("user", metavar="USER", help="the user's id, as the tenant's apps send it")
-    return parser
+@command(app)
+def show(client: Client, tenant: _Tenant, user: _User) -> Any:
+    """Show a user's settings."""
+    return client.call("GET", _path(tenant, user))
 
 
-def _list(client: Client, arguments: argparse.Namespace) -> None:
-    query = {name: getattr(arguments, name) for name in ("tenant", "user", "blocked")}
-    page = client.call("GET", "/admin/users", **query, **page_query(arguments))
-    show_page(arguments, page, "tenant_id", "user", "weight", "rpm", "blocked", "contract")
-
-
-def _show(client: Client, arguments: argparse.Namespace) -> None:
-    show(arguments, client.call("GET", _path(arguments)))
-
-
-def _set(client: Client, arguments: argparse.Namespace) -> None:
-    limits = contract_of(arguments)
-    changed = given(arguments, *_SETTINGS)
+@command(
+    app,
+    option("weight", float, metavar="WEIGHT", help="2 is entitled to twice the service of 1."),
+    limit(
+        "rpm",
+        WHOLE,
+        "N",
+        "Calls per minute under overload, in place of the app's --user-rpm; or none.",
+    ),
+    switch("blocked", "--block/--unblock", "Reject the user's calls, or no longer."),
+    *contract_options("Limits in all apps of its tenant, which always apply"),
+    name="set",
+)
+def change(client: Client, tenant: _Tenant, user: _User, **given: Any) -> Any:
+    """Change a user's weight, limits or block."""
+    limits = contract_of(given)
+    changed = body_of(given | {"blocked": switched(given["blocked"])}, *_SETTINGS)
     changes(changed | limits)
-    now = client.call("GET", _path(arguments))
+    now = client.call("GET", _path(tenant, user))
     body = {name: now[name] for name in _SETTINGS} | changed
     body["contract"] = _changed(now["contract"], limits)
-    show(arguments, client.call("PUT", _path(arguments), body))
+    return client.call("PUT", _path(tenant, user), body)
 
 
 def _changed(contract: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]:
@@ -100,33 +87,48 @@ def _changed(contract: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]
     return found
 
 
-def _reset(client: Client, arguments: argparse.Namespace) -> None:
-    show(arguments, client.call("DELETE", _path(arguments)))
+@command(app)
+def reset(client: Client, tenant: _Tenant, user: _User) -> Any:
+    """Return a user to the defaults."""
+    return client.call("DELETE", _path(tenant, user))
 
 
-def _export(client: Client, arguments: argparse.Namespace) -> None:
-    answer = client.call("GET", "/v1/user-data", user=arguments.user, tenant=arguments.tenant)
-    if arguments.out is None:
+@command(app)
+def export(
+    client: Client,
+    tenant: _Tenant,
+    user: _User,
+    out: Annotated[
+        Path | None, Option(metavar="FILE", help="The file; default: standard output.")
+    ] = None,
+) -> None:
+    """Export all data that is stored about a user, as JSON."""
+    answer = client.call("GET", "/v1/user-data", user=user, tenant=tenant)
+    if out is None:
         print_json(answer)
         return
     text = json.dumps(answer, indent=2, ensure_ascii=False) + "\n"
     try:
         # Readable by its owner only, whatever the umask.
-        handle = os.open(arguments.out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        handle = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(handle, "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise UsageError(f"{arguments.out} cannot be written: {error.strerror}") from None
+        raise CommandError(f"{out} cannot be written: {error.strerror}") from None
 
 
-def _erase(client: Client, arguments: argparse.Namespace) -> None:
-    if not arguments.yes:
-        raise UsageError(f"erasing {arguments.user!r} cannot be undone; confirm with --yes")
-    query = {"user": arguments.user, "tenant": arguments.tenant}
-    answer = client.call("DELETE", "/v1/user-data", **query)
-    if answer is not None:
-        show(arguments, answer)
+@command(app)
+def erase(
+    client: Client,
+    tenant: _Tenant,
+    user: _User,
+    yes: Annotated[bool, Option("--yes", help="Confirm the erasure.")] = False,
+) -> Any:
+    """Erase a user's data; this cannot be undone."""
+    if not yes:
+        raise CommandError(f"erasing {user!r} cannot be undone; confirm with --yes")
+    return client.call("DELETE", "/v1/user-data", user=user, tenant=tenant)
 
 
-def _path(arguments: argparse.Namespace) -> str:
-    return path_of("admin", "users", arguments.tenant, arguments.user)
+def _path(tenant: str, user: str) -> str:
+    return path_of("admin", "users", tenant, user)

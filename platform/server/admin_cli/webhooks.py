@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from typer import Argument, Option
 
 from fairserve.platform.background.webhooks.event_types import TYPES
-from fairserve.platform.base.argument_parser import OneLineParser
+from fairserve.platform.base.command_line import App, option
 from fairserve.platform.server.admin_cli.client import Client, path_of
-from fairserve.platform.server.admin_cli.commands import (
-    Act,
-    Actions,
-    add,
-    add_page,
-    changes,
-    page_query,
-    show,
-    show_page,
-)
-from fairserve.platform.server.admin_cli.fields import given
+from fairserve.platform.server.admin_cli.commands import changes, command
+from fairserve.platform.server.admin_cli.fields import body_of, switch, switched
 
+app = App(
+    help="Manage webhooks, which notify tenants of events. docs/guide/webhooks.md has examples."
+)
 _COLUMNS = ("id", "url", "events", "enabled", "disabled_reason", "failures")
 _DELIVERIES = (
     "event_id",
@@ -31,117 +26,99 @@ _DELIVERIES = (
     "last_error",
     "created_at",
 )
+_Tenant = Annotated[
+    str | None, Option(metavar="ID", help="Tenant of the webhook, for an admin key.")
+]
+_Id = Annotated[str, Argument(metavar="ID", help="wh_...")]
+_EVENTS = f"Events to send: {', '.join(TYPES)}."
+_DESCRIPTION = option("description", str, metavar="TEXT", help="Text for people.")
 
 
-def add_commands(actions: Actions) -> None:
-    """Add the commands."""
-    new = _add(actions, "add", "register a URL; prints its signing secret, once", _register)
-    new.add_argument("target", metavar="URL", help="https, and a host with public addresses only")
-    _add_events(new, required=True)
-    new.add_argument("--description", default=argparse.SUPPRESS)
-
-    add_page(_add(actions, "list", "list webhooks", _list))
-
-    change = _of_one(actions, "set", "change a webhook, disable it, or enable it again", _set)
-    change.add_argument(
-        "--to", dest="target", metavar="URL", default=argparse.SUPPRESS, help="another URL"
-    )
-    _add_events(change, required=False)
-    change.add_argument("--description", default=argparse.SUPPRESS)
-    switch = change.add_mutually_exclusive_group()
-    for flag, value in (("--enable", True), ("--disable", False)):
-        switch.add_argument(
-            flag, dest="enabled", action="store_const", const=value, default=argparse.SUPPRESS
-        )
-
-    _of_one(actions, "rotate", "make a new signing secret, and print it, once", _rotate)
-    _of_one(actions, "remove", "delete a webhook, with its deliveries", _remove)
-    _of_one(actions, "test", "queue a webhook.test event", _test)
-
-    sent = _of_one(
-        actions, "deliveries", "list deliveries: delivered, pending or dead", _deliveries
-    )
-    sent.add_argument("--state", choices=("pending", "delivered", "dead"))
-    add_page(sent)
-
-    again = _of_one(actions, "replay", "send dead deliveries again, or one event", _replay)
-    again.add_argument("--event", metavar="ID", help="only this event, delivered or dead")
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
 
 
-def _add(actions: Actions, name: str, text: str, act: Act) -> OneLineParser:
-    parser = add(actions, name, text, act)
-    parser.add_argument("--tenant", metavar="ID", help="tenant of the webhook, for an admin key")
-    return parser
-
-
-def _of_one(actions: Actions, name: str, text: str, act: Act) -> OneLineParser:
-    parser = _add(actions, name, text, act)
-    parser.add_argument("id", metavar="ID", help="wh_...")
-    return parser
-
-
-def _add_events(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    parser.add_argument(
-        "--events",
-        type=lambda text: [name.strip() for name in text.split(",")],
-        required=required,
-        metavar="A,B",
-        default=argparse.SUPPRESS,
-        help=f"events to send: {', '.join(TYPES)}",
-    )
-
-
-def _body(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields that were given; ``--url`` is the server's."""
-    body = given(arguments, "events", "description", "enabled")
-    return body | ({"url": arguments.target} if hasattr(arguments, "target") else {})
-
-
-def _register(client: Client, arguments: argparse.Namespace) -> None:
-    body = _body(arguments)
-    show(arguments, client.call("POST", "/v1/webhooks", body, tenant=arguments.tenant))
-
-
-def _list(client: Client, arguments: argparse.Namespace) -> None:
-    query = page_query(arguments)
-    page = client.call("GET", "/v1/webhooks", tenant=arguments.tenant, **query)
-    show_page(arguments, page, *_COLUMNS)
-
-
-def _set(client: Client, arguments: argparse.Namespace) -> None:
-    body = changes(_body(arguments))
-    show(arguments, _call(client, arguments, "PATCH", body=body))
-
-
-def _rotate(client: Client, arguments: argparse.Namespace) -> None:
-    show(arguments, _call(client, arguments, "POST", "rotate"))
-
-
-def _remove(client: Client, arguments: argparse.Namespace) -> None:
-    show(arguments, _call(client, arguments, "DELETE"))
-
-
-def _test(client: Client, arguments: argparse.Namespace) -> None:
-    show(arguments, _call(client, arguments, "POST", "test"))
-
-
-def _deliveries(client: Client, arguments: argparse.Namespace) -> None:
-    query = {"state": arguments.state, **page_query(arguments)}
-    show_page(arguments, _call(client, arguments, "GET", "deliveries", **query), *_DELIVERIES)
-
-
-def _replay(client: Client, arguments: argparse.Namespace) -> None:
-    one = () if arguments.event is None else ("deliveries", arguments.event)
-    show(arguments, _call(client, arguments, "POST", *one, "replay"))
-
-
-def _call(
+@command(app, _DESCRIPTION)
+def add(
     client: Client,
-    arguments: argparse.Namespace,
-    method: str,
-    *more: str,
-    body: dict[str, Any] | None = None,
-    **query: Any,
+    url_of_events: Annotated[
+        str, Argument(metavar="URL", help="https, and a host with public addresses only.")
+    ],
+    events: Annotated[Any, Option(parser=_names, metavar="A,B", help=_EVENTS)],
+    tenant: _Tenant = None,
+    **given: Any,
 ) -> Any:
-    path = path_of("v1", "webhooks", arguments.id, *more)
-    return client.call(method, path, body, tenant=arguments.tenant, **query)
+    """Register a URL, and print its signing secret, once."""
+    body = {"url": url_of_events, "events": events} | body_of(given, "description")
+    return client.call("POST", "/v1/webhooks", body, tenant=tenant)
+
+
+@command(app, name="list", columns=_COLUMNS)
+def list_webhooks(client: Client, tenant: _Tenant = None, **page: Any) -> Any:
+    """List webhooks."""
+    return client.call("GET", "/v1/webhooks", tenant=tenant, **page)
+
+
+@command(
+    app,
+    option("to", str, metavar="URL", help="Another URL."),
+    option("events", str, parser=_names, metavar="A,B", help=_EVENTS),
+    switch("enabled", "--enable/--disable", "Send events, or send none."),
+    _DESCRIPTION,
+    name="set",
+)
+def change(client: Client, id: _Id, tenant: _Tenant = None, **given: Any) -> Any:
+    """Change a webhook, disable it, or enable it again."""
+    given |= {"url": given["to"], "enabled": switched(given["enabled"])}
+    body = body_of(given, "url", "events", "description", "enabled")
+    return client.call("PATCH", _path(id), changes(body), tenant=tenant)
+
+
+@command(app)
+def rotate(client: Client, id: _Id, tenant: _Tenant = None) -> Any:
+    """Make a new signing secret, and print it, once."""
+    return client.call("POST", _path(id, "rotate"), tenant=tenant)
+
+
+@command(app)
+def remove(client: Client, id: _Id, tenant: _Tenant = None) -> Any:
+    """Delete a webhook, with its deliveries."""
+    return client.call("DELETE", _path(id), tenant=tenant)
+
+
+@command(app, name="test")
+def send_test(client: Client, id: _Id, tenant: _Tenant = None) -> Any:
+    """Queue a webhook.test event."""
+    return client.call("POST", _path(id, "test"), tenant=tenant)
+
+
+@command(app, columns=_DELIVERIES)
+def deliveries(
+    client: Client,
+    id: _Id,
+    state: Annotated[
+        Literal["pending", "delivered", "dead"] | None, Option(help="Only those of this state.")
+    ] = None,
+    tenant: _Tenant = None,
+    **page: Any,
+) -> Any:
+    """List deliveries: delivered, pending or dead."""
+    return client.call("GET", _path(id, "deliveries"), tenant=tenant, state=state, **page)
+
+
+@command(app)
+def replay(
+    client: Client,
+    id: _Id,
+    event: Annotated[
+        str | None, Option(metavar="ID", help="Only this event, delivered or dead.")
+    ] = None,
+    tenant: _Tenant = None,
+) -> Any:
+    """Send dead deliveries again, or one event."""
+    one = () if event is None else ("deliveries", event)
+    return client.call("POST", _path(id, *one, "replay"), tenant=tenant)
+
+
+def _path(id: str, *more: str) -> str:
+    return path_of("v1", "webhooks", id, *more)

@@ -7,103 +7,99 @@ usage error.
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
-from sqlalchemy import Engine, select
+from sqlalchemy import select
+from typer import Argument, Option
 
 from fairserve.platform.background.jobs.job import JobContext
 from fairserve.platform.background.jobs.jobs import JOBS
 from fairserve.platform.background.jobs.passes import JobFailedError, replay, run_pass
 from fairserve.platform.background.jobs.schemas import JobOut
-from fairserve.platform.base.argument_parser import OneLineParser
-from fairserve.platform.base.text_table import aligned
+from fairserve.platform.base.command_line import (
+    FAILED,
+    App,
+    CommandError,
+    print_table,
+    with_options,
+)
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import read_only, session_factory
 from fairserve.platform.db.jobs import JobState
 from fairserve.platform.db.key_hash import key_hasher
-from fairserve.platform.server.commands.on_database import add_database_flags, fail, on_database
-from fairserve.platform.server.settings import Settings
+from fairserve.platform.server.commands.on_database import DATABASE, opened
+from fairserve.platform.server.settings_flags import flag_options
 
-_COMMAND = "fairserve jobs"
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run a subcommand; return the exit code."""
-    arguments = _parser().parse_args(argv)
-    return on_database(_COMMAND, arguments, arguments.act)
+app = App(help="Background jobs, run by the server itself or by Celery.")
+_REDIS = flag_options("redis_url")
 
 
-def _list(arguments: argparse.Namespace, settings: Settings, engine: Engine) -> int:
-    with session_factory(engine)() as session:
-        states = {state.name: state for state in read_only(session).scalars(select(JobState))}
-    now = utc_now()
-    rows = []
-    for job in JOBS.values():
-        out = JobOut.of(job, job.interval_s(settings), states.get(job.name), now)
-        last = "" if out.succeeded_at is None else f"{out.succeeded_at:%Y-%m-%d %H:%M:%S}"
-        rows.append([out.name, out.health, f"{out.interval_s:g} s", last, out.error])
-    header = ["job", "health", "every", "succeeded (UTC)", "last error"]
-    print(aligned(header, rows, left=(0, 1, 3, 4)))
-    return 0
+def _job(text: str) -> str:
+    if text not in JOBS:
+        raise ValueError(f"{text!r} is no job; known: {', '.join(JOBS)}")
+    return text
 
 
-def _run(arguments: argparse.Namespace, settings: Settings, engine: Engine) -> int:
-    sessions = session_factory(engine)
-    context = JobContext(sessions, settings, key_hasher(settings.db))
-    with sessions.begin() as session:
-        replay(session, arguments.name)
-    try:
-        done = run_pass(JOBS[arguments.name], context, lambda: False)
-    except JobFailedError as error:
-        return fail(_COMMAND, f"{arguments.name}: {error.__cause__}")
-    print(f"{arguments.name}: {done:,} done")
-    return 0
-
-
-def _worker(arguments: argparse.Namespace, settings: Settings, engine: Engine) -> int:
+@app.command()
+@with_options(*DATABASE, *_REDIS)
+def worker(
+    concurrency: Annotated[int, Option(metavar="N", help="Processes.")] = 2,
+    pool: Annotated[
+        Literal["prefork", "solo", "threads"], Option(help="Kind of processes.")
+    ] = "prefork",
+    **flags: Any,
+) -> None:
+    """Run jobs that are sent through Redis."""
     from fairserve.platform.background.jobs.celery_jobs import celery_app
 
-    engine.dispose()
-    flags = [f"--concurrency={arguments.concurrency}", f"--pool={arguments.pool}"]
-    quiet = ["--without-gossip", "--without-mingle", f"--loglevel={settings.server.log_level}"]
-    celery_app(settings).worker_main(["worker", *flags, *quiet])
-    return 0
+    with opened(flags) as (settings, engine):
+        engine.dispose()
+        chosen = [f"--concurrency={concurrency}", f"--pool={pool}"]
+        quiet = ["--without-gossip", "--without-mingle", f"--loglevel={settings.server.log_level}"]
+        celery_app(settings).worker_main(["worker", *chosen, *quiet])
 
 
-def _beat(arguments: argparse.Namespace, settings: Settings, engine: Engine) -> int:
+@app.command()
+@with_options(*DATABASE, *_REDIS)
+def beat(**flags: Any) -> None:
+    """Send jobs through Redis when they are due."""
     from fairserve.platform.background.jobs.celery_jobs import celery_app
 
-    engine.dispose()
-    celery_app(settings).Beat(loglevel=settings.server.log_level, quiet=True).run()
-    return 0
+    with opened(flags) as (settings, engine):
+        engine.dispose()
+        celery_app(settings).Beat(loglevel=settings.server.log_level, quiet=True).run()
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = OneLineParser(
-        prog=_COMMAND,
-        description="Background jobs, run by the server itself or by Celery.",
-        allow_abbrev=False,
-    )
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    for name, text, act in (
-        ("worker", "run jobs that are sent through Redis", _worker),
-        ("beat", "send jobs through Redis when they are due", _beat),
-        ("list", "list all jobs with their states", _list),
-        ("run", "run one pass of a job in this process, dead or not", _run),
-    ):
-        action = actions.add_parser(name, help=text, description=text, allow_abbrev=False)
-        action.set_defaults(act=act)
-        add_database_flags(action)
-        if name in ("worker", "beat"):
-            action.add_argument(
-                "--redis-url", help="Redis. Environment: FAIRSERVE_REDIS_URL, REDIS_URL."
-            )
-        if name == "worker":
-            action.add_argument(
-                "--concurrency", type=int, default=2, metavar="N", help="processes; default: 2"
-            )
-            action.add_argument("--pool", choices=("prefork", "solo", "threads"), default="prefork")
-        if name == "run":
-            action.add_argument("name", choices=tuple(JOBS), metavar="NAME", help=", ".join(JOBS))
-    return parser
+@app.command("list")
+@with_options(*DATABASE)
+def list_jobs(**flags: Any) -> None:
+    """List all jobs with their states."""
+    with opened(flags) as (settings, engine):
+        with session_factory(engine)() as session:
+            states = {state.name: state for state in read_only(session).scalars(select(JobState))}
+        now = utc_now()
+        rows = []
+        for job in JOBS.values():
+            out = JobOut.of(job, job.interval_s(settings), states.get(job.name), now)
+            last = "" if out.succeeded_at is None else f"{out.succeeded_at:%Y-%m-%d %H:%M:%S}"
+            rows.append([out.name, out.health, f"{out.interval_s:g} s", last, out.error])
+    print_table(rows, ["job", "health", "every", "succeeded (UTC)", "last error"])
+
+
+@app.command()
+@with_options(*DATABASE)
+def run(
+    name: Annotated[str, Argument(parser=_job, metavar="NAME", help=f"{', '.join(JOBS)}.")],
+    **flags: Any,
+) -> None:
+    """Run one pass of a job in this process, dead or not."""
+    with opened(flags) as (settings, engine):
+        sessions = session_factory(engine)
+        context = JobContext(sessions, settings, key_hasher(settings.db))
+        with sessions.begin() as session:
+            replay(session, name)
+        try:
+            done = run_pass(JOBS[name], context, lambda: False)
+        except JobFailedError as error:
+            raise CommandError(f"{name}: {error.__cause__}", FAILED) from error
+    print(f"{name}: {done:,} done")

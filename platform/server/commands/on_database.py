@@ -2,78 +2,54 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from pydantic import ValidationError
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from fairserve.platform.base.argument_parser import USAGE_ERROR
+from fairserve.platform.base.command_line import FAILED, CommandError
 from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.db import schema
 from fairserve.platform.db.engine import connect
 from fairserve.platform.server.settings import Settings
-from fairserve.platform.server.settings_flags import settings_from
+from fairserve.platform.server.settings_flags import flag_options, settings_from
 
-FAILED = 1
-"""The exit code if the database or a file is not available."""
-
-Act = Callable[[argparse.Namespace, Settings, Engine], int]
-
-_SETTINGS = ("database_url", "data_dir", "redis_url")
+DATABASE = flag_options("database_url", "data_dir")
+"""The flags that name the database."""
 
 
-def add_database_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that name the database."""
-    parser.add_argument(
-        "--database-url",
-        help="the database. Default: that of `fairserve serve`. "
-        "Environment: FAIRSERVE_DATABASE_URL, DATABASE_URL.",
-    )
-    parser.add_argument("--data-dir", help="folder of the embedded database.")
+@contextmanager
+def opened(
+    flags: dict[str, Any], *, any_schema: bool = False, create: bool = False, silent: int = FAILED
+) -> Iterator[tuple[Settings, Engine]]:
+    """Open the database of these flags and the environment, which must have this version's schema.
 
-
-def database_settings(arguments: argparse.Namespace) -> Settings:
-    """Return the settings of the environment, with those that the flags give. Raises ValueError."""
-    given = {
-        name: value for name in _SETTINGS if (value := getattr(arguments, name, None)) is not None
-    }
-    return settings_from(argparse.Namespace(**given))
-
-
-def on_database(command: str, arguments: argparse.Namespace, act: Act) -> int:
-    """Act on a database of this version's schema; returns the exit code.
-
-    An error is printed in one line on stderr.
+    Raises CommandError, also for what goes wrong inside, with the exit code ``silent`` if the database
+    or a file is not available.
     """
     try:
-        settings = database_settings(arguments)
-        engine = connect(settings.db.effective_database_url, create=False)
+        settings = settings_from(flags)
+        engine = connect(settings.db.effective_database_url, create=create)
         try:
-            schema.check(engine, accept_newer=True)
-            return act(arguments, settings, engine)
+            if not any_schema:
+                schema.check(engine, accept_newer=True)
+            yield settings, engine
         finally:
             engine.dispose()
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"][:1]) or command.split()[-1]
-        message = str(first["msg"]).removeprefix("Value error, ")
-        return fail(command, f"{where}: {message}", USAGE_ERROR)
+        where = f"{first['loc'][0]}: " if first["loc"] else ""
+        raise CommandError(where + str(first["msg"]).removeprefix("Value error, ")) from error
     except (ValueError, schema.SchemaError) as error:
-        return fail(command, str(error), USAGE_ERROR)
+        raise CommandError(str(error)) from error
     except FairServeError as error:
-        return fail(command, error.message, USAGE_ERROR)
+        raise CommandError(error.message) from error
     except SQLAlchemyError as error:
         cause = getattr(error, "orig", None) or error
         text = " ".join(str(cause).split())
-        return fail(command, f"the database does not answer: {text}", FAILED)
+        raise CommandError(f"the database does not answer: {text}", silent) from error
     except OSError as error:
-        return fail(command, str(error), FAILED)
-
-
-def fail(command: str, message: str, code: int = FAILED) -> int:
-    """Print why a command failed; returns the exit code."""
-    print(f"{command}: {message}", file=sys.stderr)
-    return code
+        raise CommandError(str(error), silent) from error

@@ -5,47 +5,39 @@ Exit codes: 0 stopped, 1 not possible here, 2 wrong flags, settings or schema.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+from typing import Any
 
-from fairserve.platform.base.argument_parser import USAGE_ERROR, OneLineParser
-from fairserve.platform.server.settings_flags import add_flags, settings_from
+from fairserve.platform.base.command_line import App, CommandError, with_options
+from fairserve.platform.server.settings_flags import flag_options, settings_from
+from fairserve.platform.server.settings_topics import TOPICS
+
+app = App()
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the server until it is stopped; returns the exit code."""
+@app.command(
+    options_metavar="[--FLAG VALUE ...]",
+    epilog="Secrets have no flag: FAIRSERVE_SECRET_KEY, FAIRSERVE_SECRET_KEY_PREVIOUS, "
+    "FAIRSERVE_ADMIN_KEY.",
+)
+@with_options(
+    *(option for topic, fields in TOPICS.items() for option in flag_options(*fields, topic=topic))
+)
+def serve(**flags: Any) -> int:
+    """Run the API, control and, unless external workers are named, embedded workers.
+
+    External workers are named by --worker-urls, --fleet-file or the admin API.
+    """
     from fairserve.platform.tenancy.system.parameters import configured_system
 
-    arguments = parser().parse_args(argv)
     try:
-        settings = settings_from(arguments)
+        settings = settings_from(flags)
         configured_system(settings.tuning)
     except ValueError as error:
-        return _fail(str(error))
+        raise CommandError(str(error)) from error
     from fairserve.platform.db.schema import SchemaError
-    from fairserve.platform.server.process import serve
+    from fairserve.platform.server import process
 
     try:
-        return serve(settings)
+        return process.serve(settings)
     except SchemaError as error:
-        return _fail(str(error))
-
-
-def parser() -> OneLineParser:
-    """Return the parser of all flags; needs no server."""
-    found = OneLineParser(
-        prog="fairserve serve",
-        usage="%(prog)s [--FLAG VALUE ...]",
-        description="Run the API, control and, unless external workers are named by --worker-urls, "
-        "--fleet-file or the admin API, embedded workers.",
-        epilog="Secrets have no flag: FAIRSERVE_SECRET_KEY, FAIRSERVE_SECRET_KEY_PREVIOUS, "
-        "FAIRSERVE_ADMIN_KEY.",
-        allow_abbrev=False,
-    )
-    add_flags(found)
-    return found
-
-
-def _fail(message: str) -> int:
-    print(f"fairserve: {message}", file=sys.stderr)
-    return USAGE_ERROR
+        raise CommandError(str(error)) from error

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from fairserve.benchmarks.bench import scheduling as scheduling_command
+from fairserve.benchmarks.bench import scheduling
 from fairserve.benchmarks.bench.figure import Figure, Part, Reading, Result
+from fairserve.benchmarks.bench.figures_command import FiguresOptions
 from fairserve.benchmarks.bench.growth import CURVES, measure_curves
-from fairserve.benchmarks.bench.main import main
 from fairserve.benchmarks.bench.measure import measure, percentile
 from fairserve.benchmarks.bench.report import details, number, table
 from fairserve.benchmarks.bench.scheduling import PARTS
+from fairserve.benchmarks.commands import bench
 from fairserve.benchmarks.evidence.fingerprint import Fingerprints
 from fairserve.benchmarks.evidence.reports import EVIDENCE
 
@@ -23,7 +24,7 @@ TINY = 0.004
 @pytest.fixture(scope="module")
 def document(tmp_path_factory):
     path = tmp_path_factory.mktemp("bench") / "out.json"
-    assert scheduling_command.main(["--json", str(path), "--rounds", "5"], scale=TINY) == 0
+    scheduling.command.measure(FiguresOptions(json=path, rounds=5), scale=TINY)
     return json.loads(path.read_text())
 
 
@@ -44,8 +45,8 @@ def test_the_document_contains_every_figure(document):
 
 
 def test_only_requested_figures_are_measured_and_printed(capsys):
-    arguments = ["--only", "d2lpm_decision_p99_us", "vtc_select_us_27"]
-    assert scheduling_command.main(arguments, scale=TINY) == 0
+    only = ["d2lpm_decision_p99_us", "vtc_select_us_27"]
+    scheduling.command.measure(FiguresOptions(only=only), scale=TINY)
     out = capsys.readouterr().out
     assert "d2lpm_decision_p99_us" in out
     assert "29" in out
@@ -56,18 +57,16 @@ def test_only_requested_figures_are_measured_and_printed(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "GROUP"),
-        (["nothing"], "invalid choice"),
+        ([], "Missing command"),
+        (["nothing"], "No such command 'nothing'"),
         (["scheduling", "--only", "nothing"], "unknown figure 'nothing'"),
-        (["scheduling", "--rounds", "4"], "allowed: 5 to 1000"),
+        (["scheduling", "--rounds", "4"], "greater than or equal to 5"),
         (["scheduling", "--json", "/no/such/folder/out.json"], "no folder"),
         (["scheduling", "--plot", __file__], "not a folder"),
     ],
 )
 def test_wrong_usage_is_rejected(arguments, message, capsys):
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    assert caught.value.code == 2
+    assert bench(arguments) == 2
     assert message in capsys.readouterr().err
 
 

@@ -135,17 +135,13 @@ def test_a_reason_holds_for_one_fingerprint(capsys, results, now):
 
 def test_a_missing_folder_is_wrong_usage(capsys, results):
     for name in ("status", "stamp"):
-        with pytest.raises(SystemExit) as exit:
-            run(capsys, results / "no", name)
-        assert exit.value.code == 2
+        assert cli.main(["reproduce", name, "--results", str(results / "no")]) == 2
         assert "there is no folder" in capsys.readouterr().err
 
 
 def test_an_installed_package_names_the_location_of_reports(capsys, results, monkeypatch):
     monkeypatch.setattr(command, "RESULTS", results / "no")
-    with pytest.raises(SystemExit) as exit:
-        cli.main(["reproduce", "status"])
-    assert exit.value.code == 2
+    assert cli.main(["reproduce", "status"]) == 2
     assert "reports are in a checkout, not in the installed package" in capsys.readouterr().err
 
 
@@ -213,9 +209,7 @@ def test_a_report_that_was_never_marked_is_rejected(capsys, results, ran):
     ],
 )
 def test_wrong_usage_of_stamp_is_rejected(capsys, results, arguments, message):
-    with pytest.raises(SystemExit) as exit:
-        run(capsys, results, "stamp", *arguments)
-    assert exit.value.code == 2
+    assert cli.main(["reproduce", "stamp", "--results", str(results), *arguments]) == 2
     assert message in capsys.readouterr().err
 
 

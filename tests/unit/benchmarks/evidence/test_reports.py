@@ -1,13 +1,16 @@
 """In the registry of reports every file has one report, and every report its code."""
 
 import ast
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
 
 from fairserve.benchmarks.bench.engine import command as engine_bench
-from fairserve.benchmarks.bench.scheduling import main as scheduling_bench
+from fairserve.benchmarks.bench.engine.options import EngineBenchOptions
+from fairserve.benchmarks.bench.figures_command import FiguresOptions
+from fairserve.benchmarks.bench.scheduling import command as scheduling_bench
 from fairserve.benchmarks.evidence.fingerprint import CHECKOUT, RESULTS, Fingerprints
 from fairserve.benchmarks.evidence.reports import EVIDENCE, command_line, reproduce_command
 from fairserve.benchmarks.reproduce.main import EXPERIMENTS
@@ -59,15 +62,12 @@ def test_pictures_of_a_document_exist_and_belong_to_it(name):
 def test_commands_equal_those_in_documents(tmp_path):
     """The registry and the commands must be spelled alike, or no report would ever be fresh."""
     assert EVIDENCE["vtc-table2"].command == reproduce_command("vtc-table2", 25, plot=False)
-    bench = scheduling_bench.__self__
-    options = bench._options(["--rounds", "9", "--plot", str(tmp_path)])
-    assert bench.command(options) == EVIDENCE["scheduling"].command
-    costs = str(tmp_path / "costs.json")
-    engine = engine_bench.command_of(engine_bench._options(["--fit", costs]))
-    assert engine == EVIDENCE["engine"].command
-    gpu = ["--device", "cuda", "--dtype", "bfloat16", "--shape", "8b", "--limit-s", "120"]
-    options = engine_bench._options([*gpu, "--fit", costs])
-    assert engine_bench.command_of(options) == EVIDENCE["gpu-8b"].command
+    options = FiguresOptions(rounds=9, plot=tmp_path)
+    assert scheduling_bench.command(options) == EVIDENCE["scheduling"].command
+    engine = EngineBenchOptions(fit=tmp_path / "costs.json")
+    assert engine_bench.command_of(engine) == EVIDENCE["engine"].command
+    gpu = replace(engine, device="cuda", dtype="bfloat16", shape="8b", limit_s=120)
+    assert engine_bench.command_of(gpu) == EVIDENCE["gpu-8b"].command
     script = (CHECKOUT / "benchmarks/gpu.sh").read_text()
     assert "--device cuda --dtype bfloat16 --shape" in script
     assert '--limit-s "${LIMIT_S:-120}"' in script

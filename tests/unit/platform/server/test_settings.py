@@ -1,6 +1,5 @@
 """Settings: environment and flags, bounds, secrets that stay secret, and the guide."""
 
-import argparse
 import json
 import re
 import stat
@@ -8,15 +7,16 @@ from pathlib import Path
 
 import pytest
 from pydantic import SecretStr, ValidationError
+from typer.main import get_command
 
 from fairserve.platform.background import settings as background_settings
 from fairserve.platform.base.option_pairs import parse_options
 from fairserve.platform.db.key_hash import KeyHasher, key_hasher
 from fairserve.platform.db.settings import DbSettings
+from fairserve.platform.server.commands.serve import app
 from fairserve.platform.server.settings import FIELDS as ALL
 from fairserve.platform.server.settings import ROOM_OF, ROOMS, Settings
 from fairserve.platform.server.settings_flags import (
-    add_flags,
     environment_names,
     flag,
     guide,
@@ -44,9 +44,13 @@ def read(settings, field):
 
 
 def parse(*flags):
-    parser = argparse.ArgumentParser()
-    add_flags(parser)
-    return settings_from(parser.parse_args(list(flags)))
+    given = get_command(app).make_context("serve", list(flags)).params
+    return settings_from({name: value for name, value in given.items() if value != ()})
+
+
+def help_text():
+    command = get_command(app)
+    return command.get_help(command.context_class(command))
 
 
 def test_every_setting_is_described_and_documented():
@@ -57,6 +61,7 @@ def test_every_setting_is_described_and_documented():
     rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("| `")}
     for field in FIELDS:
         assert ALL[field].description, field
+        assert "[" not in ALL[field].description, "Rich would take it for a style"
         assert all(f"`{name}`" in rows[field] for name in environment_names(field)), field
         assert flag(field) is None or f"`{flag(field)}`" in rows[field], field
 
@@ -66,9 +71,7 @@ def test_every_setting_has_one_topic():
 
 
 def test_the_help_begins_with_the_most_used_flags():
-    parser = argparse.ArgumentParser()
-    add_flags(parser)
-    text = parser.format_help().partition("--help")[2]
+    text = help_text()
     assert next(iter(TOPICS)) == "Most used"
     begins = [text.index(f"\n{topic}:\n") for topic in TOPICS]
     assert begins == sorted(begins)
@@ -77,9 +80,7 @@ def test_the_help_begins_with_the_most_used_flags():
 
 
 def test_help_names_every_flag_default_and_variable():
-    parser = argparse.ArgumentParser()
-    add_flags(parser)
-    text = " ".join(parser.format_help().split())
+    text = " ".join(help_text().split())
     for field in FIELDS:
         if flag(field) is None:
             assert field.replace("_", "-") not in text
@@ -156,7 +157,7 @@ def test_invalid_options_are_rejected(pairs):
 )
 def test_an_error_names_the_setting_without_its_value(wrong, problem):
     with pytest.raises(ValueError, match=problem) as caught:
-        settings_from(argparse.Namespace(**wrong))
+        settings_from(wrong)
     assert "\n" not in str(caught.value)
     assert "short" not in str(caught.value)
 
@@ -184,7 +185,7 @@ def test_all_wrong_settings_are_reported_at_once():
     with pytest.raises(
         ValueError, match=r"port: .*; secret_key: .*; overload_low must not"
     ) as caught:
-        settings_from(argparse.Namespace(overload_low=3, secret_key="short", port="x"))
+        settings_from({"overload_low": 3, "secret_key": "short", "port": "x"})
     assert "short" not in str(caught.value)
 
 

@@ -67,7 +67,7 @@ def test_help(capsysbinary):
     for arguments in (["--help"], ["export", "--help"]):
         code, out, _ = run(capsysbinary, *arguments)
         assert code == 0
-        assert out.startswith(b"usage: fairserve trace")
+        assert out.startswith(b"Usage: fairserve trace")
 
 
 def test_to_standard_output_or_a_file(capsysbinary, data_dir, tmp_path):
