@@ -1,4 +1,4 @@
-"""A value that is wrong for every worker is rejected by name; the rest is passed on unchanged."""
+"""A value that is invalid for every worker is rejected by name; others are passed on unchanged."""
 
 import pytest
 from pydantic import ValidationError
@@ -44,7 +44,7 @@ def test_the_field_and_its_value_are_named(change, param, said):
         {"response_format": {"type": "json_object"}},
     ],
 )
-def test_what_a_worker_may_honour_passes(change):
+def test_fields_that_a_worker_may_honour_are_accepted(change):
     ChatBody.model_validate(CHAT | change)
 
 
