@@ -120,9 +120,9 @@ async def test_a_rejection_has_a_row_with_its_reason(make_world):
     world = make_world("rpm-1")
     grant = await world.submit("c1")
     await world.release(grant)
-    refused = await world.submit("c2")
-    assert isinstance(refused, RefuseCall)
-    assert refused.mid_run
+    rejected = await world.submit("c2")
+    assert isinstance(rejected, RefuseCall)
+    assert rejected.mid_run
     row = world.journal.row("row-run-c2")
     assert (row["outcome"], row["refusal_reason"]) == ("refused", "rpm_user_limit")
     assert (row["refusal_limit"], row["refusal_count"], row["mid_run"]) == (1, 2, True)

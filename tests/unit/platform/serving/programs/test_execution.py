@@ -128,15 +128,15 @@ async def test_the_inputs_of_a_call_are_saved_before_it_is_sent(world):
 
 
 @pytest.mark.parametrize(
-    "refusal",
+    "rejection",
     [
         RateLimitedError("wait", headers=SOON),
         UnavailableError("full", code="queue_full", headers=SOON),
         UnavailableError("not yet", code="starting", headers=SOON),
     ],
 )
-async def test_a_rejected_call_is_repeated_without_using_a_retry(world, refusal):
-    made = await world(declare(node("a", retries=0)), {"a": [refusal] * 4})
+async def test_a_rejected_call_is_repeated_without_using_a_retry(world, rejection):
+    made = await world(declare(node("a", retries=0)), {"a": [rejection] * 4})
     saved = await made.end()
     assert saved.state == "complete"
     assert made.calls.made == [("a", 1, ())] * 5
@@ -195,8 +195,8 @@ async def test_the_time_of_a_program_is_bounded(world):
 
 
 async def test_a_program_can_be_cancelled_while_a_call_waits_for_its_retry(world):
-    refusal = RateLimitedError("in an hour", headers={"Retry-After": "3600"})
-    made = await world(declare(node("a"), node("b")), {"a": [refusal], "b": [refusal]})
+    rejection = RateLimitedError("in an hour", headers={"Retry-After": "3600"})
+    made = await world(declare(node("a"), node("b")), {"a": [rejection], "b": [rejection]})
     await until(lambda: len(made.calls.made) == 2)
     made.execution.cancel("enough")
     saved = await made.end()
@@ -204,9 +204,9 @@ async def test_a_program_can_be_cancelled_while_a_call_waits_for_its_retry(world
 
 
 async def test_one_rejection_delays_unsent_calls(world):
-    refusal = RateLimitedError("in an hour", headers={"Retry-After": "3600"})
+    rejection = RateLimitedError("in an hour", headers={"Retry-After": "3600"})
     program = declare(node("first"), node("held"), node("after", "{{held.output}}"))
-    made = await world(program, {"first": [refusal], "held": ["hold"]})
+    made = await world(program, {"first": [rejection], "held": ["hold"]})
     await until(lambda: len(made.calls.made) == 2)
     made.calls.released.set()
     await until(lambda: made.saved().steps["tasks"].get("after"))

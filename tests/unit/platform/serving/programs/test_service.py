@@ -83,9 +83,9 @@ async def test_running_programs_of_an_app_are_bounded(make):
     await server.programs.start()
     await server.submit("1")
     await server.submit("2")
-    with pytest.raises(RateLimitedError, match="2 live programs; allowed: 2") as refused:
+    with pytest.raises(RateLimitedError, match="2 live programs; allowed: 2") as rejected:
         await server.submit("3")
-    assert refused.value.headers["Retry-After"]
+    assert rejected.value.headers["Retry-After"]
     assert server.saved("3") is None
     await server.submit("3", app="b")
     server.calls.released.set()
