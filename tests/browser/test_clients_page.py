@@ -142,9 +142,9 @@ def test_a_blocked_user_is_rejected_until_unblocked(operator, server, world):
     operator.page.get_by_role("button", name="Block").click()
     operator.page.wait_for_url("**?done=user")
     assert "The user's settings apply" in operator.text()
-    with pytest.raises(openai.PermissionDeniedError) as refused:
+    with pytest.raises(openai.PermissionDeniedError) as rejected:
         call(server, key, "ann")
-    assert refused.value.code == "user_blocked"
+    assert rejected.value.code == "user_blocked"
     operator.open("/console/clients?query=ann")
     assert operator.page.locator("tbody").get_by_text("blocked", exact=True).count() == 1
     operator.open(path_of(world["one"], "ann"))

@@ -30,9 +30,9 @@ def test_the_quota_of_a_user_is_set_and_applied(operator, server):
     assert ODD in operator.page.locator("section", has_text="Quota of the user").inner_text()
     assert operator.page.locator("main img").count() == 0
     call(server, app["api_key"], "limited")
-    with pytest.raises(openai.RateLimitError) as refused:
+    with pytest.raises(openai.RateLimitError) as rejected:
         call(server, app["api_key"], "limited")
-    assert "Rate limit exceeded (contract_rpm): 2 calls of this user" in str(refused.value)
+    assert "Rate limit exceeded (contract_rpm): 2 calls of this user" in str(rejected.value)
     wrong = {"Calls a minute": "", "Budget, USD": "3", "Budget's period": "often"}
     form = set_limits(operator, title, wrong)
     form.locator("[aria-invalid=true]").wait_for()

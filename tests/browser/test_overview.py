@@ -52,8 +52,8 @@ def test_a_flood_appears_with_the_explanation_of_its_rejections(operator, server
     flood = Flood(server, app, flooder="eve")
     assert flood.burst(BURST) == BURST - LIMIT
     page.locator("[data-chart=service][aria-label*=eve]").wait_for()
-    refusals = f"[data-chart=refusals][aria-label*='overloaded user limit {BURST - LIMIT}']"
-    page.locator(refusals).wait_for()
+    rejections = f"[data-chart=refusals][aria-label*='overloaded user limit {BURST - LIMIT}']"
+    page.locator(rejections).wait_for()
     assert page.locator("img").count() == 0, "names stay text"
     load = page.locator("[data-chart=load]").get_attribute("aria-label")
     assert float(re.search(r"load (\d+(\.\d+)?)", load)[1]) > SMALL["overload_high"], load
@@ -107,12 +107,12 @@ def test_a_tenant_sees_only_its_own_traffic(browser, server, app, other, flood):
         visit.open("/console/refusals")
         assert "No rejections match" in visit.text()
         assert visit.open(f"/console/refusals?tenant={app['tenant_id']}") == 404
-        refused = server.admin("GET", "/admin/throttling/events")["items"][0]
-        assert visit.open(f"/console/refusals/{refused['call_id']}") == 404
+        rejected = server.admin("GET", "/admin/throttling/events")["items"][0]
+        assert visit.open(f"/console/refusals/{rejected['call_id']}") == 404
         assert visit.open(f"/console/usage?tenant={app['tenant_id']}") == 404
         assert visit.open(f"/console/usage?app={app['id']}") == 404
         assert visit.open(f"/console/audit?tenant={app['tenant_id']}") == 404
-        run = f"{app['tenant_id']}/{app['id']}/{refused['interaction_id']}"
+        run = f"{app['tenant_id']}/{app['id']}/{rejected['interaction_id']}"
         assert visit.open(f"/console/interactions/{run}") == 404
         visit.open("/console/audit")
         assert app["id"] not in visit.page.content()

@@ -43,13 +43,13 @@ def traffic(server):
     """Make some calls of two users; one is rejected."""
     server.admin("PUT", API, json={"system": "rpm-2"})
     app = server.new_app(name="played")
-    refused = 0
+    rejected = 0
     for number in range(5):
         try:
             call(server, app["api_key"], f"u{number % 2}")
         except openai.RateLimitError:
-            refused += 1
-    assert refused == 1
+            rejected += 1
+    assert rejected == 1
     server.wait_for(
         f"/admin/usage?app={app['id']}",
         server.admin_key,

@@ -196,8 +196,8 @@ def test_a_commit_with_a_lost_answer_changes_nothing(world, monkeypatch):
             return world.sessions()
 
     claimed = claims.claim(world.sessions, world.now, timedelta(hours=1))
-    patient = work.RetryWhileDbDown(lambda: False, lambda pause_s: None)
-    work._make(Sessions(), world.settings, claimed, patient, world.now)
+    persistent = work.RetryWhileDbDown(lambda: False, lambda pause_s: None)
+    work._make(Sessions(), world.settings, claimed, persistent, world.now)
     assert len(lost) > 10
     assert world.file(export).content == whole
 

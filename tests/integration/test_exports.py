@@ -295,9 +295,9 @@ def test_waiting_exports_of_a_tenant_are_bounded(world):
     first = world.request_export()
     world.request_export(world.app["api_key"])
     world.request_export(world.second["api_key"])
-    refused = world.raw(PATH, world.app["api_key"], method="POST")
-    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "too_many_exports")
-    assert refused.headers["retry-after"] == "60"
+    rejected = world.raw(PATH, world.app["api_key"], method="POST")
+    assert (rejected.status_code, rejected.json()["error"]["code"]) == (429, "too_many_exports")
+    assert rejected.headers["retry-after"] == "60"
     world.request_export(world.other["api_key"])
     for _ in range(3):
         world.request_export(world.management.admin, ADMIN_PATH, tenant=world.one["id"])
@@ -330,9 +330,9 @@ def test_bytes_are_bounded_by_tenant_and_in_total(world, monkeypatch):
     world.set(export_max_bytes_per_tenant=size)
     assert "delete some" in world.request_export(status=429)["error"]["message"]
     world.set(export_max_bytes_per_tenant=1 << 30, export_max_bytes=2 * size)
-    refused = world.request_export(kind="interactions", format="csv")
+    rejected = world.request_export(kind="interactions", format="csv")
     world.make()
-    assert "(export_max_bytes)" in world.read_export(refused)["error"]
+    assert "(export_max_bytes)" in world.read_export(rejected)["error"]
     world.set(export_max_bytes=size)
     assert "is full" in world.request_export(world.other["api_key"], status=429)["error"]["message"]
 

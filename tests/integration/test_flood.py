@@ -88,11 +88,11 @@ def test_a_flood_is_rejected_under_overload_and_a_run_in_progress_completes(tmp_
         assert not flood.other, flood.other[0]
         assert flood.refused, "nothing was refused"
         assert flood.served + len(flood.refused) == THREADS * CALLS
-        refusal = flood.refused[0]
-        assert refusal.status_code == 429
-        assert 1 <= int(refusal.response.headers["retry-after"]) <= 60
-        assert refusal.code == "overloaded"
-        assert "12" in refusal.body["message"]
+        rejection = flood.refused[0]
+        assert rejection.status_code == 429
+        assert 1 <= int(rejection.response.headers["retry-after"]) <= 60
+        assert rejection.code == "overloaded"
+        assert "12" in rejection.body["message"]
         server.request("POST", "/v1/interactions/the-run/close", key)
 
         usage = server.wait_for_usage(calls=THREADS * CALLS + 4)

@@ -232,9 +232,9 @@ def test_a_server_without_its_database_serves_until_its_lease_ends(whole, clock)
         assert ask(whole, key).status_code == 200
         clock.turn(LEASE_S - 18)
         assert not whole.lease.renew()
-        refused = ask(whole, key)
-        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "lease_over")
-        assert refused.headers["retry-after"] == "5"
+        rejected = ask(whole, key)
+        assert (rejected.status_code, rejected.json()["error"]["code"]) == (503, "lease_over")
+        assert rejected.headers["retry-after"] == "5"
         opened = whole.send(key, "POST", "/v1/interactions", json={"id": "new"})
         assert (opened.status_code, opened.json()["error"]["code"]) == (503, "lease_over")
         ready = whole.client.get("/readyz")

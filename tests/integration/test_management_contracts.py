@@ -190,10 +190,10 @@ WRONG_TOGETHER = [
 
 
 def test_contradicting_limits_are_rejected(management, holders):
-    for (body, field, said), scope in product(WRONG_TOGETHER, ("tenant", "app_user", "user")):
+    for (body, field, message), scope in product(WRONG_TOGETHER, ("tenant", "app_user", "user")):
         error = holders.set(scope, body, status=400)["error"]
         assert error["param"] == f"{NAMES[scope]}.{field}"
-        assert said in error["message"]
+        assert message in error["message"]
     assert management.control.events == []
 
 

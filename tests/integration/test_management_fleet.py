@@ -167,7 +167,7 @@ def test_an_invalid_worker_is_rejected(management):
 def test_workers_of_other_sources_cannot_be_changed(management):
     other_sources(management)
 
-    def refused(method, path, body=None, **query):
+    def rejected(method, path, body=None, **query):
         return admin(management, method, path, body, status=409, **query)["error"]["message"]
 
     places = {
@@ -176,15 +176,15 @@ def test_workers_of_other_sources_cannot_be_changed(management):
         "e": "the embedded workers",
     }
     for worker, place in places.items():
-        answered = refused("DELETE", f"{WORKERS}/{worker}")
+        answered = rejected("DELETE", f"{WORKERS}/{worker}")
         assert answered == f"worker {worker!r} is one of {place}; change it there"
         body = {"id": worker, "url": url(6)}
-        assert refused("POST", WORKERS, body) == f"worker {worker!r} is one of {place}"
-    assert "has the URL of worker 'f'" in refused("POST", WORKERS, {"id": "x", "url": url(2)})
+        assert rejected("POST", WORKERS, body) == f"worker {worker!r} is one of {place}"
+    assert "has the URL of worker 'f'" in rejected("POST", WORKERS, {"id": "x", "url": url(2)})
     body = {"id": "x", "url": url(6), "model": "chat"}
-    assert "the name of an alias" in refused("POST", WORKERS, body)
-    assert "one of the fleet file" in refused("PUT", f"{ALIASES}/chat", {"target": "m"})
-    assert "one of the fleet file; change it there" in refused("DELETE", f"{ALIASES}/chat")
+    assert "the name of an alias" in rejected("POST", WORKERS, body)
+    assert "one of the fleet file" in rejected("PUT", f"{ALIASES}/chat", {"target": "m"})
+    assert "one of the fleet file; change it there" in rejected("DELETE", f"{ALIASES}/chat")
     assert stored(management) == FleetPart()
 
 

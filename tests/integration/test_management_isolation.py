@@ -69,7 +69,7 @@ def two(management):
         management.call(app["api_key"], "POST", "/v1/interactions", run, status=201)
         management.on_loop(reject_call, management.platform.monitoring.activity, app)
         with management.state.session_factory.begin() as session:
-            upsert_calls(session, [refused(app)])
+            upsert_calls(session, [rejected(app)])
     make_exports(management.state.session_factory, management.state.settings)
     eventually(lambda: len(dump(management)["open_interactions"]) == 2, "a run is not written")
     return one, apps[0], other, apps[1]
@@ -83,7 +83,7 @@ def reject_call(activity, app):
     )
 
 
-def refused(app):
+def rejected(app):
     return call_record(
         app["call_id"],
         tenant=app["tenant_id"],

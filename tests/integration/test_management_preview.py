@@ -279,7 +279,7 @@ def test_a_running_server_previews_its_own_traffic(tmp_path):
         app = server.new_app(profile=PROFILE)
         server.admin("PUT", PATH, json={"system": "rpm-5"})
         client = server.openai(app["api_key"])
-        refused = 0
+        rejected = 0
         for number in range(12):
             try:
                 client.chat.completions.create(
@@ -289,9 +289,9 @@ def test_a_running_server_previews_its_own_traffic(tmp_path):
                     max_tokens=8,
                 )
             except openai.RateLimitError:
-                refused += 1
+                rejected += 1
         client.close()
-        assert refused == 7
+        assert rejected == 7
         server.wait_for_usage(calls=12)
         folder = server.folder / "data" / "recording"
         eventually(

@@ -44,8 +44,8 @@ def test_only_a_future_price_can_be_deleted(management):
     held = create(management)
     later = create(management, valid_from=(utc_now() + timedelta(hours=1)).isoformat())
     path = "/admin/prices/"
-    refused = management.call(management.admin, "DELETE", path + held["id"], status=409)
-    assert refused["error"]["code"] == "price_holds"
+    rejected = management.call(management.admin, "DELETE", path + held["id"], status=409)
+    assert rejected["error"]["code"] == "price_holds"
     management.call(management.admin, "DELETE", path + later["id"])
     management.call(management.admin, "DELETE", path + later["id"], status=404)
     moment_s = utc_now().timestamp() + 7200

@@ -83,9 +83,9 @@ class Alma:
         path = f"/admin/users/{self.tenant['id']}/{USER}"
         server.call(admin, "PUT", path, {"blocked": True})
         asked = {"model": "scripted", "user": USER, "messages": [{"role": "user", "content": "x"}]}
-        refused = {"X-Interaction-Id": "almas-refused-run"}
+        rejected = {"X-Interaction-Id": "almas-refused-run"}
         answer = server.send(
-            self.app_key, "POST", "/v1/chat/completions", json=asked, headers=refused
+            self.app_key, "POST", "/v1/chat/completions", json=asked, headers=rejected
         )
         assert answer.status_code == 403, answer.text
         server.call(admin, "PUT", path, {"weight": 2.0, "contract": {"rpm_limit": 900}})

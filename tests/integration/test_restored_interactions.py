@@ -43,10 +43,10 @@ def test_a_run_is_restored_with_its_recent_calls_and_ages(management):
     old = call("r", "of an earlier run of this id", AT - 9)
     one, two = call("r", "one", AT), call("r", "two/2", AT + 5, took_s=3.0, parents=("one",))
     three = call("r", "three", AT + 6, parents=("one",), outcome="failed")
-    refused = call("r", "four", AT + 7, took_s=0.0, outcome="refused")
+    rejected = call("r", "four", AT + 7, took_s=0.0, outcome="refused")
     theirs = call("r", "theirs", AT + 1, app="other")
     last = call("s", "last", AT + 20)
-    write(Rows([old, one, two, three, refused, theirs, last], (), [opened("r", sink="end")]))
+    write(Rows([old, one, two, three, rejected, theirs, last], (), [opened("r", sink="end")]))
     (found,) = restored(sessions).values()
     assert (found.key, found.opened_at) == (("t", "app", "r"), AT)
     assert found.run == RestoredRun(

@@ -73,7 +73,7 @@ def test_the_server_names_the_error(management, url, monkeypatch, capsys):
     monkeypatch.setenv("FAIRSERVE_URL", url)
     monkeypatch.setenv("FAIRSERVE_API_KEY", management.admin)
     tenant = management.tenant("acme")["id"]
-    for words, said in (
+    for words, message in (
         (("tenant", "show", "tn_none"), "there is no such tenant"),
         (("tenant", "set", tenant, "--rpm-limit", "0"), "contract.rpm_limit: "),
         (("tenant", "set", tenant, "--max-budget", "5"), "a budget needs a budget_duration"),
@@ -84,7 +84,7 @@ def test_the_server_names_the_error(management, url, monkeypatch, capsys):
         assert main(list(words)) == 1
         out, err = capsys.readouterr()
         assert out == ""
-        assert said in err, err
+        assert message in err, err
     monkeypatch.setenv("FAIRSERVE_API_KEY", "sk-fs-a-unknown")
     assert main(["tenant", "list"]) == 1
     assert "unknown, revoked or expired" in capsys.readouterr().err

@@ -42,7 +42,7 @@ def test_rollup_report_reconcile_repair(flags, sessions, capsysbinary, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["report", "--zone", "Nowhere"], "Europe/Berlin"),
         (["report", "--group-by", "colour"], "group_by"),
@@ -51,14 +51,14 @@ def test_rollup_report_reconcile_repair(flags, sessions, capsysbinary, tmp_path)
         (["report", "--format", "pdf"], "parquet"),
     ],
 )
-def test_wrong_usage_prints_one_line(flags, capfd, arguments, said):
+def test_wrong_usage_prints_one_line(flags, capfd, arguments, message):
     try:
         code = main(["usage", *arguments, *flags])
     except SystemExit as ended:
         code = ended.code
     assert code == 2
     error = capfd.readouterr().err
-    assert said in error
+    assert message in error
     assert error.count("\n") == 1
 
 

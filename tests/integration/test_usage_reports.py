@@ -151,8 +151,8 @@ def test_interactions_waste_and_rejections_are_reported_but_not_by_model(session
             cause: sum(run.wasted_tokens for run in mine if run.waste_cause == cause)
             for cause in ("throttled", "cancelled", "failed", "expired")
         }
-        refused = [r for r in records if r.tenant == row.tenant and r.outcome == "refused"]
-        assert row.refusals == dict(Counter(r.refusal_reason for r in refused))
+        rejected = [r for r in records if r.tenant == row.tenant and r.outcome == "refused"]
+        assert row.refusals == dict(Counter(r.refusal_reason for r in rejected))
     for query in ({"group_by": "model"}, {"model": "m"}):
         row = ask(sessions, **query).items[0]
         assert (row.interactions, row.wasted_by_cause, row.refusals) == (None, None, None)
@@ -441,9 +441,9 @@ def test_concurrent_reports_of_a_tenant_are_bounded(management, monkeypatch):
         ]
         try:
             assert all(begun.acquire(timeout=60) for _ in making)
-            refused = raw(management, tenant["api_key"], status=429)
-            assert refused.headers["retry-after"] == "1"
-            assert refused.json()["error"]["code"] == "too_many_reports"
+            rejected = raw(management, tenant["api_key"], status=429)
+            assert rejected.headers["retry-after"] == "1"
+            assert rejected.json()["error"]["code"] == "too_many_reports"
             go_on.set()
             raw(management, other["api_key"])
         finally:

@@ -118,8 +118,8 @@ def test_an_erasure_by_a_tenant_keeps_blocks(planted):
     path = f"/admin/users/{planted.one['id']}/{escaped(USER)}"
     planted.management.call(admin, "PUT", path, {"blocked": True})
     call, query = planted.management.call, {"user": USER}
-    refused = call(planted.one["api_key"], "DELETE", "/v1/user-data", status=409, **query)
-    assert refused["error"]["code"] == "user_blocked"
+    rejected = call(planted.one["api_key"], "DELETE", "/v1/user-data", status=409, **query)
+    assert rejected["error"]["code"] == "user_blocked"
     assert planted.export()["calls"]
     call(admin, "DELETE", "/v1/user-data", tenant=planted.one["id"], **query)
     assert not planted.export()["calls"]
@@ -232,9 +232,9 @@ def test_data_of_others_is_kept(planted):
     assert all(before[name] for name in ("ledger_calls", "interactions", "programs", "end_users"))
     pseudonym = planted.erase()["pseudonym"]
     assert of_others(planted.dump(), planted) == before
-    stranger = planted.export(planted.other["api_key"])
-    assert len(stranger["calls"]) == 4
-    assert pseudonym not in json.dumps(stranger)
+    other = planted.export(planted.other["api_key"])
+    assert len(other["calls"]) == 4
+    assert pseudonym not in json.dumps(other)
 
 
 def test_an_erasure_keeps_the_graph_of_a_run(planted):

@@ -131,12 +131,12 @@ def test_a_rejection_by_a_spent_budget_has_an_event(world, scope):
         soft_budget=1 * NANO,
     )
     world.register(events=["budget.reached"])
-    said = {"refusal_scope": "user" if scope == "app_user" else scope}
-    world.write([world.refused("a", reason="contract_budget_held", **said)])
+    scope_fields = {"refusal_scope": "user" if scope == "app_user" else scope}
+    world.write([world.refused("a", reason="contract_budget_held", **scope_fields)])
     assert published(world) == []
-    world.write([world.refused("b", reason="contract_budget", **said)])
+    world.write([world.refused("b", reason="contract_budget", **scope_fields)])
     assert [(each[0], each[3]) for each in published(world)] == [(scope, "hard")]
-    world.write([world.refused("c", reason="contract_soft_budget", **said)])
+    world.write([world.refused("c", reason="contract_soft_budget", **scope_fields)])
     assert [(each[0], each[3]) for each in published(world)] == [(scope, "hard"), (scope, "soft")]
 
 

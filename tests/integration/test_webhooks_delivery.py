@@ -257,8 +257,8 @@ def test_failing_endpoints_do_not_delay_others(world):
     assert {endpoint.failures for endpoint in world.endpoints} == {0}
 
 
-@pytest.mark.parametrize("said", ["test", "replay", "url", "enable"])
-def test_a_paused_endpoint_is_retried_on_request(world, one, said):
+@pytest.mark.parametrize("action", ["test", "replay", "url", "enable"])
+def test_a_paused_endpoint_is_retried_on_request(world, one, action):
     world.receiver.by_path["/hook"] = FAILED
     world.write(runs=[world.run(f"r{number}") for number in range(7)])
     world.deliver()
@@ -268,9 +268,9 @@ def test_a_paused_endpoint_is_retried_on_request(world, one, said):
     assert {row.attempts for row in world.deliveries} == {0, 1}
     assert world.deliver() == 0
     path = f"/v1/webhooks/{one['id']}"
-    if said in ("test", "replay"):
-        world.call("POST", f"{path}/{said}", status=202)
-    elif said == "url":
+    if action in ("test", "replay"):
+        world.call("POST", f"{path}/{action}", status=202)
+    elif action == "url":
         world.call("PATCH", path, {"url": world.receiver.url + "?2"})
     else:
         for enabled in (False, True):
@@ -355,5 +355,5 @@ def test_a_test_event_is_sent_to_its_endpoint_only(world, one):
     body = json.loads(message.body)
     assert (body["type"], body["data"]) == ("webhook.test", {"webhook_id": one["id"]})
     world.call("PATCH", f"/v1/webhooks/{one['id']}", {"enabled": False})
-    refused = world.call("POST", f"/v1/webhooks/{one['id']}/test", status=409)
-    assert refused["error"]["code"] == "disabled"
+    rejected = world.call("POST", f"/v1/webhooks/{one['id']}/test", status=409)
+    assert rejected["error"]["code"] == "disabled"

@@ -82,7 +82,7 @@ def test_a_secret_is_shown_once_and_never_stored(world, caplog):
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         (
             {"url": "https://127.0.0.2.example:8443/"},
@@ -96,13 +96,13 @@ def test_a_secret_is_shown_once_and_never_stored(world, caplog):
         ({"url": "https://a:b@127.0.0.1/"}, "url: it has a user or a password"),
     ],
 )
-def test_hostile_urls_are_rejected(world, body, said):
+def test_hostile_urls_are_rejected(world, body, message):
     one = world.register()
     for method, path in (("POST", "/v1/webhooks"), ("PATCH", f"/v1/webhooks/{one['id']}")):
         more = {"events": EVENTS} if method == "POST" else {}
         error = world.call(method, path, body | more, status=400)["error"]
         assert error["param"] == "url"
-        assert error["message"].startswith(said)
+        assert error["message"].startswith(message)
     assert len(world.endpoints) == 1
 
 

@@ -61,14 +61,14 @@ def test_a_finished_run_has_an_event_with_its_figures(world):
 def test_rejections_of_a_minute_are_one_event(world):
     world.register()
     at = utc_now().timestamp() // 60 * 60 + 60
-    refused = [
+    rejected = [
         world.refused("late", at=at + 50, user="bob"),
         world.refused("first", at=at + 1, refusal_count=9),
         world.refused("again", at=at + 2),
         world.refused("next-minute", at=at + 61),
         world.refused("other-reason", at=at + 3, reason="contract_rpm"),
     ]
-    world.write(refused)
+    world.write(rejected)
     world.write([world.refused("even-earlier", at=at)])
     assert len(world.events) == 3
     first = min(world.events, key=lambda event: (event.payload["timestamp"], event.id))

@@ -36,12 +36,12 @@ def test_events_of_a_server_are_delivered_signed(tmp_path, receiver):
         hook = server.call(tenant["api_key"], "POST", "/v1/webhooks", body)
         final = {"X-Interaction-Id": "trip", "X-Interaction-Final": "true"}
         server.chat(app["api_key"], "say hello", user="ann", headers=final)
-        refused = {
+        rejected = {
             "model": "scripted",
             "user": "ann",
             "messages": [{"role": "user", "content": "x"}],
         }
-        answer = server.send(app["api_key"], "POST", "/v1/chat/completions", json=refused)
+        answer = server.send(app["api_key"], "POST", "/v1/chat/completions", json=rejected)
         assert answer.status_code == 429
         eventually(lambda: len(receiver.received) >= 3, lambda: str(receiver.received))
         by_type = {}

@@ -176,7 +176,7 @@ def test_json_mode_returns_json(worker):
 
 
 @pytest.mark.parametrize(
-    ("body", "param", "said"),
+    ("body", "param", "message"),
     [
         ({"temperature": -0.5}, "temperature", "-0.5"),
         ({"temperature": 3}, "temperature", "from 0 to 2"),
@@ -199,13 +199,13 @@ def test_json_mode_returns_json(worker):
         ),
     ],
 )
-def test_invalid_options_are_rejected(worker, body, param, said):
+def test_invalid_options_are_rejected(worker, body, param, message):
     body = {"model": MODEL, "messages": [{"role": "user", "content": "x"}], "max_tokens": 24} | body
     answer = worker.http.post("/v1/chat/completions", json=body)
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, param), error
-    assert param in error["message"] or said in error["message"]
-    assert said in error["message"]
+    assert param in error["message"] or message in error["message"]
+    assert message in error["message"]
 
 
 def test_echo_is_rejected(worker):

@@ -145,12 +145,12 @@ def test_a_caller_is_admitted_after_an_exact_retry_after(own, history, amount):
             books.now_s += wait_s
     for call_id in list(books.live):
         books.end(call_id, 1.0, refund=False)
-    refused = books.arrive(holders, amount, 0)
-    if refused.admitted or refused.reason == "contract_call_too_large":
+    rejected = books.arrive(holders, amount, 0)
+    if rejected.admitted or rejected.reason == "contract_call_too_large":
         return
-    assert refused.certain
-    assert refused.reason in ("contract_rpm", "contract_tpm")
-    began_s, wait_s = books.now_s, refused.retry_after_s
+    assert rejected.certain
+    assert rejected.reason in ("contract_rpm", "contract_tpm")
+    began_s, wait_s = books.now_s, rejected.retry_after_s
     assert 0 < wait_s <= 61
     if wait_s > 1.5:  # and at most a second later than necessary
         books.now_s = began_s + wait_s - 1.01

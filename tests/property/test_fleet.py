@@ -70,19 +70,19 @@ def what_it_is(there):
 
 
 @given(st.dictionaries(st.sampled_from(SOURCES), parts), drains)
-def test_a_worker_belongs_to_the_first_source_that_names_it(said, drained):
+def test_a_worker_belongs_to_the_first_source_that_names_it(parts, drained):
     """It is drained if its id is, whichever source it has."""
-    fleet = merge(said, drained)
+    fleet = merge(parts, drained)
     for worker_id, worker in fleet.workers.items():
         before = SOURCES[: SOURCES.index(worker.source)]
-        assert worker.spec in said[worker.source].workers
+        assert worker.spec in parts[worker.source].workers
         assert worker.drain == drained.get(worker_id)
         assert worker.drained == (worker_id in drained)
         for source in before:
-            named = said.get(source, FleetPart()).workers
+            named = parts.get(source, FleetPart()).workers
             assert worker_id not in {spec.worker_id for spec in named}
-    assert set(fleet.workers) == {s.worker_id for part in said.values() for s in part.workers}
-    assert set(fleet.aliases) == {name for part in said.values() for name in part.aliases}
+    assert set(fleet.workers) == {s.worker_id for part in parts.values() for s in part.workers}
+    assert set(fleet.aliases) == {name for part in parts.values() for name in part.aliases}
 
 
 @given(parts, fleets)

@@ -206,18 +206,18 @@ class Watched:
     def expected_prompt(self, task):
         """Build the prompt by hand: the parents' outputs, the place and the item."""
         node = self.program.nodes[task.node]
-        said = [f"{task.node}:"] + [self.text(parent) for parent in node.parents]
+        lines = [f"{task.node}:"] + [self.text(parent) for parent in node.parents]
         if node.map:
             output = self.run.output(node.map.node)
             items = output if isinstance(output, list) else json.loads(output)
             item = items[task.index]
-            said.append(f"{task.index}={item if isinstance(item, str) else compact(item)}")
+            lines.append(f"{task.index}={item if isinstance(item, str) else compact(item)}")
         fields = [each for _, each in node.body.placeholders if each.path]
         for field in fields:
             output = self.run.output(field.node)
             value = "" if output is None else json.loads(output)["k"]
-            said.append(value if isinstance(value, str) else compact(value))
-        return " ".join(said)
+            lines.append(value if isinstance(value, str) else compact(value))
+        return " ".join(lines)
 
     def text(self, node):
         output = self.run.output(node)

@@ -288,14 +288,14 @@ def test_invalid_input_is_rejected():
     feeder.add(make_call("a"))
     with pytest.raises(ValueError, match="'a' is queued already"):
         feeder.add(make_call("a"))
-    for refused in (
+    for rejected in (
         lambda: feeder.dispatch("b", 0),
         lambda: feeder.charge("b", TokenUsage()),
         lambda: feeder.finish("b", TokenUsage()),
         lambda: feeder.requeue(make_call("b")),
     ):
         with pytest.raises(KeyError):
-            refused()
+            rejected()
     assert feeder.remove("b") is None
     with pytest.raises(ValueError, match="quantum is 0; allowed: over 0, finite"):
         CentralDlpmOptions(quantum=0)

@@ -195,8 +195,8 @@ def test_rpm_has_scopes_and_a_fixed_window():
     assert take(both, arrival(7, app_rpm=2), 3.0).reason == "rpm_app_limit"
     fixed = THROTTLES["rpm"](limit=1, window="fixed")
     assert take(fixed, arrival(0), 59.0).admitted
-    refused = take(fixed, arrival(0), 59.5)
-    assert (refused.admitted, refused.retry_after_s) == (False, 0.5)
+    rejected = take(fixed, arrival(0), 59.5)
+    assert (rejected.admitted, rejected.retry_after_s) == (False, 0.5)
     assert take(fixed, arrival(0), 60.0).admitted, "a new window begins"
 
 

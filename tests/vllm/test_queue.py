@@ -268,11 +268,11 @@ def test_a_request_bypassed_by_vllm_is_offered_again():
     """The reason does not matter: here, a step rejects it twice."""
     world = World()
     ledger = watch(world)
-    ready, refusals = world.scheduler._handle_blocked_waiting_request, ["a", "a"]
+    ready, rejections = world.scheduler._handle_blocked_waiting_request, ["a", "a"]
 
     def reject(request):
-        if request.request_id in refusals:
-            refusals.remove(request.request_id)
+        if request.request_id in rejections:
+            rejections.remove(request.request_id)
             return False
         return ready(request)
 

@@ -252,8 +252,8 @@ def test_the_queue_is_an_instance_of_vllms_type():
 
     queue = World().queue
     assert isinstance(queue, RequestQueue)
-    stranger = SimpleNamespace(request_id="stranger")
-    queue.remove_request(stranger)
-    queue.remove_requests([stranger])
+    other = SimpleNamespace(request_id="stranger")
+    queue.remove_request(other)
+    queue.remove_requests([other])
     with pytest.raises(IndexError, match="empty"):
         queue.pop_request()

@@ -58,8 +58,8 @@ def test_the_last_worker_drained_keeps_its_model(start_server, scripted_three):
     assert drain(server, "w0")["note"].startswith("no other worker serves 'scripted'")
     becomes(server, {"w0": ("settings", "drained")})
     assert listed(server)["w0"]["model"] == "scripted"
-    refused = call(server)
-    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "queue_timeout")
+    rejected = call(server)
+    assert (rejected.status_code, rejected.json()["error"]["code"]) == (503, "queue_timeout")
     drain(server, "w0", "undrain")
     becomes(server, {"w0": ("settings", "serving")})
     assert call(server).headers["x-fairserve-worker"] == "w0"

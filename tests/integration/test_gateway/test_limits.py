@@ -77,12 +77,12 @@ def spend(client):
     """Let 200 simultaneous clients spend the budget ``CROWDED``; return the rest of it."""
     asyncio.run(_crowd(client))
     rows = eventually(lambda: [r for r in client.rows() if r["outcome"] == "completed"])
-    refused = client.call()
-    assert refused.status_code == 429
-    assert refused.json()["error"]["code"] == "insufficient_quota"
-    assert refused.headers["x-should-retry"] == "false"
-    assert int(refused.headers["retry-after"]) > 0
-    left = remaining(refused)
+    rejected = client.call()
+    assert rejected.status_code == 429
+    assert rejected.json()["error"]["code"] == "insufficient_quota"
+    assert rejected.headers["x-should-retry"] == "false"
+    assert int(rejected.headers["retry-after"]) > 0
+    left = remaining(rejected)
     eventually(lambda: client.spent() == BUDGET - left, lambda: (client.spent(), left))
     assert 0 <= left < Decimal("0.06"), "what is left is less than a call may cost"
     assert {row["cost"] for row in rows} == {int(COST * NANO)}
@@ -157,11 +157,11 @@ def test_every_answer_has_the_remaining_quota(limited):
     assert wrong.headers["x-ratelimit-remaining-requests"] == "2"
     assert client.call(temperature=99).headers["x-ratelimit-remaining-requests"] == "2"
     assert client.call().status_code == client.call().status_code == 200
-    refused = client.call()
-    assert refused.status_code == 429
-    assert refused.headers["x-ratelimit-remaining-requests"] == "0"
-    assert 1 <= int(refused.headers["retry-after"]) <= 61
-    error = refused.json()["error"]["fairserve"]
+    rejected = client.call()
+    assert rejected.status_code == 429
+    assert rejected.headers["x-ratelimit-remaining-requests"] == "0"
+    assert 1 <= int(rejected.headers["retry-after"]) <= 61
+    error = rejected.json()["error"]["fairserve"]
     assert (error["kind"], error["retry"], error["limit"]) == ("contract", "certain", 3)
     row = client.server.row(app_id=client.app_id, outcome="refused")
     assert row["cost"] == 0
@@ -188,9 +188,9 @@ def test_excess_parallel_calls_are_rejected_and_retried(limited, scripted):
     ) as held:
         lines = held.iter_lines()
         eventually(lambda: any("its place" in worker.holding for worker in scripted))
-        refused = client.call()
-        assert refused.json()["error"]["fairserve"]["reason"] == "contract_parallel"
-        assert refused.headers["x-fairserve-retry"] == "best_effort"
+        rejected = client.call()
+        assert rejected.json()["error"]["fairserve"]["reason"] == "contract_parallel"
+        assert rejected.headers["x-fairserve-retry"] == "best_effort"
         for worker in scripted:
             worker.release()
         assert list(lines)
@@ -231,8 +231,8 @@ def test_open_runs_of_a_user_are_bounded(start_server, scripted):
         return server.post("/v1/interactions", {"user": user}, client.key)
 
     assert [opened("u").status_code for _ in range(2)] == [201, 201]
-    refused = opened("u")
-    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "too_many_openings")
-    assert 0 < int(refused.headers["Retry-After"]) <= 60
+    rejected = opened("u")
+    assert (rejected.status_code, rejected.json()["error"]["code"]) == (429, "too_many_openings")
+    assert 0 < int(rejected.headers["Retry-After"]) <= 60
     assert opened("v").status_code == 201
     assert client.call(user="u").status_code == 200, "openings are no calls"

@@ -132,12 +132,12 @@ def start_error(capsys, monkeypatch):
 
 
 def test_a_second_server_is_rejected(fragile, start_error, tmp_path):
-    said = start_error("--data-dir", str(fragile.data_dir), "--port", "0")
-    assert f"in use by another FairServe server (process {fragile.process.pid})" in said
+    error = start_error("--data-dir", str(fragile.data_dir), "--port", "0")
+    assert f"in use by another FairServe server (process {fragile.process.pid})" in error
     database = f"sqlite:///{fragile.data_dir / 'fairserve.sqlite3'}"
     elsewhere = ("--data-dir", str(tmp_path))
-    said = start_error(*elsewhere, "--database-url", database, "--port", "0")
-    assert "is in use by another FairServe server" in said
+    error = start_error(*elsewhere, "--database-url", database, "--port", "0")
+    assert "is in use by another FairServe server" in error
     assert f"port {fragile.port} is in use" in start_error(*elsewhere, "--port", str(fragile.port))
 
 

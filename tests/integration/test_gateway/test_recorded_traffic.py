@@ -58,9 +58,9 @@ def exported(recording, tmp_path_factory):
 
     def export():
         where = ["--since", "1h", "--data-dir", str(recording.data_dir), "--out", str(path)]
-        with contextlib.redirect_stderr(io.StringIO()) as said:
+        with contextlib.redirect_stderr(io.StringIO()) as message:
             code = cli.main(["trace", "export", *where])
-        return code == 0 and f", {CALLS} calls; " in said.getvalue()
+        return code == 0 and f", {CALLS} calls; " in message.getvalue()
 
     eventually(export, "the recorder has not written all calls")
     assert recording.runs()

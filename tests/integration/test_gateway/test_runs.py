@@ -187,8 +187,8 @@ def test_a_client_library_may_retry_a_named_call(server):
     assert named == "chatcmpl-mine"
     body = {"model": "scripted", "messages": [user("ok")]}
     headers = {"X-Interaction-Id": "again", "X-Call-Id": "mine"}
-    refused = server.post(PATH, body, headers=headers)
-    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "duplicate_call")
+    rejected = server.post(PATH, body, headers=headers)
+    assert (rejected.status_code, rejected.json()["error"]["code"]) == (409, "duplicate_call")
     for number in ("1", "2"):
         again = server.post(PATH, body, headers={**headers, "x-stainless-retry-count": number})
         assert (again.status_code, again.headers["x-call-id"]) == (200, "mine")

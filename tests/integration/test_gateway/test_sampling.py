@@ -103,13 +103,13 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("change", "param", "said"), REFUSED)
-def test_unsupported_options_are_rejected_by_name(server, change, param, said):
+@pytest.mark.parametrize(("change", "param", "message"), REFUSED)
+def test_unsupported_options_are_rejected_by_name(server, change, param, message):
     body = {"model": MODEL, "messages": [{"role": "user", "content": "x"}], "max_tokens": 20}
     answer = server.post("/v1/chat/completions", body | change)
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, param), error
-    assert said in error["message"]
+    assert message in error["message"]
 
 
 def test_echo_is_rejected_by_name(server):

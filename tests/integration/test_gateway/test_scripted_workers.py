@@ -205,12 +205,12 @@ def test_a_flood_is_rejected_under_overload_and_a_run_in_progress_completes(gate
             for n in range(8)
         ]
         eventually(lambda: gateway.cluster()["overloaded"])
-        refused = eventually(lambda: [f for f in flood if f.done()])
+        rejected = eventually(lambda: [f for f in flood if f.done()])
         late = [call(gateway, "ok", run=f"run-late-{n}", key=key) for n in range(9)]
         second = threads.submit(call, gateway, "ok", run="run-under-way", key=key)
         release_all(scripted, [*flood, second])
     assert second.result().status_code == 200, "a run in progress is never rejected"
-    for each in refused:
+    for each in rejected:
         answer = each.result()
         assert (answer.status_code, answer.json()["error"]["code"]) == (429, "overloaded")
         assert 1 <= int(answer.headers["retry-after"]) <= 60
@@ -247,9 +247,9 @@ def test_a_disconnect_cancels_the_call_on_the_worker(gateway, scripted):
     eventually(lambda: sum(worker.disconnects for worker in scripted) == before + 1)
 
 
-def begun(scripted, said):
+def begun(scripted, message):
     """Wait until the worker that holds the call has sent its first chunk."""
-    eventually(lambda: any(said in worker.holding for worker in scripted), "no worker has it")
+    eventually(lambda: any(message in worker.holding for worker in scripted), "no worker has it")
 
 
 def test_the_retry_of_a_client_library_is_charged_once(gateway, scripted):

@@ -27,7 +27,7 @@ def test_thousands_of_random_operations_leak_nothing(seed):
     cache = PagedCache(16)
     stored, evicted = [], []
     cache.trie.on_store, cache.trie.on_evict = stored.append, evicted.append
-    running, refused, reused = [], 0, 0
+    running, rejected, reused = [], 0, 0
     for number in range(operations):
         kind = random.integers(4)
         if kind == 0:
@@ -42,7 +42,7 @@ def test_thousands_of_random_operations_leak_nothing(seed):
             cached = cache.try_admit(sequence, pages, int(random.integers(2)))
             assert cache.trie.version == before
             if cached is None:
-                refused += 1
+                rejected += 1
             else:
                 reused += cached
                 running.append(sequence)
@@ -63,7 +63,7 @@ def test_thousands_of_random_operations_leak_nothing(seed):
                 cache.release(sequence)
                 running.remove(sequence)
         cache.check(running)
-    assert min(refused, reused, len(evicted)) > 0
+    assert min(rejected, reused, len(evicted)) > 0
     for sequence in running:
         cache.release(sequence)
     cache.check([])

@@ -55,10 +55,10 @@ class Gate:
 def test_a_rejection_under_overload_has_the_load_and_no_active_run():
     gate = Gate(limits=Limits(user_rpm=2))
     calls = 0
-    while (refusal := gate.arrive(f"c{calls}", user="ann" if calls else "u")) is None:
+    while (rejection := gate.arrive(f"c{calls}", user="ann" if calls else "u")) is None:
         calls += 1
-    assert refusal.decision.reason == "overloaded_user_limit"
-    context = refusal.context
+    assert rejection.decision.reason == "overloaded_user_limit"
+    context = rejection.context
     assert (context.system, context.overloaded) == ("fairserve", True)
     assert (context.high_watermark, context.low_watermark) == (2.0, 1.2)
     assert (context.demand_tokens, context.capacity_tokens) == gate.dispatcher.load()
@@ -79,8 +79,8 @@ def test_a_rejection_under_overload_has_the_load_and_no_active_run():
         50,
         2.0,
     )
-    assert refusal.decision.budget is None
-    json.dumps(asdict(refusal))
+    assert rejection.decision.budget is None
+    json.dumps(asdict(rejection))
 
 
 def test_a_run_without_immunity_has_its_figures():
@@ -89,9 +89,9 @@ def test_a_run_without_immunity_has_its_figures():
         assert gate.arrive(f"r{number}", run="R") is None
         gate.end(f"r{number}")
     gate.handle(ev.WorkerReported("w0", 30_000))
-    refusal = gate.arrive("r3", run="R")
-    assert (refusal.decision.reason, refusal.mid_run) == ("overloaded_user_limit", True)
-    context = refusal.context
+    rejection = gate.arrive("r3", run="R")
+    assert (rejection.decision.reason, rejection.mid_run) == ("overloaded_user_limit", True)
+    context = rejection.context
     assert (context.run_calls, context.run_tokens) == (3, 120), "120 are over 2 times 50"
     assert (context.under_way, context.immune) == (True, False)
     assert (context.demand_tokens, context.capacity_tokens) == (30_000, 10_000)
@@ -102,9 +102,9 @@ def test_a_plain_rate_limit_reports_that_it_cut_an_immune_run():
     assert gate.arrive("a", run="R") is None
     gate.end("a", TokenUsage(30, 0, 0, 1))
     assert gate.arrive("b", run="R") is None  # still running: its tokens are not known
-    refusal = gate.arrive("c", run="R")
-    assert (refusal.decision.reason, refusal.mid_run) == ("rpm_user_limit", True)
-    context = refusal.context
+    rejection = gate.arrive("c", run="R")
+    assert (rejection.decision.reason, rejection.mid_run) == ("rpm_user_limit", True)
+    context = rejection.context
     assert (context.system, context.overloaded) == ("rpm-2", False)
     assert (context.run_calls, context.run_tokens, context.under_way, context.immune) == (
         2,
@@ -119,10 +119,10 @@ def test_the_load_is_that_of_the_requested_model():
     gate.handle(ev.WorkerJoined("a", 100, "small"))
     gate.handle(ev.WorkerJoined("b", 7000, "large"))
     assert gate.arrive("a", pool="small") is None
-    refusal = gate.arrive("b", pool="large")
-    assert (refusal.context.demand_tokens, refusal.context.capacity_tokens) == (0, 7000)
-    refusal = gate.arrive("c", pool="small")
-    assert (refusal.context.demand_tokens, refusal.context.capacity_tokens) == (37, 100)
+    rejection = gate.arrive("b", pool="large")
+    assert (rejection.context.demand_tokens, rejection.context.capacity_tokens) == (0, 7000)
+    rejection = gate.arrive("c", pool="small")
+    assert (rejection.context.demand_tokens, rejection.context.capacity_tokens) == (37, 100)
 
 
 def test_a_run_that_could_be_reopened_counts_as_active():
@@ -134,8 +134,8 @@ def test_a_run_that_could_be_reopened_counts_as_active():
     assert gate.dispatcher.tracker.get("R") is None
     gate.now_s -= 0  # the run ended by idling; the minute has passed, so use up the limit again
     assert gate.arrive("other") is None
-    refusal = gate.arrive("b", run="R")
-    context = refusal.context
+    rejection = gate.arrive("b", run="R")
+    context = rejection.context
     assert (context.run_calls, context.run_tokens, context.under_way) == (1, 40, True)
 
 
@@ -147,8 +147,8 @@ def test_blocked_users_and_forbidden_models_have_the_context():
     assert blocked.decision.reason == "user_blocked"
     not_allowed = gate.arrive("b")
     assert not_allowed.decision.reason == "model_not_allowed"
-    for refusal in (blocked, not_allowed):
-        assert (refusal.context.demand_tokens, refusal.context.capacity_tokens) == (
+    for rejection in (blocked, not_allowed):
+        assert (rejection.context.demand_tokens, rejection.context.capacity_tokens) == (
             0,
             100,
         )
@@ -168,11 +168,11 @@ def test_contract_rates_have_the_requested_tokens(quota, reason, limit, count):
     gate.contract(quota=quota)
     if reason != "contract_call_too_large":
         assert gate.arrive("a") is None
-    refusal = gate.arrive("b")
-    decision = refusal.decision
+    rejection = gate.arrive("b")
+    decision = rejection.decision
     assert (decision.reason, decision.limit, decision.count) == (reason, limit, count)
     assert decision.budget is None
-    assert (refusal.context.call_tokens, refusal.context.overloaded) == (40, False)
+    assert (rejection.context.call_tokens, rejection.context.overloaded) == (40, False)
 
 
 def test_budget_rejections_have_the_budget():

@@ -16,11 +16,11 @@ def test_the_run_of_a_program_accepts_no_other_calls(server, worker):
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "program_run")
     answer = submit(server, node("a", "say x"), id=run)
     assert (answer.status_code, answer.json()["error"]["param"]) == (409, "id")
-    stranger = server.new_app("another app")
+    other = server.new_app("another app")
     for method, part in (("GET", ""), ("GET", "/graph"), ("GET", "/events"), ("DELETE", "")):
         path = f"/v1/interactions/{run}{part}"
-        assert server.request(method, path, stranger).status_code == 404, path
-    same = submit(server, node("a", "say theirs"), id=run, key=stranger)
+        assert server.request(method, path, other).status_code == 404, path
+    same = submit(server, node("a", "say theirs"), id=run, key=other)
     assert same.status_code == 201
     worker.release()
     assert ended(server, run)["program"]["result"] == {"a": "one two three"}

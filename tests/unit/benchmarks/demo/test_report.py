@@ -130,11 +130,11 @@ def test_findings_state_where_the_default_is_worse():
         "rpm-1": summary_of(ttft_s=0.5, refused=2, least=0.6),
         "fairserve": summary_of(ttft_s=1.0),
     }
-    waiting, refusals, worse = findings(systems)
+    waiting, rejections, worse = findings(systems)
     assert "1.00 s (p99)" in waiting
     assert "8.00 s under fcfs and 0.50 s under rpm-1" in waiting
-    assert "fairserve rejected 0 calls" in refusals
-    assert "rpm-1 cut 2 calls of active runs and so wasted 100 tokens" in refusals
+    assert "fairserve rejected 0 calls" in rejections
+    assert "rpm-1 cut 2 calls of active runs and so wasted 100 tokens" in rejections
     assert "than rpm-1 in" in worse
     assert "TTFT p99 of the well-behaved (1 s against 0.50 s)" in worse
     assert "fcfs" not in worse.partition("than rpm-1")[0]

@@ -131,5 +131,5 @@ def test_a_call_waiting_at_the_stop_counts_as_demand():
     """ada had two typical calls in a minute, bob one, and requested another."""
     starved = two_users(call("bob", "bob-1", 30, 60, 0, outcome="cancelled"))
     assert starved["slice_difference"]["max"] == pytest.approx(1.0)
-    refused = two_users(call("bob", "bob-1", 30, 60, 0, outcome="refused"))
-    assert refused["slice_difference"]["max"] == pytest.approx(0.0)
+    rejected = two_users(call("bob", "bob-1", 30, 60, 0, outcome="refused"))
+    assert rejected["slice_difference"]["max"] == pytest.approx(0.0)

@@ -64,7 +64,7 @@ CYCLE = interaction("b", call("1", deps=["3"]), call("2", deps=["1"]), call("3",
 
 
 @pytest.mark.parametrize(
-    ("second", "says"),
+    ("second", "message"),
     [
         (CYCLE, "deps form a cycle: 1 -> 3 -> 2 -> 1"),
         (interaction("b", call(deps=["9"])), "unknown dependency '9'"),
@@ -78,12 +78,12 @@ CYCLE = interaction("b", call("1", deps=["3"]), call("2", deps=["1"]), call("3",
         (["no object"], "expected a JSON object"),
     ],
 )
-def test_an_invalid_interaction_is_named_by_file_and_line(capsys, tmp_path, second, says):
+def test_an_invalid_interaction_is_named_by_file_and_line(capsys, tmp_path, second, message):
     path = tmp_path / "trace.jsonl"
     path.write_text(lines(GOOD, second))
     error = input_error(capsys, tmp_path, "--trace", path, "--system", "fcfs", "fairserve")
     assert f" {path}:2: " in error
-    assert says in error
+    assert message in error
 
 
 def test_the_line_is_named_for_merged_traces_and_several_cores(capsys, tmp_path, trace):
@@ -139,7 +139,7 @@ def test_a_missing_or_empty_file_is_rejected(capsys, tmp_path, trace):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["--system", "fcfs", "nope"], "unknown system 'nope'; known: fcfs, lcf"),
         (["--system", "rpm-0"], "unknown system 'rpm-0'"),
@@ -173,12 +173,12 @@ def test_a_missing_or_empty_file_is_rejected(capsys, tmp_path, trace):
         (["--nope"], "No such option: --nope"),
     ],
 )
-def test_an_invalid_argument_is_rejected(capsys, tmp_path, trace, arguments, says):
-    assert says in input_error(capsys, tmp_path, "--trace", trace, *arguments)
+def test_an_invalid_argument_is_rejected(capsys, tmp_path, trace, arguments, message):
+    assert message in input_error(capsys, tmp_path, "--trace", trace, *arguments)
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("{", "not JSON"),
         ("[]", "an object is expected"),
@@ -186,12 +186,12 @@ def test_an_invalid_argument_is_rejected(capsys, tmp_path, trace, arguments, say
         (json.dumps({**COSTS, "decode_base_s": -1}), "decode_base_s is -1; allowed: 0 to 1e+09"),
     ],
 )
-def test_an_invalid_cost_model_is_named_by_its_file(capsys, tmp_path, trace, text, says):
+def test_an_invalid_cost_model_is_named_by_its_file(capsys, tmp_path, trace, text, message):
     path = tmp_path / "costs.json"
     path.write_text(text)
     error = input_error(capsys, tmp_path, "--trace", trace, "--model-cost", path)
     assert f"{path}: " in error
-    assert says in error
+    assert message in error
 
 
 @pytest.mark.parametrize("flag", ["--json", "--plot"])

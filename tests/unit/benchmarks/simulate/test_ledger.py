@@ -88,12 +88,12 @@ def test_every_call_and_run_has_one_row_even_if_repeated(trace, ledger):
 def test_rejections_are_rows_with_their_reason(trace, ledger):
     assert simulate(trace, ledger, "--system", "rpm-2") == 0
     with ledger() as session:
-        refused = session.scalar(
+        rejected = session.scalar(
             select(func.count()).select_from(LedgerCall).where(LedgerCall.outcome == "refused")
         )
         events = session.scalars(select(ThrottlingEvent)).all()
         states = set(session.scalars(select(Interaction.state)))
-    assert refused == len(events) > 0
+    assert rejected == len(events) > 0
     assert {(event.reason, event.limit_count) for event in events} == {("rpm_user_limit", 2)}
     assert any(event.mid_run for event in events)
     assert "aborted" in states

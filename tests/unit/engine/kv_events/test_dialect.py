@@ -84,7 +84,7 @@ def test_older_forms_and_unknown_fields_are_accepted():
 
 
 @pytest.mark.parametrize(
-    ("value", "says"),
+    ("value", "message"),
     [
         ([1.5, [{"type": "BlockMoved"}]], "unknown event 'BlockMoved'"),
         ([1.5, [{"type": "BlockRemoved"}]], "block_hashes"),
@@ -99,8 +99,8 @@ def test_older_forms_and_unknown_fields_are_accepted():
         ([1.5, [[]]], "cannot be read"),
     ],
 )
-def test_invalid_events_are_errors(value, says):
-    with pytest.raises(KvEventsError, match=says):
+def test_invalid_events_are_errors(value, message):
+    with pytest.raises(KvEventsError, match=message):
         dialect.decode(msgspec.msgpack.encode(value))
 
 

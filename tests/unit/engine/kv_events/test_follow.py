@@ -298,12 +298,12 @@ def test_a_publisher_without_block_names_logs_it(publish):
 
 def test_unusable_addresses_are_explained(publish):
     publisher = publish()
-    for options, says in (
+    for options, message in (
         (KvPublisherOptions("nowhere"), "'nowhere' cannot be bound"),
         (KvPublisherOptions(publisher.endpoint), "cannot be bound: Address"),
         (KvPublisherOptions(LOOPBACK, "tcp://nohost.invalid:1"), "replays endpoint"),
     ):
-        with pytest.raises(ValueError, match=says):
+        with pytest.raises(ValueError, match=message):
             KvPublisher(options, list)
     with pytest.raises(ValueError, match="buffer_steps is 0"):
         KvPublisherOptions(LOOPBACK, buffer_steps=0)

@@ -112,7 +112,7 @@ def test_a_file_gives_fields_and_name(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("value", "says"),
+    ("value", "message"),
     [
         ("{", "not JSON"),
         ("", "not JSON"),
@@ -137,10 +137,10 @@ def test_a_file_gives_fields_and_name(tmp_path):
         ({**FIELDS, "name": 5}, "name is 5; allowed: a text"),
     ],
 )
-def test_invalid_files_are_rejected(tmp_path, value, says):
+def test_invalid_files_are_rejected(tmp_path, value, message):
     with pytest.raises(ValueError, match=r"costs\.json: ") as error:
         from_file(tmp_path, value)
-    assert says in str(error.value)
+    assert message in str(error.value)
 
 
 def test_an_unknown_name_lists_the_known_ones():

@@ -65,10 +65,10 @@ def test_a_chat_turn_adds_the_published_lengths():
     added, turns = [], []
     for calls in conversations:
         turns.append(len(calls))
-        said = 0
+        context_tokens = 0
         for call in calls:
-            added.append(call.prompt_tokens - said)
-            said = call.prompt_tokens + call.output_tokens
+            added.append(call.prompt_tokens - context_tokens)
+            context_tokens = call.prompt_tokens + call.output_tokens
     assert np.mean(added) == pytest.approx(56, rel=0.02)
     assert means(conversations)[1] == pytest.approx(142, rel=0.02)
     assert np.mean(turns) == pytest.approx(4, rel=0.05)

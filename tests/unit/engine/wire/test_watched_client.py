@@ -59,8 +59,8 @@ async def test_a_call_that_fails_to_start_opens_the_circuit():
 
 @pytest.mark.parametrize("unreachable", [True, False])
 async def test_one_unreachable_call_opens_the_circuit(unreachable):
-    refused = WorkerUnavailableError("no connection", unreachable=unreachable)
-    client, circuit = watched(Client(rejects_with=refused), calls=5)
+    rejected = WorkerUnavailableError("no connection", unreachable=unreachable)
+    client, circuit = watched(Client(rejects_with=rejected), calls=5)
     with pytest.raises(WorkerUnavailableError):
         await client.open(request())
     assert (circuit.state == "open") == unreachable

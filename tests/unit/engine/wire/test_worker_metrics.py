@@ -104,7 +104,7 @@ def test_supported_versions_have_no_warning(version):
 
 
 @pytest.mark.parametrize(
-    ("version", "says"),
+    ("version", "message"),
     [
         ("0.31.9", "vLLM 0.31.9 is older than 0.32"),
         ("0.6.3.post1", "older"),
@@ -113,9 +113,9 @@ def test_supported_versions_have_no_warning(version):
         ("x" * 10_000, "cannot be read"),
     ],
 )
-def test_old_or_unknown_versions_have_a_warning(version, says):
+def test_old_or_unknown_versions_have_a_warning(version, message):
     warning = version_warning(version)
-    assert says in warning
+    assert message in warning
     assert "vllm_xargs" in warning
     assert len(warning) < 500
 

@@ -161,9 +161,9 @@ def test_declaring_again_keeps_learned_figures():
 def test_the_time_out_is_always_the_declared_one():
     figures = seen(calls(100, 500), calls(100, 700, stage=2), ended=runs(100, 2))
     held = learned(figures)
-    patient = replace(DECLARED, idle_timeout_s=900.0)
+    persistent = replace(DECLARED, idle_timeout_s=900.0)
     for what in (figures, seen()):
-        after = learned(what, declared=patient, previous=held)
+        after = learned(what, declared=persistent, previous=held)
         assert after.profile.idle_timeout_s == 900.0
         assert after.profile.stages == held.profile.stages
 

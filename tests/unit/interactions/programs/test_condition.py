@@ -1,4 +1,4 @@
-"""Conditions: the table of operations, absent fields, and what cannot be declared."""
+"""Test conditions: the table of operations, absent fields, and invalid declarations."""
 
 import json
 
@@ -54,10 +54,10 @@ def mapped(*texts):
         ("inf", "greater", 1.0, False),
         ("1e999", "greater", 1.0, False),
         ("1_0", "greater", 1.0, False),
-        ("٣", "greater", 1.0, False),  # only the digits of ASCII
+        ("٣", "greater", 1.0, False),  # only ASCII digits count
     ],
 )
-def test_operations(output, op, value, expected):
+def test_operations_have_their_results(output, op, value, expected):
     assert holds(output, op, value) is expected
 
 
@@ -95,16 +95,16 @@ REPORT = json.dumps(
         ("score.deeper", "empty", None, True),
     ],
 )
-def test_fields(path, op, value, expected):
+def test_fields_are_read_from_json(path, op, value, expected):
     assert holds(REPORT, op, value, tuple(path.split("."))) is expected
 
 
-def test_a_field_of_what_is_not_json_is_absent():
+def test_a_field_of_invalid_json_is_absent():
     assert holds("words", "empty", path=("a",))
     assert not holds("[" * 100_000, "equals", "x", ("a",))
 
 
-def test_skipped_and_mapped_outputs():
+def test_conditions_on_skipped_and_mapped_outputs():
     skipped = Output((), 0)
     assert holds(skipped, "empty")
     assert holds(skipped, "equals", "")
@@ -116,12 +116,12 @@ def test_skipped_and_mapped_outputs():
 
 
 @pytest.mark.parametrize("text", ["1", "-1.5", ".5", "5.", "+2e-3"])
-def test_numbers(text):
+def test_numbers_are_recognised(text):
     assert number(text) == float(text)
 
 
 @pytest.mark.parametrize("text", ["", ".", "e5", "0x10", "1 2", "1,5", "1" * 65, "--1"])
-def test_what_is_no_number(text):
+def test_invalid_numbers_are_rejected(text):
     assert number(text) is None
 
 
@@ -129,7 +129,7 @@ def condition_of(plain):
     return WhenIn.read(plain, "w").condition()
 
 
-def test_a_declared_condition():
+def test_a_declared_condition_is_parsed():
     plain = {"node": "a", "op": "greater", "value": 3, "path": "score.0"}
     assert condition_of(plain) == Condition("a", "greater", 3.0, ("score", "0"))
     assert condition_of({"node": "a", "op": "empty"}) == Condition("a", "empty")
@@ -188,7 +188,7 @@ ALL_OPS = "equals, not_equals, contains, not_contains, starts_with, empty, not_e
         ),
     ],
 )
-def test_what_cannot_be_declared(plain, path, message):
+def test_invalid_conditions_are_rejected(plain, path, message):
     with pytest.raises(ProgramError) as raised:
         condition_of(plain)
     assert (raised.value.path, raised.value.message) == (path, message)

@@ -1,4 +1,4 @@
-"""Declared programs: what is understood, and for everything wrong the path and a readable message."""
+"""Declared programs are parsed, and every error has its path and a readable message."""
 
 import copy
 import json
@@ -41,7 +41,7 @@ PLAIN = {
 }
 
 
-def test_what_is_understood():
+def test_a_program_is_parsed():
     program = parse_program(json.loads(json.dumps(PLAIN)))
     plan, look, check, write = program.nodes.values()
     assert list(program.nodes) == ["plan", "look", "check", "write"]
@@ -56,13 +56,13 @@ def test_what_is_understood():
     assert program.results == ("write",)
 
 
-def test_without_a_declared_result_every_sink_is_one():
+def test_without_a_declared_result_every_sink_is_a_result():
     plain = {"model": "m", "nodes": [{"id": each, "prompt": "x"} for each in "abc"]}
     plain["nodes"][1]["parents"] = ["c"]
     assert parse_program(plain).results == ("a", "b")
 
 
-def test_explicit_parents_may_come_without_a_placeholder_and_placeholders_name_any_ancestor():
+def test_parents_need_no_placeholder_and_placeholders_name_ancestors():
     plain = {
         "model": "m",
         "nodes": [
@@ -75,12 +75,12 @@ def test_explicit_parents_may_come_without_a_placeholder_and_placeholders_name_a
     assert [node.parents for node in program.nodes.values()] == [(), ("a",), ("b",)]
 
 
-def test_a_map_alone_makes_a_parent_and_its_limit_has_a_default():
+def test_a_map_implies_a_parent_and_has_a_default_limit():
     node = parse_program(with_node(prompt="{{item}}", map={"over": "a"})).nodes["b"]
     assert (node.parents, node.map) == (("a",), MapOver("a", (), 256))
 
 
-def test_the_program_is_its_own():
+def test_a_program_does_not_share_its_input():
     plain = copy.deepcopy(PLAIN)
     program = parse_program(plain)
     plain["nodes"][0]["sampling"]["response_format"]["type"] = "text"
@@ -91,7 +91,7 @@ def test_the_program_is_its_own():
         program.nodes["x"] = program.nodes["plan"]
 
 
-def test_weights_are_declared_or_the_profiles_and_never_above_the_maximum():
+def test_weights_are_declared_or_from_the_profile_and_bounded():
     profile = AppProfile((StageProfile(1, 0, 50), StageProfile(1, 0, 80)))
     plain = copy.deepcopy(PLAIN)
     plain["nodes"][0]["sampling"]["max_tokens"] = 20
@@ -142,7 +142,7 @@ SYNTAX = "allowed: 1 to 64 letters, digits, '_' and '-'"
         ),
     ],
 )
-def test_a_bad_program(plain, path, message):
+def test_an_invalid_program_is_rejected(plain, path, message):
     assert rejection(plain) == (path, message)
 
 
@@ -255,7 +255,7 @@ def test_a_bad_program(plain, path, message):
         ),
     ],
 )
-def test_a_bad_node(change, path, message):
+def test_an_invalid_node_is_rejected(change, path, message):
     assert rejection(with_node(**change)) == (f"nodes[1]{path}", message)
 
 
@@ -289,14 +289,14 @@ def test_a_bad_node(change, path, message):
         ),
     ],
 )
-def test_bad_messages(messages, path, message):
+def test_invalid_messages_are_rejected(messages, path, message):
     assert rejection(with_node(prompt=None, messages=messages)) == (
         f"nodes[1].messages{path}",
         message,
     )
 
 
-def test_messages_without_a_text_are_sent_as_they_are():
+def test_messages_without_a_text_are_sent_unchanged():
     tool = {"role": "assistant", "content": None, "tool_calls": [{"id": "{{not read}}"}]}
     image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}
     node = parse_program(with_node(prompt=None, messages=[tool, image])).nodes["b"]
@@ -336,7 +336,7 @@ def test_cycles_are_named(plain, message):
     assert rejection({"model": "m", "nodes": plain}) == ("nodes", message)
 
 
-def test_what_the_result_does_not_need_is_unreachable():
+def test_nodes_that_the_result_does_not_need_are_unreachable():
     plain = copy.deepcopy(PLAIN)
     plain["nodes"].append({"id": "extra", "prompt": "{{look.output}}"})
     assert rejection(plain) == ("nodes[4]", "the result 'write' cannot be reached from 'extra'")

@@ -1,4 +1,4 @@
-"""Declared programs that are too large, too deep or never to be sent, and the limits themselves."""
+"""Declared programs that are too large, too deep or unsendable are rejected; limits are checked."""
 
 import string
 
@@ -15,7 +15,7 @@ def chain(size):
     ]
 
 
-def test_limits_are_reached_and_not_passed():
+def test_limits_can_be_reached_but_not_exceeded():
     limits = ProgramLimits(nodes=10, edges=9)
     parse_program({"model": "m", "nodes": chain(10)}, limits)
     assert rejection({"model": "m", "nodes": chain(11)}, limits) == (
@@ -30,7 +30,7 @@ def test_limits_are_reached_and_not_passed():
     )
 
 
-def test_100_000_nodes_are_refused_unread():
+def test_100_000_nodes_are_rejected_unread():
     class Unread(dict):
         def __iter__(self):
             raise AssertionError("it was read")
@@ -65,7 +65,7 @@ class Unsearched(str):
         ("parents", ["a"] * 1_000_001),
     ],
 )
-def test_10_megabytes_are_refused_by_their_size(field, value):
+def test_10_megabytes_are_rejected_by_their_size(field, value):
     plain = with_node(**{field: value})
     with pytest.raises(ProgramError) as raised:
         parse_program(plain)
@@ -73,14 +73,14 @@ def test_10_megabytes_are_refused_by_their_size(field, value):
     assert raised.value.message == "has over 1000000 characters, the most allowed"
 
 
-def test_the_characters_of_all_nodes_count():
+def test_characters_of_all_nodes_are_counted():
     limits = ProgramLimits(template_chars=1_000)
     nodes = [{"id": f"n{number}", "prompt": "x" * 100} for number in range(9)]
     assert rejection({"model": "m", "nodes": nodes}, limits)[0] == "nodes"
     parse_program({"model": "m", "nodes": nodes[:7]}, limits)
 
 
-def test_deep_nesting_is_refused_without_recursion():
+def test_deep_nesting_is_rejected_without_recursion():
     deep = "x"
     for _ in range(100_000):
         deep = [deep]
@@ -88,18 +88,18 @@ def test_deep_nesting_is_refused_without_recursion():
     with pytest.raises(ProgramError) as raised:
         parse_program(plain)
     assert str(raised.value) == "nodes: is nested deeper than 32 levels"
-    while isinstance(deep, list):  # freed step by step, too
+    while isinstance(deep, list):  # freed step by step
         deep = deep.pop()
 
 
-def test_many_parents_are_refused_before_they_are_looked_up():
+def test_too_many_parents_are_rejected_before_their_lookup():
     assert rejection(with_node(parents=["nobody"] * 10_001)) == (
         "nodes[1].parents",
         "has 10001 ids; allowed: 10000 edges in all",
     )
 
 
-def test_a_text_that_could_never_be_sent_is_refused():
+def test_a_text_that_could_never_be_sent_is_rejected():
     limits = ProgramLimits(rendered_bytes=100)
     assert rejection(with_node(prompt="ä" * 60), limits) == (
         "nodes[1]",
@@ -107,13 +107,13 @@ def test_a_text_that_could_never_be_sent_is_refused():
     )
 
 
-def test_half_a_surrogate_pair_is_no_text():
+def test_a_lone_surrogate_is_rejected():
     message = r"has half a surrogate pair, '\ud83d', which is no text"
     assert rejection(with_node(prompt="x\ud83d")) == ("nodes", message)
     assert rejection(with_node(sampling={"\ud83d": 1})) == ("nodes", message)
 
 
-def test_what_is_not_json_is_refused():
+def test_values_that_are_not_json_are_rejected():
     messages = [{"role": "user", "content": "x", "name": object()}]
     assert rejected_path(with_node(prompt=None, messages=messages)) == "nodes[1]"
     assert rejected_path(with_node(sampling={1: 2})) == "nodes[1].sampling"
@@ -134,12 +134,12 @@ def rejected_path(plain):
         ({"nodes": 10, "instances": 9}, "instances is 9; allowed: from nodes, 10"),
     ],
 )
-def test_bad_limits(change, message):
+def test_invalid_limits_are_rejected(change, message):
     with pytest.raises(ValueError, match=message):
         ProgramLimits(**change)
 
 
-def test_every_id_that_is_allowed_can_be_named():
+def test_every_allowed_id_can_be_referenced():
     alphabet = string.ascii_letters + string.digits + "_-"
     for name in (alphabet[:64], *alphabet):
         nodes = [{"id": name, "prompt": "x"}, {"id": "reader", "prompt": f"{{{{{name}.output}}}}"}]

@@ -1,4 +1,4 @@
-"""Nodes of a program that run once for every item of a list: instances, results, bounds."""
+"""Nodes with a map run once for every item of a list: instances, results, bounds."""
 
 import json
 
@@ -28,7 +28,7 @@ def test_a_map_runs_for_every_item():
     assert run.output("each") == ["first", "second"]
 
 
-def test_a_map_over_a_mapped_node_and_over_a_field():
+def test_a_map_may_be_over_a_mapped_node_or_a_field():
     run = ProgramRun(
         program(
             node("plan"),
@@ -49,7 +49,7 @@ def test_a_map_over_a_mapped_node_and_over_a_field():
     assert tasks[0].parents == ("draft[0]", "draft[1]")
 
 
-def test_an_empty_list_is_done_at_once_and_its_parents_stand_for_it():
+def test_an_empty_list_is_done_immediately_and_replaced_by_its_parents():
     run = ProgramRun(
         program(
             node("root"),
@@ -91,7 +91,7 @@ def test_a_map_over_a_skipped_list_is_skipped():
         ("", "map: the output of 'list' is not JSON"),
     ],
 )
-def test_what_is_no_list_fails_the_node(output, reason):
+def test_an_output_that_is_no_list_fails_the_node(output, reason):
     run = ProgramRun(program(*MAPPED))
     run.start()
     assert run.succeeded("list", output) == []
@@ -100,7 +100,7 @@ def test_what_is_no_list_fails_the_node(output, reason):
     assert (run.state, run.done) == ("failed", True)
 
 
-def test_the_instances_of_a_run_are_bounded_and_every_node_has_one_in_reserve():
+def test_instances_are_bounded_with_one_reserved_for_every_node():
     limits = ProgramLimits(nodes=4, instances=8)
     nodes = [
         node("list"),
@@ -128,7 +128,7 @@ def test_the_instances_of_a_run_are_bounded_and_every_node_has_one_in_reserve():
     assert end.task_id == "end", "a map leaves every other node its call"
 
 
-def test_deep_maps_explode_no_further_than_the_limit():
+def test_nested_maps_are_bounded_by_the_limit():
     depth = 6
     nodes = [node("n0")] + [
         node(f"n{i}", "{{item}}", map={"over": f"n{i - 1}", "path": "0" if i > 1 else None})

@@ -1,4 +1,4 @@
-"""Saved and restored runs of programs: kept state, repeated tasks, and rejected states."""
+"""Runs of programs are saved and restored: kept state, repeated tasks, and rejected states."""
 
 import json
 
@@ -14,7 +14,7 @@ def saved(run):
     return json.loads(json.dumps(run.to_plain()))
 
 
-def test_what_has_ended_is_not_run_again():
+def test_ended_tasks_are_not_repeated():
     declared = program(*MAPPED, node("beside"))
     run = ProgramRun(declared)
     run.start()
@@ -32,7 +32,7 @@ def test_what_has_ended_is_not_run_again():
     assert join.body() == {"prompt": '["A","B"] B'}
 
 
-def test_a_restart_uses_up_no_retry():
+def test_a_restart_uses_no_retry():
     declared = program(node("a", retries=1))
     run = ProgramRun(declared)
     run.start()
@@ -63,7 +63,7 @@ def test_ends_are_restored():
         assert saved(restored) == saved(run)
 
 
-def test_bounds_hold_over_a_restart():
+def test_bounds_apply_across_a_restart():
     limits = ProgramLimits(nodes=3, instances=5, output_bytes=10, run_output_bytes=15)
     nodes = [
         node("list"),
@@ -92,7 +92,7 @@ def test_bounds_hold_over_a_restart():
     assert narrow.nodes["c"].reason.endswith("the run has 1 of its 5 instances left")
 
 
-def test_changes_are_what_changed():
+def test_changes_contain_only_the_changed_state():
     run = ProgramRun(program(*DIAMOND))
     assert run.changes() == {"cancelled": False, "nodes": {}, "tasks": {}}
     run.start()
@@ -121,7 +121,7 @@ def test_changes_are_what_changed():
         ([node("plan", "{{item}}", map={"over": "a"}), node("a")], "are not those of this program"),
     ],
 )
-def test_the_state_of_another_program_is_refused(nodes, message):
+def test_the_state_of_another_program_is_rejected(nodes, message):
     run = ProgramRun(program(*DIAMOND))
     run.start()
     with pytest.raises(RestoreError, match=message):
@@ -138,7 +138,7 @@ def test_the_state_of_another_program_is_refused(nodes, message):
         (lambda plain: plain["tasks"]["list"].update(output="x"), "was rendered before"),
     ],
 )
-def test_a_damaged_state_is_refused(edit, message):
+def test_a_damaged_state_is_rejected(edit, message):
     declared = program(*MAPPED)
     run = ProgramRun(declared)
     run.start()

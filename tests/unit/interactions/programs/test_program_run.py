@@ -1,4 +1,4 @@
-"""One run of a program: what is made ready when, what is skipped, tried again, and how it ends."""
+"""Test one run of a program: ready tasks, skipped nodes, retries, and its end."""
 
 import pytest
 from programs import DIAMOND, MAPPED, ids, node, program, states
@@ -8,7 +8,7 @@ from fairserve.interactions.programs.program import ProgramLimits
 from fairserve.interactions.programs.program_run import ProgramRun, TaskError
 
 
-def test_a_diamond():
+def test_a_diamond_runs_in_order():
     run = ProgramRun(program(*DIAMOND))
     (plan,) = run.start()
     assert (run.state, run.done, run.result) == ("running", False, {"join": None})
@@ -26,7 +26,7 @@ def test_a_diamond():
     assert run.output("plan") == "PLAN"
 
 
-def test_a_task_is_a_request():
+def test_a_task_becomes_a_request():
     declared = {
         "id": "a",
         "agent": "writer",
@@ -70,7 +70,7 @@ def test_the_priority_is_the_remaining_path():
 # --- skipping -------------------------------------------------------------------------------------
 
 
-def test_a_condition_that_does_not_hold_skips_and_a_skipped_output_is_empty():
+def test_a_false_condition_skips_and_a_skipped_output_is_empty():
     run = ProgramRun(
         program(
             node("a"),
@@ -96,7 +96,7 @@ def test_a_condition_that_does_not_hold_skips_and_a_skipped_output_is_empty():
     assert run.result == {"join": "end", "fallback": ""}
 
 
-def test_the_deepest_parent_stands_for_a_node_without_calls():
+def test_the_deepest_parent_replaces_a_node_without_calls():
     never = {"node": "a", "op": "equals", "value": "never"}
     run = ProgramRun(
         program(
@@ -115,7 +115,7 @@ def test_the_deepest_parent_stands_for_a_node_without_calls():
     assert end.parents == ("c", "root")
 
 
-def test_where_all_parents_were_skipped_a_node_is_skipped():
+def test_a_node_with_only_skipped_parents_is_skipped():
     never = {"node": "a", "op": "equals", "value": "never"}
     run = ProgramRun(
         program(
@@ -139,7 +139,7 @@ def test_where_all_parents_were_skipped_a_node_is_skipped():
     assert (run.state, run.result) == ("complete", {"e": None, "f": "end"})
 
 
-def test_a_declared_result_that_was_skipped_is_none():
+def test_a_skipped_result_is_none():
     run = ProgramRun(program(node("a"), node("b", when={"node": "a", "op": "empty"}), result="b"))
     run.start()
     run.succeeded("a", "x")
@@ -149,7 +149,7 @@ def test_a_declared_result_that_was_skipped_is_none():
 # --- failing --------------------------------------------------------------------------------------
 
 
-def test_a_task_is_tried_again_while_retries_are_left():
+def test_a_task_is_retried_while_retries_are_left():
     run = ProgramRun(program(node("a", retries=2), node("b", "{{a.output}}")))
     run.start()
     for attempt in (2, 3):
@@ -162,7 +162,7 @@ def test_a_task_is_tried_again_while_retries_are_left():
     assert (run.state, run.result) == ("failed", {"b": None})
 
 
-def test_what_cannot_be_tried_again_is_not():
+def test_a_final_failure_is_not_retried():
     run = ProgramRun(program(node("a", retries=5)))
     run.start()
     assert run.failed("a", "the prompt is too long", again=False) == []
@@ -183,7 +183,7 @@ def test_a_success_after_a_retry_leaves_no_reason():
     assert run.state == "complete"
 
 
-def test_other_branches_finish_and_the_run_ends_when_nothing_runs():
+def test_other_branches_finish_after_a_failure():
     run = ProgramRun(
         program(
             node("a"),
@@ -210,7 +210,7 @@ def test_other_branches_finish_and_the_run_ends_when_nothing_runs():
     assert (run.state, run.result) == ("failed", {"both": None, "c": "C"})
 
 
-def test_a_failed_instance_fails_its_node_and_the_others_end():
+def test_a_failed_instance_fails_its_node_after_the_others_end():
     run = ProgramRun(program(*MAPPED))
     run.start()
     run.succeeded("list", "[1,2,3]")
@@ -241,7 +241,7 @@ def test_one_item_that_cannot_be_rendered_fails_the_node():
     assert run.nodes["b"].reason == "prompt: {{item.x}}: the item has no field x"
 
 
-def test_what_is_sent_is_bounded():
+def test_sent_texts_are_bounded():
     limits = ProgramLimits(rendered_bytes=50)
     message = [{"role": "user", "content": "{{a.output}}"}]
     nodes = (node("a"), {"id": "b", "messages": message}, node("c", "{{a.output}}"))
@@ -253,7 +253,7 @@ def test_what_is_sent_is_bounded():
     )
 
 
-def test_all_texts_of_a_call_are_bounded_together():
+def test_texts_of_a_call_are_bounded_in_total():
     limits = ProgramLimits(rendered_bytes=100)
     twice = [{"role": "user", "content": "{{a.output}}"}] * 2
     run = ProgramRun(program(node("a"), {"id": "b", "messages": twice}, limits=limits))
@@ -277,17 +277,18 @@ def test_outputs_are_bounded():
     assert run.result == {"a": "ä" * 5, "b": None, "c": None}
 
 
-def test_an_output_can_always_be_kept_as_utf_8():
+def test_an_output_can_always_be_stored_as_utf_8():
     run = ProgramRun(program(node("a"), node("b", "{{a.output}}")))
     run.start()
     (task,) = run.succeeded("a", "x\ud83d")
     assert (run.output("a"), task.body()) == ("x\ufffd", {"prompt": "x\ufffd"})
 
 
-# --- events that come twice, or for nothing -------------------------------------------------------
+# --- repeated and unknown events
+# -----------------------------------------------------------------------
 
 
-def test_what_has_ended_ends_once():
+def test_a_task_ends_once():
     run = ProgramRun(program(*DIAMOND))
     run.start()
     run.succeeded("plan", "first")
@@ -298,7 +299,7 @@ def test_what_has_ended_ends_once():
     assert run.nodes["plan"].state == "done"
 
 
-def test_events_for_nothing_are_refused():
+def test_events_of_unknown_tasks_are_rejected():
     run = ProgramRun(program(*MAPPED))
     with pytest.raises(TaskError, match="has not been started"):
         run.succeeded("list", "[]")
@@ -310,7 +311,7 @@ def test_events_for_nothing_are_refused():
             run.failed(task, "x", again=True)
 
 
-def test_cancel():
+def test_cancelling_stops_the_run():
     run = ProgramRun(program(node("root"), *MAPPED, node("other", "{{root.output}}")))
     run.start()
     run.succeeded("root", "x")
@@ -331,7 +332,7 @@ def test_cancel():
     assert (run.cancel(), run.result) == ([], {"join": None, "other": None})
 
 
-def test_what_is_done_is_not_cancelled():
+def test_finished_nodes_are_not_cancelled():
     run = ProgramRun(program(node("a")))
     run.start()
     run.succeeded("a", "x")

@@ -1,4 +1,4 @@
-"""Recorded runs as programs: driven by a virtual clock, each begins every call when it was recorded."""
+"""Recorded runs driven as programs by a virtual clock begin every call at its recorded time."""
 
 import heapq
 
@@ -15,7 +15,7 @@ SHAPES = {
     "fan_in_dependencies": (2, 3),
     "software_architecture_review": (9, 4),
 }
-"""Stages and parallelism of some, counted by hand."""
+"""Stages and parallelism of some recordings, counted by hand."""
 
 
 def as_program(interaction):
@@ -32,7 +32,7 @@ def as_program(interaction):
 
 
 @pytest.mark.parametrize("name", RECORDED_GRAPHS)
-def test_a_recorded_run_is_a_program(name):
+def test_a_recorded_run_is_a_valid_program(name):
     for interaction, times in recorded_graph(name):
         calls = {call.call_id: call for call in interaction.calls}
         program = as_program(interaction)
@@ -64,7 +64,7 @@ def test_a_recorded_run_is_a_program(name):
 
 
 def drive(program, calls, durations):
-    """Return each call's begin, if it runs for its duration, its gap after its dependencies."""
+    """Return the beginning of each call, if it runs for its duration, a gap after its dependencies."""
     run = ProgramRun(program)
     begins, running = {}, []
 
@@ -85,7 +85,7 @@ def drive(program, calls, durations):
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_the_shape_is_that_of_the_record(name):
+def test_the_shape_equals_the_recorded_one(name):
     ((interaction, _),) = recorded_graph(name)
     graph = as_program(interaction).graph
     assert (len(graph.columns), graph.parallelism) == SHAPES[name]

@@ -1,4 +1,4 @@
-"""Placeholders: their values, their errors, their cost, and that nothing is injected."""
+"""Test placeholders: their values, their errors, their cost, and the absence of injection."""
 
 import json
 
@@ -63,7 +63,7 @@ def render(text, max_bytes=10_000, outputs=OUTPUTS, index=None, item=None):
         ("", ""),
     ],
 )
-def test_what_placeholders_read(text, expected):
+def test_placeholders_are_replaced_by_their_values(text, expected):
     assert render(text) == expected
 
 
@@ -77,7 +77,7 @@ def test_what_placeholders_read(text, expected):
         (7, "{{ item }}", "7"),
     ],
 )
-def test_what_an_instance_reads(item, text, expected):
+def test_placeholders_of_an_instance_are_replaced(item, text, expected):
     assert render(text, index=3, item=item) == expected
 
 
@@ -105,7 +105,7 @@ def test_what_an_instance_reads(item, text, expected):
         ("{{" + " " * 1000 + "}}", "within 640 characters"),
     ],
 )
-def test_what_is_no_placeholder_is_refused_by_name(text, named):
+def test_invalid_placeholders_are_rejected_by_name(text, named):
     with pytest.raises(TemplateSyntaxError) as raised:
         parse_template(text)
     assert named in str(raised.value)
@@ -146,12 +146,12 @@ def test_a_missing_field_is_named(text, message):
 
 
 @pytest.mark.parametrize("bad", ["[" * 100_000, "NaN", '{"a": Infinity}', "1e999", "9" * 5_000, ""])
-def test_what_only_looks_like_json_is_not(bad):
+def test_invalid_json_is_not_accepted(bad):
     with pytest.raises(TemplateError, match="is not JSON"):
         render("{{bad.output.a}}", outputs={"bad": text_output(bad)})
 
 
-def test_what_is_put_in_is_not_read_again():
+def test_inserted_texts_are_not_expanded_again():
     outputs = {"evil": text_output("{{secret.output}} {{{{"), "secret": text_output("secret")}
     assert render("{{evil.output}}", outputs=outputs) == "{{secret.output}} {{{{"
     assert render("{{item}}", outputs=outputs, index=0, item="{{secret.output}}") == (
@@ -166,20 +166,22 @@ def test_the_size_is_bounded_in_bytes():
         render("x{{a.output}}x", max_bytes=7, outputs=outputs)
     with pytest.raises(TemplateError, match="n}} has 1 bytes; 0 of the bytes"):
         render("{{each.output.1.n}}{{plan.output.title}}{{each.output.1.n}}", max_bytes=4)
-    # Quotes and escapes of a list come on top of its texts.
+    # Quotes and escapes of a list are added to its texts.
     quotes = {"q": mapped('"' * 10)}
     assert render("{{q.output}}", max_bytes=24, outputs=quotes) == json.dumps(['"' * 10])
     with pytest.raises(TemplateError, match="has 24 bytes; 23 of the bytes"):
         render("{{q.output}}", max_bytes=23, outputs=quotes)
 
 
-def test_a_text_too_large_is_refused_before_it_is_built():
-    huge = Output(("x",) * 300, 10**9, mapped=True)  # it would fit, but its declared size does not
+def test_a_text_too_large_is_rejected_before_it_is_built():
+    huge = Output(
+        ("x",) * 300, 10**9, mapped=True
+    )  # the text would fit, but its declared size does not
     with pytest.raises(TemplateError, match="has 1000000000 bytes"):
         render("{{huge.output}}", outputs={"huge": huge})
 
 
-def test_half_a_surrogate_pair_from_json_can_be_sent():
+def test_a_lone_surrogate_from_json_can_be_sent():
     outputs = {"a": text_output(r'{"half": "\ud83d!", "whole": "\ud83d\ude00"}')}
     assert render("{{a.output.half}}{{a.output.whole}}", outputs=outputs) == "\ufffd!\U0001f600"
 
@@ -191,11 +193,11 @@ def test_the_memo_is_bounded_and_parses_once(monkeypatch):
     memo = JsonMemo(max_chars=10)
     for text in ("[1,2]", "[1,2]", "[3,4]", "[1,2]", "[5]", "[1,2]", "[" + "1," * 50 + "1]", "[5]"):
         memo.parse(text)
-    # "[5]" pushes out the oldest, the long one all others.
+    # "[5]" evicts the oldest, the long one all others.
     assert parsed == ["[1,2]", "[3,4]", "[5]", "[1,2]", "[" + "1," * 50 + "1]", "[5]"]
 
 
-def test_paths():
+def test_paths_are_parsed():
     assert parse_path("a.0.b-c") == ("a", "0", "b-c")
     for bad in ("", ".", "a.", "a..b", "a" * 513):
         with pytest.raises(PathError):
@@ -204,7 +206,7 @@ def test_paths():
 
 @given(st.text(), st.lists(st.sampled_from(["{{", "}}", "{{a.output}}", "{", "x", "ä"])))
 @example("{{a.output}}", ["{", "{{a.output}}"])
-def test_any_text_parses_or_is_refused_and_escapes_give_it_back(text, parts):
+def test_any_text_parses_or_is_rejected_and_escapes_restore_it(text, parts):
     for source in (text, "".join(parts)):
         try:
             template = parse_template(source)

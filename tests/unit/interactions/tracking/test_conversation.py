@@ -16,9 +16,9 @@ def answer(content="Here.", **more):
     return {"role": "assistant", "content": content, **more}
 
 
-def continues(messages, asked, said):
+def continues(messages, asked, output):
     """Return whether a call with these messages continues one with that prompt and answer."""
-    (key, *_) = Conversation(asked).answered([said])
+    (key, *_) = Conversation(asked).answered([output])
     return key in Conversation(messages).history
 
 
@@ -36,7 +36,7 @@ def test_the_longest_conversation_comes_first():
 
 
 @pytest.mark.parametrize(
-    ("said", "repeated"),
+    ("output", "repeated"),
     [
         (answer("Here."), answer(" Here.\n")),
         (answer(None, tool_calls=[TOOL_CALL]), answer("", tool_calls=[TOOL_CALL])),
@@ -58,8 +58,8 @@ def test_the_longest_conversation_comes_first():
         ({"content": "Here."}, answer("Here.")),
     ],
 )
-def test_changes_by_frameworks_keep_the_key(said, repeated):
-    assert continues([USER, repeated, USER], [USER], said)
+def test_changes_by_frameworks_keep_the_key(output, repeated):
+    assert continues([USER, repeated, USER], [USER], output)
 
 
 @pytest.mark.parametrize(
@@ -76,8 +76,8 @@ def test_another_answer_is_another_conversation(repeated):
 
 def test_other_arguments_are_another_tool_call():
     other = {**TOOL_CALL, "function": {"name": "search", "arguments": "{}"}}
-    said = answer(None, tool_calls=[TOOL_CALL])
-    assert not continues([USER, answer(None, tool_calls=[other])], [USER], said)
+    output = answer(None, tool_calls=[TOOL_CALL])
+    assert not continues([USER, answer(None, tool_calls=[other])], [USER], output)
 
 
 def test_a_handover_with_other_instructions_is_another_conversation():
@@ -94,17 +94,17 @@ def test_another_question_is_another_conversation():
 def test_each_sample_may_be_continued():
     keys = Conversation([USER]).answered([answer("One."), answer("Two."), answer("Two.")])
     assert len(keys) == 2
-    for said, key in zip(("One.", "Two."), keys, strict=True):
-        assert Conversation([USER, answer(said), USER]).history == (key,)
+    for output, key in zip(("One.", "Two."), keys, strict=True):
+        assert Conversation([USER, answer(output), USER]).history == (key,)
 
 
 def test_tool_results_name_the_requesting_call():
-    said = answer(None, tool_calls=[TOOL_CALL, {**TOOL_CALL, "id": "call_2"}])
-    keys = Conversation([USER]).answered([said])
+    output = answer(None, tool_calls=[TOOL_CALL, {**TOOL_CALL, "id": "call_2"}])
+    keys = Conversation([USER]).answered([output])
     results = [{"role": "tool", "tool_call_id": f"call_{n}", "content": "x"} for n in (1, 2)]
-    assert Conversation([said, *results]).tool_results == keys[1:]
+    assert Conversation([output, *results]).tool_results == keys[1:]
     # Results before the last answer belong to another agent.
-    assert Conversation([said, *results, answer(), USER]).tool_results == ()
+    assert Conversation([output, *results, answer(), USER]).tool_results == ()
     assert Conversation(results).tool_results == keys[1:], "the history may be shortened"
 
 

@@ -221,16 +221,18 @@ def test_programs_are_restored_even_beyond_the_share():
 
 
 def test_an_open_run_without_a_call_expires_early():
-    patient = AppProfile((StageProfile(100, 0, 10),), idle_timeout_s=3600.0)
+    persistent = AppProfile((StageProfile(100, 0, 10),), idle_timeout_s=3600.0)
     tracker = Tracker(TrackerLimits(empty_idle_s=60.0))
     tracker.open("empty", OWNER, 0.0)
     tracker.open("used", OWNER, 0.0)
     call = make_call("a", tenant="tenant", user="ann", run="used")
-    tracker.accept(call, tracker.attach(call, patient, 0.0), 0.0)
-    tracker.finish(call, "completed", 10, patient, 0.0)
+    tracker.accept(call, tracker.attach(call, persistent, 0.0), 0.0)
+    tracker.finish(call, "completed", 10, persistent, 0.0)
     ended = []
     for now_s in (0.0, 59.9, 60.0, 3599.0):
-        ended += [(end.interaction_id, now_s) for end in tracker.expire(lambda app: patient, now_s)]
+        ended += [
+            (end.interaction_id, now_s) for end in tracker.expire(lambda app: persistent, now_s)
+        ]
     assert ended == [("empty", 60.0)]
 
 

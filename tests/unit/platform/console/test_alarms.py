@@ -126,7 +126,7 @@ def test_alarms_are_sorted_by_severity():
     )
     tones = [tone for tone, _ in found]
     assert tones == ["bad"] * 5 + ["warn"] * 5
-    said = "\n".join(text for _, text in found)
+    message = "\n".join(text for _, text in found)
     for part in (
         "stopping",
         "No worker serves llama",
@@ -138,8 +138,8 @@ def test_alarms_are_sorted_by_severity():
         "rollup is failing: again",
         "eve gets 80 %",
     ):
-        assert part in said
-    assert "old" not in said, "the last error of a job that only is late"
+        assert part in message
+    assert "old" not in message, "the last error of a job that only is late"
 
 
 def test_the_number_of_named_flooders_is_bounded():

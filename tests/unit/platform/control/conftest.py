@@ -1,4 +1,4 @@
-"""Worlds of control, closed at the end of the test."""
+"""Fixtures for worlds of control, closed at the end of the test."""
 
 import pytest
 from control_world import World
@@ -6,7 +6,7 @@ from control_world import World
 
 @pytest.fixture
 async def make_world():
-    """Return a factory of worlds from a system, a capacity and options of control."""
+    """Return a factory of worlds, built from a system, a capacity and control options."""
     made = []
 
     def make(*arguments, **options):

@@ -11,7 +11,7 @@ from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.admission import AdmissionOptions
 
 
-async def test_a_call_that_waited_too_long_is_expired(make_world):
+async def test_a_call_that_waited_too_long_expires(make_world):
     world = make_world(max_queue_wait_s=10)
     for n in range(2):
         await world.submit(f"c{n}", run=f"r{n}")
@@ -25,7 +25,7 @@ async def test_a_call_that_waited_too_long_is_expired(make_world):
     assert world.journal.row("row-r9-c9")["outcome"] == "expired"
 
 
-async def test_a_lease_without_progress_ends_by_itself(make_world):
+async def test_a_lease_without_progress_expires(make_world):
     world = make_world(lease_s=10)
     grant = await world.submit()
     world.pass_time(9)
@@ -41,7 +41,7 @@ async def test_a_lease_without_progress_ends_by_itself(make_world):
     assert len(world.journal.rows()) == 1
 
 
-async def test_a_full_queue_refuses_and_records(make_world):
+async def test_a_full_queue_rejects_and_records(make_world):
     world = make_world(max_queued_calls=1, tenant_share=1, user_share=1)
     for n in range(2):
         await world.submit(f"c{n}", run=f"r{n}")
@@ -68,7 +68,7 @@ async def test_a_full_queue_refuses_and_records(make_world):
         ("tenant", {"tenant_share": 0.25, "user_share": 1}, {"user": "v"}, {"tenant": "other"}),
     ],
 )
-async def test_who_fills_a_share_of_the_queue_hears_so_and_others_get_in(
+async def test_a_client_that_fills_its_share_of_the_queue_blocks_no_other(
     make_world, scope, shares, rejected, admitted
 ):
     world = make_world(max_queued_calls=8, **shares)
@@ -93,7 +93,7 @@ async def test_who_fills_a_share_of_the_queue_hears_so_and_others_get_in(
     assert not world.control._dispatcher.pools[""].feed._queued_of
 
 
-async def test_openings_have_a_share_and_a_rate(make_world):
+async def test_opened_runs_have_a_share_and_a_rate_limit(make_world):
     world = make_world(admission=AdmissionOptions(openings_per_minute=2))
     for name in "ab":
         await world.control.open_interaction(*(name, "t", "app", "u"))
@@ -108,7 +108,7 @@ async def test_openings_have_a_share_and_a_rate(make_world):
 async def test_draining_rejects_new_calls_and_waits(world):
     grant = await world.submit("c1")
     draining = asyncio.create_task(world.control.drain(60))
-    late = asyncio.create_task(world.submit("c2"))  # begins after it
+    late = asyncio.create_task(world.submit("c2"))  # begins after the drain
     with pytest.raises(UnavailableError) as raised:
         await late
     assert raised.value.code == "draining"
@@ -117,7 +117,7 @@ async def test_draining_rejects_new_calls_and_waits(world):
     await draining
 
 
-async def test_draining_ends_what_does_not_end(world):
+async def test_draining_aborts_calls_at_its_time_limit(world):
     grant = await world.submit("c1", run="r1")
     await world.submit("c2", run="r2")
     waiting = await world.submitted("c3", run="r3")

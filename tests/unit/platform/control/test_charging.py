@@ -1,4 +1,4 @@
-"""An attempt that delivered nothing and is repeated by a client library is not charged."""
+"""An attempt without output that a client library repeats is not charged."""
 
 from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.scheduling import events as ev
@@ -6,7 +6,7 @@ from fairserve.throttling.quotas.price import TokenPrice
 from fairserve.throttling.quotas.quota import Quota
 
 
-async def test_the_attempt_that_a_library_repeats_is_not_charged(world):
+async def test_a_repeated_attempt_is_not_charged(world):
     first = await world.submit("c1", fingerprint="same")
     await world.release(first, "cancelled")
     second = await world.submit("c2", fingerprint="same", user_agent_retry=True)
@@ -15,7 +15,7 @@ async def test_the_attempt_that_a_library_repeats_is_not_charged(world):
     assert charged == {"row-run-c1": False, "row-run-c2": True}
 
 
-async def test_a_budget_is_refunded_for_an_attempt_that_is_repeated(world):
+async def test_a_budget_is_refunded_for_a_repeated_attempt(world):
     world.control._lifecycle.use_prices(PriceBook([("*", 0.0, TokenPrice(1000, 1000, 1000, "p"))]))
     quota = Quota(max_budget=1000, budget_duration="1d")
     world.control.post(ev.ContractChanged("app", "t", "app", quota=quota))
@@ -26,14 +26,14 @@ async def test_a_budget_is_refunded_for_an_attempt_that_is_repeated(world):
     assert use.contract.budget.spent == 105, "of the second attempt alone"
 
 
-async def test_an_attempt_that_delivered_is_charged_though_it_is_repeated(world):
+async def test_a_repeated_attempt_with_output_is_charged(world):
     first = await world.submit("c1", fingerprint="same")
     await world.release(first, "cancelled", delivered=True)
     await world.release(await world.submit("c2", fingerprint="same", user_agent_retry=True))
     assert all(row["charged"] for row in world.journal.rows())
 
 
-async def test_an_attempt_that_still_runs_is_not_charged_if_it_delivers_nothing(world):
+async def test_a_running_attempt_without_output_is_not_charged(world):
     first = await world.submit("c1", fingerprint="same", run="r1")
     second = await world.submit("c2", fingerprint="same", run="r2", user_agent_retry=True)
     await world.release(first, "cancelled")
@@ -42,7 +42,7 @@ async def test_an_attempt_that_still_runs_is_not_charged_if_it_delivers_nothing(
     assert world.journal.row("row-r2-c2")["charged"] is True
 
 
-async def test_an_attempt_that_still_runs_is_charged_if_it_delivers_after_all(world):
+async def test_a_running_attempt_with_late_output_is_charged(world):
     first = await world.submit("c1", fingerprint="same", run="r1")
     await world.submit("c2", fingerprint="same", run="r2", user_agent_retry=True)
     await world.release(first, delivered=True)

@@ -3,7 +3,7 @@
 from fairserve.platform.control.deadlines import Leases, QueueWaits
 
 
-def test_a_wait_ends_once():
+def test_a_wait_expires_once():
     waits = QueueWaits(10)
     waits.begin("a", 0)
     waits.begin("b", 5)
@@ -13,7 +13,7 @@ def test_a_wait_ends_once():
     assert list(waits.over(20)) == ["b"]
 
 
-def test_a_call_that_waits_again_has_all_of_its_time_again():
+def test_a_requeued_call_has_its_whole_time_again():
     waits = QueueWaits(10)
     waits.begin("a", 0)
     waits.end("a")
@@ -22,7 +22,7 @@ def test_a_call_that_waits_again_has_all_of_its_time_again():
     assert list(waits.over(18)) == ["a"]
 
 
-def test_a_lease_that_is_renewed_lives_on():
+def test_a_renewed_lease_does_not_expire():
     leases = Leases(10)
     leases.renew("a", 0)
     leases.renew("b", 1)

@@ -1,4 +1,4 @@
-"""Entitlements follow the levels, in the unit of the system in force."""
+"""Entitlements follow the levels, in the unit of the present system."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_a_share_follows_the_levels_of_each_tenant():
     assert entitled("fcfs", own) == pytest.approx([1 / 4, 1 / 8, 1 / 8, 1 / 2])
 
 
-def test_a_weight_counts_among_siblings():
+def test_a_weight_applies_among_siblings():
     heavy = UserChanged("t", "u", weight=9.0)
     assert entitled("fcfs", heavy) == pytest.approx([9 / 22, 1 / 22, 1 / 22, 1 / 2])
 
@@ -45,7 +45,7 @@ def test_a_weight_counts_among_siblings():
         ("vtc", {}, 1.0),
     ],
 )
-def test_where_typical_calls_count_large_ones_are_as_good_as_small_ones(system, options, ratio):
-    """Tokens of a typical call: 1000 + 2 * 500, and the mean of 100 and of 200 + 2 * 50."""
+def test_systems_that_count_typical_calls_equate_large_and_small_ones(system, options, ratio):
+    """Tokens of a typical call are 1000 + 2 * 500, and the mean of 100 and of 200 + 2 * 50."""
     small, large = entitled(system, options=options, clients=[SMALL, LARGE])
     assert large / small == pytest.approx(ratio)

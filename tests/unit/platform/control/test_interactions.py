@@ -1,4 +1,4 @@
-"""Calls and their runs: calls that do not fit, cancellation, and views of a run."""
+"""Test calls and their runs: inapplicable calls, cancellation, and views of a run."""
 
 import asyncio
 
@@ -59,12 +59,12 @@ async def test_an_open_run_is_listed_until_it_is_closed(world):
     assert (view.state, view.calls, view.live_calls, view.tokens) == ("under_way", 1, 0, 105)
     await world.control.close_interaction("app/r", cancel=False)
     assert await world.control.runs(None, "app", 10) == []
-    view = await world.control.interaction("app/r")  # until the ledger surely has it
+    view = await world.control.interaction("app/r")  # until it is surely in the ledger
     assert (view.state, view.calls, view.live_calls, view.tokens) == ("complete", 1, 0, 105)
     assert view.ended_at is not None
 
 
-async def test_many_live_calls_are_viewed_in_portions(world, monkeypatch):
+async def test_many_active_calls_are_viewed_in_portions(world, monkeypatch):
     monkeypatch.setattr(service, "VIEWED_AT_ONCE", 2)
     tasks = [await world.submitted(f"c{n}", run="r", parents=()) for n in range(7)]
     turns = 0

@@ -1,4 +1,4 @@
-"""Durable entries stay, a torn tail is cut, and a bad disk rejects only new calls."""
+"""Durable entries persist, a torn tail is cut, and a bad disk rejects only new calls."""
 
 import asyncio
 import errno
@@ -51,7 +51,7 @@ async def test_an_accepted_call_is_on_disk_when_durable_returns(open_journal):
     assert sorted(entries(journal)) == sorted(("accepted", f"c{n}") for n in range(50))
 
 
-async def test_calls_that_wait_together_share_syncs(open_journal):
+async def test_concurrent_calls_share_syncs(open_journal):
     syncs = []
 
     def sync(descriptor):
@@ -63,7 +63,7 @@ async def test_calls_that_wait_together_share_syncs(open_journal):
     assert len(syncs) < 200
 
 
-async def test_what_was_written_outlives_the_process_before_it_is_synced(open_journal):
+async def test_written_entries_survive_the_process_before_a_sync(open_journal):
     may_sync, syncing = threading.Event(), threading.Event()
 
     def sync(descriptor):
@@ -88,7 +88,7 @@ async def test_what_was_written_outlives_the_process_before_it_is_synced(open_jo
     await accepted
 
 
-async def test_nobody_waits_for_a_disk_that_cannot_be_written(open_journal):
+async def test_no_call_waits_for_an_unwritable_disk(open_journal):
     journal, _ = open_journal()
     await accept(journal, "a")
     descriptor = journal._writing.descriptor
@@ -99,7 +99,7 @@ async def test_nobody_waits_for_a_disk_that_cannot_be_written(open_journal):
     await journal.written()
 
 
-async def test_open_calls_come_back_with_their_last_progress(open_journal):
+async def test_open_calls_are_restored_with_their_last_progress(open_journal):
     journal, _ = open_journal()
     await accept(journal, "open")
     await accept(journal, "done")
@@ -124,7 +124,7 @@ async def test_a_torn_tail_is_cut_and_the_rest_is_kept(open_journal, torn):
     assert path.read_bytes() == whole
 
 
-async def test_a_damaged_line_in_the_middle_costs_only_itself(open_journal):
+async def test_a_damaged_line_in_the_middle_affects_no_other(open_journal):
     journal, _ = open_journal()
     for key in "abc":
         await accept(journal, key)
@@ -137,7 +137,7 @@ async def test_a_damaged_line_in_the_middle_costs_only_itself(open_journal):
     assert [call.key for call in left] == ["a", "c"]
 
 
-async def test_a_full_disk_refuses_new_calls_and_keeps_the_rows_of_old_ones(open_journal):
+async def test_a_full_disk_rejects_new_calls_and_keeps_rows_of_old_ones(open_journal):
     broken = False
 
     def sync(descriptor):
@@ -150,18 +150,18 @@ async def test_a_full_disk_refuses_new_calls_and_keeps_the_rows_of_old_ones(open
     broken = True
     journal.append("closed", "old", {"row": 1})
     with pytest.raises(JournalUnavailableError, match="No space left"):
-        await accept(journal, "new")  # refused at the sync, and the later ones at once
+        await accept(journal, "new")  # rejected at the sync, later ones immediately
     with pytest.raises(JournalUnavailableError, match="No space left"):
         await accept(journal, "newer")
     synced = threading.Event()
     journal.subscribe(synced.set)
     broken = False
-    assert await asyncio.to_thread(synced.wait, 20)  # the old call's row was kept: tried again
+    assert await asyncio.to_thread(synced.wait, 20)  # the old call's row was kept: retried
     await accept(journal, "later")
     assert entries(journal) == [("accepted", "old"), ("closed", "old"), ("accepted", "later")]
 
 
-async def test_it_is_bounded_while_nothing_reaches_the_database(open_journal):
+async def test_the_journal_is_bounded_during_a_database_outage(open_journal):
     journal, _ = open_journal(max_bytes=10_000, segment_bytes=4096)
 
     async def accept_many():
@@ -170,10 +170,10 @@ async def test_it_is_bounded_while_nothing_reaches_the_database(open_journal):
 
     with pytest.raises(JournalUnavailableError, match="not in the database"):
         await accept_many()
-    journal.append("closed", "c0", {})  # a call that runs may still end
+    journal.append("closed", "c0", {})  # a running call may still end
 
 
-async def test_segments_go_when_ledgered_and_no_open_call_began_in_them(open_journal):
+async def test_segments_are_deleted_once_ledgered_and_without_open_calls(open_journal):
     journal, _ = open_journal(segment_bytes=4096)
     await accept(journal, "long")
     for n in range(300):
@@ -196,7 +196,7 @@ async def test_segments_go_when_ledgered_and_no_open_call_began_in_them(open_jou
 
 
 class Disk:
-    """A disk with space for files of so many bytes; ``None``: of any size."""
+    """A disk with space for ``room_bytes`` bytes of files; ``None``: unlimited."""
 
     def __init__(self, room_bytes):
         self.room_bytes = room_bytes
@@ -249,7 +249,7 @@ async def test_on_a_full_disk_new_calls_are_rejected_and_every_end_is_written(op
     assert open_journal()[1] == [], "no call was left open"
 
 
-async def test_what_holds_no_space_waits_for_it_in_its_order(open_journal, monkeypatch):
+async def test_entries_without_space_wait_in_order(open_journal, monkeypatch):
     monkeypatch.setattr(module, "RETRY_S", 0.01)
     disk = Disk(200_000)
     journal, _ = open_journal(segment_bytes=65536, allocate=disk.allocate)
@@ -268,7 +268,7 @@ async def test_what_holds_no_space_waits_for_it_in_its_order(open_journal, monke
     await accept(journal, "again")
 
 
-async def test_a_segment_is_used_further_where_there_is_no_room_for_the_next(open_journal):
+async def test_a_segment_is_extended_without_space_for_the_next(open_journal):
     disk = Disk(None)
     journal, _ = open_journal(segment_bytes=8192, allocate=disk.allocate)
     keys = [f"c{number}" for number in range(40)]
@@ -294,14 +294,14 @@ async def test_a_journal_is_read_on_a_full_disk(open_journal):
         journal.check()
 
 
-async def test_space_that_was_allocated_ahead_is_no_damage(open_journal, caplog):
+async def test_preallocated_space_is_no_damage(open_journal, caplog):
     journal, _ = open_journal()
     await accept(journal, "a")
     path = segment_path(journal.folder, 1)
     copy = path.read_bytes()
     journal.close()
     assert len(copy) > 1024 * 1024
-    path.write_bytes(copy)  # as a process that is killed leaves it
+    path.write_bytes(copy)  # the state that a killed process leaves
     segment_path(journal.folder, 2).write_bytes(b"")
     _, left = open_journal()
     assert [call.key for call in left] == ["a"]
@@ -337,7 +337,7 @@ asyncio.run(main())
 """
 
 
-def test_no_end_is_lost_where_the_system_limits_files(tmp_path, open_journal):
+def test_no_end_is_lost_under_a_file_size_limit(tmp_path, open_journal):
     folder = tmp_path / "journal"
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, folder], capture_output=True, text=True, check=True

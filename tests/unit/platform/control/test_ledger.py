@@ -60,14 +60,14 @@ def record(call_id, **more):
 
 
 async def write(journal, *records):
-    """Accept and close; the accepted entry of a last call makes all of it durable."""
+    """Accept and close calls; the accepted entry of a last call makes all of it durable."""
     for each in records:
         journal.append("accepted", each.call_id, {})
         journal.append("closed", each.call_id, asdict(each))
     await journal.durable(journal.append("accepted", f"after {records[-1].call_id}", {}))
 
 
-async def test_rows_arrive(start, database):
+async def test_rows_are_written(start, database):
     journal, ledger = start()
     await write(journal, *(record(f"c{n}") for n in range(1200)))
     assert await asyncio.to_thread(ledger.flush, 20)
@@ -75,7 +75,7 @@ async def test_rows_arrive(start, database):
     assert database.writes < 1200
 
 
-async def test_a_database_that_is_away_loses_nothing(start, database):
+async def test_a_database_outage_loses_nothing(start, database):
     journal, ledger = start()
     database.away = True
     await write(journal, record("a"), record("b"))
@@ -91,7 +91,7 @@ async def test_the_next_start_continues_where_this_one_stopped(start, database):
     assert await asyncio.to_thread(ledger.flush, 20)
     database.away = True
     await write(journal, record("b"))
-    await until(lambda: ledger.waits_since_s is not None)  # it holds the batch with b
+    await until(lambda: ledger.waits_since_s is not None)  # the ledger holds the batch with b
     assert not await asyncio.to_thread(ledger.close, 0.05)
     journal.close()
     database.away = False
@@ -111,7 +111,7 @@ async def test_a_row_written_again_replaces_the_first(start, database):
     assert database.calls["a"].charged is False
 
 
-async def test_of_two_rows_of_an_id_in_one_batch_the_last_is_written(start, database):
+async def test_the_last_row_of_an_id_in_a_batch_is_written(start, database):
     journal, ledger = start()
     await asyncio.to_thread(ledger.close, 5)
     await write(journal, record("a", outcome="failed"), record("a", outcome="completed"))
@@ -121,7 +121,7 @@ async def test_of_two_rows_of_an_id_in_one_batch_the_last_is_written(start, data
     assert (database.writes, database.calls["a"].outcome) == (1, "completed")
 
 
-async def test_a_refused_row_is_set_aside_and_the_others_are_written(start, database):
+async def test_a_rejected_row_is_set_aside_and_the_others_written(start, database):
     journal, ledger = start()
     database.refused = {"bad"}
     await write(journal, record("a"), record("bad"), record("z"))
@@ -130,7 +130,7 @@ async def test_a_refused_row_is_set_aside_and_the_others_are_written(start, data
     assert b'"call_id":"bad"' in (journal.folder / "rejected.jsonl").read_bytes()
 
 
-async def test_segments_are_deleted_behind_it(start, database):
+async def test_written_segments_are_deleted(start, database):
     journal, ledger = start(segment_bytes=4096)
     for n in range(60):
         await write(journal, record(f"c{n}"))
@@ -156,7 +156,7 @@ async def test_after_a_restart_of_the_machine_the_journal_is_written_again(start
     assert "a" in database.calls
 
 
-async def test_a_position_from_a_folder_that_was_emptied_is_ignored(start, database):
+async def test_a_position_from_an_emptied_folder_is_ignored(start, database):
     journal, ledger = start()
     await write(journal, record("a"))
     assert await asyncio.to_thread(ledger.flush, 20)

@@ -12,7 +12,7 @@ from fairserve.scheduling import events as ev
 from fairserve.throttling.base import Limits
 
 
-async def test_a_call_is_granted_and_makes_one_row(world):
+async def test_a_granted_call_has_one_row(world):
     grant = await world.submit()
     assert isinstance(grant, Grant)
     assert (grant.stage, grant.worker_id) == (1, "w0")
@@ -29,7 +29,7 @@ async def test_a_call_is_granted_and_makes_one_row(world):
     assert (row["interaction_id"], row["worker"]) == ("run", "w0")
 
 
-async def test_the_journal_comes_before_the_grant(world):
+async def test_the_journal_entry_precedes_the_grant(world):
     world.journal.hold = asyncio.Event()
     waiting = await world.submitted()
     assert [kind for kind, _, _ in world.journal.entries] == ["accepted", "open_interaction"]
@@ -38,7 +38,7 @@ async def test_the_journal_comes_before_the_grant(world):
     assert isinstance(await waiting, Grant)
 
 
-async def test_a_call_that_cannot_be_journaled_is_withdrawn_without_a_row(world):
+async def test_a_call_that_cannot_be_journaled_is_cancelled_without_a_row(world):
     world.journal.broken = True
     with pytest.raises(UnavailableError, match="disk full"):
         await world.submit()
@@ -46,7 +46,7 @@ async def test_a_call_that_cannot_be_journaled_is_withdrawn_without_a_row(world)
     assert (await world.control.cluster()).running_calls == 0
 
 
-async def test_a_queued_call_waits_for_room(world):
+async def test_a_queued_call_waits_for_capacity(world):
     grants = [await world.submit(f"c{n}", run=f"r{n}") for n in range(2)]
     waiting = await world.submitted("c9", run="r9")
     assert not waiting.done(), "both feed windows are full"
@@ -54,14 +54,14 @@ async def test_a_queued_call_waits_for_room(world):
     assert (await waiting).worker_id == grants[0].worker_id
 
 
-async def test_releasing_twice_makes_one_row(world):
+async def test_releasing_twice_writes_one_row(world):
     grant = await world.submit()
     await world.release(grant)
     await world.release(grant, "failed")
     assert world.journal.row("row-run-c1")["outcome"] == "completed"
 
 
-async def test_a_client_that_leaves_a_granted_call_is_recorded_with_its_usage(world):
+async def test_a_disconnected_granted_call_is_recorded_with_its_usage(world):
     grant = await world.submit()
     world.control.progress(Progress(grant.call_id, True, TokenUsage(100, 0, 0, 7)))
     world.control.cancel(Cancel(grant.call_id))
@@ -69,7 +69,7 @@ async def test_a_client_that_leaves_a_granted_call_is_recorded_with_its_usage(wo
     assert (row["outcome"], row["output_tokens"], row["wasted"]) == ("cancelled", 7, True)
 
 
-async def test_a_submit_that_is_cancelled_withdraws_a_queued_call(world):
+async def test_a_cancelled_submit_removes_the_queued_call(world):
     for n in range(2):
         await world.submit(f"c{n}", run=f"r{n}")
     waiting = await world.submitted("c9", run="r9")
@@ -81,10 +81,10 @@ async def test_a_submit_that_is_cancelled_withdraws_a_queued_call(world):
     assert (await world.control.cluster()).queued_calls == 0
 
 
-async def test_a_submit_that_is_cancelled_between_grant_and_return_leaves_nothing_running(world):
+async def test_a_submit_cancelled_after_its_grant_leaves_nothing_running(world):
     world.journal.hold = asyncio.Event()
     waiting = await world.submitted()
-    waiting.cancel()  # granted in control, but the journal has not synced
+    waiting.cancel()  # granted by control, but not yet synced by the journal
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert world.journal.row("row-run-c1")["outcome"] == "cancelled"
@@ -102,13 +102,13 @@ async def test_a_failed_worker_is_replaced_by_another(world):
     assert world.journal.row("row-run-c1")["worker"] == again.worker_id
 
 
-async def test_a_stray_release_does_not_end_a_call_that_waits_again(world):
+async def test_a_stale_release_does_not_end_a_requeued_call(world):
     grant = await world.submit("c1", run="r1")
     for worker in ("w0", "w1"):
         world.control.post(ev.WorkerDraining(worker))
     message = Release(grant.call_id, "failed", TokenUsage(), retry_on_another_worker=True)
     again = asyncio.create_task(world.control.release(message))
-    stray = asyncio.create_task(world.release(grant))  # begins after it
+    stray = asyncio.create_task(world.release(grant))  # begins after the requeue
     assert await stray is None
     assert not again.done(), "no worker takes calls"
     assert not world.journal.rows()
@@ -116,13 +116,13 @@ async def test_a_stray_release_does_not_end_a_call_that_waits_again(world):
     assert (await again).worker_id == "w2"
 
 
-async def test_a_refusal_has_a_row_with_its_reason(make_world):
+async def test_a_rejection_has_a_row_with_its_reason(make_world):
     world = make_world("rpm-1")
     grant = await world.submit("c1")
     await world.release(grant)
-    refused = await world.submit("c2")
-    assert isinstance(refused, RejectCall)
-    assert refused.mid_run
+    rejected = await world.submit("c2")
+    assert isinstance(rejected, RejectCall)
+    assert rejected.mid_run
     row = world.journal.row("row-run-c2")
     assert (row["outcome"], row["refusal_reason"]) == ("refused", "rpm_user_limit")
     assert (row["refusal_limit"], row["refusal_count"], row["mid_run"]) == (1, 2, True)

@@ -18,7 +18,7 @@ from fairserve.throttling.quotas.quota import Quota
 NAMES = {field.name for field in fields(RejectionContext)}
 
 
-async def test_a_refusals_row_has_the_load_and_the_state_of_its_run(make_world):
+async def test_the_row_of_a_rejection_has_load_and_run_state(make_world):
     world = make_world("rpm-1")
     grant = await world.submit("c1")
     await world.release(grant)
@@ -38,7 +38,7 @@ async def test_a_refusals_row_has_the_load_and_the_state_of_its_run(make_world):
     assert world.journal.row("row-run-c1")["refusal_inputs"] is None
 
 
-async def test_a_refusal_for_money_has_its_budget(world):
+async def test_a_budget_rejection_has_its_budget(world):
     quota = Quota(max_budget=0, budget_duration="1d")
     world.control.post(ev.ContractChanged("app", "t", "app", quota=quota))
     world.control.post(ev.BudgetSpent(("t", "app", "u"), 7, 1_000_100.0))
@@ -73,7 +73,7 @@ async def test_a_full_queue_records_its_length_and_whether_a_run_was_cut(make_wo
         world.control.progress(Progress(grant.call_id, True, TokenUsage(100)))
 
 
-async def test_another_users_run_is_none_of_a_refused_calls(make_world):
+async def test_a_rejection_does_not_reveal_the_run_of_another_user(make_world):
     world = make_world(max_queued_calls=0)
     run = world.control._dispatcher.tracker
     run.open("app/run", ("t", "app", "somebody"), 1.0)
@@ -84,7 +84,7 @@ async def test_another_users_run_is_none_of_a_refused_calls(make_world):
     assert (row["mid_run"], row["refusal_inputs"]["run_calls"]) == (False, 0)
 
 
-async def test_a_refusal_while_draining_before_any_model_was_named_has_no_load(make_world):
+async def test_a_rejection_while_draining_without_a_model_has_no_load(make_world):
     world = make_world()
     await world.control.drain(0)
     with pytest.raises(UnavailableError) as raised:
@@ -97,7 +97,7 @@ async def test_a_refusal_while_draining_before_any_model_was_named_has_no_load(m
 RECORD = call_record("c", outcome="refused", parents=[])
 
 
-def test_versions_read_each_others_entries():
+def test_versions_read_entries_of_each_other():
     new = replace(RECORD, refusal_inputs={"system": "fairserve", "run_calls": 3})
     data = orjson.loads(orjson.dumps({name: getattr(new, name) for name in new.__slots__}))
     assert record_of(CallRecord, data) == new

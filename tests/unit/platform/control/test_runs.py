@@ -1,4 +1,4 @@
-"""Views of live runs, and of those that ended last."""
+"""Test views of active runs, and of those that ended last."""
 
 from fairserve.platform.control import runs as module
 from fairserve.platform.control.runs import LiveRuns
@@ -19,7 +19,7 @@ def ended(run_id, state="complete"):
     )
 
 
-def test_an_ended_run_is_read_as_it_ended():
+def test_an_ended_run_is_read_in_its_final_state():
     runs = LiveRuns()
     runs.opened("app/r", "t", "app", "u", 1.0)
     record = runs.ended(ended("app/r"), 5.0)
@@ -32,7 +32,7 @@ def test_an_ended_run_is_read_as_it_ended():
     assert runs.latest(10, app="app") == []
 
 
-def test_a_live_run_hides_an_ended_one_of_its_id():
+def test_an_active_run_hides_an_ended_one_of_its_id():
     runs = LiveRuns()
     runs.ended(ended("app/r"), 5.0)
     runs.opened("app/r", "t", "app", "u", 6.0)
@@ -50,7 +50,7 @@ def test_ended_runs_are_bounded(monkeypatch):
     assert [runs.view(f"app/{number}").ended_at for number in (1, 2)] == [1.0, 2.0]
 
 
-def test_lists_read_the_runs_of_their_owner_only():
+def test_lists_contain_only_runs_of_their_owner():
     runs = LiveRuns()
     owners = [("t", "app"), ("t", "second"), ("other", "third")]
     for number in range(9):

@@ -1,4 +1,4 @@
-"""The system, its parameters and levels change while calls run and wait: no call is lost."""
+"""The system, its parameters and levels change while calls run and wait, without losing a call."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ async def test_the_system_changes_while_calls_run_and_wait(world, system):
         await world.release(grant)
     for task in waiting:
         await world.release(await task)
-    # And it goes on from there, with workers that leave and calls that come.
+    # The new system continues, while workers leave and calls arrive.
     world.control.post(ev.WorkerLost("w0"))
     await world.release(await world.submit("later", run="later"))
     assert len(world.journal.rows()) == 6
@@ -46,7 +46,7 @@ async def test_the_system_changes_while_a_worker_drains(world, system):
     assert [(worker.calls, worker.demand_tokens) for worker in view.workers] == [(0, 0), (0, 0)]
 
 
-async def test_a_new_feeder_knows_what_running_calls_have_used(world):
+async def test_a_new_feeder_charges_the_usage_of_running_calls(world):
     grant = await world.submit("c1", run="r1")
     world.control.progress(Progress(grant.call_id, True, TokenUsage(100, 0, 0, 5000)))
     world.control._lifecycle._flush()
@@ -58,7 +58,7 @@ async def test_a_new_feeder_knows_what_running_calls_have_used(world):
     assert after.counter(("t", "u")) == pytest.approx(used)
 
 
-async def test_a_wrong_parameter_changes_nothing(world):
+async def test_an_invalid_parameter_changes_nothing(world):
     with pytest.raises(ValueError, match="unknown option"):
         world.control.apply_throttling("fcfs", {"nonsense": 1})
     with pytest.raises(ValueError, match="nonsense"):
@@ -112,7 +112,7 @@ async def test_a_tenant_keeps_its_own_levels_when_the_system_changes(make_world)
     assert (await world.submit("c3", run="r3")).client_id == "t/app/u"
 
 
-async def test_newcomers_share_a_client_from_the_switch_on_and_until_the_next_one(world):
+async def test_newcomers_share_a_client_between_switches(world):
     """Clients change with the rule, not with its numbers: then the known users are kept."""
     grant = await world.submit("c1", run="r1")
     world.control.progress(Progress(grant.call_id, True, TokenUsage(100, 0, 0, 5000)))

@@ -1,4 +1,4 @@
-"""The command line: help for all commands, one clear line for an error, and exit code 2."""
+"""Test the command line: help for all commands, one clear line for an error, and exit code 2."""
 
 import fcntl
 import os
@@ -30,7 +30,7 @@ LABORATORY = ["bench", "demo", "reproduce", "simulate"]
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    """Install a distribution that has only the given entry points; it hides one of the same name."""
+    """Return a function that installs a distribution with the given entry points only."""
 
     def install(name, commands):
         site = tmp_path / name
@@ -47,7 +47,7 @@ def installed(tmp_path, monkeypatch):
 
 @pytest.fixture
 def laboratory(installed):
-    """The entry points of pyproject.toml, whatever is installed."""
+    """Install the entry points of pyproject.toml, whatever else is installed."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     commands = project["entry-points"][cli.GROUP]
     assert sorted(commands) == LABORATORY
@@ -63,7 +63,7 @@ def run(capsys, *arguments):
     return code, out, err
 
 
-def test_version_and_help(capsys, laboratory):
+def test_version_and_help_are_printed(capsys, laboratory):
     code, out, _ = run(capsys, "--version")
     assert code == 0
     assert out.startswith("fairserve ")
@@ -113,7 +113,7 @@ def test_an_error_is_one_line_and_exit_code_2(capsys, tmp_path, monkeypatch, arg
         (["serve", "--nothing-like-it"], r"serve: No such option: \S+ \(see"),
     ],
 )
-def test_a_wrong_flag_suggests_the_right_one(capsys, arguments, advice):
+def test_an_unknown_flag_suggests_a_known_one(capsys, arguments, advice):
     code, _, err = run(capsys, *arguments)
     assert code == 2
     assert re.match(f"fairserve {advice}", err)
@@ -134,7 +134,7 @@ def test_the_database_commands(capsys, tmp_path):
 
 
 @pytest.mark.parametrize("command", LABORATORY)
-def test_the_laboratory_s_commands_run(command, laboratory, capsys):
+def test_commands_of_the_laboratory_run(command, laboratory, capsys):
     code, out, _ = run(capsys, command, "--help")
     assert code == 0
     assert out.lower().startswith(f"usage: fairserve {command}")

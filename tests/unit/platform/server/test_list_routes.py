@@ -1,4 +1,4 @@
-"""Lists have one shape: OpenAI's routes answer them under ``data``, all others under ``items``."""
+"""Lists have one format: OpenAI's routes answer them under ``data``, all others under ``items``."""
 
 from pathlib import Path
 

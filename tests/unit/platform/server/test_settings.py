@@ -1,4 +1,4 @@
-"""Settings: environment and flags, bounds, secrets that stay secret, and the guide."""
+"""Test the settings: environment and flags, bounds, secrets, and the guide."""
 
 import json
 import re
@@ -90,7 +90,7 @@ def test_help_names_every_flag_default_and_variable():
     assert "Default: 8000." in text
 
 
-def test_a_flag_wins_over_the_environment(monkeypatch):
+def test_a_flag_overrides_the_environment(monkeypatch):
     monkeypatch.setenv("FAIRSERVE_PORT", "9001")
     monkeypatch.setenv("FAIRSERVE_WORKERS", "5")
     settings = parse("--port", "9002", "--no-api-docs")
@@ -102,7 +102,7 @@ def test_a_flag_wins_over_the_environment(monkeypatch):
 
 
 @pytest.mark.parametrize("field", ["database_url", "redis_url"])
-def test_urls_come_with_and_without_the_prefix(monkeypatch, field):
+def test_urls_may_have_the_prefix_or_not(monkeypatch, field):
     plain = field.upper()
     monkeypatch.setenv(plain, "x://plain")
     assert read(Settings(), field) == "x://plain"
@@ -181,7 +181,7 @@ def test_a_room_reads_its_own_variables(monkeypatch):
     assert TuningSettings().overload_high == 5
 
 
-def test_all_wrong_settings_are_reported_at_once():
+def test_all_invalid_settings_are_reported_together():
     with pytest.raises(
         ValueError, match=r"port: .*; secret_key: .*; overload_low must not"
     ) as caught:
@@ -189,7 +189,7 @@ def test_all_wrong_settings_are_reported_at_once():
     assert "short" not in str(caught.value)
 
 
-def test_a_changed_copy_leaves_the_original(monkeypatch):
+def test_a_changed_copy_keeps_the_original(monkeypatch):
     settings = Settings(port=1, overload_high=7)
     monkeypatch.setenv("FAIRSERVE_PORT", "9001")
     changed = settings.changed(port=0, console=False)
@@ -205,12 +205,12 @@ def test_a_changed_copy_leaves_the_original(monkeypatch):
         ("fairserve", "nothing", "unknown local scheduler 'nothing'; known: .*dlpm"),
     ],
 )
-def test_unknown_systems_list_the_known(system, local, problem):
+def test_an_unknown_system_lists_the_known_ones(system, local, problem):
     with pytest.raises(ValueError, match=problem):
         configured_system(TuningSettings(system=system, local_scheduler=local))
 
 
-def test_the_system_takes_the_settings():
+def test_settings_are_passed_to_the_system():
     settings = Settings(
         overload_high=3, overload_low=2, feed_window=0.2, immunity_factor=9, local_scheduler="fcfs"
     )
@@ -276,7 +276,7 @@ def test_a_shared_database_needs_a_shared_secret(tmp_path):
         ({"redis_url": "redis://h/0", "background_jobs": "celery"}, True),
     ],
 )
-def test_the_redis_url_and_background_jobs_choose_the_process_of_jobs(given, celery):
+def test_the_redis_url_and_background_jobs_determine_the_process_of_jobs(given, celery):
     assert Settings(**given).background.jobs_on_celery is celery
 
 

@@ -27,6 +27,6 @@ def test_every_parameter_is_described_and_can_be_set_to_its_value(system, local)
     assert again.name == system
 
 
-def test_a_system_that_knows_the_future_is_not_served():
+def test_a_system_with_an_oracle_is_not_served():
     with pytest.raises(ValueError, match="'vtc-oracle' needs the true output lengths"):
         configured_system(TuningSettings(system="vtc-oracle"))

@@ -40,8 +40,8 @@ class Gate:
         """Return the reason of the rejection, or "" for an accepted call."""
         call = make_call(call_id, **more)
         commands = self.handle(ev.CallArrived(call, AT + self.now_s, PRICE))
-        refused = [each for each in commands if isinstance(each, ev.Refuse)]
-        return refused[0].decision.reason if refused else ""
+        rejected = [each for each in commands if isinstance(each, ev.Refuse)]
+        return rejected[0].decision.reason if rejected else ""
 
     def end(self, call_id, outcome="completed", usage=TokenUsage(32, 0, 0, 8), **more):
         self.handle(ev.CallEnded(call_id, outcome, usage, **more))

@@ -45,15 +45,15 @@ def test_a_flood_is_rejected_under_overload_and_a_run_in_progress_completes():
     for step in range(4):  # a run of the same user that began before the overload
         cluster.at(0.05 + step, make_call(f"run-{step}", user="flooder", run="R", final=step == 3))
     cluster.run(120)
-    refused = set(cluster.refused)
-    assert len(refused) > 100
-    assert not any(call_id.startswith("run-") for call_id in refused)
+    rejected = set(cluster.refused)
+    assert len(rejected) > 100
+    assert not any(call_id.startswith("run-") for call_id in rejected)
     assert cluster.interactions["R"].state == "complete"
-    for refusal in cluster.refused.values():
-        assert refusal.decision.reason == "overloaded_user_limit"
-        assert refusal.decision.limit == 20
-        assert 0 < refusal.decision.retry_after_s <= 60
-        assert not refusal.mid_run
+    for rejection in cluster.refused.values():
+        assert rejection.decision.reason == "overloaded_user_limit"
+        assert rejection.decision.limit == 20
+        assert 0 < rejection.decision.retry_after_s <= 60
+        assert not rejection.mid_run
 
 
 def test_overload_lasts_through_a_restart_until_the_load_is_low():
@@ -89,7 +89,7 @@ def test_an_rpm_limit_cuts_a_run_midway():
         cluster.at(float(step), make_call(f"run-{step}", run="R"))
     cluster.run(10)
     assert sorted(cluster.refused) == ["run-3", "run-4"]
-    assert all(refusal.mid_run for refusal in cluster.refused.values())
+    assert all(rejection.mid_run for rejection in cluster.refused.values())
     cluster.event(ev.InteractionClosed("R", cancel=True))
     end = cluster.interactions["R"]
     assert (end.state, end.cause) == ("aborted", "throttled")
@@ -102,10 +102,10 @@ def test_immunity_ends_at_a_multiple_of_the_profile():
     for step in range(40):  # one endless run instead of many new ones
         cluster.at(step * 0.01, make_call(f"run-{step}", user="abuser", run="R"))
     cluster.run(20)
-    refused = [call_id for call_id in cluster.refused if call_id.startswith("run-")]
-    served = 40 - len(refused)
+    rejected = [call_id for call_id in cluster.refused if call_id.startswith("run-")]
+    served = 40 - len(rejected)
     assert served == 2 * PROFILE.calls_per_interaction
-    assert "run-0" not in refused
+    assert "run-0" not in rejected
 
 
 def test_a_blocked_user_is_rejected_without_overload():

@@ -62,14 +62,14 @@ def test_disagreeing_engines_stop_the_contest():
 
 
 def test_a_failing_engine_is_dropped_and_the_others_continue():
-    said = []
+    messages = []
     broken = Fake("broken", fails_at=1)
     made = contest(Fake("ours"), broken, Fake("other"))
-    made.say = said.append
+    made.say = messages.append
     for number in range(3):
         made.round(number, LOAD)
     assert made.unavailable == {"broken": "its interface has changed"}
-    assert said == ["broken takes no part: its interface has changed"]
+    assert messages == ["broken takes no part: its interface has changed"]
     assert broken.closed
     assert {name: len(runs) for name, runs in made.runs["b8"].items()} == {"ours": 3, "other": 3}
 

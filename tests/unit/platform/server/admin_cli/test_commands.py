@@ -1,4 +1,4 @@
-"""The admin commands against a scripted server: their requests, output and errors."""
+"""Test the admin commands against a scripted server: their requests, output and errors."""
 
 import json
 import socket
@@ -217,7 +217,7 @@ def test_a_list_is_one_request(api, words, path, query):
         ("--soft-budget none --budget-duration none", {"contract": {}}),
     ],
 )
-def test_setting_a_user_keeps_the_rest(api, flags, changed):
+def test_setting_a_user_keeps_other_fields(api, flags, changed):
     api.answer = (200, USER)
     assert run("user", "set", "tn_1", "a/b", *flags.split()) == 0
     read, put = api.asked
@@ -300,7 +300,7 @@ def test_the_key_is_not_sent_to_the_target_of_a_redirect(api, capsys):
     assert f"answers 307, elsewhere: {elsewhere.url}" in capsys.readouterr().err
 
 
-def test_a_server_that_does_not_answer(api, capsys):
+def test_an_unreachable_server_is_reported(api, capsys):
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
@@ -333,7 +333,7 @@ def test_a_server_that_does_not_answer(api, capsys):
         "user erase tn_1 zoé",
     ],
 )
-def test_wrong_use_sends_no_request(api, tmp_path, monkeypatch, capsys, words):
+def test_wrong_usage_sends_no_request(api, tmp_path, monkeypatch, capsys, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken.json").write_text("{")
     assert run(*words.split()) == 2
@@ -356,7 +356,7 @@ def test_an_invalid_key_is_rejected_without_being_printed(api, monkeypatch, caps
     assert api.asked == []
 
 
-def test_a_key_file_wins_and_no_error_prints_a_key(api, tmp_path, capsys):
+def test_a_key_file_takes_precedence_and_no_error_prints_a_key(api, tmp_path, capsys):
     file = tmp_path / "key"
     file.write_text("sk-fs-a-of-the-file\n")
     assert run("tenant", "show", "tn_1", "--key-file", file) == 0

@@ -1,4 +1,4 @@
-"""``fairserve trace export``: times, outputs, and errors in one line."""
+"""Test ``fairserve trace export``: times, outputs, and errors in one line."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -29,7 +29,7 @@ NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
         ("2026-05-04 10:30+02:00", datetime(2026, 5, 4, 8, 30, tzinfo=UTC)),
     ],
 )
-def test_since(text, then):
+def test_since_is_parsed(text, then):
     assert since(text, NOW) == then.timestamp()
 
 
@@ -37,7 +37,7 @@ BAD = ["", "yesterday", "1", "-1h", "1 h", "h", "1y", "2026-13-01", "999999999w"
 
 
 @pytest.mark.parametrize("text", [*BAD, "2026-05-04T12:00:01Z"])
-def test_a_time_that_is_none_or_in_the_future(text):
+def test_invalid_or_future_times_are_rejected(text):
     with pytest.raises(ValueError, match=r"^--since is "):
         since(text, NOW)
 
@@ -63,14 +63,14 @@ def data_dir(tmp_path):
     return folder
 
 
-def test_help(capsysbinary):
+def test_help_is_printed(capsysbinary):
     for arguments in (["--help"], ["export", "--help"]):
         code, out, _ = run(capsysbinary, *arguments)
         assert code == 0
         assert out.startswith(b"Usage: fairserve trace")
 
 
-def test_to_standard_output_or_a_file(capsysbinary, data_dir, tmp_path):
+def test_export_writes_to_standard_output_or_a_file(capsysbinary, data_dir, tmp_path):
     code, out, err = run(capsysbinary, "export", "--since", "1h", "--data-dir", data_dir)
     assert code == 0
     assert [json.loads(line)["arrival_s"] for line in out.splitlines()] == [0.0, 1.0, 2.0]
@@ -81,7 +81,7 @@ def test_to_standard_output_or_a_file(capsysbinary, data_dir, tmp_path):
     assert len(read_trace(path)) == 3
 
 
-def test_the_folder_comes_from_the_environment_too(capsysbinary, data_dir, monkeypatch):
+def test_the_folder_may_be_set_by_the_environment(capsysbinary, data_dir, monkeypatch):
     monkeypatch.setenv("FAIRSERVE_DATA_DIR", str(data_dir))
     assert run(capsysbinary, "export", "--since", "1h")[0] == 0
 
@@ -99,14 +99,14 @@ def test_the_folder_comes_from_the_environment_too(capsysbinary, data_dir, monke
         ["export", "--since", "1h", "--nothing"],
     ],
 )
-def test_wrong_use_is_one_line_and_code_2(capsysbinary, arguments):
+def test_wrong_usage_is_one_line_and_code_2(capsysbinary, arguments):
     code, out, err = run(capsysbinary, *arguments)
     assert (code, out) == (2, b"")
     [line] = err.splitlines()
     assert line.startswith("fairserve trace")
 
 
-def test_where_nothing_is_recorded_an_earlier_file_stays(capsysbinary, data_dir, tmp_path):
+def test_without_a_recording_an_earlier_file_is_kept(capsysbinary, data_dir, tmp_path):
     path = tmp_path / "trace.jsonl"
     path.write_text("earlier")
     for asked in (["10s", "--data-dir", data_dir], ["1h", "--data-dir", tmp_path / "none"]):

@@ -1,4 +1,4 @@
-"""Counts of connections by client, and memory for bodies by tenant."""
+"""Connections are counted by client, and memory for bodies by tenant."""
 
 import subprocess
 import sys
@@ -30,7 +30,7 @@ def test_addresses_of_one_host_count_together(same):
 
 
 @pytest.mark.parametrize("other", ["2001:db8:0:1::1", "192.0.2.2"])
-def test_addresses_of_different_hosts_count_apart(other):
+def test_addresses_of_different_hosts_count_separately(other):
     connections = Connections(10, 1)
     assert connections.connect("2001:db8::1") is None
     assert connections.connect(other) is None
@@ -67,7 +67,7 @@ print(raise_descriptor_limit(), resource.getrlimit(resource.RLIMIT_NOFILE), rais
     assert ran.stdout == "300 (300, 300) 300\n"
 
 
-def test_one_owner_has_its_share_and_all_together_the_budget():
+def test_memory_is_bounded_by_owner_and_in_total():
     memory = BodyMemory(max_bytes=100, owner_share=0.4, max_body_bytes=10)
     memory.reserve("a", 40)
     with pytest.raises(RateLimitedError, match="bodies of 40 bytes, and this one would add 1"):

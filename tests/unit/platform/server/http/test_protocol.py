@@ -1,4 +1,4 @@
-"""Time limits of one connection, under a clock that the tests set: only late clients are closed."""
+"""The time limits of a connection, tested with a manual clock, close only late clients."""
 
 import asyncio
 import heapq
@@ -20,7 +20,7 @@ GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 class ClockedLoop:
-    """The running loop with a clock that only a test moves."""
+    """The running loop with a manual clock."""
 
     def __init__(self):
         self.now_s = 1000.0
@@ -38,7 +38,7 @@ class ClockedLoop:
         return asyncio.get_running_loop().create_task(work)
 
     def advance(self, seconds):
-        """Advance the clock, and run all that is due by then."""
+        """Advance the clock, and run all timers that are due."""
         end_s = self.now_s + seconds
         while self._timers and self._timers[0].due_s <= end_s:
             timer = heapq.heappop(self._timers)
@@ -131,7 +131,7 @@ class Client:
         await send({"type": "http.response.body", "body": b""})
 
     async def send(self, data):
-        """Send, and run the application as far as it gets."""
+        """Send, and run the application as far as possible."""
         self.protocol.data_received(data)
         for _ in range(10):
             await asyncio.sleep(0)
@@ -140,7 +140,7 @@ class Client:
     def statuses(self):
         return [int(part[:3]) for part in self.wire.written.split(b"HTTP/1.1 ")[1:]]
 
-    def leave(self):
+    def disconnect(self):
         self.protocol.connection_lost(None)
 
 
@@ -148,7 +148,7 @@ class Client:
 async def client():
     client = Client()
     yield client
-    client.leave()
+    client.disconnect()
     assert client.connections.open == 0
     for _ in range(10):
         await asyncio.sleep(0)
@@ -166,7 +166,7 @@ async def test_a_body_that_keeps_arriving_is_not_late(client):
     assert not client.wire.closed
 
 
-async def test_a_body_that_trickles_is_late(client):
+async def test_a_trickling_body_is_late(client):
     await client.send(POST % 100)
     for _ in range(29):
         client.loop.advance(1)
@@ -177,7 +177,7 @@ async def test_a_body_that_trickles_is_late(client):
     assert client.wire.closed
 
 
-async def test_a_head_that_trickles_is_late_however_often_something_comes(client):
+async def test_a_trickling_head_is_late(client):
     for byte in GET[:9]:
         client.loop.advance(1)
         await client.send(bytes([byte]))
@@ -207,7 +207,7 @@ async def test_an_answer_may_take_any_time(client):
     assert client.statuses == [200]
 
 
-async def test_an_idle_connection_ends_after_its_time(client):
+async def test_an_idle_connection_is_closed_after_its_time_limit(client):
     await client.send(GET)
     client.loop.advance(IDLE_S - 1)
     await client.send(GET)
@@ -218,7 +218,7 @@ async def test_an_idle_connection_ends_after_its_time(client):
     assert client.wire.closed
 
 
-async def test_empty_lines_do_not_keep_an_idle_connection(client):
+async def test_empty_lines_do_not_keep_an_idle_connection_open(client):
     await client.send(GET)
     for _ in range(9):
         client.loop.advance(1)
@@ -227,7 +227,7 @@ async def test_empty_lines_do_not_keep_an_idle_connection(client):
     assert client.wire.closed
 
 
-async def test_many_requests_at_once_end_the_connection(client):
+async def test_too_many_pipelined_requests_close_the_connection(client):
     client.answer.clear()
     await client.send(GET * 40)
     assert client.wire.closed

@@ -1,4 +1,4 @@
-"""Kept answers: read along, replayed, bounded, and never kept when they failed."""
+"""Stored answers are read along, replayed, bounded, and never kept after a failure."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from fairserve.platform.serving.completions.idempotency import IdempotentAnswers
 
 
 class Producer:
-    """Writes as many parts as it is allowed to."""
+    """Writes parts as far as the test allows."""
 
     def __init__(self, *parts, succeeds=True):
         self.parts = parts
@@ -56,7 +56,7 @@ async def finish(answers, name, *parts, **more):
     return await replay(answers.begin("app", name, "f", producer))
 
 
-async def test_readers_who_come_early_midway_and_late_get_the_same():
+async def test_early_and_late_readers_get_the_same_answer():
     answers, producer = IdempotentAnswers(), Producer(b"one", b"two", b"three")
     first, second = Sink(), Sink()
     early = asyncio.create_task(replay(answers.begin("app", "k", "f", producer), first))
@@ -72,7 +72,7 @@ async def test_readers_who_come_early_midway_and_late_get_the_same():
     assert await replay(answers.find("app", "k", "f")) == b"onetwothree"
 
 
-async def test_a_reader_that_leaves_does_not_end_the_call():
+async def test_a_disconnecting_reader_does_not_end_the_call():
     answers, producer = IdempotentAnswers(), Producer(b"one", b"two")
     sink = Sink()
     reader = asyncio.create_task(replay(answers.begin("app", "k", "f", producer), sink))
@@ -83,7 +83,7 @@ async def test_a_reader_that_leaves_does_not_end_the_call():
     assert await replay(answers.find("app", "k", "f")) == b"onetwo"
 
 
-async def test_another_request_under_the_same_key_is_refused():
+async def test_another_request_with_the_same_key_is_rejected():
     answers = IdempotentAnswers()
     await finish(answers, "k", b"x")
     with pytest.raises(UnprocessableError):
@@ -91,13 +91,13 @@ async def test_another_request_under_the_same_key_is_refused():
     assert answers.find("another app", "k", "another") is None
 
 
-async def test_a_failure_is_not_kept():
+async def test_a_failure_is_not_stored():
     answers = IdempotentAnswers()
     assert await finish(answers, "k", b"error", succeeds=False) == b"error"
     assert answers.find("app", "k", "f") is None
 
 
-async def test_it_is_bounded_by_number_bytes_and_age():
+async def test_stored_answers_are_bounded_by_number_bytes_and_age():
     now_s = 0.0
     answers = IdempotentAnswers(retention_s=10, max_entries=3, max_bytes=100, clock=lambda: now_s)
     for n in range(5):

@@ -1,4 +1,4 @@
-"""Chunks become one answer, and events that a client asked for."""
+"""Chunks are merged into one answer, or into the events that a client requested."""
 
 import json
 
@@ -38,7 +38,7 @@ def merged(*chunks, usage=None):
     return merger.answer("x", "model", usage)
 
 
-def test_text_of_interleaved_samples():
+def test_text_of_interleaved_samples_is_merged():
     answer = merged(
         chunk(delta(0, role="assistant", content="")),
         chunk(delta(1, role="assistant", content="")),
@@ -54,7 +54,7 @@ def test_text_of_interleaved_samples():
     assert shown == [(0, "a1a2", "stop"), (1, "b1b2", "length")]
 
 
-def test_tool_calls_come_in_pieces():
+def test_pieces_of_tool_calls_are_merged():
     def part(index, **fields):
         return delta(tool_calls=[{"index": index, **fields}])
 
@@ -108,7 +108,7 @@ def test_log_probabilities_of_completions_are_joined_list_by_list():
     assert first["choices"][0]["logprobs"]["tokens"] == ["a"], "the chunk itself is not changed"
 
 
-def test_log_probabilities_of_interleaved_samples_stay_apart():
+def test_log_probabilities_of_interleaved_samples_are_separate():
     def content(*values):
         return {"content": [*values], "refusal": None}
 
@@ -128,7 +128,7 @@ def test_a_chunk_of_log_probabilities_alone_is_passed_on():
     assert json.loads(event.removeprefix(b"data: "))["choices"] == [held]
 
 
-def test_plain_completions():
+def test_plain_completions_are_merged():
     def text(value, **more):
         return {"index": 0, "text": value, "logprobs": None, "finish_reason": None, **more}
 
@@ -146,7 +146,7 @@ USAGE = {"prompt_tokens": 5, "completion_tokens": 1}
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_the_running_usage_is_the_platform_s_own(asked):
+def test_running_usage_of_the_worker_is_not_passed_on(asked):
     writer = ChunkWriter("x", "model", include_usage=asked)
     events = [
         writer.event(WorkerChunk(each))
@@ -167,11 +167,11 @@ def test_the_running_usage_is_the_platform_s_own(asked):
         assert all("usage" not in each for each in shown)
 
 
-@pytest.mark.parametrize("told_with_a_choice", [False, True])
-def test_a_client_that_asked_gets_usage_whatever_the_worker_tells(told_with_a_choice):
-    """A worker may send none, or with its last choice, where OpenAI has a chunk of its own."""
+@pytest.mark.parametrize("sent_with_a_choice", [False, True])
+def test_requested_usage_is_sent_whatever_the_worker_reports(sent_with_a_choice):
+    """A worker may send none, or with its last choice, where OpenAI has a separate chunk."""
     writer, meter = ChunkWriter("x", "model", include_usage=True), UsageMeter(10, 0)
-    more = {"usage": USAGE} if told_with_a_choice else {}
+    more = {"usage": USAGE} if sent_with_a_choice else {}
     for each in (
         chunk(delta(content="eight by")),
         chunk(delta(content="tes a"), **more),
@@ -184,18 +184,18 @@ def test_a_client_that_asked_gets_usage_whatever_the_worker_tells(told_with_a_ch
     last, done = writer.end(meter.answer()).split(b"\n\n", 1)
     assert done == b"data: [DONE]\n\n"
     assert json.loads(last.removeprefix(b"data: ")) == chunk(
-        model="model", usage=USAGE if told_with_a_choice else counted
+        model="model", usage=USAGE if sent_with_a_choice else counted
     )
 
 
-def test_usage_is_sent_once_and_only_to_who_asked():
+def test_usage_is_sent_once_and_only_on_request():
     asked, silent = (ChunkWriter("x", "model", include_usage=each) for each in (True, False))
     for writer in (asked, silent):
         writer.event(WorkerChunk(chunk(usage=USAGE)))
         assert writer.end(USAGE) == b"data: [DONE]\n\n"
 
 
-def test_an_answer_has_our_id_whatever_the_worker_calls_it():
+def test_an_answer_has_the_platforms_id():
     writer = ChunkWriter("chatcmpl-ours", "worker", include_usage=False)
     event = writer.event(WorkerChunk(chunk(delta(content="a"))))
     assert json.loads(event.removeprefix(b"data: ")) == {
@@ -207,7 +207,7 @@ def test_an_answer_has_our_id_whatever_the_worker_calls_it():
     assert merger.answer("chatcmpl-ours", "model", USAGE)["id"] == "chatcmpl-ours"
 
 
-def test_the_role_alone_is_no_output():
+def test_a_role_alone_is_no_output():
     assert not has_content(delta(role="assistant", content=""))
     assert has_content(delta(content="a"))
     assert has_content(delta(tool_calls=[{}]))
@@ -216,7 +216,7 @@ def test_the_role_alone_is_no_output():
     assert not has_content({"text": "", "finish_reason": None})
 
 
-def test_the_meter_splits_system_from_input_and_never_goes_back():
+def test_the_meter_separates_system_tokens_and_never_decreases():
     meter = UsageMeter(prompt_tokens=10, system_tokens=4)
     assert meter.usage().prompt_tokens == 0, "nothing was used before the worker began"
     details = {"prompt_tokens_details": {"cached_tokens": 8}}
@@ -229,7 +229,7 @@ def test_the_meter_splits_system_from_input_and_never_goes_back():
     assert (usage.cached_tokens, usage.extend_tokens, usage.output_tokens) == (8, 4, 3)
 
 
-def test_a_worker_that_tells_no_usage_is_counted_by_its_chunks():
+def test_output_is_counted_by_chunks_without_reported_usage():
     meter = UsageMeter(prompt_tokens=10, system_tokens=0)
     for _ in range(3):
         meter.read(chunk(delta(content="a")))

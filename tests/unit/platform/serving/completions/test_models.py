@@ -25,11 +25,11 @@ def served(name, *workers, context=1000, names=()):
     return ServedModel(names or (name,), name, context, None, frozenset(workers), created=1)
 
 
-def led_to(models, name, runs=100):
+def resolved(models, name, runs=100):
     return [models.resolve(name, f"app/run-{n}").model.worker_name for n in range(runs)]
 
 
-def test_names_and_aliases(models):
+def test_names_and_aliases_are_resolved(models):
     for name in ("llama", "/models/llama", "gpt-4o"):
         assert models.resolve(name, "app/r").model.worker_name == "llama"
     assert models.resolve("/models/llama", "app/r").answer_name == "llama"
@@ -37,30 +37,30 @@ def test_names_and_aliases(models):
     assert models.names() == {"llama", "/models/llama", "v1", "v2"}
 
 
-def test_a_run_stays_with_its_version(models, up):
-    first = led_to(models, "chat")
-    assert first == led_to(models, "chat")
+def test_a_run_keeps_its_version(models, up):
+    first = resolved(models, "chat")
+    assert first == resolved(models, "chat")
     assert {"v1", "v2"} == set(first)
     assert first.count("v1") > 75
 
 
-def test_others_take_the_share_of_a_version_without_a_worker(models, up):
-    usual = led_to(models, "chat")
+def test_other_versions_get_the_share_of_one_without_a_worker(models, up):
+    usual = resolved(models, "chat")
     up.discard("b")
-    assert set(led_to(models, "chat")) == {"v2"}
+    assert set(resolved(models, "chat")) == {"v2"}
     up.discard("c")
-    assert led_to(models, "chat") == usual, "nobody is there: each waits for its own"
+    assert resolved(models, "chat") == usual, "nobody is there: each waits for its own"
     up.add("b")
-    assert set(led_to(models, "chat")) == {"v1"}
+    assert set(resolved(models, "chat")) == {"v1"}
     up.add("c")
-    assert led_to(models, "chat") == usual
-    models.serve(served("v2"))  # its worker drains
-    assert set(led_to(models, "chat")) == {"v1"}
+    assert resolved(models, "chat") == usual
+    models.serve(served("v2"))  # the worker drains
+    assert set(resolved(models, "chat")) == {"v1"}
     models.drop("v1")
-    assert set(led_to(models, "chat")) == {"v2"}, "a version that is not known any more"
+    assert set(resolved(models, "chat")) == {"v2"}, "a version that is not known any more"
 
 
-def test_an_unknown_model_is_told_what_is_allowed(models):
+def test_an_unknown_model_lists_the_allowed_ones(models):
     with pytest.raises(NotFoundError) as caught:
         models.resolve("gpt-5", "app/r")
     assert caught.value.message == (
@@ -73,7 +73,7 @@ def test_an_unknown_model_is_told_what_is_allowed(models):
         models.resolve("gpt-5", "app/r")
 
 
-def test_what_is_not_served_yet_answers_503(models):
+def test_a_model_that_is_not_served_yet_answers_503(models):
     models.set_expected({"soon"})
     for name in ("soon", "later"):
         with pytest.raises(UnavailableError) as caught:
@@ -86,7 +86,7 @@ def test_what_is_not_served_yet_answers_503(models):
         nothing.listings()
 
 
-def test_the_list_has_models_and_aliases_that_lead_somewhere(models):
+def test_the_list_has_models_and_resolvable_aliases(models):
     entries = {entry["id"]: entry["max_model_len"] for entry in models.listings()}
     assert entries == {"llama": 8000, "v1": 4000, "v2": 2000, "chat": 2000, "gpt-4o": 8000}
     assert models.listing("chat")["id"] == "chat"
@@ -103,6 +103,6 @@ def test_a_model_without_a_worker_is_known_but_not_ready(models, up):
     assert models.resolve("llama", "app/r").model.worker_name == "llama", "its calls wait"
 
 
-def test_a_served_model_s_own_name_wins_over_another_s_second_name(models):
+def test_a_model_name_overrides_the_second_name_of_another(models):
     models.serve(served("x", "a", names=("x", "v1")))
     assert models.resolve("v1", "app/r").model.worker_name == "v1"

@@ -120,7 +120,7 @@ def ended(control):
     return release.outcome, release.usage.output_tokens
 
 
-async def test_a_complete_answer():
+async def test_a_complete_answer_is_relayed():
     control, worker = Control("a"), Worker(ROLE, text(1), text(2))
     assert await read(relay(control, a=worker)) == [ROLE, text(1), text(2)]
     assert ended(control) == ("completed", 2)
@@ -129,7 +129,7 @@ async def test_a_complete_answer():
     assert worker.closed
 
 
-async def test_an_answer_is_complete_for_its_client_when_its_row_outlives_the_server():
+async def test_an_answer_completes_only_with_a_durable_row():
     control, worker = Control("a"), Worker(text(1))
     control.in_file.clear()
     chunks = relay(control, a=worker).chunks()
@@ -151,7 +151,7 @@ async def test_an_answer_is_complete_for_its_client_when_its_row_outlives_the_se
     ],
     ids=["refused", "before anything", "after the role"],
 )
-async def test_a_worker_that_fails_before_the_first_token_is_replaced(failing):
+async def test_a_call_that_fails_before_the_first_token_is_retried(failing):
     control = Control("a", "b")
     assert await read(relay(control, a=failing, b=Worker(ROLE, text(1)))) == [ROLE, text(1)]
     first, second = control.releases
@@ -183,7 +183,7 @@ def failing(cause, message=""):
     ],
     ids=["errors", "one answered", "once only", "no answer", "busy"],
 )
-async def test_a_call_that_may_be_at_fault_has_two_attempts(workers, status, attempts):
+async def test_a_call_that_may_have_caused_the_failure_has_two_attempts(workers, status, attempts):
     names = "abc"[: len(workers)]
     control = Control(*names)
     with pytest.raises(FairServeError) as raised:
@@ -209,7 +209,7 @@ async def test_after_the_first_token_a_failure_is_final():
     assert ended(control) == ("failed", 1)
 
 
-async def test_the_worker_s_refusal_is_passed_on():
+async def test_a_rejection_by_the_worker_is_passed_on():
     control = Control("a")
     rejected = WorkerRejectedError(400, {"message": "no tools", "param": "tools"})
     with pytest.raises(FairServeError) as raised:
@@ -218,7 +218,7 @@ async def test_the_worker_s_refusal_is_passed_on():
     assert ended(control) == ("failed", 0)
 
 
-async def test_a_reader_that_stops_releases_at_once():
+async def test_a_reader_that_stops_releases_immediately():
     control, worker = Control("a"), Worker(ROLE, text(1), text(2))
     async with aclosing(relay(control, a=worker).chunks()) as chunks:
         await anext(chunks)
@@ -249,7 +249,7 @@ async def test_control_stops_a_call_that_waits_for_its_worker(before_the_first_t
     assert ended(control)[0] == "cancelled", "it is not tried on another worker"
 
 
-async def test_a_lease_that_ended_stops_the_stream():
+async def test_an_expired_lease_stops_the_stream():
     control = Control("a")
     control.lease = False
     with pytest.raises(FairServeError, match="lease has ended"):
@@ -277,14 +277,14 @@ async def test_a_call_that_waits_inside_its_worker_keeps_its_lease():
 
 
 class Hung(Worker):
-    """Takes the call and never answers."""
+    """Accepts the call and never answers."""
 
     async def open(self, request):
         self.waiting.set()
         await asyncio.Event().wait()
 
 
-async def test_a_call_leaves_a_hung_worker_that_is_lost_and_is_served_by_another():
+async def test_a_call_at_a_lost_hung_worker_is_served_by_another():
     control = Control("a", "b")
     control.lease_s = 0.02
     workers = {"a": Hung(), "b": Worker(ROLE, text(1))}
@@ -299,7 +299,7 @@ async def test_a_call_leaves_a_hung_worker_that_is_lost_and_is_served_by_another
     assert each.queue_s is not None
 
 
-async def test_a_call_that_is_stopped_while_its_worker_hangs_ends_at_once():
+async def test_a_call_stopped_at_a_hung_worker_ends_immediately():
     control = Control("a")
     hung = Hung()
     reading = asyncio.create_task(read(relay(control, a=hung)))

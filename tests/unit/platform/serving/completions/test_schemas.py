@@ -1,4 +1,4 @@
-"""A value that is wrong for every worker is rejected by name; the rest is passed on unchanged."""
+"""A value that is invalid for every worker is rejected by name; others are passed on unchanged."""
 
 import pytest
 from pydantic import ValidationError
@@ -9,7 +9,7 @@ CHAT = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
 
 
 @pytest.mark.parametrize(
-    ("change", "param", "said"),
+    ("change", "param", "message"),
     [
         ({"temperature": -1}, "temperature", "temperature is -1: "),
         ({"temperature": float("nan")}, "temperature", "temperature is nan: "),
@@ -24,13 +24,13 @@ CHAT = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
         ({"seed": "secret"}, "seed", "valid integer"),
     ],
 )
-def test_the_field_and_its_value_are_named(change, param, said):
+def test_the_field_and_its_value_are_named(change, param, message):
     with pytest.raises(ValidationError) as caught:
         ChatBody.model_validate(CHAT | change)
     error = invalid(caught.value)
     assert error.param == param
     assert error.message.startswith(param)
-    assert said in error.message
+    assert message in error.message
     assert "secret" not in error.message
 
 
@@ -44,7 +44,7 @@ def test_the_field_and_its_value_are_named(change, param, said):
         {"response_format": {"type": "json_object"}},
     ],
 )
-def test_what_a_worker_may_honour_passes(change):
+def test_fields_that_a_worker_may_honour_are_accepted(change):
     ChatBody.model_validate(CHAT | change)
 
 

@@ -1,4 +1,4 @@
-"""The buffer before a client's connection, and when a client is given up."""
+"""Test the buffer before a client's connection, and the time limit of slow clients."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from fairserve.platform.serving.completions.answer import (
 
 
 class Connection:
-    """Receiver of a sink; it takes nothing until it is let."""
+    """Receiver of a sink; it accepts nothing until the test allows it."""
 
     def __init__(self, buffer_bytes=10, timeout_s=30.0):
         self.sent = []
@@ -43,7 +43,7 @@ async def running(connection):
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_an_answer_arrives_whole_and_in_order():
+async def test_an_answer_arrives_completely_and_in_order():
     connection = Connection(buffer_bytes=3 * PIECE_BYTES)
     connection.takes.set()
     parts = [bytes([number]) * (number * 40_000) for number in range(1, 6)]
@@ -73,7 +73,7 @@ async def test_a_writer_waits_only_when_the_buffer_is_full():
         connection.sink.finish()
 
 
-async def test_a_connection_that_takes_nothing_is_given_up():
+async def test_a_connection_that_accepts_nothing_is_dropped():
     connection = Connection(timeout_s=0.01)
     async with running(connection) as task:
         await connection.sink.start(200, {})
@@ -82,7 +82,7 @@ async def test_a_connection_that_takes_nothing_is_given_up():
     assert connection.sink.lost
 
 
-async def test_all_waits_of_a_call_together_have_one_limit():
+async def test_waits_of_a_call_are_limited_in_total():
     """Each wait is short, so that no single one shows that the client reads too slowly."""
     connection = Connection(buffer_bytes=1, timeout_s=30.0)
     connection.takes.set()

@@ -1,4 +1,4 @@
-"""The domains that share cached prefixes: by the setting, and by the salt of a client."""
+"""The setting and a client's salt determine which calls share cached prefixes."""
 
 import itertools
 
@@ -24,13 +24,13 @@ CALLERS = [
         ("none", lambda caller: caller[3]),
     ],
 )
-def test_who_shares(isolation, shared):
+def test_isolation_determines_sharing(isolation, shared):
     for one, other in itertools.combinations(CALLERS, 2):
         same = cache_salt(isolation, *one) == cache_salt(isolation, *other)
         assert same == (shared(one) == shared(other)), (one, other)
 
 
-def test_no_name_of_a_user_or_salt_reaches_another_domain():
+def test_no_user_name_or_salt_reaches_another_domain():
     """Separators in names are data: user ``b/=x`` is not user ``b`` with the salt ``x``."""
     tricky = ["b", "b/=x", "b%2F%3Dx", "=x", "x"]
     salts = [cache_salt("user", "a", "p", user, own) for user in tricky for own in (None, *tricky)]

@@ -1,4 +1,4 @@
-"""The error of a refused call: the kind of limit, its scope, and how far waiting helps."""
+"""The error of a rejected call has the kind of limit, its scope, and the effect of waiting."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def answer(**fields):
     return rejection_error(RejectCall("c", "run", 1, decision, mid_run=False))
 
 
-def test_a_rate_of_the_users_own_is_certain_and_one_that_is_shared_is_not():
+def test_retry_is_certain_for_a_users_own_rate_only():
     rate = {"limit": 5, "count": 6, "window_s": 60.0, "retry_after_s": 3.2}
     own = answer(reason="contract_rpm", scope="user", certain=True, **rate)
     assert (own.status, own.code, own.type) == (429, "rate_limit_exceeded", "rate_limit_error")
@@ -40,7 +40,7 @@ def test_a_rate_of_the_users_own_is_certain_and_one_that_is_shared_is_not():
     assert "6 tokens of this app in 60 s" in shared.message
 
 
-def test_the_throttle_is_told_from_the_contract():
+def test_throttle_and_quota_rejections_differ():
     error = answer(
         reason="overloaded_app_limit",
         scope="app",
@@ -55,7 +55,7 @@ def test_the_throttle_is_told_from_the_contract():
 
 
 @pytest.mark.parametrize("reason", ["contract_budget", "contract_soft_budget"])
-def test_a_spent_budget_is_not_to_be_tried_again(reason):
+def test_a_spent_budget_is_not_retried(reason):
     error = answer(reason=reason, scope="tenant", retry_after_s=7200.4)
     assert (error.status, error.code, error.type) == (
         429,
@@ -79,13 +79,13 @@ def test_a_spent_budget_is_not_to_be_tried_again(reason):
         ("contract_too_many_users", 429, "rate_limit_exceeded", None),
     ],
 )
-def test_other_reasons(reason, status, code, param):
+def test_other_reasons_have_their_status_and_code(reason, status, code, param):
     error = answer(reason=reason, scope="user", limit=3, count=4)
     assert (error.status, error.code, error.param) == (status, code, param)
     assert ("Retry-After" in error.headers) == (status == 429)
 
 
-def test_headers_show_the_contracts_limit_before_the_throttles():
+def test_headers_prefer_the_quota_over_the_throttle():
     throttle = LimitUse(20, 5, 10.0)
     assert limit_headers(LimitsInUse(throttle=throttle)) == {
         "x-ratelimit-limit-requests": "20",

@@ -1,4 +1,4 @@
-"""The decision service: requests to placements or rejections, over a scripted control."""
+"""The decision service turns requests into placements or rejections, over a scripted control."""
 
 import asyncio
 from dataclasses import replace
@@ -94,7 +94,7 @@ async def placed(control, **changes):
     return await decisions.place(await decisions.check(request(**changes)))
 
 
-async def test_a_request_becomes_a_worker_and_headers():
+async def test_a_request_is_placed_on_a_worker_with_headers():
     control = Control("w1")
     decisions = service(control)
     checked = await decisions.check(request(headers={"x-interaction-id": "r", "x-call-id": "c"}))
@@ -111,7 +111,7 @@ async def test_a_request_becomes_a_worker_and_headers():
 
 
 class Keys:
-    """Knows one key of each scope, and counts the look-ups."""
+    """Knows one key of each scope, and counts the lookups."""
 
     def __init__(self):
         self.asked = 0
@@ -126,13 +126,13 @@ class Keys:
 @pytest.mark.parametrize(
     ("header", "status"), [("", 401), ("Basic app", 401), ("Bearer x", 401), ("Bearer tenant", 403)]
 )
-async def test_the_headers_of_a_stranger_are_enough_to_reject_it(header, status):
+async def test_invalid_keys_are_rejected_by_their_headers(header, status):
     answer = await service(Control(), Keys()).authenticate({"authorization": header})
     assert isinstance(answer, Rejection)
     assert answer.status == status
 
 
-async def test_a_data_plane_needs_nothing_but_the_service():
+async def test_a_data_plane_needs_only_the_service():
     keys, control = Keys(), Control("w1")
     decisions = service(control, keys)
     principal = await decisions.authenticate({"authorization": "bearer  app "})
@@ -168,7 +168,7 @@ async def too_long(reader, tenant, max_tokens):
     ],
     ids=["model", "output", "prompt", "identity"],
 )
-async def test_a_wrong_request_is_a_rejection_that_control_never_sees(changes, status, param):
+async def test_an_invalid_request_is_rejected_without_control(changes, status, param):
     control = Control()
     fields = {"endpoint": "/v1/x", "model": "m", "prompt_field": "messages"} | changes
     count = fields.pop("count_tokens", four_tokens)
@@ -188,7 +188,7 @@ async def test_a_call_without_a_user_belongs_to_the_user_of_its_run():
     assert checked.call.user == "bob"
 
 
-async def test_a_declared_call_brings_its_identity_and_its_work():
+async def test_a_declared_call_has_its_own_identity_and_work():
     identity = CallIdentity("r", call_id="node", parents=("first",), agent="planner")
     declared = DeclaredWork(expected_output_tokens=7, remaining_tokens=30.0)
     checked = await service(Control()).check(request(identity=identity, declared=declared))
@@ -207,7 +207,7 @@ async def test_a_retry_of_the_client_library_is_recognised_by_its_bytes():
     assert (first.repeated, second.repeated) == (False, True)
 
 
-async def test_a_refusal_of_control_is_a_rejection_with_the_time_to_wait():
+async def test_a_rejection_by_control_has_the_time_to_wait():
     decision = Decision(False, "overloaded_user_limit", "user", 3, 60.0, 4, retry_after_s=11.2)
     rejection = await placed(Control(decision))
     assert (rejection.status, rejection.headers["retry-after"]) == (429, "12")
@@ -218,7 +218,7 @@ async def test_an_error_of_control_is_a_rejection():
     assert (rejection.status, rejection.error.message) == (503, "the queue is full")
 
 
-async def test_a_failed_attempt_is_answered_with_the_next_worker():
+async def test_a_failed_attempt_is_placed_on_the_next_worker():
     control = Control("w1", "w2")
     placement = await placed(control)
     assert await placement.failed(BROKEN, Used()) is None
@@ -233,7 +233,7 @@ async def test_a_failed_attempt_is_answered_with_the_next_worker():
 @pytest.mark.parametrize(
     ("failure", "attempts"), [(BUSY, 3), (BROKEN, 2)], ids=["busy", "the call's fault"]
 )
-async def test_attempts_are_bounded_and_the_last_one_ends_the_call(failure, attempts):
+async def test_attempts_are_bounded(failure, attempts):
     control = Control("w1", "w2", "w3", "w4")
     placement = await placed(control)
     answers = [await placement.failed(failure, Used()) for _ in range(attempts)]
@@ -260,7 +260,7 @@ async def test_a_failure_after_output_is_final():
 
 
 @pytest.mark.parametrize("answer", [UnavailableError("not in time"), None])
-async def test_a_retry_that_gets_no_worker_is_the_end(answer):
+async def test_a_retry_without_a_worker_ends_the_call(answer):
     control = Control("w1", answer)
     rejection = await (await placed(control)).failed(BROKEN, Used())
     assert rejection.status == 503
@@ -280,7 +280,7 @@ async def test_a_stopped_call_is_not_retried():
     assert (release.outcome, release.error) == ("cancelled", "its run was cancelled")
 
 
-async def test_a_lease_that_ended_stops_the_call():
+async def test_an_expired_lease_stops_the_call():
     control = Control("w1")
     control.progress_lease = False
     placement = await placed(control)
@@ -288,7 +288,7 @@ async def test_a_lease_that_ended_stops_the_call():
     assert placement.stopped == "its lease has ended"
 
 
-async def test_the_end_of_a_conversation_says_which_calls_continue_it():
+async def test_the_end_of_a_call_has_its_continuation_keys():
     control = Control("w1")
     messages = [{"role": "user", "content": "hello"}]
     placement = await placed(control, headers={"x-interaction-id": "r"}, messages=messages)

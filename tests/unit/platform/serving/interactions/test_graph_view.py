@@ -1,4 +1,4 @@
-"""A run as a graph, and as a picture in which no text of a client is markup."""
+"""A run is shown as a graph, and as a picture in which client texts are never markup."""
 
 from datetime import UTC, datetime
 from xml.etree import ElementTree
@@ -61,7 +61,7 @@ def graph(rows=(), views=(), **page):
     return graph_of("r", "under_way", "ann", list(rows), views, **page)
 
 
-def test_calls_edges_and_the_critical_path():
+def test_the_graph_has_calls_edges_and_the_critical_path():
     found = graph(
         [
             row("plan", duration_s=2.0),
@@ -95,17 +95,17 @@ def test_calls_edges_and_the_critical_path():
     assert (last.state, last.begin_s, last.ttft_s) == ("queued", 6.0, None)
 
 
-def test_a_call_that_has_ended_meanwhile_is_there_once():
+def test_a_call_that_ended_meanwhile_is_listed_once():
     ended = row("a")
     found = graph([ended], [live("a", call_id=ended.call_id)])
     assert [node.state for node in found.nodes] == ["completed"]
 
 
-def test_parents_that_are_gone_are_left_out():
+def test_missing_parents_are_omitted():
     assert graph([row("b", ["deleted"], stage=2)]).edges == []
 
 
-def test_a_name_that_is_used_again_is_the_later_call_s():
+def test_a_reused_name_belongs_to_the_later_call():
     found = graph(
         [row("a"), row("b", ["a"], stage=2, at=1), row("a", stage=1, at=2), row("a", at=3)]
     )
@@ -113,18 +113,18 @@ def test_a_name_that_is_used_again_is_the_later_call_s():
     assert found.edges == [("a", "b")]
 
 
-def test_rows_of_before_have_no_names_and_no_parents():
+def test_older_rows_have_no_names_and_no_parents():
     found = graph([row("old", None, name=None, served_model=None)])
     assert [(node.id, node.model) for node in found.nodes] == [("id-old-0.0", "m")]
 
 
-def test_a_run_without_calls():
+def test_a_run_without_calls_is_empty():
     found = graph()
     assert (found.nodes, found.stages, found.critical_path.calls) == ([], 0, [])
     assert "0 calls" in draw(found)
 
 
-def test_pages_are_the_whole_in_parts():
+def test_pages_together_are_the_whole_graph():
     rows = [row("c0")]
     rows += [row(f"c{n}", [f"c{n // 2}"], stage=2, at=1.0 + n) for n in range(1, 21)]
     whole = graph(rows)
@@ -143,7 +143,7 @@ def test_pages_are_the_whole_in_parts():
 
 
 @given(st.data())
-def test_the_shape_is_that_of_the_interaction_graph(data):
+def test_the_shape_equals_that_of_the_interaction_graph(data):
     size = data.draw(st.integers(0, 12))
     parents = [
         sorted(data.draw(st.sets(st.integers(0, call - 1), max_size=3))) if call else []
@@ -165,7 +165,7 @@ def texts(document):
     return [element.text for element in ElementTree.fromstring(document).iter(f"{SVG}text")]
 
 
-def test_stages_are_columns_and_nothing_lies_on_another():
+def test_stages_are_columns_without_overlaps():
     found = graph(
         [
             row("plan"),
@@ -192,7 +192,7 @@ def test_stages_are_columns_and_nothing_lies_on_another():
 @pytest.mark.parametrize(
     "text", ["<script>alert(1)</script>", "a & b", 'q"x', "]]>", "a\x00\x1b\ud800b"]
 )
-def test_texts_of_clients_are_text(text):
+def test_client_texts_are_escaped(text):
     found = graph([row("a", agent=text, error=text, name=f"n {text}", worker=None)])
     found.id = text
     document = draw(found)
@@ -211,7 +211,7 @@ def test_each_state_has_its_colour():
     assert len({fill for fill, _ in COLOURS.values()}) == len(COLOURS)
 
 
-def test_a_picture_is_bounded_and_says_so():
+def test_a_picture_is_bounded_and_states_it():
     rows = [row(f"c{n}", at=n) for n in range(MOST_DRAWN + 20)]
     document = draw(graph(rows))
     assert document.count("<title>") == MOST_DRAWN
@@ -240,7 +240,7 @@ DECLARED = {
 }
 
 
-def test_of_a_program_what_has_made_no_call_is_there_too():
+def test_nodes_of_a_program_without_calls_are_shown():
     run = ProgramRun(parse_program(DECLARED))
     run.start()
     first = graph_of("r", "open", "u", [], [], program_out(run, ""))

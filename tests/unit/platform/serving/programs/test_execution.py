@@ -1,4 +1,4 @@
-"""One program at work, with scripted calls: what is sent when, what is saved before, how it ends."""
+"""Test the execution of one program with scripted calls: sent calls, saved state, its end."""
 
 import asyncio
 from datetime import timedelta
@@ -101,7 +101,7 @@ async def world(tmp_path):
         each.engine.dispose()
 
 
-async def test_what_a_call_reads_is_saved_before_it_is_sent(world):
+async def test_the_inputs_of_a_call_are_saved_before_it_is_sent(world):
     program = declare(node("a"), node("b", "{{a.output}}!"), node("c", "{{b.output}}?"))
     made = await world(program)
     seen = []
@@ -128,21 +128,21 @@ async def test_what_a_call_reads_is_saved_before_it_is_sent(world):
 
 
 @pytest.mark.parametrize(
-    "refusal",
+    "rejection",
     [
         RateLimitedError("wait", headers=SOON),
         UnavailableError("full", code="queue_full", headers=SOON),
         UnavailableError("not yet", code="starting", headers=SOON),
     ],
 )
-async def test_a_call_that_is_not_accepted_comes_again_and_uses_up_no_retry(world, refusal):
-    made = await world(declare(node("a", retries=0)), {"a": [refusal] * 4})
+async def test_a_rejected_call_is_repeated_without_using_a_retry(world, rejection):
+    made = await world(declare(node("a", retries=0)), {"a": [rejection] * 4})
     saved = await made.end()
     assert saved.state == "complete"
     assert made.calls.made == [("a", 1, ())] * 5
 
 
-async def test_a_wait_that_was_too_long_for_control_uses_up_no_retry(world):
+async def test_an_expired_wait_uses_no_retry(world):
     too_long = UnavailableError("no worker was free", code="queue_timeout", headers=SOON)
     program = declare(node("a", retries=0), node("b", "{{a.output}}"))
     made = await world(program, {"a": [too_long] * 2})
@@ -150,7 +150,7 @@ async def test_a_wait_that_was_too_long_for_control_uses_up_no_retry(world):
     assert made.calls.made == [("a", 1, ()), ("a", 2, ()), ("a", 3, ()), ("b", 1, ("a~3",))]
 
 
-async def test_what_a_worker_broke_is_tried_again_what_is_wrong_is_not(world):
+async def test_worker_failures_are_retried_and_invalid_calls_are_not(world):
     program = declare(node("a", retries=2), node("b", retries=2), node("c", retries=1))
     broken = WorkerFailedError("broken")
     script = {"a": [broken, broken], "b": [ContextLengthError("too long")], "c": [broken] * 2}
@@ -164,14 +164,14 @@ async def test_what_a_worker_broke_is_tried_again_what_is_wrong_is_not(world):
     assert (saved.state, made.control.closed) == ("failed", [("a/run", False, True)])
 
 
-async def test_a_mistake_of_ours_fails_the_call_alone(world):
+async def test_an_internal_error_fails_only_its_call(world):
     made = await world(declare(node("a"), node("b")), {"a": [KeyError("oops")]})
     saved = await made.end()
     assert saved.steps["nodes"]["a"]["reason"] == "internal error: KeyError"
     assert saved.steps["nodes"]["b"]["state"] == "done"
 
 
-async def test_at_most_so_many_calls_at_a_time_the_longest_path_first(world):
+async def test_concurrent_calls_are_bounded_longest_path_first(world):
     nodes = [
         node("short", expected_output_tokens=1),
         node("long", expected_output_tokens=500),
@@ -184,7 +184,7 @@ async def test_at_most_so_many_calls_at_a_time_the_longest_path_first(world):
     assert made.calls.most == 1
 
 
-async def test_its_time_is_bounded(world):
+async def test_the_time_of_a_program_is_bounded(world):
     made = await world(declare(node("a"), node("b", "{{a.output}}")), {"a": ["hold"]}, left_s=0.05)
     await until(lambda: made.control.closed)
     made.calls.released.set()
@@ -194,19 +194,19 @@ async def test_its_time_is_bounded(world):
     assert {each["state"] for each in saved.steps["nodes"].values()} == {"cancelled"}
 
 
-async def test_cancelled_while_a_call_waits_to_come_again(world):
-    refusal = RateLimitedError("in an hour", headers={"Retry-After": "3600"})
-    made = await world(declare(node("a"), node("b")), {"a": [refusal], "b": [refusal]})
+async def test_a_program_can_be_cancelled_while_a_call_waits_for_its_retry(world):
+    rejection = RateLimitedError("in an hour", headers={"Retry-After": "3600"})
+    made = await world(declare(node("a"), node("b")), {"a": [rejection], "b": [rejection]})
     await until(lambda: len(made.calls.made) == 2)
     made.execution.cancel("enough")
     saved = await made.end()
     assert (saved.state, saved.reason) == ("cancelled", "enough")
 
 
-async def test_one_refusal_holds_back_what_was_not_sent(world):
-    refusal = RateLimitedError("in an hour", headers={"Retry-After": "3600"})
+async def test_one_rejection_delays_unsent_calls(world):
+    rejection = RateLimitedError("in an hour", headers={"Retry-After": "3600"})
     program = declare(node("first"), node("held"), node("after", "{{held.output}}"))
-    made = await world(program, {"first": [refusal], "held": ["hold"]})
+    made = await world(program, {"first": [rejection], "held": ["hold"]})
     await until(lambda: len(made.calls.made) == 2)
     made.calls.released.set()
     await until(lambda: made.saved().steps["tasks"].get("after"))
@@ -214,7 +214,7 @@ async def test_one_refusal_holds_back_what_was_not_sent(world):
     assert sorted(task for task, _, _ in made.calls.made) == ["first", "held"]
 
 
-async def test_a_pause_keeps_what_ends_and_the_next_start_goes_on(world):
+async def test_a_pause_keeps_finished_calls_and_the_next_start_continues(world):
     nodes = [node("a"), node("b", "{{a.output}}{{c.output}}"), node("c")]
     made = await world(declare(*nodes), {"a": ["hold"], "c": ["hold"]})
     await until(lambda: made.calls.under_way == 2)
@@ -233,7 +233,7 @@ async def test_a_pause_keeps_what_ends_and_the_next_start_goes_on(world):
     assert again.calls.made == [("b", 2, ("a", "c"))]
 
 
-async def test_failures_of_a_stopping_server_are_not_the_programs(world):
+async def test_failures_of_a_stopping_server_do_not_fail_the_program(world):
     stopped = UnavailableError("the server is stopping", code="call_stopped")
     made = await world(declare(node("a", retries=0)), {"a": [("hold", stopped)]})
     await until(lambda: made.calls.under_way)
@@ -244,7 +244,7 @@ async def test_failures_of_a_stopping_server_are_not_the_programs(world):
     assert saved.steps["tasks"]["a"]["state"] == "running"
 
 
-async def test_its_app_is_deleted(world):
+async def test_a_program_ends_when_its_app_is_deleted(world):
     made = await world(declare(node("a"), node("b", "{{a.output}}")), {"a": ["hold"]})
     await until(lambda: made.calls.under_way)
     with made.sessions.begin() as session:
@@ -255,7 +255,7 @@ async def test_its_app_is_deleted(world):
     assert made.control.closed == [("a/run", True, False)]
 
 
-async def test_the_run_may_have_gone(world):
+async def test_the_run_may_have_ended(world):
     made = await world(declare(node("a")))
 
     async def gone(run_id, **more):
@@ -265,7 +265,7 @@ async def test_the_run_may_have_gone(world):
     assert (await made.end()).state == "complete"
 
 
-async def test_while_the_database_is_away_nothing_is_sent_and_nothing_is_lost(world, monkeypatch):
+async def test_during_a_database_outage_nothing_is_sent_or_lost(world, monkeypatch):
     apply, away = repository.apply, [True]
 
     def failing(session, changes):
@@ -285,14 +285,14 @@ async def test_while_the_database_is_away_nothing_is_sent_and_nothing_is_lost(wo
     assert [task for task, _, _ in made.calls.made] == ["a", "b"]
 
 
-async def test_a_model_that_is_not_served_yet_holds_back_its_own_calls_alone(world):
+async def test_a_model_not_served_yet_delays_only_its_own_calls(world):
     later = UnavailableError("soon", code="starting", headers={"Retry-After": "3600"})
     made = await world(declare(node("a"), node("b"), node("c", "{{b.output}}")), {"a": [later]})
     await until(lambda: made.execution.run.nodes["c"].state == "done")
     assert made.execution.run.nodes["a"].state == "running"
 
 
-async def test_a_cancel_stops_calls_even_while_the_database_is_away(world, monkeypatch):
+async def test_a_cancel_stops_calls_even_during_a_database_outage(world, monkeypatch):
     def failing(session, changes):
         raise OperationalError("away", {}, Exception())
 

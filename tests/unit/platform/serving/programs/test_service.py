@@ -1,4 +1,4 @@
-"""All programs of a server: bounds, ids, and a start with those that the last process left."""
+"""Test all programs of a server: bounds, ids, and a restart with programs of the last process."""
 
 import asyncio
 
@@ -78,14 +78,14 @@ async def make(tmp_path):
 HOLD = {"one": ["hold"] * 9}
 
 
-async def test_an_app_has_so_many_programs_under_way(make):
+async def test_running_programs_of_an_app_are_bounded(make):
     server = await make(HOLD, max_live_per_app=2)
     await server.programs.start()
     await server.submit("1")
     await server.submit("2")
-    with pytest.raises(RateLimitedError, match="2 live programs; allowed: 2") as refused:
+    with pytest.raises(RateLimitedError, match="2 live programs; allowed: 2") as rejected:
         await server.submit("3")
-    assert refused.value.headers["Retry-After"]
+    assert rejected.value.headers["Retry-After"]
     assert server.saved("3") is None
     await server.submit("3", app="b")
     server.calls.released.set()
@@ -97,7 +97,7 @@ async def test_an_app_has_so_many_programs_under_way(make):
 @pytest.mark.parametrize(
     ("options", "size_bytes"), [({"max_live": 2}, 1), ({"max_bytes": 250}, 100)]
 )
-async def test_a_server_has_so_many_and_so_large_ones(make, options, size_bytes):
+async def test_programs_of_a_server_are_bounded_by_number_and_size(make, options, size_bytes):
     server = await make(HOLD, **options)
     await server.programs.start()
     for run in "12":
@@ -107,7 +107,7 @@ async def test_a_server_has_so_many_and_so_large_ones(make, options, size_bytes)
     assert server.saved("3") is None
 
 
-async def test_those_that_come_at_once_are_counted(make):
+async def test_concurrent_submissions_are_counted(make):
     server = await make(HOLD, max_live_per_app=3)
     await server.programs.start()
     answers = await asyncio.gather(
@@ -120,7 +120,7 @@ async def test_those_that_come_at_once_are_counted(make):
     assert sum(isinstance(answer, ConflictError) for answer in again) == 4
 
 
-async def test_an_id_that_a_run_of_calls_has_is_not_a_programs(make):
+async def test_the_id_of_a_run_of_calls_is_rejected(make):
     server = await make()
     await server.programs.start()
     await server.world.control.open_interaction("a/mine", "t", "a", "ann")
@@ -130,8 +130,8 @@ async def test_an_id_that_a_run_of_calls_has_is_not_a_programs(make):
     await server.submit("mine", app="b")
 
 
-async def left_behind(make, *runs, **nodes):
-    """A server that stopped while a call of each of these runs was live."""
+async def stopped_server(make, *runs, **nodes):
+    """Return a server that stopped while a call of each of these runs was active."""
     server = await make(HOLD)
     await server.programs.start()
     for run in runs:
@@ -140,8 +140,8 @@ async def left_behind(make, *runs, **nodes):
     await server.close()
 
 
-async def test_a_start_goes_on(make):
-    await left_behind(make, "1", "2")
+async def test_a_restart_continues_programs(make):
+    await stopped_server(make, "1", "2")
     server = await make()
     await server.programs.start()
     for run in "12":
@@ -154,8 +154,8 @@ async def test_a_start_goes_on(make):
     ]
 
 
-async def test_a_damaged_program_fails_and_holds_up_nothing(make):
-    await left_behind(make, "1", "2")
+async def test_a_damaged_program_fails_without_affecting_others(make):
+    await stopped_server(make, "1", "2")
     server = await make()
     with server.sessions.begin() as session:
         session.get(ProgramStep, ("t", "a", "1", "task", "one")).record = {"node": "nowhere"}
@@ -165,8 +165,8 @@ async def test_a_damaged_program_fails_and_holds_up_nothing(make):
     assert (await server.ended("2")).state == "complete"
 
 
-async def test_the_programs_of_a_suspended_tenant_end(make):
-    await left_behind(make, "1")
+async def test_programs_of_a_suspended_tenant_end(make):
+    await stopped_server(make, "1")
     server = await make()
     with server.sessions.begin() as session:
         session.get(Tenant, "t").suspended_at = utc_now()
@@ -176,7 +176,7 @@ async def test_the_programs_of_a_suspended_tenant_end(make):
     assert server.calls.made == []
 
 
-async def test_those_of_an_app_or_a_tenant_are_cancelled_from_any_thread(make):
+async def test_programs_of_an_app_or_tenant_are_cancelled_from_any_thread(make):
     server = await make(HOLD)
     await server.programs.start()
     await server.submit("1")
@@ -188,7 +188,7 @@ async def test_those_of_an_app_or_a_tenant_are_cancelled_from_any_thread(make):
     assert (await server.ended("1", "b")).state == "complete"
 
 
-async def test_those_of_a_user_are_cancelled_and_saved(make):
+async def test_programs_of_a_user_are_cancelled_and_saved(make):
     server = await make(HOLD, cancel_wait_s=30.0)
     await server.programs.start()
     await server.submit("1")
@@ -205,7 +205,7 @@ async def test_those_of_a_user_are_cancelled_and_saved(make):
     assert (await server.ended("3")).state == "complete"
 
 
-async def test_time_goes_on_while_the_server_is_stopped(make):
+async def test_time_passes_while_the_server_is_stopped(make):
     server = await make()
     old = SavedProgram(
         ProgramKey("t", "a", "old"),
@@ -223,7 +223,7 @@ async def test_time_goes_on_while_the_server_is_stopped(make):
     assert (ended.state, ended.reason) == ("cancelled", "its time limit is over")
 
 
-async def test_the_view_of_an_ended_program_is_that_of_the_live_one(make):
+async def test_the_view_of_an_ended_program_equals_that_of_the_running_one(make):
     server = await make()
     await server.programs.start()
     key = ProgramKey("t", "a", "1")
@@ -238,7 +238,7 @@ async def test_the_view_of_an_ended_program_is_that_of_the_live_one(make):
     assert await server.programs.view(key._replace(app="b")) is None
 
 
-async def test_what_failed_outside_of_its_run_has_failed(make):
+async def test_a_failure_outside_the_run_is_shown(make):
     server = await make()
     await server.programs.start()
     key = ProgramKey("t", "a", "1")
@@ -252,7 +252,7 @@ async def test_what_failed_outside_of_its_run_has_failed(make):
     assert (view.state, view.reason) == ("failed", "the disk")
 
 
-async def test_a_run_that_is_taken_back_has_its_calls_also_where_the_ledger_lacks_them(make):
+async def test_a_restored_run_has_its_calls_even_without_the_ledger(make):
     server = await make({"two": ["hold"]})
     await server.programs.start()
     await server.submit("1", node("one"), node("two", "{{one.output}}"))
