@@ -1,4 +1,4 @@
-"""The parser of all commands: an error is one line with the next step, and exit code 2."""
+"""The argument parser of all commands: an error is one line with the next step, exit code 2."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class OneLineParser(argparse.ArgumentParser):
     """An argument parser that reports an error in one line and names the help."""
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Parse. An argument that is not known is an error of the command that it follows."""
+        """Parse; report an unknown argument as an error of the subcommand that precedes it."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}{self._suggestion(unknown)}")

@@ -1,4 +1,4 @@
-"""All tables at once: importing this module makes ``Base.metadata`` complete."""
+"""Import all tables; importing this module completes ``Base.metadata``."""
 
 from __future__ import annotations
 

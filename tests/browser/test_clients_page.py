@@ -276,7 +276,7 @@ def test_a_tenant_changes_its_own_app_only_as_far_as_its_key_may(browser, server
         )
         save(visit, Name="taken")
         visit.page.locator("#name[aria-invalid=true]").wait_for()
-        assert "has an app of this name" in visit.text()
+        assert "of the tenant has this name" in visit.text()
 
 
 def test_a_tenant_sees_only_its_own(browser, server, world):
