@@ -1,4 +1,4 @@
-"""Change the running fleet: store what changes, and have it loaded after the commit.
+"""Change the running fleet: store the change and load the fleet after the commit.
 
 ``state`` has the server's services.
 """
@@ -21,13 +21,13 @@ from fairserve.platform.tenancy.auth import Principal
 
 
 def changes_of(state: Any, session: Session, principal: Principal) -> FleetChanges:
-    """Return the changes of one request, in its session."""
+    """Return the fleet changes of one request, in its session."""
     fleet: RunningFleet = state.fleet
     return FleetChanges(session, principal, fleet.desired, state.models.names())
 
 
 def apply_after_commit(state: Any, session: Session, drop: str = "") -> None:
-    """Load the stored fleet after the commit; ``drop`` is a worker whose calls are not awaited."""
+    """Load the stored fleet after the commit; ``drop`` is a worker to remove without draining."""
     fleet: RunningFleet = state.fleet
     factory = state.session_factory
 
@@ -42,7 +42,7 @@ def apply_after_commit(state: Any, session: Session, drop: str = "") -> None:
 
 
 def drain_worker(state: Any, session: Session, changes: FleetChanges, worker_id: str) -> WorkerOut:
-    """Let a worker of any source finish its calls, and send it no more."""
+    """Drain a worker of any source: it finishes its calls and gets no new ones."""
     worker, changed = changes.drain(worker_id)
     apply_after_commit(state, session)
     return _changed_out(state, worker, "draining" if changed else "")
@@ -51,14 +51,14 @@ def drain_worker(state: Any, session: Session, changes: FleetChanges, worker_id:
 def undrain_worker(
     state: Any, session: Session, changes: FleetChanges, worker_id: str
 ) -> WorkerOut:
-    """Send calls to a drained worker again, as soon as it answers."""
+    """Resume calls to a drained worker once it responds."""
     worker, changed = changes.undrain(worker_id)
     apply_after_commit(state, session)
     return _changed_out(state, worker, "joining" if changed else "")
 
 
 def _changed_out(state: Any, worker: DesiredWorker, new_state: str) -> WorkerOut:
-    """Return a worker that changes to ``new_state``; empty: it keeps its state."""
+    """Return the view of a worker that changes to ``new_state``; empty if its state is unchanged."""
     running: RunningFleet = state.fleet
     worker_id = worker.spec.worker_id
     return worker_out(

@@ -1,6 +1,6 @@
-"""``/admin/throttling``: the system, its parameters, their history, and the rejections.
+"""``/admin/throttling``: the system, its parameters with their history, and rejections.
 
-Under ``/v1/throttling`` tenants and apps read their own rejections.
+Tenants and apps read their own rejections under ``/v1/throttling``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ router = APIRouter()
 
 @router.get("/admin/throttling", dependencies=[Depends(require_admin)])
 def read_throttling(request: Request, session: ReadSession) -> ThrottlingOut:
-    """Return the system in force, and every parameter with value, default, unit and meaning."""
+    """Return the system in force, and each parameter with value, default, unit and description."""
     settings = request.app.state.settings.tuning
     return service.report(settings, service.load_current(session, settings))
 
@@ -40,7 +40,7 @@ def read_throttling(request: Request, session: ReadSession) -> ThrottlingOut:
 def change_throttling(
     body: ThrottlingPut, request: Request, session: WriteSession, principal: AdminPrincipal
 ) -> ThrottlingChanged:
-    """Change it while running: parameters that are left out return to their defaults."""
+    """Change the settings at run time; omitted parameters are reset to their defaults."""
     return service.change_and_apply(session, principal, request.app.state, body)
 
 
@@ -48,7 +48,7 @@ def change_throttling(
 async def preview_throttling(body: PreviewIn, request: Request) -> PreviewOut:
     """Replay the last minutes with and without a change, and return both results.
 
-    Nothing changes. 409 while another preview runs, or without a recording.
+    The settings in force do not change. 409 while another preview runs, or without a recording.
     """
     return await preview_of(request.app.state, body, request.is_disconnected)
 
@@ -67,7 +67,7 @@ def list_versions(session: ReadSession, query: Annotated[Paging, Query()]) -> Pa
 
 @router.get("/admin/throttling/events", dependencies=[Depends(require_admin)])
 def list_all_events(session: ReadSession, query: Annotated[EventQuery, Query()]) -> Page[EventOut]:
-    """List rejections of all tenants, or of one, newest first."""
+    """List the rejections of one or all tenants, newest first."""
     return events.page(session, query, tenant_id=query.tenant, app_id=query.app)
 
 
@@ -82,7 +82,7 @@ def read_any_event(call_id: str, request: Request, session: ReadSession) -> Refu
 def list_events(
     session: ReadSession, principal: Reader, query: Annotated[EventQuery, Query()]
 ) -> Page[EventOut]:
-    """List rejections of an app, or of a tenant's apps, newest first."""
+    """List the rejections of an app, or of a tenant's apps, newest first."""
     app_id = asked_app(session, principal, query)
     return events.page(session, query, tenant_id=principal.tenant_id, app_id=app_id)
 

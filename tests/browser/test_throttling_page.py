@@ -244,7 +244,7 @@ def test_a_preview_shows_the_effect_of_a_change(browser, server, traffic, put, s
         visit.page.wait_for_selector("#preview .sentences", timeout=60_000)
         text = visit.page.locator("#preview").inner_text()
         assert "throttle.limit default → 100" in text
-        assert "0 calls would be rejected instead of 1" in text
+        assert "0 calls would have been rejected instead of 1" in text
         assert "Fidelity" in text
         assert "Users most affected" in text
         assert visit.page.locator("#preview tr", has_text="u0").count() == 1

@@ -245,7 +245,10 @@ def test_a_fault_of_ours_fails_at_once_and_is_logged(world, monkeypatch, caplog)
     export = world.ask(**LISTED)
     monkeypatch.setattr(content.interactions, "count", lambda *args, **more: 1 / 0)
     assert world.make() == 1
-    assert world.look(export)["error"] == "internal error; see the server's log"
+    assert (
+        world.look(export)["error"]
+        == "internal error; an operator finds details in the server's log"
+    )
     assert "ZeroDivisionError" in caplog.text
 
 

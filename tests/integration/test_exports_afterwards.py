@@ -81,7 +81,7 @@ def test_an_export_that_nobody_makes_fails_in_the_end(world):
     assert world.expire() == 0
     world.at += LATER
     assert world.expire() == 1
-    assert "a server is running" in world.look(export)["error"]
+    assert "background jobs are running" in world.look(export)["error"]
     assert world.make() == 0
 
 

@@ -192,7 +192,7 @@ def test_a_row_is_not_lost_to_an_event_that_cannot_be_written(world, monkeypatch
     world.write([world.refused("c")], [world.run()])
     assert world.events == []
     assert len(world.rows(Interaction)) == len(world.rows(LedgerCall)) == 1
-    assert "webhook events are lost: IntegrityError" in caplog.text
+    assert "cannot write webhook events, they are lost: IntegrityError" in caplog.text
 
 
 def test_without_endpoints_it_is_one_query(world):

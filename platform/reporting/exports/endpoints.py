@@ -1,6 +1,6 @@
 """``/v1/usage/exports`` for apps and tenants, ``/admin/usage/exports`` for operators.
 
-An export is requested like a report, made in the background, and downloaded when it is ready.
+An export is requested like a report, computed in the background, and downloaded when it is ready.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def read_export(export_id: str, exports: Readable, _: Named) -> ExportOut:
 
 @router.get("/v1/usage/exports/{export_id}/file", response_class=StreamingResponse, responses=_FILE)
 def download_export(export_id: str, request: Request, exports: Readable, _: Named) -> Response:
-    """Download the file of an export that is ready."""
+    """Download the file of a finished export."""
     return _file(export_id, request, exports)
 
 
@@ -120,7 +120,7 @@ def read_any_export(export_id: str, exports: AllReadable) -> ExportOut:
     "/admin/usage/exports/{export_id}/file", response_class=StreamingResponse, responses=_FILE
 )
 def download_any_export(export_id: str, request: Request, exports: AllReadable) -> Response:
-    """Download the file of an export that is ready."""
+    """Download the file of a finished export."""
     return _file(export_id, request, exports)
 
 

@@ -1,7 +1,7 @@
 """Levels of the rollups, their tables as data, and the fold of one level into a coarser one.
 
-Folding is the same for every table: sums are added, digests are merged in the order of the rows, and
-the keys that a level sums over are empty. The same rows in the same order result in the same bytes.
+A fold adds sums, merges digests in the order of the rows, and empties the keys that the level sums
+over. The same rows in the same order result in the same bytes.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _SUMMED_OVER: Mapping[Detail, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class RollupTable:
-    """A table of rollups, with its columns grouped by how a fold treats them."""
+    """A table of rollups, with its columns by their role in a fold."""
 
     model: type[Base]
     keys: tuple[str, ...]
-    """Key columns besides level, tenant and start."""
+    """Key columns other than level, tenant and start."""
     sums: tuple[str, ...]
     digests: tuple[str, ...] = ()
 
@@ -96,7 +96,7 @@ def fold(
     detail: Detail,
     merge: Callable[[Iterable[Any]], Any] = merged,
 ) -> list[Row]:
-    """Fold rows of a finer level into rows of this one, in the order in which their keys first occur.
+    """Fold rows of a finer level into rows of this one, in the order of their keys' first occurrence.
 
     ``merge`` merges digests.
     """

@@ -213,7 +213,7 @@ async def test_an_embedded_worker_is_drained_and_its_process_left_alone(world):
 
 async def test_drains_hold_from_the_start(caplog):
     world = World(drains={"w0": NOTE, "a": NOTE})
-    assert "drained, so that they take no calls: w0, a" in caplog.text
+    assert "drained workers, which get no calls: w0, a" in caplog.text
     world.fleet.set_part("embedded", FleetPart(workers=(WorkerSpec("w0", ""),)))
     world.fleet.set_part("settings", FleetPart(workers=(A, B)))
     world.fleet.embedded_ready("w0", "http://127.0.0.1:1")
