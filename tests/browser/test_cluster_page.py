@@ -107,7 +107,7 @@ def test_a_job_is_run(operator, server):
     ]
     operator.page.get_by_role("button", name="Run retention now").click()
     operator.page.wait_for_url("**?done=job")
-    assert "The job runs soon." in operator.text()
+    assert "Job requested; it runs soon." in operator.text()
     (change,) = server.admin("GET", "/admin/audit?action=job.run")["items"]
     assert change["target"] == "retention"
 

@@ -1,4 +1,4 @@
-"""Throttling page: settings in force, changes with a preview, and earlier versions."""
+"""Page of the throttling settings: values in force, changes with a preview, and versions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Charts = Annotated[dict[str, Chart], Depends(_charts)]
 def show(
     request: Request, viewer: AdminViewer, session: ReadSession, live: Charts, done: str = ""
 ) -> Response:
-    """Show the settings in force, or the parameters of the system in the address."""
+    """Show the settings in force, or the parameters of the selected system."""
     query = asked(request, view.ThrottlingPageQuery)
     current = load_current(session, request.app.state.settings.tuning)
     try:
@@ -66,7 +66,7 @@ def show(
 
 @router.get("/stream")
 async def follow(request: Request, viewer: AdminViewer) -> Response:
-    """Send charts of load and rejections."""
+    """Send the charts of load and rejections."""
 
     def pieces() -> AsyncIterator[bytes]:
         return chart_events(request.app.state.history, lambda: _draw(request))
@@ -101,7 +101,7 @@ def apply(
 
 @router.post("/preview")
 async def preview(request: Request, viewer: AdminViewer, form: OwnForm, live: Charts) -> Response:
-    """Show the last minutes replayed under the form's settings; nothing changes."""
+    """Show a replay of the last minutes with the form's settings; stores nothing."""
 
     def read() -> tuple[Current, ParameterForm | None, FairServeError | None]:
         with request.app.state.session_factory() as session:
@@ -150,7 +150,7 @@ async def preview(request: Request, viewer: AdminViewer, form: OwnForm, live: Ch
 def revert(
     request: Request, viewer: AdminViewer, form: OwnForm, session: WriteSession, live: Charts
 ) -> Response:
-    """Apply an earlier version again, as a new one."""
+    """Apply an earlier version as a new one."""
     system, parameters = view.version(
         session, request.app.state.settings.tuning, view.version_of(form, "to")
     )
@@ -167,7 +167,7 @@ def revert(
 def _read(
     request: Request, current: Current, form: Form
 ) -> tuple[ParameterForm | None, FairServeError | None]:
-    """Return the form's parameters, and its error, if any."""
+    """Return the form's parameters, and its error if there is one."""
     system = form.get("system", "") or current.system
     try:
         found = parameter_form(request.app.state.settings.tuning, current, system, form)
@@ -176,7 +176,7 @@ def _read(
     if not found.problems:
         return found, None
     names = ", ".join(field.name for field in found.problems)
-    return found, InvalidRequestError(f"nothing was changed: see {names}", param="parameters")
+    return found, InvalidRequestError(f"nothing was changed: correct {names}", param="parameters")
 
 
 def _page(
@@ -191,7 +191,7 @@ def _page(
     status: int | None = None,
     **more: Any,
 ) -> Response:
-    """Return the whole page; for a wrong form that a script sent, only the form."""
+    """Return the page; for an invalid form sent by a script, only the form."""
     settings = request.app.state.settings.tuning
     values = view.values(session, settings, shown, problem, form, **more)
     status = status or (200 if problem is None else problem.status)

@@ -1,4 +1,4 @@
-"""Usage reports: sums, plots, shares, and exported files."""
+"""Usage reports: sums, charts, shares, and downloads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from fairserve.platform.tenancy.readers import knows_app
 router = APIRouter(prefix="/console/usage")
 
 DAYS = 30
-"""Days of a report by default."""
+"""Default number of days of a report."""
 MOST_DAYS = 1000
 GROUPS: tuple[Group, ...] = ("tenant", "app", "user", "model", "day", "hour")
 
@@ -50,7 +50,7 @@ class _Asked(NamedTuple):
 
 @router.get("")
 def show(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
-    """Show the report."""
+    """Show the report page."""
     found = _asked(request, viewer, session)
     query, ask = found.query, found.ask
     with _slots(request).one(viewer.tenant_id):
@@ -78,7 +78,7 @@ def show(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
 
 @router.get("/report")
 def download(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
-    """Return the report as a file, or as a page for printing."""
+    """Return the report as a file or a page for printing."""
     query, ask, group = _asked(request, viewer, session)
     with _slots(request).one(viewer.tenant_id):
         found = document(query, query.format, ask, group, MAX_ANSWERED_ROWS)
@@ -134,7 +134,7 @@ def name_of(report: UsageReport, group: Group, row: UsageRow) -> str:
 
 
 def _every_day(rows: Sequence[UsageRow], query: UsageQuery) -> list[UsageRow]:
-    """Return a row for each day of the query, also for days without usage."""
+    """Return one row per day of the query, including days without usage."""
     found = {row.day: row for row in rows if row.day is not None}
     days = sorted(found)
     first = query.first_day or (days[0] if days else utc_now().date())

@@ -76,7 +76,7 @@ def test_an_overload_counts_when_it_lasts():
     long = [True, False, *[True] * 22]
     ((tone, text),) = texts(live=live(overloaded=long))
     assert tone == "warn"
-    assert text == "Overloaded for 110 s: new runs are throttled."
+    assert text == "Overloaded for 110 s: new runs over their limits are rejected."
     ((_, text),) = texts(live=live(overloaded=[True] * BUCKETS))
     assert text.startswith("Overloaded for 2 min")
     over = [*[True] * 23, None]
@@ -128,9 +128,9 @@ def test_the_worst_come_first():
     assert tones == ["bad"] * 5 + ["warn"] * 5
     said = "\n".join(text for _, text in found)
     for part in (
-        "stopping",
+        "draining",
         "No worker serves llama",
-        "Worker w0 is cut off: HTTP 500.",
+        "Worker w0 gets no calls: HTTP 500.",
         "Worker w0 cannot join: no such model.",
         "it is no JSON",
         "for 12 s",

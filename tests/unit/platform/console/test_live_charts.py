@@ -46,8 +46,8 @@ def test_the_load_is_demand_over_capacity():
     assert chart["time"] == AT
     assert chart["series"] == [{"label": "load", "values": [0.5, None, 1.5]}]
     assert chart["limits"] == [
-        {"label": "an overload begins", "value": 2.0},
-        {"label": "an overload ends", "value": 1.2},
+        {"label": "start of an overload", "value": 2.0},
+        {"label": "end of an overload", "value": 1.2},
     ]
 
 
