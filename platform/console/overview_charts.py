@@ -29,7 +29,7 @@ def calls(live: LiveSnapshot) -> Chart:
         "time": live.at,
         "series": [
             series("running", live.activity.running_calls),
-            series("waiting", live.activity.queued_calls),
+            series("queued", live.activity.queued_calls),
         ],
     }
 

@@ -176,7 +176,7 @@ def test_a_change_is_audited_and_leaves_what_the_form_does_not_show(operator, se
     assert (after["weight"], after["rpm"], after["blocked"]) == (0.5, 30, False)
     assert after["contract"] == before["contract"]
     operator.page.get_by_role("button", name="Reset").click()
-    operator.page.get_by_text("all are defaults").wait_for()
+    operator.page.get_by_text("all have their defaults").wait_for()
     assert server.admin("GET", place)["contract"]["rpm_limit"] is None
 
 

@@ -149,7 +149,7 @@ def _charts(days: Sequence[UsageRow], currency: str) -> dict[str, Chart]:
     computed = [row.input_tokens - row.cached_tokens for row in days]
     delays = [
         series(f"{what} {name}", [getattr(getattr(row, field), name) for row in days])
-        for what, field in (("waiting", "queue_delay_s"), ("first token", "ttft_s"))
+        for what, field in (("queue delay", "queue_delay_s"), ("first token", "ttft_s"))
         for name in ("p50", "p99")
     ]
     return {
