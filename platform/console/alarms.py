@@ -15,7 +15,7 @@ from fairserve.platform.monitoring.live_snapshot import LiveSnapshot, Series
 Tone = Literal["bad", "warn"]
 
 LONG_OVERLOAD_S = 60.0
-REFUSED_SHARE = 0.2
+REJECTED_SHARE = 0.2
 LEAST_CALLS = 20
 """Minimum number of calls in a minute for an alarm about the share of rejections."""
 LONG_WAIT_S = 30.0
@@ -96,7 +96,7 @@ def _load(live: LiveSnapshot) -> Iterator[Alarm]:
     minute = max(1, round(60 / live.bucket_s))
     refused = sum(_sum(each, minute) for each in live.activity.refused.values())
     calls = refused + _sum(live.activity.accepted, minute)
-    if calls >= LEAST_CALLS and refused >= REFUSED_SHARE * calls:
+    if calls >= LEAST_CALLS and refused >= REJECTED_SHARE * calls:
         text = f"{refused:.0f} of {calls:.0f} calls were rejected in the last minute."
         yield Alarm("warn", text, "/console/refusals")
     waits = [wait for wait in live.activity.queue_p99_s[-minute:] if wait is not None]

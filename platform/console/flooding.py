@@ -30,11 +30,11 @@ class Sign(NamedTuple):
     tone: str
 
 
-def totals(most_queued: Iterable[ClientView], most_refused: Iterable[ClientView]) -> Totals:
+def totals(most_queued: Iterable[ClientView], most_rejected: Iterable[ClientView]) -> Totals:
     """Return the totals over the clients with most queued and most rejected calls, an approximation."""
     return Totals(
         sum(each.queued_calls for each in most_queued),
-        sum(each.refused_calls for each in most_refused),
+        sum(each.refused_calls for each in most_rejected),
     )
 
 
@@ -42,7 +42,7 @@ def signs(client: ClientView, of_all: Totals) -> list[Sign]:
     """Return the badges of a client, worst first; empty for most clients."""
     found = [
         sign
-        for sign in (share_sign(client), _of_queue(client, of_all), _of_refusals(client, of_all))
+        for sign in (share_sign(client), _of_queue(client, of_all), _of_rejections(client, of_all))
         if sign is not None
     ]
     return sorted(found, key=lambda sign: sign.tone != "bad")
@@ -81,7 +81,7 @@ def _of_queue(client: ClientView, of_all: Totals) -> Sign | None:
     return Sign(f"{percent(queued / of_all.queued)} of the queue", "bad")
 
 
-def _of_refusals(client: ClientView, of_all: Totals) -> Sign | None:
+def _of_rejections(client: ClientView, of_all: Totals) -> Sign | None:
     refused = client.refused_calls
     if refused < LEAST_CALLS or 2 * refused < of_all.refused:
         return None

@@ -31,7 +31,7 @@ def load_chart(snapshot: LiveSnapshot) -> Chart:
     }
 
 
-def refusals_chart(snapshot: LiveSnapshot) -> Chart:
+def rejections_chart(snapshot: LiveSnapshot) -> Chart:
     """Return the rejected calls per bucket by reason, most frequent first."""
     refused = snapshot.activity.refused
     sums = {reason: sum(count or 0 for count in counts) for reason, counts in refused.items()}

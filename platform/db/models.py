@@ -23,7 +23,7 @@ from fairserve.platform.db.programs import Program, ProgramStep
 from fairserve.platform.db.usage import (
     UsageCalls,
     UsageDirty,
-    UsageRefusals,
+    UsageRejections,
     UsageRuns,
     UsageState,
 )
@@ -61,7 +61,7 @@ __all__ = [
     "TokenProfile",
     "UsageCalls",
     "UsageDirty",
-    "UsageRefusals",
+    "UsageRejections",
     "UsageRuns",
     "UsageState",
     "WebhookDelivery",

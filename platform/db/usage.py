@@ -80,7 +80,7 @@ class UsageRuns(Base):
     wasted_expired: Mapped[int] = mapped_column(BigInteger)
 
 
-class UsageRefusals(Base):
+class UsageRejections(Base):
     """Rejections by reason and time."""
 
     __tablename__ = "usage_refusals"

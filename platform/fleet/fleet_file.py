@@ -85,9 +85,9 @@ def parse_fleet(content: bytes) -> FleetPart:
         aliases=body.aliases,
         tokenizers={name: model.tokenizer for name, model in body.models.items()},
     )
-    _refuse(clashes(part, Desired()))
+    _reject(clashes(part, Desired()))
     declared = {spec.model for spec in part.workers}
-    _refuse([f"alias {n!r} has the name of a model" for n in part.aliases if n in declared])
+    _reject([f"alias {n!r} has the name of a model" for n in part.aliases if n in declared])
     return part
 
 
@@ -126,18 +126,18 @@ class FleetFileWatch:
         """Watch the file until the task is cancelled."""
         while True:
             try:
-                await self.look()
+                await self.check()
             except Exception:
                 logger.exception("the check of the fleet file failed")
             await asyncio.sleep(self._poll_s)
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Apply the file if it has changed or was invalid: a conflict may have been resolved."""
         try:
             part = await asyncio.to_thread(self._read)
             if part is None:
                 return
-            _refuse(clashes(part, self._others(), self._served()))
+            _reject(clashes(part, self._others(), self._served()))
         except (OSError, FleetFileError) as error:
             problem = _text(error)
             if problem != self.problem:
@@ -174,7 +174,7 @@ def _content(path: Path) -> bytes:
         return file.read(MAX_FILE_BYTES + 1)
 
 
-def _refuse(problems: list[str]) -> None:
+def _reject(problems: list[str]) -> None:
     if problems:
         more = len(problems) - _SHOWN
         tail = f"; and {more} more" if more > 0 else ""

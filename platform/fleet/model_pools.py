@@ -217,7 +217,7 @@ class ModelPools:
         self._models.set_aliases({name: alias.targets for name, alias in desired.aliases.items()})
         for model in list(self._pools):
             self._publish(model)
-        self._tell_expected()
+        self._publish_expected()
 
     def prefetch(self) -> None:
         """Start loading the local model's tokenizer, in parallel with the start of its workers."""
@@ -245,7 +245,7 @@ class ModelPools:
                 pool.loading.cancel()
             del self._pools[model]
             self._models.drop(model)
-            self._tell_expected()
+            self._publish_expected()
             return
         tokenizers = self._tokenizers_of(model, pool)
         if tokenizers != pool.tokenizers or (pool.reader is None and pool.loading is None):
@@ -253,7 +253,7 @@ class ModelPools:
             if pool.loading is not None:
                 pool.loading.cancel()
             pool.loading = asyncio.create_task(self._read(model, pool), name=f"tokenizer {model}")
-        self._tell_expected()
+        self._publish_expected()
         if pool.not_here and pool.tokenizing and (pool.reader is None or not pool.reader.exact):
             pool.reader = WorkerPromptReader(model, partial(self._tokenize, pool.tokenizing))
         if pool.reader is None:
@@ -282,7 +282,7 @@ class ModelPools:
             asyncio.get_running_loop().call_soon(self._on_ready)
             self._on_ready = None
 
-    def _tell_expected(self) -> None:
+    def _publish_expected(self) -> None:
         self._models.set_expected(self._desired.declared_models() | set(self._pools))
 
     def _tokenizers_of(self, model: str, pool: _Pool) -> tuple[str, ...]:

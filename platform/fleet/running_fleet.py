@@ -36,7 +36,7 @@ from fairserve.platform.fleet.worker_spec import WorkerSpec
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 0.5
+CHECK_S = 0.5
 APPLY_TIMEOUT_S = 30.0
 
 
@@ -94,13 +94,13 @@ class RunningFleet:
         cluster: Callable[[], Awaitable[ClusterView]],
         *,
         drains: Mapping[str, DrainNote] | None = None,
-        look_s: float = LOOK_S,
+        check_s: float = CHECK_S,
     ) -> None:
         """``cluster`` reads the workers' calls from control; ``drains`` are in force from the start."""
         self._pool = pool
         self._models = models
         self._cluster = cluster
-        self._look_s = look_s
+        self._check_s = check_s
         self._parts: dict[Source, FleetPart] = {}
         self._drains = dict(drains or {})
         if self._drains:
@@ -177,12 +177,12 @@ class RunningFleet:
             await self._draining.wait()
             draining = [worker_id for worker_id, each in self.present.items() if each.draining]
             try:
-                self._look(draining, await self._cluster())
+                self._check(draining, await self._cluster())
             except Exception:
                 logger.exception("the check of the draining workers failed")
-            await asyncio.sleep(self._look_s)
+            await asyncio.sleep(self._check_s)
 
-    def _look(self, draining: Collection[str], view: ClusterView) -> None:
+    def _check(self, draining: Collection[str], view: ClusterView) -> None:
         """Check the workers that were draining when ``view`` was read from control."""
         busy = {worker.worker_id for worker in view.workers if worker.calls}
         self.present = {

@@ -79,7 +79,7 @@ class FleetChanges:
             by, at = self._principal.key_prefix, utc_now()
             drain = FleetDrain(worker_id=worker_id, drained_by=by, drained_at=at)
             self._session.add(drain)
-            self._tell_drained(worker, drained=True)
+            self._notify_drained(worker, drained=True)
         return replace(worker, drain=repository.note_of(drain)), changed
 
     def undrain(self, worker_id: str) -> tuple[DesiredWorker, bool]:
@@ -87,10 +87,10 @@ class FleetChanges:
         worker = self._any_worker(worker_id)
         changed = self._delete_drain(worker_id)
         if changed:
-            self._tell_drained(worker, drained=False)
+            self._notify_drained(worker, drained=False)
         return replace(worker, drain=None), changed
 
-    def _tell_drained(self, worker: DesiredWorker, *, drained: bool) -> None:
+    def _notify_drained(self, worker: DesiredWorker, *, drained: bool) -> None:
         worker_id, source = worker.spec.worker_id, worker.source
         row = self._session.get(FleetWorker, worker_id)
         if row is not None:

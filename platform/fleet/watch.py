@@ -22,12 +22,12 @@ from fairserve.scheduling.dispatch import events as ev
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 0.1
+STARTUP_PROBE_S = 0.1
 """Seconds between probes of a starting worker of kind ``vllm``; ``REPORT_S`` for other kinds."""
-SOON_S = 30.0
+STARTUP_S = 30.0
 """Seconds after which a worker that has not joined is probed less often."""
-AWAY_S = 5.0
-"""Seconds between probes after ``SOON_S``, and of a rejected worker."""
+SLOW_PROBE_S = 5.0
+"""Seconds between probes after ``STARTUP_S``, and of a rejected worker."""
 REPORT_S = 1.0
 DEFAULT_KV_TOKENS = 32_768
 """KV capacity of a worker that does not report the size of its cache."""
@@ -58,23 +58,23 @@ class Watch:
         while True:
             if member.circuit.should_probe(self._clock()):
                 try:
-                    await self._look(member)
+                    await self._probe(member)
                 except Exception as error:
                     logger.exception("a probe of worker %s failed", member.worker_id)
-                    self._not_well(member, f"internal error: {type(error).__name__}")
+                    self._unhealthy(member, f"internal error: {type(error).__name__}")
             now_s = self._clock()
             if member.ready:
                 since_s = now_s
             await asyncio.sleep(self._pause_s(member, now_s - since_s))
 
-    def _pause_s(self, member: Member, away_s: float) -> float:
+    def _pause_s(self, member: Member, absent_s: float) -> float:
         if member.circuit.state == "open":
             return max(0.0, member.circuit.until_s - self._clock())
         if member.ready:
             return REPORT_S
-        if member.refused or away_s >= SOON_S:
-            return AWAY_S
-        return LOOK_S if member.spec.kind == "vllm" else REPORT_S
+        if member.refused or absent_s >= STARTUP_S:
+            return SLOW_PROBE_S
+        return STARTUP_PROBE_S if member.spec.kind == "vllm" else REPORT_S
 
     def lose(self, member: Member, *, there: bool) -> None:
         """Remove the worker from control. With ``there``, calls in progress can continue."""
@@ -93,21 +93,21 @@ class Watch:
 
     # --- one probe --------------------------------------------------------------------------------
 
-    async def _look(self, member: Member) -> None:
+    async def _probe(self, member: Member) -> None:
         try:
             if not member.ready:
                 authorize(member.spec, member.http)
             wrong = await member.http.probe()
         except ValueError as error:
-            self._refuse(member, str(error))
+            self._reject(member, str(error))
             return
         if wrong:
-            self._not_well(member, wrong)
+            self._unhealthy(member, wrong)
             return
         if not member.ready or not await self._report(member):
             await self._join(member)
 
-    def _not_well(self, member: Member, wrong: str) -> None:
+    def _unhealthy(self, member: Member, wrong: str) -> None:
         member.reason, member.refused = wrong, False
         circuit = member.circuit
         if not member.ready and circuit.state == "closed":
@@ -117,7 +117,7 @@ class Watch:
                 logger.warning("worker %s: %s", member.worker_id, circuit.reason)
             self.lose(member, there=False)
 
-    def _refuse(self, member: Member, reason: str) -> None:
+    def _reject(self, member: Member, reason: str) -> None:
         """Reject a healthy worker; log each reason once."""
         if reason != member.reason:
             logger.error("worker %s cannot join: %s", member.worker_id, reason)
@@ -156,10 +156,10 @@ class Watch:
             self._on_facts(member.spec, facts)
         except WorkerUnavailableError as error:
             logger.debug("worker %s: %s", member.worker_id, error)
-            self._not_well(member, str(error))
+            self._unhealthy(member, str(error))
             return
         except ValueError as error:
-            self._refuse(member, str(error))
+            self._reject(member, str(error))
             return
         spec = member.spec
         member.circuit.probe_passed(self._clock())

@@ -19,7 +19,7 @@ from fairserve.platform.tuning.preview.service import preview_of
 from fairserve.platform.tuning.schemas import (
     EventOut,
     EventQuery,
-    RefusalOut,
+    RejectionOut,
     ThrottlingChanged,
     ThrottlingOut,
     ThrottlingPut,
@@ -72,7 +72,7 @@ def list_all_events(session: ReadSession, query: Annotated[EventQuery, Query()])
 
 
 @router.get("/admin/throttling/events/{call_id}", dependencies=[Depends(require_admin)])
-def read_any_event(call_id: str, request: Request, session: ReadSession) -> RefusalOut:
+def read_any_event(call_id: str, request: Request, session: ReadSession) -> RejectionOut:
     """Return one rejection, with its explanation."""
     currency = request.app.state.settings.tenancy.currency
     return events.one(session, call_id, tenant_id=None, app_id=None, currency=currency)
@@ -94,7 +94,7 @@ def read_event(
     session: ReadSession,
     principal: Reader,
     _: Annotated[TenantQuery, Query()],
-) -> RefusalOut:
+) -> RejectionOut:
     """Return one rejection of an app, or of a tenant's apps, with its explanation."""
     currency = request.app.state.settings.tenancy.currency
     tenant_id, app_id = principal.tenant_id, principal.app_id

@@ -18,7 +18,7 @@ from fairserve.platform.db.schemas import Page
 from fairserve.platform.reporting.usage.repository import REFUSAL_INPUTS
 from fairserve.platform.tuning import repository
 from fairserve.platform.tuning.explanation import explain
-from fairserve.platform.tuning.schemas import EventOut, EventQuery, RefusalOut
+from fairserve.platform.tuning.schemas import EventOut, EventQuery, RejectionOut
 
 _OF_CALL = (LedgerCall.model, LedgerCall.served_model, LedgerCall.agent)
 _MONEY = frozenset({"budget_limit", "budget_spent", "budget_held", "call_cost"})
@@ -62,7 +62,7 @@ def one(
     tenant_id: str | None,
     app_id: str | None,
     currency: str,
-) -> RefusalOut:
+) -> RejectionOut:
     """Return a rejection. Raises NotFoundError, also for a rejection of another tenant or app."""
     where = [ThrottlingEvent.call_id == call_id, *_owned(tenant_id, app_id)]
     row = session.execute(_events().where(*where)).one_or_none()
@@ -70,7 +70,7 @@ def one(
         raise NotFoundError("there is no such rejection", param="call_id")
     stored, model, served_model, agent = row
     event = _out(stored, model, served_model, agent)
-    return RefusalOut(
+    return RejectionOut(
         **dict(event),
         throttling_version=repository.version_at(session, event.at),
         currency=currency,

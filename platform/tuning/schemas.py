@@ -186,7 +186,7 @@ class EventOut(BaseModel):
     """Maximum cost of the rejected call."""
 
 
-class RefusalOut(EventOut):
+class RejectionOut(EventOut):
     """A rejection with its explanation."""
 
     throttling_version: int

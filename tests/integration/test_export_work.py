@@ -335,7 +335,7 @@ make_exports(session_factory(connect(url)), Settings())
 """
 
 
-@pytest.mark.parametrize("where", ["_write_part", "_check_room"])
+@pytest.mark.parametrize("where", ["_write_part", "_check_capacity"])
 def test_a_maker_that_is_killed_is_followed_by_another(world, engine, where):
     """The kill comes between two parts, or within the transaction of one."""
     whole = whole_file(world)

@@ -158,7 +158,7 @@ class Webhooks:
         endpoint = self.get(endpoint_id, lock=True)
         if not endpoint.enabled:
             raise ConflictError("the webhook is disabled; enable it first", code="disabled")
-        self._require_room(endpoint_id)
+        self._check_capacity(endpoint_id)
         now = utc_now()
         _wake(endpoint)
         event = test_event(self._tenant_id, endpoint_id, now)
@@ -180,7 +180,7 @@ class Webhooks:
             raise NotFoundError("there is no such delivery", param="event_id")
         if delivery.state == "pending":
             raise ConflictError("the delivery is pending already", code="pending")
-        self._require_room(endpoint_id)
+        self._check_capacity(endpoint_id)
         before = {"state": delivery.state, "attempts": delivery.attempts}
         for name, value in repository.queued_again(utc_now()).items():
             setattr(delivery, name, value)
@@ -214,7 +214,7 @@ class Webhooks:
             WebhookDelivery.state == state,
         )
 
-    def _require_room(self, endpoint_id: str) -> None:
+    def _check_capacity(self, endpoint_id: str) -> None:
         if self._in_state(endpoint_id, "pending") >= MAX_PENDING:
             raise ConflictError(
                 f"the webhook has {MAX_PENDING} pending deliveries, which is the limit; retry later",

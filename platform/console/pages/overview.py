@@ -130,7 +130,7 @@ def _stored(
 def _charts(live: LiveSnapshot, names: dict[str, str]) -> dict[str, Chart]:
     charts = {
         "service": overview_charts.service(live, names),
-        "refusals": live_charts.refusals_chart(live),
+        "refusals": live_charts.rejections_chart(live),
         "calls": overview_charts.calls(live),
         "waits": overview_charts.waits(live),
         "jain": overview_charts.jain(live),

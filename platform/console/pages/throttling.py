@@ -15,7 +15,7 @@ from fairserve.platform.console import throttling_view as view
 from fairserve.platform.console.charts import Chart
 from fairserve.platform.console.guard import AdminViewer, Form, OwnForm, acting_for
 from fairserve.platform.console.lists import asked
-from fairserve.platform.console.live_charts import chart_events, load_chart, refusals_chart
+from fairserve.platform.console.live_charts import chart_events, load_chart, rejections_chart
 from fairserve.platform.console.rendering import page
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.streams import stream
@@ -36,7 +36,7 @@ SHOWN_BUCKETS = 120
 
 def _draw(request: Request) -> dict[str, Chart]:
     snapshot = request.app.state.history.snapshot(clients=0, buckets=SHOWN_BUCKETS)
-    return {"load": load_chart(snapshot), "refusals": refusals_chart(snapshot)}
+    return {"load": load_chart(snapshot), "refusals": rejections_chart(snapshot)}
 
 
 async def _charts(viewer: AdminViewer, request: Request) -> dict[str, Chart]:

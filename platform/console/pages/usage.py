@@ -102,7 +102,7 @@ def _asked(request: Request, viewer: Viewer, session: Session) -> _Asked:
     if query.group_by:
         group = query.group_by[0]
     if tenant is not None:
-        reports.refuse_tenant_groups(query)
+        reports.reject_tenant_groups(query)
         if query.app is not None and not knows_app(session, tenant, query.app):
             raise not_there(request)
     ask = reports.reporter(session, request.app.state.settings, tenant_id=tenant, app_id=query.app)

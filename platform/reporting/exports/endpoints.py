@@ -17,7 +17,7 @@ from fairserve.platform.reporting.exports.content import file_name, media_type
 from fairserve.platform.reporting.exports.repository import Viewer
 from fairserve.platform.reporting.exports.schemas import ExportOut, ExportPage, ExportRequest
 from fairserve.platform.reporting.exports.service import Exports, describe
-from fairserve.platform.reporting.usage.reports import refuse_tenant_groups
+from fairserve.platform.reporting.usage.reports import reject_tenant_groups
 from fairserve.platform.tenancy.auth import AdminPrincipal
 from fairserve.platform.tenancy.readers import Reader, asked_app
 
@@ -63,7 +63,7 @@ def create_export(
     query: Annotated[ExportRequest, Query()],
 ) -> ExportOut:
     """Request a report, or all interactions, as a file."""
-    refuse_tenant_groups(query)
+    reject_tenant_groups(query)
     export = exports.create(query, app_id=asked_app(session, principal, query))
     named = f"?tenant={principal.tenant_id}" if principal.scope == "admin" else ""
     response.headers["Location"] = f"/v1/usage/exports/{export.id}{named}"

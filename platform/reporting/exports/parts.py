@@ -76,7 +76,7 @@ class PartWriter:
                     size_bytes=size_bytes,
                     progress=self.progress,
                 )
-                self._check_room(session)
+                self._check_capacity(session)
                 key = {
                     "export_id": self._export.id,
                     "attempt": self._export.attempt,
@@ -91,7 +91,7 @@ class PartWriter:
         self.size_bytes = size_bytes
         self._number += 1
 
-    def _check_room(self, session: Session) -> None:
+    def _check_capacity(self, session: Session) -> None:
         for where, setting in (
             (repository.same_bounds(self._export), "export_max_bytes_per_tenant"),
             ([], "export_max_bytes"),

@@ -50,7 +50,7 @@ class Exports:
         tenant_id = query.tenant if viewer.asks_as == "operator" else viewer.tenant_id
         require_extras(query.format)
         reports.check(self._session, query, tenant_id=tenant_id)
-        self._require_room()
+        self._check_capacity()
         export = ReportExport(
             id=new_id("exp"),
             asked_by=viewer.asks_as,
@@ -112,7 +112,7 @@ class Exports:
         repository.remove(self._session, [ReportExport.id == export.id])
         self._audit("export.delete", export)
 
-    def _require_room(self) -> None:
+    def _check_capacity(self) -> None:
         viewer, settings = self._viewer, self._settings
         if viewer.asks_as != "operator":
             locked = select(Tenant.id).where(Tenant.id == viewer.tenant_id)

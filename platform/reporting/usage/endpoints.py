@@ -36,7 +36,7 @@ def read_usage(
     query: Annotated[UsageRequest, Query()],
 ) -> Response:
     """Return an app's usage to its key, and the usage of all its apps to a tenant key."""
-    reports.refuse_tenant_groups(query)
+    reports.reject_tenant_groups(query)
     app_id = asked_app(session, principal, query)
     settings: ReportSettings = request.app.state.settings
     ask = reports.reporter(session, settings, tenant_id=principal.tenant_id, app_id=app_id)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from sqlalchemy import Table
 
 from fairserve.platform.db.base import Base
-from fairserve.platform.db.usage import UsageCalls, UsageRefusals, UsageRuns
+from fairserve.platform.db.usage import UsageCalls, UsageRejections, UsageRuns
 from fairserve.platform.reporting.usage.digests import merged
 
 QUARTER_S = 900
@@ -77,7 +77,7 @@ RUNS = RollupTable(
     ("app_id", "user_id"),
     (*STATES, "run_calls", *(f"wasted_{cause}" for cause in WASTE_CAUSES)),
 )
-REFUSALS = RollupTable(UsageRefusals, ("app_id", "user_id", "reason"), ("count", "mid_run"))
+REFUSALS = RollupTable(UsageRejections, ("app_id", "user_id", "reason"), ("count", "mid_run"))
 TABLES = (CALLS, RUNS, REFUSALS)
 
 

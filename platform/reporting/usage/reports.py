@@ -134,7 +134,7 @@ def check(session: Session, query: UsageQuery, *, tenant_id: str | None) -> None
     _selection(session, query, zone_named(query.zone), tenant_id, query.app)
 
 
-def refuse_tenant_groups(query: UsageQuery) -> None:
+def reject_tenant_groups(query: UsageQuery) -> None:
     """Raise InvalidRequestError for groups by tenant in a report of one tenant."""
     if "tenant" in query.group_by:
         raise InvalidRequestError(
@@ -303,10 +303,10 @@ def _add_details(
                 p50, p90, p99 = found
                 setattr(usage, field, Quantiles(p50=p50, p90=p90, p99=p99, count=count))
     if not selection.by_model:
-        _add_refusals(session, selection, keys, items)
+        _add_rejections(session, selection, keys, items)
 
 
-def _add_refusals(
+def _add_rejections(
     session: Session, selection: Selection, keys: Sequence[Key], items: Sequence[Usage]
 ) -> None:
     by_key = dict(zip(keys, items, strict=True))

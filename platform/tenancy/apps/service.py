@@ -92,7 +92,7 @@ class Apps:
     def create(self, body: AppCreate) -> tuple[App, keys.IssuedKey]:
         """Register an app with a first key."""
         self._check_weight(body.weight)
-        self._require_room(new=True)
+        self._check_capacity(new=True)
         self._check_name(body.name)
         app = App(
             id=new_id("app"),
@@ -106,7 +106,7 @@ class Apps:
         self._session.add(app)
         self._session.flush()
         self._declared(app)
-        self._tell(app)
+        self._notify_control(app)
         self._set_contracts(app, body)
         key = self._key_ring(app).issue()
         self._audit("app.create", app, None)
@@ -136,7 +136,7 @@ class Apps:
             app.suspended_at = utc_now() if body.suspended else None
             self._forget_keys(app_id)
         self._session.flush()
-        self._tell(app)
+        self._notify_control(app)
         self._set_contracts(app, body)
         self._audit("app.change", app, before)
         if body.suspended:
@@ -159,7 +159,7 @@ class Apps:
         """Restore a deleted app unchanged. Raises ConflictError if its name is taken."""
         app = self._get(app_id, lock=True)
         if app.deleted_at is not None:
-            self._require_room(new=False)
+            self._check_capacity(new=False)
             self._check_name(app.name)
             before = audited(self._session, app)
             app.deleted_at = None
@@ -195,7 +195,7 @@ class Apps:
                 param="name",
             )
 
-    def _require_room(self, *, new: bool) -> None:
+    def _check_capacity(self, *, new: bool) -> None:
         there = repository.count(self._session, self._tenant_id, deleted=False)
         if there >= MAX_APPS:
             raise ConflictError(f"a tenant has at most {MAX_APPS} apps", code="too_many_apps")
@@ -232,7 +232,7 @@ class Apps:
         held = replace(in_force(app, None, learning), since_s=now.timestamp())
         add_version(self._session, app, held, source="declared", author=self._principal.key_prefix)
 
-    def _tell(self, app: App) -> None:
+    def _notify_control(self, app: App) -> None:
         profile = profiles_in_force(self._session, [app], self._learning)[app.id]
         event = app_changed(app, profile)
         after_commit(self._session, lambda: self._control.post(event))

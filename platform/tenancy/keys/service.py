@@ -62,7 +62,7 @@ class KeyRing:
         if body.expires_at is not None and body.expires_at <= utc_now():
             raise InvalidRequestError("expires_at is in the past", param="expires_at")
         self._lock_admin_keys()
-        self._require_room()
+        self._check_capacity()
         return self.issue(body.name or "", body.expires_at)
 
     def page(self, limit: int, offset: int) -> tuple[Sequence[ApiKey], int]:
@@ -100,7 +100,7 @@ class KeyRing:
         """Create a key; the others end after ``grace_s``, at once if it is 0."""
         self._lock_admin_keys()
         if grace_s > 0:
-            self._require_room()
+            self._check_capacity()
         key = self.issue()
         now = utc_now()
         ended = keys.end_others(self._session, key.row, now + timedelta(seconds=grace_s), now=now)
@@ -136,7 +136,7 @@ class KeyRing:
             case "app":
                 self._authenticator.forget(app_id=self._owner.app_id)
 
-    def _require_room(self) -> None:
+    def _check_capacity(self) -> None:
         if keys.count_valid(self._session, self._owner, utc_now()) >= MAX_KEYS:
             raise ConflictError(
                 f"an owner has at most {MAX_KEYS} valid keys; revoke one first",

@@ -78,7 +78,7 @@ class Tenants:
         key = self._key_ring(tenant).issue()
         self._audit("tenant.create", tenant, None)
         if tenant.weight != 1.0 or tenant.levels is not None:
-            self._tell(tenant)
+            self._notify_control(tenant)
         return tenant, key
 
     def change(self, tenant_id: str, body: TenantPatch) -> Tenant:
@@ -96,7 +96,7 @@ class Tenants:
         if "levels" in body.model_fields_set:
             tenant.levels = body.levels
         if tenant_changed(tenant) != known:
-            self._tell(tenant)
+            self._notify_control(tenant)
         if body.suspended is not None and body.suspended != (tenant.suspended_at is not None):
             tenant.suspended_at = utc_now() if body.suspended else None
         if "contract" in body.model_fields_set:
@@ -172,7 +172,7 @@ class Tenants:
             self._session, self._principal, self._authenticator, keys.KeyOwner(tenant.id)
         )
 
-    def _tell(self, tenant: Tenant) -> None:
+    def _notify_control(self, tenant: Tenant) -> None:
         event = tenant_changed(tenant)
         after_commit(self._session, lambda: self._control.post(event))
 

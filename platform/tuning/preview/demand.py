@@ -19,7 +19,7 @@ from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCal
 from fairserve.interactions.profiles.profile import DEFAULT_PROFILE, AppProfile
 from fairserve.platform.reporting.traffic.export import export
 from fairserve.platform.reporting.traffic.lines import RecordedCall
-from fairserve.platform.tuning.preview.input import RefusedCall, ServedCall
+from fairserve.platform.tuning.preview.input import RejectedCall, ServedCall
 
 NO_DEMAND = frozenset(
     {
@@ -68,7 +68,7 @@ def demand_of(
     recorded: Sequence[RecordedCall],
     block_tokens: int,
     served: Sequence[ServedCall],
-    refused: Sequence[RefusedCall],
+    refused: Sequence[RejectedCall],
     profiles: Mapping[str, AppProfile],
     pseudonym: UserPseudonym,
     *,
@@ -134,12 +134,12 @@ def demand_of(
 
 
 def _asked(
-    refused: Sequence[RefusedCall], model: str, lead_at: float, left_out: Counter[str]
-) -> tuple[dict[Run, list[RefusedCall]], dict[Run, float]]:
+    refused: Sequence[RejectedCall], model: str, lead_at: float, left_out: Counter[str]
+) -> tuple[dict[Run, list[RejectedCall]], dict[Run, float]]:
     """Return the rejections of each run that was rejected as a new one, oldest first, and the time of
     the last rejection of runs in progress.
     """
-    asked: dict[Run, list[RefusedCall]] = defaultdict(list)
+    asked: dict[Run, list[RejectedCall]] = defaultdict(list)
     broken: dict[Run, float] = {}
     for row in sorted(refused, key=lambda row: (row.at, row)):
         if row.at < lead_at:
@@ -164,7 +164,7 @@ def _last_accepted(served: Sequence[ServedCall]) -> dict[Run, float]:
 
 
 def _retries(
-    never: Mapping[Run, Sequence[RefusedCall]], again: Mapping[Run, Sequence[RefusedCall]]
+    never: Mapping[Run, Sequence[RejectedCall]], again: Mapping[Run, Sequence[RejectedCall]]
 ) -> int:
     """Return the mean number of retries over abandoned runs, else the maximum."""
     if never:
@@ -264,7 +264,7 @@ class _Estimates:
         self._fresh = 1 + max(seen, default=0)
         self._step = self._fresh
 
-    def run(self, tries: Sequence[RefusedCall], lead_at: float) -> Interaction:
+    def run(self, tries: Sequence[RejectedCall], lead_at: float) -> Interaction:
         """Return the estimate of a run with these rejected attempts."""
         first = tries[0]
         run_id = f"refused-{len(self.ids) + 1}"

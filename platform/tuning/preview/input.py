@@ -32,7 +32,7 @@ class ServedCall(NamedTuple):
     worker: str | None
 
 
-class RefusedCall(NamedTuple):
+class RejectedCall(NamedTuple):
     """A ledger row of a rejected call."""
 
     tenant: str
@@ -69,7 +69,7 @@ class PreviewJob:
     until_at: float
     workers: Workers
     served: Sequence[ServedCall]
-    refused: Sequence[RefusedCall]
+    refused: Sequence[RejectedCall]
     settings: Sequence[Setting]
     """Settings and quotas of the tenants, apps and users of these rows."""
     current: SystemConfig

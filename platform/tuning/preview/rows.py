@@ -21,7 +21,7 @@ from fairserve.platform.tenancy.apps.control_events import app_changed, tenant_c
 from fairserve.platform.tenancy.profiles.repository import profiles_in_force
 from fairserve.platform.tenancy.quotas.repository import Holder, of_apps, of_tenants, of_users
 from fairserve.platform.tenancy.quotas.service import contract_changed
-from fairserve.platform.tuning.preview.input import RefusedCall, ServedCall
+from fairserve.platform.tuning.preview.input import RejectedCall, ServedCall
 from fairserve.scheduling.dispatch.directory import Setting
 from fairserve.scheduling.dispatch.events import AppChanged
 
@@ -78,7 +78,7 @@ def served_calls(session: Session, from_at: float, until_at: float, most: int) -
 
 def refused_calls(
     session: Session, from_at: float, until_at: float, most: int
-) -> list[RefusedCall]:
+) -> list[RejectedCall]:
     """Return the ``most`` most recent rejected calls that arrived in this time, newest first."""
     columns = (
         select(
@@ -96,7 +96,7 @@ def refused_calls(
         .where(LedgerCall.outcome == "refused")
     )
     return [
-        RefusedCall(
+        RejectedCall(
             row.tenant_id,
             row.app_id,
             row.user_id,
@@ -118,7 +118,7 @@ def changes_since(session: Session, at: float) -> int:
 
 def settings_of(
     session: Session,
-    rows: Iterable[ServedCall | RefusedCall],
+    rows: Iterable[ServedCall | RejectedCall],
     learning: LearningOptions | None,
 ) -> list[Setting]:
     """Return weights, limits, profiles and quotas of the subjects of these rows, in a stable order."""

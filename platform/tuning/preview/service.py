@@ -34,7 +34,7 @@ from fairserve.platform.tuning.parameters import system_config
 from fairserve.platform.tuning.preview import rows as preview_rows
 from fairserve.platform.tuning.preview.input import (
     PreviewJob,
-    RefusedCall,
+    RejectedCall,
     ServedCall,
     Workers,
 )
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 TIME_LIMIT_S = 30.0
 MAX_CALLS = 5_000
 MAX_SERVED_ROWS = 10_000
-MAX_REFUSED_ROWS = 20_000
+MAX_REJECTED_ROWS = 20_000
 LEAD_S = 60.0
 """Seconds replayed before the window: the length of the limits' window."""
 FLUSH_S = 2.0
@@ -198,8 +198,8 @@ def gather(world: PreviewWorld, body: PreviewIn, now_at: float) -> PreviewJob:
         read_only(session)
         current = service.load_current(session, settings)
         served = preview_rows.served_calls(session, lead_at, now_at, MAX_SERVED_ROWS)
-        refused = preview_rows.refused_calls(session, lead_at, now_at, MAX_REFUSED_ROWS)
-        rows: list[ServedCall | RefusedCall] = [*served, *refused]
+        refused = preview_rows.refused_calls(session, lead_at, now_at, MAX_REJECTED_ROWS)
+        rows: list[ServedCall | RejectedCall] = [*served, *refused]
         if not any(row.at >= from_at for row in rows):
             raise nothing(f"no call arrived and ended in the last {body.minutes} min")
         changes = preview_rows.changes_since(session, from_at)
@@ -213,7 +213,7 @@ def gather(world: PreviewWorld, body: PreviewIn, now_at: float) -> PreviewJob:
         notes.append(f"that {', '.join(kept)} applies only to restarted workers")
     full = [
         part[-1].at
-        for part, most in ((served, MAX_SERVED_ROWS), (refused, MAX_REFUSED_ROWS))
+        for part, most in ((served, MAX_SERVED_ROWS), (refused, MAX_REJECTED_ROWS))
         if len(part) == most
     ]
     first_at = max(full, default=lead_at)

@@ -141,10 +141,10 @@ class Watched:
         text = content if isinstance(content, str) else json.dumps(content)
         self.path.write_text(text)
 
-    async def look(self):
+    async def check(self):
         """The ids that were applied by one look; None if nothing was."""
         before = len(self.applied)
-        await self.watch.look()
+        await self.watch.check()
         new = self.applied[before:]
         return [spec.worker_id for spec in new[0].workers] if new else None
 
@@ -156,51 +156,51 @@ def watched(tmp_path):
 
 async def test_changes_are_applied_once(watched):
     watched.write({"workers": [worker()]})
-    assert await watched.look() == ["a"]
-    assert await watched.look() is None
+    assert await watched.check() == ["a"]
+    assert await watched.check() is None
     watched.write({"workers": [worker(), worker(id="b", url="http://b")]})
-    assert await watched.look() == ["a", "b"]
+    assert await watched.check() == ["a", "b"]
     other = watched.path.with_name("new")
     other.write_text(json.dumps({"workers": [worker(id="c")]}))
     os.replace(other, watched.path)
-    assert await watched.look() == ["c"]
+    assert await watched.check() == ["c"]
 
 
 async def test_a_change_within_the_clock_s_step_is_seen(watched):
     """The same size, and the same time to the nanosecond."""
     watched.write({"workers": [worker(id="a")]})
     stamp = watched.path.stat().st_mtime_ns
-    assert await watched.look() == ["a"]
+    assert await watched.check() == ["a"]
     watched.write({"workers": [worker(id="b")]})
     os.utime(watched.path, ns=(stamp, stamp))
-    assert await watched.look() == ["b"]
+    assert await watched.check() == ["b"]
 
 
 async def test_an_unchanged_file_is_not_read(watched, monkeypatch):
     watched.write({"workers": [worker()]})
     os.utime(watched.path, (1, 1))
-    assert await watched.look() == ["a"]
+    assert await watched.check() == ["a"]
     monkeypatch.setattr(type(watched.path), "open", None)
-    assert await watched.look() is None
+    assert await watched.check() is None
 
 
 async def test_a_broken_file_changes_nothing_and_is_told_once(watched, caplog):
     watched.write({"workers": [worker()]})
-    await watched.look()
+    await watched.check()
     for broken in ("{", '{"workers": [{"id": "a"}]}'):
         caplog.clear()
         watched.write(broken)
-        assert await watched.look() is None
-        assert await watched.look() is None
+        assert await watched.check() is None
+        assert await watched.check() is None
         (record,) = caplog.records
         assert "is invalid" in record.getMessage()
         assert watched.watch.problem in record.getMessage()
     assert watched.watch.problem == "workers.0.url: Field required"
     watched.path.unlink()
-    assert await watched.look() is None
+    assert await watched.check() is None
     assert watched.watch.problem == "No such file or directory"
     watched.write({"workers": [worker()]})
-    assert await watched.look() == ["a"], "applied again, although it equals the part before"
+    assert await watched.check() == ["a"], "applied again, although it equals the part before"
     assert watched.watch.problem == ""
 
 
@@ -210,16 +210,16 @@ async def test_a_clash_with_another_source_ends_when_that_one_goes(watched):
         {"chat": DesiredAlias({"m": 1}, "api")},
     )
     watched.write({"workers": [worker()]})
-    assert await watched.look() is None
+    assert await watched.check() is None
     assert watched.watch.problem == "worker 'a' exists already, from the admin API"
     watched.write({"aliases": {"chat": "m"}})
-    assert await watched.look() is None
+    assert await watched.check() is None
     assert watched.watch.problem == "alias 'chat' exists already, from the admin API"
     watched.others = Desired()
-    assert await watched.look() == []
+    assert await watched.check() == []
     watched.served = {"llama"}
     watched.write({"aliases": {"llama": "m"}})
-    assert await watched.look() is None
+    assert await watched.check() is None
     assert "the name of a model that is served" in watched.watch.problem
 
 
@@ -229,5 +229,5 @@ async def test_reading_does_not_block_the_loop(watched, monkeypatch):
     monkeypatch.setattr(
         watched.watch, "_read", lambda: inside.append(asyncio.events._get_running_loop())
     )
-    await watched.look()
+    await watched.check()
     assert inside == [None], "on a thread without a loop"

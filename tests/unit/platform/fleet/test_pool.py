@@ -200,9 +200,9 @@ async def test_one_look_that_fails_changes_nothing(world, server):
     world.add(server)
     await world.until(lambda: world.state() == "ready")
     member = world.pool.members()[0]
-    world.pool._watch._not_well(member, "once")
+    world.pool._watch._unhealthy(member, "once")
     await world.looks(server)
-    world.pool._watch._not_well(member, "and once")
+    world.pool._watch._unhealthy(member, "and once")
     await world.looks(server)
     assert (world.state(), kinds(world)) == ("ready", ["WorkerJoined"])
 
@@ -332,7 +332,7 @@ async def test_one_that_never_joined_for_its_drain_joins_when_it_is_taken_back(
     world.add(server)
     world.pool.drain("w")
     await world.looks(server, 3)
-    for name in ("LOOK_S", "REPORT_S", "AWAY_S"):
+    for name in ("STARTUP_PROBE_S", "REPORT_S", "SLOW_PROBE_S"):
         monkeypatch.setattr(watch, name, 10_000)
     await world.looks(server, 1)  # the next one is hours away
     assert not world.pool.undrain("w")

@@ -40,7 +40,7 @@ class World:
             worker_undrains=lambda worker_id: self.notices.append(f"models: undrained {worker_id}"),
             worker_left=lambda worker_id: self.notices.append(f"left {worker_id}"),
         )
-        self.fleet = RunningFleet(pool, models, self.cluster, look_s=0, **options)
+        self.fleet = RunningFleet(pool, models, self.cluster, check_s=0, **options)
         self.away = set()
 
     def undrain(self, worker_id):
