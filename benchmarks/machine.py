@@ -1,4 +1,4 @@
-"""The machine that the figures were measured on."""
+"""The machine on which figures are measured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def machine(packages: Iterable[str] = ("fairserve", "torch", "openai")) -> dict[str, Any]:
-    """Processor, usable cores, and the versions of these packages, as plain JSON values."""
+    """Return processor, usable cores and the versions of these packages, as plain JSON values."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "system": platform.system(),

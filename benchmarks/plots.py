@@ -1,6 +1,6 @@
-"""Style, axes and files of the laboratory's plots. Only this module imports matplotlib, where it draws.
+"""Style, axes and files of all plots. Only this module imports matplotlib, when it draws.
 
-Without matplotlib the module can be imported, and :func:`plot_folder` rejects the option that plots.
+Without matplotlib the module can be imported, and :func:`plot_folder` rejects the plot option.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ COLORS = (
     "#2aa0a4", "#d0699a", "#6b6b6b", "#7a9a1f", "#4c4cc0",
 )  # fmt: skip
 GREY = "#b0b0b0"
-"""Color of lines that form the background of others."""
+"""Color of background lines."""
 BLACK = "black"
 
 
 def color(number: int) -> str:
-    """Return a color by its number; colors repeat after the last."""
+    """Return a color by its number; colors repeat after the last one."""
     return COLORS[number % len(COLORS)]
 
 
 def plot_folder(text: str) -> Path:
-    """Return the folder that an option names, for ``argparse``; it need not exist."""
+    """Return the folder that an option names, for ``argparse``; it may not exist yet."""
     path = Path(text)
     there = next((folder for folder in (path, *path.parents) if folder.exists()), path)
     if not there.is_dir():
@@ -74,7 +74,7 @@ def sheet(
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write a PNG file, in a folder that is created if missing; equal figures make equal bytes."""
+    """Write a PNG file, creating its folder if missing; equal figures give equal bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Software": None})
     return path
@@ -91,7 +91,7 @@ def caption(axes: Axes, title: str, x: str = "", y: str = "", *, size: float = 9
 def level(
     axes: Axes, value: float, *, color: str = BLACK, style: str = "--", label: str | None = None
 ) -> None:
-    """Draw a horizontal line over the whole width: a bound or a reference."""
+    """Draw a horizontal line over the whole width, for a bound or a reference."""
     axes.axhline(value, color=color, linestyle=style, linewidth=1.2, label=label)
 
 
@@ -102,17 +102,17 @@ def band(
     greatest: Sequence[float],
     color: str,
 ) -> None:
-    """Fill the area between the least and the greatest values of a line."""
+    """Fill the area between the smallest and largest values of a line."""
     axes.fill_between(xs, least, greatest, color=color, alpha=0.15, linewidth=0)
 
 
 def names_at(axes: Axes, names: Sequence[str]) -> None:
-    """Name the places 0, 1, ... of the x axis, at a slant."""
+    """Label the positions 0, 1, ... of the x axis, slanted."""
     axes.set_xticks(range(len(names)), names, rotation=30, ha="right", fontsize=8)
 
 
 def log_places(axis: Axis, places: Sequence[float]) -> None:
-    """Put ticks at these places of a logarithmic axis, and nowhere else."""
+    """Put ticks at these positions of a logarithmic axis only."""
     from matplotlib.ticker import FixedLocator, NullFormatter
 
     axis.set_major_locator(FixedLocator(list(places)))
@@ -121,7 +121,7 @@ def log_places(axis: Axis, places: Sequence[float]) -> None:
 
 
 def unit_prefixes(axis: Axis) -> None:
-    """Label at most five ticks with the prefixes of units: 20k."""
+    """Label at most five ticks with unit prefixes: 20k."""
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     axis.set_major_formatter(EngFormatter(sep=""))
@@ -129,7 +129,7 @@ def unit_prefixes(axis: Axis) -> None:
 
 
 def legend_below(figure: Figure, panels: Sequence[Axes], columns: int | None = None) -> None:
-    """Place one legend for all panels below them; a label that repeats is listed once."""
+    """Place one legend for all panels below them; repeated labels are listed once."""
     named: dict[str, Artist] = {}
     for axes in panels:
         handles, labels = axes.get_legend_handles_labels()

@@ -1,4 +1,4 @@
-"""Pauses between attempts that fail: each twice as long as the one before, up to a bound."""
+"""Exponential backoff: each pause between failed attempts is twice the last one, up to a maximum."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import random
 from dataclasses import dataclass
 
 JITTER = 0.1
-"""Share by which a pause is shortened at most where a generator is given."""
+"""Maximum share by which a pause is shortened at random."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Doubling pauses. Keeps no state: the caller counts its failures in a row, and waits."""
+    """Doubling pauses. It is stateless: the caller counts consecutive failures, and waits."""
 
     first_s: float
     last_s: float
@@ -25,10 +25,10 @@ class Backoff:
             )
 
     def pause_s(self, failures: int, rng: random.Random | None = None) -> float:
-        """Return the pause after so many failures in a row, in seconds; 0 after none.
+        """Return the pause in seconds after this many consecutive failures; 0 after none.
 
-        With ``rng`` each pause is shortened at random, so that what failed together is not tried again
-        together.
+        With ``rng`` each pause is shortened at random, so that clients that failed together do not
+        retry together.
         """
         if failures < 1:
             return 0.0

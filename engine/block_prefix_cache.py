@@ -1,8 +1,8 @@
-"""The prefix cache of one engine: a tree with a single worker, and the block keys of its calls.
+"""Prefix cache of one engine: a tree with a single worker, and the block keys of its calls.
 
-It stores only which prefixes are cached; matches are of full blocks, and never include the last token of
-a prompt, which an engine always computes. The simulator's engines use it as their cache, and the queue
-in front of a server of another kind as an estimate of that server's.
+It stores only which prefixes are cached. Matches are of full blocks and never include the last
+token of a prompt, which an engine always computes. The simulated engines use it as their cache, and
+the queue in front of a foreign server as an estimate of that server's cache.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fairserve.scheduling.locality.prefix_node import Node
 from fairserve.scheduling.locality.prefix_tree import PrefixTree
 
 _HERE = "here"
-"""The tree's one worker."""
+"""Id of the tree's only worker."""
 
 
 class BlockPrefixCache:
@@ -29,11 +29,11 @@ class BlockPrefixCache:
 
     @property
     def locked_tokens(self) -> int:
-        """Tokens on the paths of running calls, which cannot be evicted."""
+        """Return the tokens on the paths of running calls, which cannot be evicted."""
         return self._tree.locked_blocks(_HERE) * self.block_tokens
 
     def resize(self, capacity_tokens: int) -> None:
-        """Set the capacity and evict down to it, as far as blocks are not locked."""
+        """Set the capacity and evict unlocked blocks down to it."""
         self._tree.resize(_HERE, max(0, capacity_tokens) // self.block_tokens)
 
     def register(self, call_id: str, keys: BlockKeys) -> None:
@@ -58,7 +58,7 @@ class BlockPrefixCache:
         return min(blocks * self.block_tokens, call.prompt_tokens - 1), node, following
 
     def follow(self, listener: CacheListener) -> None:
-        """Notify ``listener`` of first blocks that are stored, and of nodes that change or disappear."""
+        """Notify ``listener`` of stored first blocks, and of nodes that change or disappear."""
         block_tokens = self.block_tokens
 
         def disappeared(node: Node, kept: int) -> None:
@@ -78,7 +78,7 @@ class BlockPrefixCache:
         self._tree.unlock(locked, _HERE)
 
     def store(self, call_id: str, blocks: int | None = None) -> None:
-        """Store the first computed blocks of a call's prompt (None: all); older blocks are evicted."""
+        """Store the first computed blocks of a call's prompt (None: all), evicting older blocks."""
         keys = self._keys[call_id]
         whole = blocks is None or blocks == len(keys)
         self._tree.insert(keys if whole else keys[:blocks], _HERE)

@@ -1,7 +1,7 @@
-"""Makes a local scheduler from an operator's text: a name, and options as ``name=value``.
+"""Builds a local scheduler from operator input: a name, and options as ``name=value``.
 
-Both engines read them the same way, the embedded one from flags, the plug-in for vLLM from the
-environment. A name or value that is not allowed raises ValueError with the allowed ones.
+Both engines use it, the embedded one with flags, the plug-in for vLLM with environment variables.
+An invalid name or value raises ValueError with the allowed ones.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _check_kind(name: str, option: str, value: object, default: object) -> None:
 
 
 def _value(text: str) -> object:
-    """Return a JSON value decoded, else the text itself; NaN and infinity are not JSON."""
+    """Return the decoded JSON value, or else the text; NaN and infinity are not JSON."""
     try:
         return json.loads(text, parse_constant=_refuse)
     except ValueError:

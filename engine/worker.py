@@ -213,7 +213,7 @@ async def _serve(
     import uvicorn
 
     from fairserve.engine.torch.engine_options import EngineOptions
-    from fairserve.engine.wire.server import WorkerServer
+    from fairserve.engine.torch.server import WorkerServer
 
     publisher = _kv_publisher(options)
     on_gpu = loaded.device.type == "cuda"

@@ -1,6 +1,7 @@
-"""A planner, a writer for each of its topics and an editor, handed to the platform as one program.
+"""A planner, a writer for each of its topics and an editor, submitted as one declared program.
 
-Reads OPENAI_BASE_URL (http://127.0.0.1:8000/v1) and OPENAI_API_KEY, an app's key, and needs httpx.
+It reads OPENAI_BASE_URL (http://127.0.0.1:8000/v1) and OPENAI_API_KEY, an app's key, and needs
+httpx.
 """
 
 import json
@@ -51,7 +52,7 @@ PROGRAM = {
 
 
 def main() -> None:
-    """Submit it, follow its events, and show its result."""
+    """Submit the program, follow its events, and show its result."""
     base_url = os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")
     headers = {"Authorization": f"Bearer {os.environ['OPENAI_API_KEY']}"}
     with httpx.Client(base_url=base_url, headers=headers, timeout=60) as client:

@@ -1,4 +1,4 @@
-"""A LangGraph: a planner, three researchers side by side, and a reviewer who sends them back once.
+"""A LangGraph: a planner, three researchers in parallel, and a reviewer who sends them back once.
 
 ChatOpenAI makes its own client, so its HTTP client names run and agent, and each call its user. It reads
 OPENAI_BASE_URL (http://127.0.0.1:8000/v1) and OPENAI_API_KEY, an app's key.
@@ -44,7 +44,7 @@ class Task(TypedDict):
 
 
 def ask(text: str) -> str:
-    """One call of whichever agent is at work."""
+    """Make one call of the current agent."""
     return str(model.invoke(text, user=current_run().user).content)
 
 
@@ -56,7 +56,7 @@ def plan(state: State) -> dict[str, object]:
 
 
 def research(task: Task) -> dict[str, object]:
-    """The node of one researcher; LangGraph runs them side by side."""
+    """Run one researcher; LangGraph runs them in parallel."""
     with agent("researcher", after=task["planned"]) as researcher:
         text = ask(f"{task['plan']}\n\nWrite a paragraph on the {task['topic']} of tides.")
     return {"found": [text], "answered": researcher.calls}

@@ -1,4 +1,4 @@
-"""The OpenAI Agents SDK: a planner, three researchers side by side, a reviewer with a typed verdict.
+"""The OpenAI Agents SDK: a planner, three researchers in parallel, a reviewer with a typed verdict.
 
 The SDK takes the run's client, which reads OPENAI_BASE_URL (http://127.0.0.1:8000/v1) and
 OPENAI_API_KEY, an app's key.

@@ -1,4 +1,4 @@
-"""A planner, three researchers side by side and a reviewer who asks one of them again: one run.
+"""A planner, three researchers in parallel and a reviewer who asks one of them again: one run.
 
 The openai package alone. It reads OPENAI_BASE_URL (http://127.0.0.1:8000/v1) and OPENAI_API_KEY, an
 app's key.
@@ -16,7 +16,7 @@ TOPICS = ["causes", "forecasts", "power stations"]
 
 
 async def ask(text: str) -> str:
-    """One call of whichever agent is at work."""
+    """Make one call of the current agent."""
     answer = await current_run().client.chat.completions.create(
         model=MODEL, messages=[{"role": "user", "content": text}], max_tokens=32
     )
@@ -31,7 +31,7 @@ async def research(topic: str, plan: str, after: list[Agent]) -> tuple[Agent, st
 
 @agent("editor")
 async def edit(text: str) -> str:
-    """Said of no parents, it follows all calls that have ended."""
+    """Shorten a text. Without ``after`` it follows all calls that have ended."""
     return await ask(f"{text}\n\nShorten this.")
 
 

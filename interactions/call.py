@@ -1,8 +1,8 @@
 """A call: one LLM request of an interaction, the unit that every layer handles.
 
-The gateway (or the simulator) makes it, the tracker gives it its stage, the throttle decides about
-it, the feeder and the router place it, the ledger records it. Token counts follow ALGORITHMS
-section 0: *input* excludes the leading system messages, *prompt* is input + system.
+The gateway (or the simulator) creates it, the tracker assigns its stage, the throttle admits or
+rejects it, the feeder and the router place it, and the ledger records it. Token counts follow
+ALGORITHMS section 0: *input* excludes the leading system messages, *prompt* is input + system.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 TokenIds = npt.NDArray[np.uint32]
-"""Token ids of a prompt, one-dimensional, as they come from the tokenizer."""
+"""Token ids of a prompt, shape (tokens,), as the tokenizer returns them."""
 
 ClientPath = tuple[str, ...]
 """A client: the unit of fairness, outermost level first, for example ``(tenant, user)``."""
@@ -35,7 +35,7 @@ NO_TOKENS: TokenIds = np.zeros(0, dtype=np.uint32)
 
 
 class TokenUsage(NamedTuple):
-    """Tokens that a call has used so far; no field falls while the call runs."""
+    """Tokens that a call has used so far; no field decreases while the call runs."""
 
     input_tokens: int = 0
     system_tokens: int = 0
@@ -60,10 +60,10 @@ NO_USAGE = TokenUsage()
 
 @dataclass(slots=True)
 class Call:
-    """One LLM request; ``stage`` and ``expected_output_tokens`` are set once, when it is attached.
+    """One LLM request; ``stage`` and ``expected_output_tokens`` are set once, on attachment.
 
-    ``parents`` names calls of the same interaction that ended before this one began. With None the
-    tracker infers them, also from ``history`` and ``tool_results``.
+    ``parents`` names calls of the same interaction that ended before this one began. If it is None,
+    the tracker infers them, with ``history`` and ``tool_results``.
     """
 
     call_id: str
@@ -80,39 +80,39 @@ class Call:
     agent: str | None = None
     parents: tuple[str, ...] | None = None
     history: tuple[int, ...] = ()
-    """Keys of the conversations that it may continue, the longest first
+    """Keys of the conversations that the call may continue, longest first
     (:mod:`fairserve.interactions.tracking.conversation`)."""
     tool_results: tuple[int, ...] = ()
-    """Keys of the tool calls whose results it brings."""
+    """Keys of the tool calls whose results the call contains."""
     single: bool = False
-    """The interaction was made for this call alone: it is complete when the call ends."""
+    """True if the interaction consists of this call alone and is complete when the call ends."""
     final: bool = False
-    """The client declared this call to be the last one of its interaction."""
+    """True if the client declared this call the last one of its interaction."""
     token_ids: TokenIds = field(default_factory=lambda: NO_TOKENS)
     salt: str = ""
     """Cache isolation domain: prompts with different salts share no prefix."""
     block_keys: Sequence[int] | None = None
-    """Chained 64-bit keys of the prompt's full blocks, where there are no token ids to make them of:
-    in a trace. They count as given, already salted and without collisions."""
+    """Chained 64-bit keys of the prompt's full blocks, for traces, which have no token ids. Taken as
+    given: already salted and free of collisions."""
     stage: int = 0
-    """1 + the longest path from a root of the interaction; 0 before it is attached."""
+    """1 + the longest path from a root of the interaction; 0 before attachment."""
     pool: str = ""
-    """The model pool that serves it: the name of its workers' model; "" where there is only one."""
+    """Name of the model pool that serves the call: its workers' model; "" if there is only one."""
     expected_output_tokens: int = 0
-    """Expected output over all samples, as declared or by the app's profile, at most the maximum."""
+    """Expected output over all samples, declared or from the app's profile; at most the maximum."""
     client: ClientPath = ()
-    """The path that the schedulers are fair to; ``(tenant, user)`` if it is not given."""
+    """Unit of fairness for the schedulers; default ``(tenant, user)``."""
     kinds: frozenset[str] = frozenset()
-    """The kinds of worker that can serve it; empty: every kind."""
+    """Kinds of workers that can serve the call; empty means any."""
     declared: bool = False
-    """The platform makes it, for a program that was handed over; no client does."""
+    """True if the platform issued the call for a declared program."""
     declared_output_tokens: int = 0
-    """Expected output of one sample as its program declares it; 0: from the app's profile."""
+    """Expected output of one sample as declared by its program; 0 means from the app's profile."""
     remaining_tokens: float = 0.0
-    """Expected output on the longest path from this call to the end of its run, itself included; finite,
-    0 where it is unknown."""
+    """Expected output tokens on the longest path from this call to the end of its run, inclusive;
+    finite, 0 if unknown."""
     remaining_calls: float = 1.0
-    """Expected calls of its run from this one on, itself included, by the app's profile."""
+    """Expected number of calls of the run from this one on, inclusive, by the app's profile."""
 
     def __post_init__(self) -> None:
         if not self.client:
@@ -130,7 +130,7 @@ def client_path(call: Call, levels: str) -> ClientPath:
 
 
 def owner_path(tenant: str, app: str, user: str, levels: str) -> ClientPath:
-    """Return the path of the calls that a tenant's app makes for a user."""
+    """Return the client path of a tenant's app and user under one of ``LEVELS``."""
     if levels == "tenant > user":
         return (tenant, user)
     if levels == "tenant > app > user":
@@ -140,12 +140,12 @@ def owner_path(tenant: str, app: str, user: str, levels: str) -> ClientPath:
 
 @lru_cache(maxsize=16_384)
 def client_id(path: ClientPath) -> str:
-    """Return a path as one string, for the workers; :func:`path_of_id` is the inverse."""
+    """Return a path as one string for the workers; :func:`path_of_id` is the inverse."""
     return "/".join(quote(level, safe="") for level in path)
 
 
 def path_of_id(client_id: str) -> ClientPath:
-    """Return the path in a worker's client id; an id without levels is a path of one."""
+    """Return the path encoded in a worker's client id; an id without levels is a path of length 1."""
     return tuple(unquote(level) for level in client_id.split("/"))
 
 

@@ -1,4 +1,4 @@
-"""Errors of calls that do not fit their interaction, raised before anything has changed."""
+"""Errors of calls that do not fit their interaction; all are raised before any state changes."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class ForeignInteractionError(InteractionError):
 
 
 class DeclaredInteractionError(InteractionError):
-    """The interaction is a program's, and the call is not one of the program's own."""
+    """The interaction belongs to a program, and the call was not issued by it."""
 
 
 class TrackerFullError(InteractionError):
-    """Too many interactions, or too many calls in one of them, are live."""
+    """The limit of live interactions, or of calls in one interaction, is reached."""
 
 
 class OpenInteractionsError(InteractionError):

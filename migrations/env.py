@@ -1,7 +1,7 @@
-"""Alembic's environment: runs migrations on the connection that the caller holds the lock on.
+"""Alembic's environment: runs migrations on the connection for which the caller holds the lock.
 
-Called through :mod:`fairserve.platform.db.schema` only; there is no alembic.ini and no other way
-to name a database. SQLite alters tables by copying them (batch mode).
+It is called through :mod:`fairserve.platform.db.schema` only; there is no alembic.ini and no other
+way to name a database. SQLite alters tables by copying them (batch mode).
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Protocols of the schedulers: local schedulers (when), feeders (whose call) and routers (where).
+"""Protocols of the schedulers: local scheduler (when), feeder (whose call) and router (where).
 
-*Who is next* is separate from *what fits*: a policy offers calls in its order, the engine or the
-dispatcher decides which of them fit. A pass over a local scheduler reads
+*Who is next* is separate from *what fits*: a policy offers calls in its order, and the engine or
+the dispatcher decides which of them fit. A pass over a local scheduler reads
 
     scheduler.start_pass(cache)
     while (call := scheduler.peek()) is not None:
         cached = engine.try_admit(call)          # None: does not fit now
         scheduler.skip() if cached is None else scheduler.accept(cached)
 
-which is also the shape of vLLM's admission loop (peek, allocate, pop). No scheduler has a clock,
-a thread or randomness of its own. Ties break by arrival, then by client id, everywhere.
+like vLLM's admission loop (peek, allocate, pop). No scheduler has a clock, a thread or randomness
+of its own. Ties are always broken by arrival, then by client id.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class LocalCall:
     arrival: int = 0
     """Arrival number, set by :meth:`LocalScheduler.add`; kept when the call is requeued."""
     output_tokens: int | None = None
-    """Tokens that it is going to generate: known only to a simulator, for oracle predictions."""
+    """Tokens that the call will generate: known only to a simulator, for oracle predictions."""
     expected_output_tokens: int = 0
-    """Output tokens that its app's profile predicts; 0: unknown."""
+    """Output tokens predicted by the app's profile; 0 means unknown."""
     path: ClientPath = ()
-    """Levels of the client, outermost first; read from ``client_id`` if not given."""
+    """Levels of the client, outermost first; parsed from ``client_id`` if not given."""
 
     def __post_init__(self) -> None:
         if not self.path:
@@ -54,19 +54,20 @@ class LocalCall:
 
 
 class CacheListener(Protocol):
-    """Listener for a cache's stored and evicted blocks, named as in :meth:`PrefixCache.match`."""
+    """Listener for stored and evicted blocks of a cache, named as in :meth:`PrefixCache.match`."""
 
     def changed(self, name: Hashable, beyond_tokens: int = -1) -> None:
-        """Handle that this block was stored or evicted.
+        """Handle that the block of this name was stored or evicted.
 
-        A name may represent several blocks in a row of which the last were evicted: it then concerns the
-        calls whose match ends there with more than ``beyond_tokens``.
+        A name may represent several consecutive blocks of which the last were evicted. The event
+        then concerns only calls whose match ends there with more than ``beyond_tokens``.
         """
         ...
 
     def renamed(self, name: Hashable, other: Hashable, up_to_tokens: int) -> None:
-        """Handle renamed blocks: matches of at most ``up_to_tokens`` that ended at ``name``
-        end at ``other`` now, and are as long as they were.
+        """Handle that blocks were renamed without a change of the cache.
+
+        Matches of at most ``up_to_tokens`` that ended at ``name`` now end at ``other``.
         """
         ...
 
@@ -74,33 +75,34 @@ class CacheListener(Protocol):
 class PrefixCache(Protocol):
     """An engine's prefix cache, as its local scheduler sees it: matches, and events of changed blocks.
 
-    A waiting call's match changes only when the last block of its match is evicted or the one after it
-    is stored. The cache gives these two names, any hashable values, and publishes the names whose
-    blocks changed; so a scheduler matches a call again only after an event of one of its two names. A
-    needless event costs a match; a missing one leaves the call in a wrong place.
+    A waiting call's match changes only when the last block of the match is evicted or the block
+    after it is stored. The cache returns the names of these two blocks (any hashable values) and
+    publishes the names of changed blocks, so a scheduler matches a call again only after an event
+    of one of its two names. A superfluous event costs a match; a missing one leaves the call at a
+    wrong place.
     """
 
     def match(self, call: LocalCall) -> tuple[int, Hashable, Hashable]:
-        """Return ``(tokens, last, following)`` of a waiting call; no side effects.
+        """Return ``(tokens, last, following)`` for a waiting call; no side effects.
 
-        Prompt tokens that are cached now; the name published when the last block of that match is
-        evicted (None if nothing matches and nothing can be evicted); and the name published when the
-        block after it is stored (None if the whole prompt matches). Calls with the same name agree on
-        their prompts as far as both match there.
+        ``tokens`` is the number of prompt tokens cached now. ``last`` is the name published when
+        the last block of the match is evicted (None if nothing matches and nothing can be evicted).
+        ``following`` is the name published when the block after it is stored (None if the whole
+        prompt matches). Calls with the same name have equal prompts as far as both match there.
         """
         ...
 
     def follow(self, listener: CacheListener) -> None:
-        """Notify the listener of blocks that are stored or evicted from now on.
+        """Notify the listener of all blocks stored or evicted from now on.
 
-        Of blocks stored in one run, one after another, the name of the first is enough: no call waits
-        for those behind it.
+        For consecutive blocks stored at once, the name of the first is enough: no call waits for
+        the later ones.
         """
         ...
 
 
 class LocalScheduler(Protocol):
-    """The order in which one engine takes waiting calls into its batch."""
+    """The order in which one engine admits waiting calls to its batch."""
 
     def add(self, call: LocalCall) -> None:
         """Queue a call. Raises ValueError for a known id."""
@@ -111,15 +113,15 @@ class LocalScheduler(Protocol):
         ...
 
     def peek(self) -> LocalCall | None:
-        """Return the call offered next, the same until ``accept`` or ``skip``. None ends the pass."""
+        """Return the next call, the same until ``accept`` or ``skip``; None ends the pass."""
         ...
 
     def accept(self, cached_tokens: int) -> None:
-        """Move the peeked call into the batch, with this many prompt tokens from the cache."""
+        """Move the peeked call into the batch; ``cached_tokens`` of its prompt are cached."""
         ...
 
     def skip(self) -> None:
-        """Pass over the peeked call: it does not fit at present."""
+        """Skip the peeked call, which does not fit now."""
         ...
 
     def decoded(self, call_id: str, tokens: int) -> None:
@@ -127,20 +129,19 @@ class LocalScheduler(Protocol):
         ...
 
     def finish(self, call_id: str) -> None:
-        """Remove a call that ended or was cancelled, waiting or running. Raises KeyError if unknown."""
+        """Remove a call that ended or was cancelled, waiting or running. KeyError if unknown."""
         ...
 
     def requeue(self, call_id: str) -> None:
-        """Queue a preempted call again; nothing is charged twice."""
+        """Requeue a preempted call; nothing is charged twice."""
         ...
 
     def surplus(self, call_id: str) -> tuple[float, ...]:
-        """Return how far a running call's client is ahead of its siblings in service, outermost level
-        first.
+        """Return the service lead of a running call's client over its siblings, outermost level first.
 
-        The greatest is preempted first by an engine that chooses its victims fairly. Comparable between
-        the calls of one scheduler at one time; () where the policy counts no service. KeyError if the
-        call does not run.
+        An engine with fair preemption preempts the call with the greatest surplus first. Values are
+        comparable between the calls of one scheduler at one time; () if the policy counts no
+        service. Raises KeyError if the call is not running.
         """
         ...
 
@@ -150,84 +151,84 @@ class LocalScheduler(Protocol):
 
 
 class Feeder(Protocol):
-    """The order in which the cluster takes calls from its one queue."""
+    """The order in which the cluster takes calls from its queue."""
 
     def add(self, call: Call) -> None:
-        """Queue a call that was not rejected."""
+        """Queue an admitted call."""
         ...
 
     def remove(self, call_id: str) -> Call | None:
-        """Drop a queued call (cancelled, expired); None if it is not queued."""
+        """Remove a queued call (cancelled or expired) and return it; None if it is not queued."""
         ...
 
     def peek(
         self, open_workers: Collection[str], excluded: Collection[str] = frozenset()
     ) -> Call | None:
-        """Return the call to dispatch next to one of these workers; changes nothing.
+        """Return the next call to dispatch to one of these workers; changes nothing.
 
-        ``excluded`` are ids of queued calls that none of these workers may take. The others are
-        ordered as if they were not there; they keep their place for a later selection.
+        ``excluded`` are the ids of queued calls that none of these workers can take. The other
+        calls are ordered as if these were absent; excluded calls keep their place for a later
+        selection.
         """
         ...
 
     def peek_hit(
         self, workers: Collection[str], excluded: Collection[str] = frozenset()
     ) -> Call | None:
-        """Return a call to dispatch before its turn to one of these workers, for its cached prefix.
+        """Return a call to dispatch out of order to one of these workers, for its cached prefix.
 
-        None if there is none, or the policy lets no call overtake; changes nothing.
+        None if there is none, or if the policy does not let calls overtake; changes nothing.
         """
         ...
 
     def dispatch(self, call_id: str, cached_tokens: int) -> float:
-        """Take a queued call out, charge what is charged at selection, and return its charge factor.
+        """Remove a queued call, apply the charges due at selection, and return its charge factor.
 
-        ``cached_tokens`` is what its worker is believed to have. The charge factor is in feeder units
-        per unit of extend cost, 1 where the feeder has no weights (ALGORITHMS section 7).
+        ``cached_tokens`` is the number believed to be cached at its worker. The charge factor is in
+        feeder units per unit of extend cost; 1 if the feeder has no weights (ALGORITHMS section 7).
         """
         ...
 
     def charge(self, call_id: str, usage: TokenUsage) -> None:
-        """Charge a dispatched call for what it has used so far."""
+        """Charge a dispatched call for its usage so far."""
         ...
 
     def decoded(self, totals: Iterable[tuple[str, int]]) -> None:
-        """Charge ``(call id, output tokens so far)`` of calls that ``charge`` was called for before."""
+        """Charge ``(call id, output tokens so far)`` of calls that were passed to ``charge`` before."""
         ...
 
     def finish(self, call_id: str, usage: TokenUsage) -> float | None:
         """End a dispatched call with this usage; release the unused reservation.
 
-        Returns the whole charge of its client for it, in typical calls; None where the policy does not
-        count these.
+        Returns the total charge of its client for the call in typical calls; None if the policy
+        does not count in them.
         """
         ...
 
     def requeue(self, call: Call) -> None:
-        """Queue a dispatched call again that lost its worker before its first token.
+        """Requeue a dispatched call whose worker failed before the first token.
 
-        It waits as a call of ``call.client``; its earlier charges went to the path it had then.
+        It waits as a call of ``call.client``; earlier charges remain with its client at that time.
         """
         ...
 
     def move(self, paths: Mapping[str, ClientPath]) -> None:
-        """Give queued calls, by id, another client. Sets ``Call.client``.
+        """Move queued calls, given by id, to other clients. Sets ``Call.client``.
 
-        They keep their place in the order of arrival. A level that both paths of a call have in common
-        counts it as queued all the time, and so keeps what it has received. Raises KeyError for a call
-        that is not queued.
+        The calls keep their place in the order of arrival. A level that both paths of a call share
+        counts the call as queued throughout, and so keeps its received service. Raises KeyError for
+        a call that is not queued.
         """
         ...
 
     def interaction_ended(self, interaction_id: str) -> None:
-        """Forget an interaction that ended: no more of its calls will come."""
+        """Forget an ended interaction; no more of its calls will arrive."""
         ...
 
     def share(self, others: Sequence[Feeder]) -> None:
-        """Set the feeders of the other models, which get events of service and of active runs from now
-        on.
+        """Set the feeders of the other models, which then receive events of service and active runs.
 
-        Runs that are active already are published at once.
+        Runs that are already active are published at once.
         """
         ...
 
@@ -236,14 +237,14 @@ class Feeder(Protocol):
     ) -> None:
         """Apply another feeder's change of a client's counter.
 
-        ``served`` is received service, ``reserved`` is predicted for calls that run there; in the
-        policy's own unit, and at each level of the path times its factor, outermost first. Negative
-        amounts are refunded, released, or have come true.
+        ``served`` is received service, ``reserved`` the prediction for calls running there, in the
+        policy's unit at each level of the path, outermost first, multiplied by the level's factor.
+        Negative amounts are refunded, released or realised.
         """
         ...
 
     def begun_elsewhere(self, interaction_id: str) -> None:
-        """Record an interaction dispatched by another feeder, or by this service before a restart."""
+        """Record an interaction dispatched by another feeder, or by this one before a restart."""
         ...
 
     def waiting(self) -> Iterable[Call]:
@@ -251,17 +252,16 @@ class Feeder(Protocol):
         ...
 
     def counter(self, path: ClientPath) -> float | None:
-        """Return the service of a client, or of a level above it, in the policy's own unit; changes
-        nothing.
+        """Return the service of a client or of an outer level in the policy's unit; changes nothing.
 
-        Among siblings the smaller one is served first. None where the policy counts nothing.
+        Among siblings, the smaller one is served first. None if the policy counts no service.
         """
         ...
 
     def least_counter(self, path: ClientPath = ()) -> float | None:
-        """Return the smallest counter one level below the end of the path, of those with calls queued.
+        """Return the smallest counter among the children of ``path`` with queued calls.
 
-        None if there are none, or the policy counts nothing; changes nothing.
+        None if there are none or the policy counts no service; changes nothing.
         """
         ...
 
@@ -277,14 +277,14 @@ class Feeder(Protocol):
 
 
 class Router(Protocol):
-    """Choice of the worker of a call. Cached prompts are looked up in :class:`Locality`."""
+    """Selection of a call's worker. Cached prompts are looked up in :class:`Locality`."""
 
     def add_worker(self, worker_id: str, calls: int = 0) -> None:
-        """Add a worker that joins or returns with this many outstanding calls."""
+        """Add a worker that joins or returns, with this many outstanding calls."""
         ...
 
     def remove_worker(self, worker_id: str) -> None:
-        """Remove a worker that is gone or drains: it gets no more calls."""
+        """Remove a worker that is lost or draining: it receives no more calls."""
         ...
 
     def select(self, call: Call, open_workers: Collection[str]) -> str | None:
@@ -292,28 +292,27 @@ class Router(Protocol):
         ...
 
     def dispatched(self, call: Call, worker_id: str, charge_factor: float) -> None:
-        """Charge a call that is dispatched to the worker."""
+        """Charge a call that was dispatched to the worker."""
         ...
 
     def started(self, call_id: str) -> None:
-        """Record that a dispatched call left its worker's queue."""
+        """Record that a dispatched call has left its worker's queue."""
         ...
 
     def tick(self, now_s: float) -> None:
-        """Advance the time to ``now_s``, before each event; most routers ignore it."""
+        """Advance the time to ``now_s`` before each event; most routers ignore it."""
         ...
 
     def finished(
         self, call: Call, worker_id: str | None, charge_factor: float, output_tokens: int
     ) -> None:
-        """Charge a call that ended on that worker or left it; None if the worker is gone."""
+        """Charge a call that ended on, or left, this worker; None if the worker is lost."""
         ...
 
     def credits(self, path: ClientPath) -> Mapping[str, float]:
-        """Return the deficit by worker of a client, or of a level above it, above 0 where it is in
-        credit.
+        """Return the deficits of a client or an outer level by worker, positive where it is in credit.
 
-        Empty where the policy has none, or the client is unknown; changes nothing.
+        Empty if the policy has none, or the client is unknown; changes nothing.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Errors for calls and workers that the dispatcher does not know, raised before any change."""
+"""Errors for calls and workers unknown to the dispatcher, raised before any state changes."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """The metrics of ALGORITHMS section 8, defined once for reports, demo, benchmarks and tests.
 
-Input is what happened, as :class:`CallSample` and :class:`RunSample` values in seconds of one clock;
-:func:`summarise` gives the keys that ``simulate`` and ``demo`` write. Sources: service difference VTC
+The input is :class:`CallSample` and :class:`RunSample` values in seconds of one clock;
+:func:`summarise` returns the keys that ``simulate`` and ``demo`` write. Sources: service difference VTC
 5.1 (in the form of its tables), Jain's index as the DLPM paper uses it, throttling and delay figures
-FairServe section 5. Service of a call is spread evenly from its first token to its end; demand arises
-at its arrival. Cost O(calls * windows) for the service difference, O(calls log calls) else.
+FairServe section 5. The service of a call is spread evenly from its first token to its end; demand
+counts at arrival. Cost: O(calls * windows) for the service difference, O(calls log calls) otherwise.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import numpy as np
 import numpy.typing as npt
 
 from fairserve.interactions.call import TokenUsage
-from fairserve.scheduling.dispatch.events import CallOutcome
+from fairserve.scheduling.events import CallOutcome
 from fairserve.scheduling.fairness.cost import Cost, Extend, Linear
 
 WASTE_CAUSES = ("throttled", "cancelled", "failed", "expired")
 ABUSIVE = "abusive"
-"""The group whose clients a throttle should find."""
+"""Group of clients that a throttle should detect."""
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class CallSample:
-    """Times and tokens of one call. Times that were not reached or not observed are None."""
+    """Times and tokens of one call. Times that were not reached or observed are None."""
 
     client: str
     interaction_id: str
@@ -40,7 +40,7 @@ class CallSample:
     queue_delay_s: float | None = None
     first_token_s: float | None = None
     mid_run: bool = False
-    """Rejected although its interaction was active."""
+    """True if the call was rejected although its interaction was active."""
     group: str = ""
 
 
@@ -55,7 +55,7 @@ class RunSample:
     complete: bool
     wasted_tokens: int = 0
     cause: str = ""
-    """One of :data:`WASTE_CAUSES`, empty for a complete run."""
+    """One of :data:`WASTE_CAUSES`; empty for a complete run."""
     group: str = ""
 
 
@@ -66,17 +66,17 @@ class Windows:
     half_s: float = 30.0
     step_s: float = 28.5
     first_s: float | None = None
-    """The first centre; None: the earliest whose window begins with the first arrival."""
+    """First centre; None: the earliest whose window begins with the first arrival."""
     last_s: float | None = None
-    """The last centre; None: the latest whose window ends with the last end."""
+    """Last centre; None: the latest whose window ends with the last end."""
 
 
 VTC_TABLES = Windows(first_s=58.5, last_s=571.5)
-"""The centres of the VTC paper's tables (ALGORITHMS section 9); arrivals begin at 0."""
+"""Centres of the VTC paper's tables (ALGORITHMS section 9); arrivals begin at 0."""
 
 
 def jain_index(values: Iterable[float]) -> float:
-    """Return ``(sum x)^2 / (n * sum x^2)``: 1 when all are equal, 1/n when one has everything."""
+    """Return ``(sum x)^2 / (n * sum x^2)``: 1 if all are equal, 1/n if one has everything."""
     x = np.asarray(list(values), dtype=np.float64)
     square = float((x * x).sum())
     return 1.0 if len(x) == 0 or square == 0.0 else float(x.sum()) ** 2 / (len(x) * square)
@@ -85,8 +85,10 @@ def jain_index(values: Iterable[float]) -> float:
 def water_filling(
     demands: Mapping[str, float], total: float, weights: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """Return a total divided by weighted water-filling: no client gets more than its demand, and a
-    client with less gets as much over its weight (default 1) as any other. O(clients log clients).
+    """Return the weighted water-filling division of a total. O(clients log clients).
+
+    No client gets more than its demand; a client whose demand is not met gets as much, divided by
+    its weight (default 1), as any other.
     """
     weight = {client: (weights or {}).get(client, 1.0) for client in demands}
     left, shares = sum(weight.values()), {}
@@ -98,7 +100,7 @@ def water_filling(
 
 
 def satisfied(served: Mapping[str, float], entitled: Mapping[str, float]) -> dict[str, float]:
-    """Return each client's service over its entitlement, 0 to 1; 1 where that is nothing."""
+    """Return each client's service over its entitlement, 0 to 1; 1 for no entitlement."""
     return {
         client: min(1.0, served.get(client, 0.0) / share) if share > 0 else 1.0
         for client, share in entitled.items()
@@ -115,7 +117,7 @@ def distribution(values: Iterable[float]) -> dict[str, float | None]:
 
 
 class Service:
-    """Processed work of some calls, by some cost: arrays of one entry a call, made once.
+    """Processed work of some calls under a cost function, as arrays of shape (calls,).
 
     A call's service is spread evenly from its first token to its end.
     """
@@ -126,7 +128,7 @@ class Service:
             from_s = call.first_token_s
             if (
                 from_s is None and call.outcome == "completed"
-            ):  # its client saw no token: not streamed
+            ):  # no first token was observed: not streamed
                 from_s = call.arrival_s + (call.queue_delay_s or 0.0)
             if from_s is not None:
                 spans.append((from_s, call.end_s, cost(call.usage)))
@@ -145,7 +147,7 @@ class Service:
 
 
 class Demand:
-    """Requested work of calls, by some cost, at their arrivals; rejected calls are no demand."""
+    """Requested work of calls under a cost function, at arrival; rejected calls do not count."""
 
     def __init__(self, calls: Iterable[CallSample], cost: Cost) -> None:
         asked = [(c.arrival_s, cost(c.usage)) for c in calls if c.outcome != "refused"]
@@ -165,8 +167,8 @@ def service_difference(
 ) -> dict[str, float]:
     """Return VTC Table 2: per centre the sum over clients of ``min(max - s, |demand - s|)`` per second.
 
-    ``max`` is the largest service of a client in the window. Rejected calls are no demand. Demand is
-    measured as service is, or by ``demand_cost``.
+    ``max`` is the largest service of a client in the window. Rejected calls are not demand. Demand
+    is measured by the cost of service, or by ``demand_cost``.
     """
     ends = [call.end_s for calls in by_client.values() for call in calls]
     starts = [call.arrival_s for calls in by_client.values() for call in calls]
@@ -195,7 +197,7 @@ def service_difference(
 def service_rates(by_client: dict[str, list[CallSample]], cost: Cost) -> dict[str, float]:
     """Return each client's service per second on the interval in which all are active.
 
-    A client is active from its first arrival to its last end; where the clients were never active
+    A client is active from its first arrival to its last end. If the clients were never active
     together, the whole run counts.
     """
     if not by_client:
@@ -215,12 +217,11 @@ def service_rates(by_client: dict[str, list[CallSample]], cost: Cost) -> dict[st
 def throttling_quality(
     calls: Iterable[CallSample], abusers: Collection[str]
 ) -> dict[str, float | None]:
-    """Return whether the throttled users are the abusers (FairServe Figure 8c); throttled: rejected
-    once.
+    """Return how well throttling finds the abusers (FairServe Figure 8c); throttled: rejected once.
 
-    ``precision`` is the share of the throttled that are among ``abusers`` (clients), None if no client
-    was throttled; ``recall`` the share of the abusers that made calls and were throttled, None if
-    none made one. ``abusive_tokens`` were processed for abusers, a share of all that were processed.
+    ``precision`` is the share of the throttled clients that are ``abusers``, None if no client was
+    throttled; ``recall`` the share of the abusers with calls that were throttled, None if none had
+    calls. ``abusive_tokens`` is the share of all processed tokens that were processed for abusers.
     """
     seen, throttled = set(), set()
     tokens = abusive_tokens = 0
@@ -259,9 +260,11 @@ def summarise(
     delayed_after_s: float = 1.0,
     groups: bool = True,
 ) -> dict[str, Any]:
-    """Return all reported figures of one system. A user is delayed if a call waited longer than
-    ``delayed_after_s``; a user or interaction is served if it was completed at least once. Where a
-    group is called :data:`ABUSIVE`, ``throttling`` is the :func:`throttling_quality` by its clients.
+    """Return all reported figures of one system.
+
+    A user is delayed if a call waited longer than ``delayed_after_s``; a user or interaction is
+    served if it completed at least once. If a group is named :data:`ABUSIVE`, ``throttling`` is the
+    :func:`throttling_quality` for its clients.
     """
     by_client: dict[str, list[CallSample]] = {}
     for call in calls:

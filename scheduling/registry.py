@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from fairserve.scheduling.base import Feeder, LocalScheduler, Router
-from fairserve.scheduling.dispatch.directory import Directory
+from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.feeders.central_dlpm import CentralDlpm, CentralDlpmOptions
 from fairserve.scheduling.feeders.fcfs import FcfsFeeder, FcfsOptions
 from fairserve.scheduling.feeders.wsc import WscFeeder
@@ -110,7 +110,7 @@ LOCAL_SCHEDULERS: Mapping[str, LocalFactory] = Registry(
         "preble_groups": _local_preble_groups,
     },
 )
-"""``factory(**options)``."""
+"""Local schedulers by name, as ``factory(**options)``."""
 
 FEEDERS: Mapping[str, FeederFactory] = Registry(
     "feeder",
@@ -121,7 +121,7 @@ FEEDERS: Mapping[str, FeederFactory] = Registry(
         "central_dlpm": _feeder_central_dlpm,
     },
 )
-"""``factory(directory, locality, **options)``."""
+"""Feeders by name, as ``factory(directory, locality, **options)``."""
 
 ROUTERS: Mapping[str, RouterFactory] = Registry(
     "router",
@@ -133,7 +133,7 @@ ROUTERS: Mapping[str, RouterFactory] = Registry(
         "d2lpm": _router_d2lpm,
     },
 )
-"""``factory(locality, **options)``."""
+"""Routers by name, as ``factory(locality, **options)``."""
 
 _PAPER_WSC = {name: getattr(WSC_PAPER, name) for name in WscOptions.__dataclass_fields__}
 
@@ -187,7 +187,8 @@ _SYSTEMS = (
         "least_loaded",
         "fcfs",
         feed_window=0.05,
-        # By the letter of line 31 calls that follow one another would have no priority, as in fs-w.
+        # Read literally, line 31 would give sequential calls no priority, so ``run`` is used as in
+        # fs-w.
         feeder_options={**_PAPER_WSC, "in_progress": "run"},
     ),
     SystemConfig(
@@ -205,7 +206,7 @@ _SYSTEMS = (
 
 
 class _Systems(Registry):
-    """The systems by name, and ``rpm-<N>`` for every positive N (N calls per user and minute)."""
+    """Systems by name, and ``rpm-<N>`` for every positive N (N calls per user and minute)."""
 
     def __getitem__(self, name: str) -> Any:
         kind, _, number = name.partition("-")

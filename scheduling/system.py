@@ -1,4 +1,4 @@
-"""A system: the names and options of throttle, feeder, router and local scheduler, under one name.
+"""A system: the names and options of throttle, feeder, router and local scheduler.
 
 Every system of the papers is one :class:`SystemConfig` (ALGORITHMS section 7); the live server, the
 simulator and the workers build their parts from the same value.
@@ -43,10 +43,10 @@ class SystemConfig:
     router: str
     local: str
     feed_window: float | None = None
-    """Share of a worker's KV capacity that may wait at it; None hands calls on at once."""
+    """Share of a worker's KV capacity that may wait at it; None dispatches calls at once."""
     hit_share: float | None = None
-    """Share of a call's prompt that a worker with a full window must hold to take a call of an active
-    run; None: it takes none."""
+    """Share of a call's prompt that a worker with a full window must hold to admit a call of an
+    active run; None: it admits none."""
     high_watermark: float = 2.0
     low_watermark: float = 1.2
     immunity_factor: float = 2.0
@@ -56,16 +56,16 @@ class SystemConfig:
     worker_silence_s: float = 15.0
     """Seconds without a report after which a worker that reported before is lost."""
     levels: str = DEFAULT_LEVELS
-    """Levels of the clients of the schedulers, one of ``LEVELS``."""
+    """Levels of the schedulers' clients, one of ``LEVELS``."""
     newcomers: Literal["own", "shared"] = "own"
-    """Client of a user that its app has not shown before: its own, or one that the newcomers of the app
-    share until they have a history (:mod:`fairserve.scheduling.fairness.newcomers`)."""
+    """Client of a new user of an app: a separate one, or one that the app's newcomers share until
+    they have a history (:mod:`fairserve.scheduling.fairness.newcomers`)."""
     newcomer_slices: float = 20.0
-    """Typical calls that a history costs."""
+    """Cost of a history in typical calls."""
     newcomer_growth_s: float = 86_400.0
-    """Time in which an app's users with a history grow e-fold at most; 0 is no bound."""
+    """Minimum time in which an app's users with a history grow e-fold; 0 means no bound."""
     simulated_only: bool = False
-    """Needs the true output lengths, which only a simulator has."""
+    """True if the system needs the true output lengths, which only a simulator has."""
     throttle_options: Mapping[str, Any] = field(default_factory=dict)
     feeder_options: Mapping[str, Any] = field(default_factory=dict)
     router_options: Mapping[str, Any] = field(default_factory=dict)
@@ -91,15 +91,15 @@ class SystemConfig:
 
     @property
     def immunity(self) -> ImmunityRule:
-        """Return the immunity of active runs to throttling."""
+        """Return the immunity rule of active runs."""
         return ImmunityRule(self.immunity_factor, self.immunity_rule)
 
     def with_options(self, options: Mapping[str, Any]) -> SystemConfig:
         """Return this system with some options changed.
 
-        Keys are ``feed_window`` and the like, or ``throttle.``, ``feeder.``, ``router.`` or
-        ``local.`` and the name of an option of that policy. Raises ValueError naming the key.
-        The options of a policy are checked when it is built.
+        Keys are option names such as ``feed_window``, or ``throttle.``, ``feeder.``, ``router.`` or
+        ``local.`` followed by an option of that policy. Raises ValueError naming the key. The
+        options of a policy are checked when it is built.
         """
         changes: dict[str, Any] = {}
         nested: dict[str, dict[str, Any]] = {}

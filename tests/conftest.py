@@ -1,10 +1,10 @@
-"""Options and hooks of the whole suite: deep tests, seeds, and a check that no module leaks resources.
+"""Options and hooks of the whole suite: deep tests, seeds, and a check for leaked resources.
 
 `make test` runs every test that is not marked ``deep``, and tries few examples of each property.
-`make test-deep` (``--deep``) runs the tests marked ``deep`` and the randomised ones: every property with
-many examples, and every test that takes the fixture ``seed``. All randomness derives from one seed,
-printed at the start. It is random, but under CI it is the hash of the tree: there it changes with the
-code and not with luck.
+`make test-deep` (``--deep``) runs the tests marked ``deep`` and the randomised ones: every property
+with many examples, and every test that takes the fixture ``seed``. All randomness derives from one
+seed, printed at the start. It is random, except under CI: there it is the hash of the tree, so that
+a run changes with the code and not by chance.
 """
 
 import gc
@@ -17,11 +17,11 @@ import pytest
 from hypothesis import is_hypothesis_test, settings
 
 if not Path("/dev/nvidiactl").exists():
-    # Read when triton is first imported, which torch may do: kernels are run by its interpreter.
+    # Read when triton is first imported, possibly by torch: kernels are run by its interpreter.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# Deadlines are off: Hypothesis judges what code does, never how long a busy machine takes for it.
-# Hypothesis ignores the seed when it derandomises, which is its own default under CI.
+# Deadlines are off: Hypothesis checks results, never how long a busy machine takes for them.
+# Hypothesis ignores the seed when it derandomises, which is its default under CI.
 settings.register_profile("quick", deadline=None, derandomize=False, max_examples=25)
 settings.register_profile("deep", settings.get_profile("quick"), max_examples=500)
 
@@ -38,7 +38,7 @@ def pytest_addoption(parser):
 
 
 def _new_seed():
-    """The hash of the committed tree under CI, else a random number."""
+    """Return the hash of the committed tree under CI, else a random number."""
     if os.environ.get("CI") == "true":
         command = ["git", "rev-parse", "HEAD^{tree}"]
         run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
@@ -49,7 +49,7 @@ def _new_seed():
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config):
     settings.load_profile("deep" if config.getoption("--deep") else "quick")
-    # The processes of pytest-xdist take the seed of the process that started them.
+    # The processes of pytest-xdist use the seed of the process that started them.
     given = getattr(config, "workerinput", {}).get("seed") or config.getoption(SEED_OPTION)
     config.option.hypothesis_seed = str(_new_seed() if given is None else given)
 
@@ -81,16 +81,16 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture
 def seed(request):
-    """A number for ``random.Random`` that derives from the seed of the run and the test's name."""
+    """Return a number for ``random.Random``, derived from the seed of the run and the test's name."""
     text = f"{request.config.getoption(SEED_OPTION)} {request.node.nodeid}"
     return random.Random(text).randrange(2**32)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _collect_garbage():
-    """Report what a module leaves open in that module, not in a later test that collects it.
+    """Report the open resources of a module in that module, not in a later test that collects them.
 
-    What exists before is frozen: to look at all of torch after every module takes a second each.
+    Earlier objects are frozen: a scan of all of torch after every module takes a second each.
     """
     gc.freeze()
     yield

@@ -1,8 +1,8 @@
 """Check that the tree is written in plain standard English: ``python tests/plain_english.py``.
 
-Finds words that the field has other words for, and docstrings whose first line is no sentence. It sees
-words, not sense: the rest of a text is judged by reading it. Prints ``file:line: what`` and exits with 1
-where it finds something.
+The check finds words that the field has other words for, and docstrings whose first line is no
+sentence. It checks words only: the meaning of a text must be judged by a reader. Prints ``file:line:
+what`` and exits with 1 if it finds something.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WORDS = re.compile(
 )
 FRAGMENT = re.compile(r"(Of|Whom|What|Whose|Who|How|Whether|Where|That|To whom) ")
 PUBLIC_NAMES: frozenset[str] = frozenset()
-"""Lines with these texts are left out: columns, fields and options that programs outside use."""
+"""Texts of public columns, fields and options; lines that contain one are skipped."""
 
 
 def replaced_words(lines: list[str]) -> Iterator[tuple[int, str]]:

@@ -1,6 +1,6 @@
-"""The protocol of a throttling policy: it decides about new calls, and remembers arrivals.
+"""Protocol of a throttling policy, which admits or rejects new calls and counts arrivals.
 
-A rejection is a value, :class:`Decision`, never an exception. ``check`` consumes nothing; ``commit``
+A rejection is a value, :class:`Decision`, never an exception. ``check`` changes nothing; ``commit``
 records that the decision was carried out. No policy reads a clock: ``now_s`` is monotonic seconds.
 """
 
@@ -14,12 +14,12 @@ Scope = Literal["user", "app", "tenant"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits on the calls per minute of one user, and of an app as a whole; ``None`` is no limit."""
+    """Limits on calls per minute, of one user and of an app as a whole; None means no limit."""
 
     user_rpm: int | None = None
     app_rpm: int | None = None
     new_users: int | None = None
-    """Users per minute that the app has not shown before."""
+    """New users of the app per minute."""
 
     def __post_init__(self) -> None:
         for name in ("user_rpm", "app_rpm", "new_users"):
@@ -32,49 +32,49 @@ class Arrival(NamedTuple):
     """Facts about an arrived call that a policy may use."""
 
     user: str
-    """Identity of the end user: tenant and user id, across the tenant's apps."""
+    """The end user across the tenant's apps: tenant and user id."""
     app: str
     limits: Limits
     overloaded: bool
     """True while the workers that may serve the call are overloaded."""
     under_way: bool
-    """True if its interaction is active and has not lost its immunity."""
+    """True if the interaction is active and immune to overload limits."""
 
     @property
     def user_key(self) -> str:
-        """Return the identity of the end user across the tenant's apps, as the key of a count."""
+        """Return the counting key of the user across the tenant's apps."""
         return f"user:{self.user}"
 
     @property
     def app_user_key(self) -> str:
-        """Return the identity of the end user within this app, as the key of a count.
+        """Return the counting key of the user within this app.
 
-        An app's limit per user is counted under this key, so that one app's log neither truncates
-        nor fills another's.
+        An app's limit per user is counted under this key, so that calls to one app neither truncate
+        nor fill the log of another.
         """
         return f"user:{self.app}\0{self.user}"
 
     @property
     def app_key(self) -> str:
-        """Return the identity of the app, as the key of a count."""
+        """Return the counting key of the app."""
         return f"app:{self.app}"
 
 
 class Budget(NamedTuple):
-    """A budget that rejected a call, and the largest cost of the call; nanounits."""
+    """State of a budget that rejected a call; all amounts in nanounits."""
 
     limit: int
     spent: int
-    """Cost of the calls that ended in the present period."""
+    """Cost of the calls that ended in the current period."""
     held: int
-    """Largest cost of the calls in progress."""
+    """Maximum cost of the calls in progress."""
     cost: int
-    """Largest cost of the rejected call."""
+    """Maximum cost of the rejected call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Decision of a policy, with everything that a rejected caller gets to see."""
+    """A policy's decision, with everything that is reported to a rejected caller."""
 
     admitted: bool
     reason: str = ""
@@ -85,11 +85,11 @@ class Decision:
     count: int | None = None
     """Arrivals counted in the window, this one included."""
     retry_after_s: float | None = None
-    """Seconds after which the same call would be admitted if no one else used the same limit."""
+    """Seconds after which the same call would be admitted if nobody else used the same limit."""
     certain: bool = False
-    """True if only this user uses the limit: after the wait the call is certain to be admitted."""
+    """True if only this user uses the limit, so the call is certain to be admitted after the wait."""
     budget: Budget | None = None
-    """Set on a rejection for money; ``limit`` and ``count`` are calls and tokens only."""
+    """The exceeded budget if it caused the rejection; ``limit`` and ``count`` are calls or tokens."""
 
 
 ADMITTED = Decision(admitted=True)
@@ -97,31 +97,31 @@ ADMITTED = Decision(admitted=True)
 
 @dataclass(frozen=True, slots=True)
 class LimitUse:
-    """Present use of a limit."""
+    """Current use of a limit."""
 
     limit: int
     used: int
-    """Calls, or tokens, that count in the window, at most ``limit``."""
+    """Calls or tokens counted in the window, at most ``limit``."""
     reset_s: float
-    """Seconds until all of the limit is free again."""
+    """Seconds until the whole limit is free again."""
     scope: Scope = "user"
     """Scope of the limit."""
 
     @property
     def remaining(self) -> int:
-        """Return the calls, or tokens, that are left."""
+        """Return the calls or tokens that are left."""
         return self.limit - self.used
 
 
 class ThrottlingPolicy(Protocol):
-    """A throttle: one instance serves all users and apps of a deployment."""
+    """A throttling policy; one instance serves all users and apps of a deployment."""
 
     def check(self, arrival: Arrival, now_s: float) -> Decision:
-        """Decide, without remembering anything. Cost O(1) amortised."""
+        """Return the decision without changing any state. Cost: O(1) amortised."""
         ...
 
     def commit(self, arrival: Arrival, decision: Decision, now_s: float) -> None:
-        """Remember the arrival and what was decided about it."""
+        """Record the arrival and the decision about it."""
         ...
 
     def use(self, arrival: Arrival, now_s: float) -> LimitUse | None:
@@ -129,7 +129,7 @@ class ThrottlingPolicy(Protocol):
         ...
 
     def forget_idle(self, now_s: float) -> None:
-        """Drop the keys that no longer matter; called about once a second."""
+        """Drop idle keys; called about once a second."""
         ...
 
     def snapshot(self, now_s: float) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Benchmarks that a user can run: the code is here, results are in ``benchmarks/``."""
+"""Benchmarks that users can run; results are in ``benchmarks/``."""

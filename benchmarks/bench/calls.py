@@ -1,8 +1,8 @@
-"""Calls of many clients: whose they are, and what they ask.
+"""Calls of many clients, with their owners and prompts.
 
-Ten tenants with the same number of users each, path ``(tenant, user)``. Each tree of prompts belongs to
-one tenant, so that salts do not multiply the trees: the calls of every other tenant carry its own salt,
-the rest none.
+There are ten tenants with the same number of users each; paths are ``(tenant, user)``. Each tree of
+prompts belongs to one tenant, so that salts do not multiply the trees: the calls of every second
+tenant have a salt, the others none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OUTPUT_TOKENS = 150
 
 
 class CallSource:
-    """An endless sequence of calls. Same seed, same calls."""
+    """An endless sequence of calls. Equal seeds give equal calls."""
 
     def __init__(self, seed: int, clients: int = 100, prompts: PromptTrees | None = None) -> None:
         self._prompts = PromptTrees(seed) if prompts is None else prompts
@@ -27,13 +27,13 @@ class CallSource:
         self._made = 0
 
     def call(self) -> Call:
-        """The next call: some tree, one of its tenant's users, a run of its own."""
+        """Return the next call: of some tree and one of its tenant's users, in a separate run."""
         tree = int(self._random.integers(len(self._prompts)))
         user = int(self._random.integers(self._users))
         return self._call(tree, user, "", final=True)
 
     def call_of_run(self, run: int, client: int, *, final: bool) -> Call:
-        """A call of an interaction; ``client`` is 0 to the number of clients less 1."""
+        """Return a call of an interaction; ``client`` is 0 to the number of clients less 1."""
         tenant = client % self._tenants
         choices = -(-(len(self._prompts) - tenant) // self._tenants)
         tree = tenant + self._tenants * int(self._random.integers(choices))

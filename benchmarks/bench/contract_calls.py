@@ -1,8 +1,9 @@
-"""Cost of contract limits for a call: the check, the reservation and the settlement.
+"""Cost of contract limits per call: the check, the reservation and the settlement.
 
-Calls fall under three holders (tenant, app, each user), half of them under a fourth (their user), each
-with every kind of limit, in periods of a day. Thousands of users are active, and about half of all calls
-are refused by a rate, which costs the search for when it will be free. A round is a minute of its time.
+Calls fall under three holders (tenant, app, each user), half of them under a fourth (their user),
+each with every kind of limit, in daily periods. Thousands of users are active, and a rate rejects
+about half of all calls, which costs the search for the time of a retry. A round is a minute of
+virtual time.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from collections import deque
 from fairserve.benchmarks.bench.figure import Reading
 from fairserve.benchmarks.bench.measure import cpu_ns
 from fairserve.interactions.call import Call, TokenUsage
+from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.dispatch.admission import Admission, AdmissionOptions
-from fairserve.scheduling.dispatch.directory import Directory
-from fairserve.scheduling.dispatch.events import CallArrived, ContractChanged
+from fairserve.scheduling.events import CallArrived, ContractChanged
 from fairserve.throttling.overload.none import NoThrottle
 from fairserve.throttling.quotas.price import TokenPrice
 from fairserve.throttling.quotas.quota import Quota
@@ -27,7 +28,7 @@ _PARALLEL = 300
 
 
 class ContractCalls:
-    """Admission with nothing but contracts, and calls that come and go."""
+    """Admission with contracts only, and a steady flow of calls."""
 
     def __init__(self, *, users: int, calls: int, seed: int = 1) -> None:
         self._calls = calls
@@ -50,7 +51,7 @@ class ContractCalls:
             self._run(calls)
 
     def round(self) -> Reading:
-        """So many calls; the fraction of rejections is a detail."""
+        """Process the calls of one round; the fraction of rejections is a detail."""
         begin_ns = cpu_ns()
         refused = self._run(self._calls)
         spent_us = (cpu_ns() - begin_ns) / 1000

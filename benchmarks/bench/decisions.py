@@ -1,11 +1,12 @@
-"""The router at work: what D2LPM costs for one call, and the memory of its tree.
+"""Cost of a D2LPM routing decision per call, and the memory of its tree.
 
-A decision is everything that happens between a call and its worker: hash the prompt, match it against
-the tree of all workers, select by match, credit and load, charge, and insert the prompt, with the
-evictions that this causes. The parts are those that a dispatcher of the system ``d2lpm`` builds. The
-tree is in its steady state: it was filled before, and nearly each insertion evicts. Older calls start,
-end and are forgotten outside of the timed part, so that about 40 per worker are outstanding. The mean is
-of CPU time over twenty decisions in a row, percentiles are of wall time, whose clock is quick to read.
+A decision is everything that happens between a call and its worker: hash the prompt, match it
+against the tree of all workers, select by match, credit and load, charge, and insert the prompt,
+with the evictions that this causes. The parts are those that a dispatcher of the system ``d2lpm``
+builds. The tree is in its steady state: it was filled before, and nearly each insertion evicts.
+Older calls start, end and are forgotten outside the timed part, so that about 40 per worker are
+outstanding. The mean is of CPU time over twenty consecutive decisions; percentiles are of wall
+time, whose clock is fast to read.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from fairserve.benchmarks.bench.measure import cpu_ns, percentile, wall_ns
 from fairserve.benchmarks.bench.prompts import PromptTrees
 from fairserve.interactions.call import NO_TOKENS, Call
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
-from fairserve.scheduling.dispatch.events import WorkerJoined
+from fairserve.scheduling.events import WorkerJoined
 from fairserve.scheduling.registry import SYSTEMS
 
 WORKER_TOKENS = 200_000
 ROW = 20
-"""Decisions between two looks at the CPU clock."""
+"""Number of decisions between two readings of the CPU clock."""
 
 OUTSTANDING = 40
-"""Calls per worker that were placed and have not ended."""
+"""Number of calls per worker that were placed and have not ended."""
 
 
 class Decisions:
-    """A router with its tree full. ``name`` is the figure of the mean, ``p99_name`` of the p99."""
+    """A router with a full tree. ``name`` is the figure of the mean, ``p99_name`` of the p99."""
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class Decisions:
         self._fill()
 
     def round(self) -> Reading:
-        """So many decisions, in rows."""
+        """Make the decisions of one round, in rows."""
         times_us: list[float] = []
         spent_ns = prompt_tokens = 0
         while len(times_us) < self._decisions:
@@ -91,7 +92,7 @@ class Decisions:
         return Reading(figures, details)
 
     def _parts(self) -> dict[str, float]:
-        """Median microseconds of the parts, from decisions of their own."""
+        """Return the median microseconds of the parts, from separate decisions."""
         rows = []
         for _ in range(max(1, self._decisions // 10)):
             call = self._next()
@@ -127,8 +128,8 @@ class Decisions:
         self.locality.placed(call, worker)
 
     def _keep(self, call: Call, worker: str) -> None:
-        """The call is in progress; older ones start and end."""
-        call.token_ids = NO_TOKENS  # nobody reads them again
+        """Add a call in progress; older ones start and end."""
+        call.token_ids = NO_TOKENS  # not read again
         self.router.started(call.call_id)
         self._outstanding.append((call, worker))
         while len(self._outstanding) > self._most_outstanding:
@@ -137,7 +138,7 @@ class Decisions:
             self.locality.forget(older.call_id)
 
     def _fill(self) -> None:
-        """Decide until each worker was sent more new tokens than it can hold."""
+        """Make decisions until each worker was sent more new tokens than it can hold."""
         sent = dict.fromkeys(self.worker_tokens, 0)
         room = sum(self.worker_tokens.values())
         while any(sent[worker] < tokens for worker, tokens in self.worker_tokens.items()):
@@ -147,4 +148,4 @@ class Decisions:
             self._place(call, worker)
             self._keep(call, worker)
             if sum(sent.values()) > 3 * room:
-                break  # a worker that is hardly used does not hold up the rest
+                break  # a worker that is hardly used does not block the rest

@@ -1,16 +1,16 @@
-"""The local scheduler at work: one step of DLPM with a queue of a given length.
+"""Cost of one step of DLPM, the local scheduler, with a queue of a given length.
 
-A step is what a scheduler does before a forward pass (ALGORITHMS section 5, points 1 to 4): eight calls
-arrive, it hears which blocks were stored and evicted since the last one, and walks the queue in order of
-matched prefix until the batch of 64 is full again (eight calls enter). All of that is timed, the
-matching of waiting calls included. The cache is full, so each step changes the matches of waiting calls,
-and once in a while those of thousands, when the trunk that they share is stored or evicted; the queue
-stays as long as it is.
+A step is the work of a scheduler before a forward pass (ALGORITHMS section 5, points 1 to 4): eight
+calls arrive, it receives the events of blocks stored and evicted since the last step, and walks the
+queue in the order of matched prefix until the batch of 64 is full again (eight calls enter). All of
+this is timed, including the matching of waiting calls. The cache is full, so each step changes the
+matches of waiting calls, occasionally those of thousands, when the trunk that they share is stored
+or evicted. The length of the queue stays constant.
 
-Timed apart: charging what the 64 running calls decoded (``decode_us``), the ends of eight (``end_us``),
-and what an engine does whatever its scheduler is (``engine_us``): for the calls that enter, the look-up,
-lock, insertion and eviction of their blocks, of which ``prefix_cache_us`` is the figure. Not timed:
-hashing, once for each request when it comes in.
+Timed separately: charging the tokens that the 64 running calls decoded (``decode_us``), the ends of
+eight (``end_us``), and the engine's work with any scheduler (``engine_us``): for the entering
+calls, the look-up, lock, insertion and eviction of their blocks, for which ``prefix_cache_us`` is
+the figure. Not timed: hashing, once per request on arrival.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from fairserve.scheduling.locality.prefix_node import Node
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS
 
 TURNOVER = 8
-"""Calls that arrive, enter and end in a step."""
+"""Number of calls that arrive, enter and end in a step."""
 _PARTS = ("arrive", "walk", "news", "decode", "end", "engine")
 _OWN_PARTS = 3
-"""The first three are the step."""
+"""Number of leading parts that form the step."""
 
 
 class DlpmSteps:
@@ -54,7 +54,7 @@ class DlpmSteps:
         self._cache = EngineCache(seed, worker_tokens)
         self._scheduler = LOCAL_SCHEDULERS["dlpm"]()
         self._running: deque[tuple[LocalCall, Node, int]] = deque()
-        """With the lock and the reserved tokens."""
+        """Running calls, each with its lock and reserved tokens."""
         self._reserved_tokens = 0
         self.admitted_tokens = self.cached_tokens = 0
         for _ in range(waiting + batch - TURNOVER):
@@ -63,11 +63,11 @@ class DlpmSteps:
             self._step()
 
     def __len__(self) -> int:
-        """Number of waiting calls."""
+        """Return the number of waiting calls."""
         return len(self._scheduler)
 
     def round(self) -> Reading:
-        """So many steps, each timed by itself and in its parts."""
+        """Run the steps of one round, each timed as a whole and in parts."""
         self.admitted_tokens = self.cached_tokens = 0
         steps = [self._step() for _ in range(self._steps)]
         whole_us = [sum(step[:_OWN_PARTS]) for step in steps]
@@ -83,7 +83,7 @@ class DlpmSteps:
         return Reading({self._name: fmean(whole_us)}, details)
 
     def _step(self) -> tuple[float, ...]:
-        """One step; returns the microseconds of its parts."""
+        """Run one step; return the microseconds of its parts."""
         scheduler, cache, running = self._scheduler, self._cache, self._running
         ending = TURNOVER if len(running) >= self._batch - TURNOVER else 0
         arrivals = [self._next() for _ in range(TURNOVER)] if ending else []
@@ -125,7 +125,7 @@ class DlpmSteps:
         return tuple(part_ns / 1000 for part_ns in parts_ns)
 
     def _walk(self) -> tuple[list[LocalCall], int]:
-        """Admit by the pull protocol until the batch is full; also the engine's own nanoseconds."""
+        """Admit by the pull protocol until the batch is full; also return the engine's nanoseconds."""
         scheduler, cache = self._scheduler, self._cache
         admitted: list[LocalCall] = []
         engine_ns = 0
@@ -149,7 +149,7 @@ class DlpmSteps:
         return admitted, engine_ns
 
     def _next(self) -> LocalCall:
-        """A call whose keys are known to the cache; its token ids are not needed any more."""
+        """Return a call whose keys are known to the cache; its token ids are no longer needed."""
         call = self._source.call()
         self._cache.hash_and_register(call)
         return LocalCall(

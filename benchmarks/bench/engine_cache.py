@@ -1,9 +1,9 @@
-"""The prefix cache of one engine, with its events delayed.
+"""Prefix cache of one engine, with delayed events.
 
-Keys of a call are computed when it is registered, as an engine does it when a request arrives; the
-scheduler matches them again after a change of a block at the end of their match. Events of blocks are
-collected until :meth:`EngineCache.publish`, so that the scheduler's work on them can be timed apart
-from that of the cache.
+Keys of a call are computed when it is registered, as in an engine on arrival; the scheduler matches
+it again after a change of a block at the end of its match. Block events are collected until
+:meth:`EngineCache.publish`, so that the scheduler's work on them can be timed apart from the
+cache's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class EngineCache(BlockPrefixCache):
         self._gathered: list[tuple[Callable[..., None], tuple[object, ...]]] = []
 
     def hash_and_register(self, call: Call) -> None:
-        """Compute the keys of a call that is going to wait."""
+        """Compute the keys of a call that is about to wait."""
         self.register(call.call_id, self._hasher.keys(call.token_ids, call.salt))
 
     def follow(self, listener: CacheListener) -> None:
@@ -35,7 +35,7 @@ class EngineCache(BlockPrefixCache):
         super().follow(_Gatherer(listener, self._gathered))
 
     def publish(self) -> None:
-        """Pass the collected events on."""
+        """Publish the collected events."""
         for notify, arguments in self._gathered:
             notify(*arguments)
         self._gathered.clear()

@@ -1,4 +1,4 @@
-"""Figures that benchmarks measure, and their results."""
+"""Figures measured by benchmarks, and their results."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number with its target and the numbers of others."""
+    """A number with its target and the values of peers."""
 
     name: str
     unit: str
     what: str
-    """One line for the table's reader."""
+    """Description in one line for the table."""
     target: float
     aim: float | None = None
     peers: Mapping[str, float] = field(default_factory=dict)
-    """Values of others for the same, by name, in the same unit."""
+    """Values of peers by name, in the same unit."""
     higher_is_better: bool = False
 
     def reached(self, value: float, goal: float) -> bool:
@@ -33,44 +33,44 @@ class Reading:
 
     figures: Mapping[str, float]
     details: Mapping[str, float] = field(default_factory=dict)
-    """Other numbers by name, unit at its end: parts of the figures, properties of the load."""
+    """Other numbers by name, with the unit as suffix: parts of the figures, properties of the load."""
 
 
 class Workload(Protocol):
-    """Something in its steady state, of which a round can be measured again and again."""
+    """A workload in its steady state, of which rounds can be measured repeatedly."""
 
     def round(self) -> Reading:
-        """Do a round's work and measure it. The state stays as representative as it was."""
+        """Run and measure one round. The state stays equally representative."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Figures that one workload measures together."""
+    """Figures that are measured together by one workload."""
 
     figures: tuple[Figure, ...]
     build: Callable[[float], Workload]
-    """Makes the workload at a share of its full size, 1 for figures that count."""
+    """Builds the workload at a share of its full size, which is 1 for figures that count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A figure's values, one for each round."""
+    """Values of a figure, one per round."""
 
     figure: Figure
     values: tuple[float, ...]
     details: Mapping[str, float]
     """Medians over the rounds."""
     overall: float | None = None
-    """The value over all rounds together, where it is not the median of the rounds."""
+    """Value over all rounds together, if it is not the median of the rounds."""
 
     @property
     def value(self) -> float:
-        """The figure: ``overall``, or the median over the rounds."""
+        """Return the figure: ``overall``, or the median over the rounds."""
         return median(self.values) if self.overall is None else self.overall
 
     def to_plain(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return the result as plain JSON values."""
         return {
             "name": self.figure.name,
             "value": self.value,
@@ -86,5 +86,5 @@ class Result:
 
 
 def sized(count: int, scale: float, least: int = 1) -> int:
-    """A share of a count, for a workload that is smaller than its full size."""
+    """Return a share of a count, for a workload below its full size."""
     return max(least, round(count * scale))

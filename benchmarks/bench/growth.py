@@ -1,8 +1,8 @@
-"""Growth of costs: each figure's workload again, with one of its sizes varied.
+"""Growth of costs: each figure's workload measured with one of its sizes varied.
 
-A curve is measured by the same code as the figures, with fewer rounds at each point because there are
-many. Points are measured one after the other, each with a workload of its own, so that the memory of
-one is free before the next is built.
+A curve is measured by the same code as the figures, with fewer rounds per point because there are
+many. Points are measured one after the other, each with a new workload, so that the memory of one
+is freed before the next is built.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fairserve.benchmarks.bench.whole_calls import WholeCalls
 
 _VALUE = "value"
 _PROMPTS_PER_WORKER = 65
-"""So many prompts of a length are one worker's capacity where lengths vary."""
+"""Number of prompts of a length that fill one worker, if lengths vary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,27 +32,27 @@ class Curve:
     """A measurement and the sizes at which it is made."""
 
     name: str
-    """Name of the curve and of its file."""
+    """Name of the curve and its file."""
     title: str
     x: str
     y: str
     sizes: tuple[int, ...]
     build: Callable[[int, float], Workload]
-    """Makes the workload of a size, at a share of its full extent."""
+    """Builds the workload of a size, at a share of its full extent."""
     figure: str = _VALUE
     per_call: bool = False
-    """The figure is calls per second; the curve shows microseconds per call."""
+    """True if the figure is calls per second and the curve shows microseconds per call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A curve's values: for each size the median, the least and the greatest round."""
+    """Values of a curve: the median, smallest and largest round for each size."""
 
     curve: Curve
     points: tuple[tuple[int, float, float, float], ...]
 
     def to_plain(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return the curve as plain JSON values."""
         points = [
             {"x": size, "value": value, "spread": [least, greatest]}
             for size, value, least, greatest in self.points
@@ -68,7 +68,7 @@ def measure_curves(
     say: Callable[[str], None] = lambda text: None,
     curves: Sequence[Curve] | None = None,
 ) -> list[Measured]:
-    """All curves, or these; a smaller ``scale`` is for tests."""
+    """Measure all curves, or the named ones; a smaller ``scale`` is for tests."""
     return [_measure(curve, rounds, scale, say) for curve in (curves or CURVES)]
 
 

@@ -1,7 +1,8 @@
-"""The figures of ``fairserve bench interactions``: the tracker's time for a call, and its memory.
+"""Figures of ``fairserve bench interactions``: the tracker's time per call, and its memory.
 
-The time must not grow with the number of runs: ``growth`` in the details is that at 100,000 over that
-at 1,000. The tracker does no more there, but less of what it looks at is in the caches of the processor.
+The time must not grow with the number of runs: ``growth`` in the details is the time at 100,000
+runs over that at 1,000. The tracker does no more work there, but less of its data is in the
+processor's caches.
 """
 
 from __future__ import annotations

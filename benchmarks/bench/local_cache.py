@@ -1,8 +1,8 @@
-"""One worker's own prefix cache: match, lock, insert, unlock, evict.
+"""Cost of one worker's prefix cache: match, lock, insert, unlock, evict.
 
-What an engine with a block-hash cache does for a call, hashing of the prompt included: look up what is
-cached, lock that path, insert the prompt when it is computed (which evicts, the cache being full), and
-unlock a call that ended, so that about 64 calls run.
+This is the work of an engine with a block-hash cache per call, including hashing of the prompt:
+look up the cached part, lock that path, insert the prompt once it is computed (which evicts, as the
+cache is full), and unlock an ended call, so that about 64 calls run.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class LocalCache:
         self.locality.add_worker(WORKER, worker_tokens)
         self._mask = self.locality.tree.mask([WORKER])
         self._running: deque[tuple[str, Node]] = deque()
-        """Ids, and what the tree gave for the lock."""
+        """Ids of running calls, each with the node returned by the lock."""
         self.prompt_tokens = self.matched_tokens = 0
         while self.prompt_tokens - self.matched_tokens < worker_tokens:
             self._serve()
 
     def round(self) -> Reading:
-        """So many calls, each timed by itself."""
+        """Serve the calls of one round, each timed separately."""
         self.prompt_tokens = self.matched_tokens = 0
         times_us = [self._serve() for _ in range(self._calls)]
         details = {
@@ -55,7 +55,7 @@ class LocalCache:
         return Reading({FIGURE: fmean(times_us)}, details)
 
     def _serve(self) -> float:
-        """One call through the cache; returns its microseconds."""
+        """Serve one call through the cache; return its microseconds."""
         call = self._source.call()
         locality, tree = self.locality, self.locality.tree
         begin_ns = cpu_ns()

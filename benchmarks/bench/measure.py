@@ -1,13 +1,12 @@
-"""Rounds over several workloads, interleaved, so that a slow moment of the machine hits all of them.
+"""Measures several workloads in interleaved rounds, so that a slow moment affects all of them.
 
-Each timed round follows an untimed one of the same workload, which brings its data back into the
-processor's caches: the other workloads' share of them is not what is measured.
-A round's figure is the mean, or the percentile, within the round; the value that is reported is the
-median over the rounds, the spread their least and greatest. Everything runs in one thread, and times
-are the CPU time of that thread: nothing that is measured ever waits, so on an idle core this is the time
-that passes, and on a busy one other programs do not count. The garbage collector is off during a round,
-and what was there before is frozen, so that no figure pays for the objects of another; it runs between
-rounds.
+Each timed round follows an untimed one of the same workload, which loads its data into the
+processor's caches, so that the influence of the other workloads on them is not measured. A round's
+figure is the mean, or the percentile, within the round; the reported value is the median over the
+rounds, the spread their minimum and maximum. Everything runs in one thread, and times are the CPU
+time of that thread: measured code never waits, so on an idle core this is the elapsed time, and on
+a busy one other programs do not count. The garbage collector is off during a round, and earlier
+objects are frozen, so that no figure pays for the objects of another; it runs between rounds.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from fairserve.benchmarks.bench.figure import Part, Reading, Result, Workload
 MIN_ROUNDS = 5
 
 cpu_ns = thread_time_ns
-"""The clock of all means. Reading it costs about half a microsecond, which is not taken off."""
+"""Clock of all means. Reading it costs about half a microsecond, which is not subtracted."""
 
 wall_ns = perf_counter_ns
-"""The clock of percentiles: it is read in a twentieth of that, but counts what other programs take."""
+"""Clock of percentiles: twenty times as fast to read, but it includes the time of other programs."""
 
 
 @contextmanager
 def frozen_garbage() -> Iterator[None]:
-    """All objects of now are out of the collector's reach, and it starts only when it is called."""
+    """Exclude all existing objects from garbage collection, which then runs only when called."""
     enabled = gc.isenabled()
     gc.collect()
     gc.freeze()
@@ -47,7 +46,7 @@ def frozen_garbage() -> Iterator[None]:
 
 @contextmanager
 def traced_memory() -> Iterator[Callable[[], int]]:
-    """Gives what says how many bytes have been allocated since and are still in use, garbage apart."""
+    """Yield a function that returns the bytes allocated since and still in use, without garbage."""
 
     def kept() -> int:
         gc.collect()
@@ -69,7 +68,7 @@ def measure(
     scale: float = 1.0,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[Result]:
-    """Build all workloads, then measure them in turn; results in the order of the parts."""
+    """Build all workloads, then measure them in turn; return results in the order of the parts."""
     workloads: list[Workload] = []
     for part in parts:
         say(f"preparing {part.figures[0].name}")
@@ -96,6 +95,6 @@ def measure(
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that so large a share of the values does not exceed."""
+    """Return the smallest value that at least this share of the values does not exceed."""
     ordered = sorted(values)
     return ordered[max(0, -(-len(ordered) * round(share * 1000) // 1000) - 1)]

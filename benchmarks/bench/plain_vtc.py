@@ -1,7 +1,7 @@
-"""VTC as the paper writes it, with a dictionary and no index: the order that ours must have.
+"""VTC as written in the paper, with a dictionary and no index: the reference for our order.
 
-Algorithm 2 for a linear cost: counters, lift, smallest counter, its earliest call. Ties go to the client
-whose earliest call arrived first.
+Algorithm 2 for a linear cost: counters, lift, smallest counter, its earliest call. Ties go to the
+client whose earliest call arrived first.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections import deque
 
 
 class PlainVtc:
-    """O(clients) per selection."""
+    """Reference implementation. O(clients) per selection."""
 
     def __init__(self, wp: float = 1.0, wq: float = 2.0) -> None:
         self._wp, self._wq = wp, wq
         self._counters: dict[str, float] = {}
         self._queues: dict[str, deque[tuple[int, str, int]]] = {}
-        """By client: arrival number, call id and prompt tokens of those that wait."""
+        """Arrival number, call id and prompt tokens of each client's waiting calls."""
         self._last_left: str | None = None
         self._arrivals = 0
 
     def add(self, call_id: str, client: str, prompt_tokens: int) -> None:
-        """A call arrives; lines 6-13."""
+        """Add a call that arrives (lines 6-13)."""
         self._arrivals += 1
         if client not in self._queues:
             if self._queues:
@@ -33,7 +33,7 @@ class PlainVtc:
         self._queues[client].append((self._arrivals, call_id, prompt_tokens))
 
     def select(self) -> str:
-        """Take the next call out and charge its prompt; lines 21-25. Returns its id."""
+        """Remove the next call, charge its prompt and return its id (lines 21-25)."""
         client = min(self._queues, key=lambda c: (self._counters[c], self._queues[c][0][0]))
         queue = self._queues[client]
         _, call_id, prompt_tokens = queue.popleft()
@@ -44,5 +44,5 @@ class PlainVtc:
         return call_id
 
     def decoded(self, client: str, tokens: int) -> None:
-        """Charge generated tokens; line 31."""
+        """Charge generated tokens (line 31)."""
         self._counters[client] += self._wq * tokens

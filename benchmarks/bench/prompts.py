@@ -1,13 +1,13 @@
-"""Prompts as agents send them: many share a system prefix and some of what comes after it.
+"""Prompts like those of agents: many share a system prefix and some of the text after it.
 
-25 trees. A tree is a system prefix (12 to 20 % of the longest prompt) with three branches (20 to 28
-% more) of three branches each (28 to 38 % more); its token ids and lengths are fixed. A prompt
-follows one path from the root to the end of one of its three levels and continues with tokens that
-nobody else has, as a template does that is filled in: prompts part only where levels end. The level
-is the one whose end is nearest to a share of the prompt's length that is drawn evenly from 54 to 85
-%; this makes 65 % of all tokens shared, 27 to 90 % of a prompt. Lengths are 1,014 to 4,096 tokens
-with a mean of 3,076, drawn from a beta distribution that leans towards long prompts. Everything
-follows from the seed.
+There are 25 trees. A tree is a system prefix (12 to 20 % of the longest prompt) with three branches
+(20 to 28 % more) of three branches each (28 to 38 % more); its token ids and lengths are fixed. A
+prompt follows one path from the root to the end of one of its three levels and continues with
+unique tokens, like a filled-in template: prompts diverge only at the ends of levels. The level is
+the one whose end is nearest to a share of the prompt's length that is drawn evenly from 54 to 85 %;
+as a result 65 % of all tokens are shared, 27 to 90 % of a prompt. Lengths are 1,014 to 4,096 tokens
+with a mean of 3,076, drawn from a beta distribution that favours long prompts. Everything is
+determined by the seed.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ VOCABULARY = 128_000
 SHORTEST_TOKENS = 1014
 LONGEST_TOKENS = 4096
 MEAN_SHARE = 0.669
-"""Place of the mean length between the shortest and the longest: 3,076 in the default range."""
+"""Position of the mean length between the shortest and the longest: 3,076 in the default range."""
 SHARED = (0.54, 0.85)
-"""Fractions of a prompt that should be shared; the nearest end of a level is used."""
+"""Range of the shared fraction of a prompt; the nearest end of a level is used."""
 MOST_SHARED = 0.9
-"""No prompt shares more of itself."""
+"""Maximum shared fraction of a prompt."""
 BRANCHES = 3
 _LEVELS = ((0.12, 0.20), (0.20, 0.28), (0.28, 0.38))
-"""Least and greatest length of each level's segments, in longest prompts."""
+"""Minimum and maximum length of each level's segments, relative to the longest prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Token ids, and what they share."""
+    """Token ids of a prompt, and the number of shared ones."""
 
     token_ids: TokenIds
     tree: int
@@ -66,11 +66,11 @@ class PromptTrees:
         self._trees = [self._tree() for _ in range(trees)]
 
     def __len__(self) -> int:
-        """Number of trees."""
+        """Return the number of trees."""
         return len(self._trees)
 
     def prompt(self, tree: int) -> Prompt:
-        """The next prompt of a tree."""
+        """Return the next prompt of a tree."""
         random, paths = self._random, self._trees[tree]
         span = self._longest - self._shortest
         length = self._shortest + round(span * random.random() ** (1 / MEAN_SHARE - 1))

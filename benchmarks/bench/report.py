@@ -14,12 +14,12 @@ _HEAD: Row = ("figure", "value", "spread", "target", "aim", "peers")
 
 
 def table(results: Sequence[Result]) -> str:
-    """One line for each figure; ``*`` marks a target that was missed."""
+    """Return a table with one line per figure; ``*`` marks a missed target."""
     return aligned(_HEAD, [_row(result) for result in results], left=(0, len(_HEAD) - 1))
 
 
 def details(results: Sequence[Result]) -> str:
-    """Return the details of the workloads, one line for each of them."""
+    """Return the details of the workloads, one line each."""
     lines, listed = [], set()
     for result in results:
         if not result.details or id(result.details) in listed:
@@ -31,7 +31,7 @@ def details(results: Sequence[Result]) -> str:
 
 
 def to_plain(machine: Mapping[str, Any], results: Sequence[Result], rounds: int) -> dict[str, Any]:
-    """The JSON document of ``--json``."""
+    """Return the JSON document of ``--json``."""
     return {
         "machine": dict(machine),
         "method": {
@@ -46,7 +46,7 @@ def to_plain(machine: Mapping[str, Any], results: Sequence[Result], rounds: int)
 
 
 def number(value: float) -> str:
-    """Three significant digits, thousands separated."""
+    """Return a number with three significant digits and thousands separators."""
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"

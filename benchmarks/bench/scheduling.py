@@ -1,7 +1,8 @@
-"""The figures of ``fairserve bench scheduling``, and what each is held against.
+"""Figures of ``fairserve bench scheduling``, with their targets and peers.
 
-Peers were measured on one machine with 2,000 prompts like these (mean 3,076 tokens) and eight workers;
-the VTC artifact's by its own function for the next batch, whose test of what fits is part of it.
+Peers were measured on one machine with 2,000 similar prompts (mean 3,076 tokens) and eight workers.
+The VTC artifact was measured by its function for the next batch, which includes its test of what
+fits.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Cost of the tracker for a call, and memory for it, with very many runs.
+"""Cost of the tracker per call, and its memory, with very many runs.
 
-In the steady state each run grows to a size of its own, 60 calls at most, and is closed; another begins
-in its place, so runs of every age are there, and long ones more often than short ones, since they stay
-longer. A call attaches, is accepted, and ends; it names its parents, or continues a conversation, or
-follows by time. Memory is the allocator's own count of a tracker that grew alike, the ids of its calls
-included, which are as long as those of the platform; of ended runs it remembers none.
+In the steady state each run grows to its own size, at most 60 calls, and is closed; another
+replaces it. So there are runs of every age, and long ones are more frequent, since they last
+longer. A call attaches, is accepted, and ends; it names its parents, continues a conversation, or
+follows by time. Memory is the allocator's count for a tracker that grew in the same way, including
+the ids of its calls, which are as long as the platform's; it remembers no ended runs.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ TIME = "tracker_us_per_call"
 BYTES = "tracker_bytes_per_call"
 
 FIRST, NAMED, CONTINUED, TIMED = KINDS = ("first", "named", "continued", "timed")
-"""Kinds of calls: the first of its run, one that names its parents (perhaps none), one that continues
-a conversation, and one without any of these, which follows the calls that have ended."""
+"""Kinds of calls: the first of its run, one that names its parents (possibly none), one that
+continues a conversation, and one without these, which follows the calls that have ended."""
 
 MOST_CALLS = 60
 SIZES = range(1, MOST_CALLS + 1)
@@ -32,23 +32,23 @@ APP = "app_01hq3z5m8k2v9x4c7b1n6t0w5y"
 
 
 class Traffic:
-    """A tracker with so many runs, and the calls that come to them."""
+    """A tracker with many runs, and calls of these runs."""
 
     def __init__(self, runs: int, seed: int) -> None:
         self._random = random.Random(seed)  # noqa: S311 - a workload
         self.tracker = Tracker(TrackerLimits(live_runs=10_000_000))
-        sizes = self._random.choices(SIZES, weights=SIZES, k=runs)  # a run is there while it grows
+        sizes = self._random.choices(SIZES, weights=SIZES, k=runs)  # a run exists while it grows
         self._runs = [self._new_run(size) for size in sizes]
         self.kinds: Counter[str] = Counter()
         """Number of calls made, by kind."""
 
     @property
     def calls(self) -> int:
-        """Number of calls of the live runs."""
+        """Return the number of calls of the live runs."""
         return sum(len(calls) for _, calls, _ in self._runs)
 
     def _new_run(self, size: int) -> tuple[str, list[str], int]:
-        """Id, ids of its calls, and the size to which it grows."""
+        """Return a run's id, the ids of its calls, and the size to which it grows."""
         return f"{APP}/{self._random.getrandbits(128):032x}", [], size
 
     def grow(self) -> None:
@@ -58,7 +58,7 @@ class Traffic:
                 self._live(*self._call(name, calls))
 
     def _call(self, run: str, calls: list[str]) -> tuple[Call, tuple[int, ...]]:
-        """The next call of a run, and the key of its answer."""
+        """Return the next call of a run, and the key of its answer."""
         kind = self._kind() if calls else FIRST
         self.kinds[kind] += 1
         parents = None
@@ -76,7 +76,7 @@ class Traffic:
             max_output_tokens=200,
             parents=parents,
         )
-        # An agent's turns have the keys of its history: one more than it had turns before.
+        # An agent's turn has the keys of its history: one more than the number of earlier turns.
         if kind == CONTINUED:
             call.history = tuple(hash((run, n)) & (2**64 - 1) for n in range(len(calls), 0, -1))
         key = hash((run, len(calls) + 1)) & (2**64 - 1)
@@ -93,7 +93,7 @@ class Traffic:
         self.tracker.finish(call, "completed", 1, PROFILE, 0.0, continuation_keys=answers)
 
     def measured(self, calls: int) -> float:
-        """Microseconds per call, of so many calls to random runs."""
+        """Return the microseconds per call, over this many calls to random runs."""
         arrived, full = [], []
         for _ in range(calls):
             at = self._random.randrange(len(self._runs))
@@ -112,7 +112,7 @@ class Traffic:
 
 
 class TrackerTime:
-    """A call at very many runs, and at a hundredth of them."""
+    """Time of a call with very many runs, and with a hundredth of them."""
 
     def __init__(self, runs: int, calls: int, seed: int = 1) -> None:
         self._calls = calls
@@ -135,13 +135,13 @@ class TrackerTime:
 
 
 class TrackerMemory:
-    """A tracker per round, each with another seed."""
+    """Memory of one tracker per round, each with another seed."""
 
     def __init__(self, runs: int, seed: int = 1) -> None:
         self._runs, self._seed = runs, seed
 
     def round(self) -> Reading:
-        """Grow one tracker and weigh it."""
+        """Grow one tracker and measure its memory."""
         self._seed += 1
         with traced_memory() as kept_bytes:
             traffic = Traffic(self._runs, self._seed)

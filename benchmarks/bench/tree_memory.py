@@ -1,10 +1,11 @@
-"""Memory of the tree of all workers, by the allocator's own count.
+"""Memory of the tree of all workers, as counted by the allocator.
 
-The tree is built by a router's decisions while every allocation is traced; then all but the tree is
-let go, and what remains allocated is the tree's. Each round builds another tree. Tokens are counted by
-asking the finished tree for every block that was ever inserted: *distinct* tokens once, *held* tokens
-once for each worker that has them. *With block news* is per distinct token, too, of a tree that has been
-asked about a single block, as it is when workers report what they evicted.
+The tree is built by a router's decisions while every allocation is traced; then everything except
+the tree is released, and the remaining memory is the tree's. Each round builds another tree. Tokens
+are counted by looking up in the finished tree every block that was ever inserted: *distinct* tokens
+once, *held* tokens once for each worker that has them. *With block news* is also per distinct
+token, for a tree in which a single block has been looked up, as happens when workers report
+evictions.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ FIGURE = "tree_bytes_per_token"
 
 
 class TreeMemory:
-    """A tree per round, each with another seed."""
+    """Memory of one tree per round, each with another seed."""
 
     def __init__(
         self, workers: int = 8, *, worker_tokens: int = WORKER_TOKENS, seed: int = 100
@@ -29,12 +30,12 @@ class TreeMemory:
         self._seed = seed
 
     def round(self) -> Reading:
-        """Build one tree and weigh it."""
+        """Build one tree and measure its memory."""
         self._seed += 1
         with traced_memory() as kept_bytes:
             tree, calls = self._grow()
             allocated = kept_bytes()
-            tree.holders(0)  # a tree may keep single blocks only once it is asked for one
+            tree.holders(0)  # a tree may index single blocks only after the first look-up
             asked = kept_bytes()
         distinct, held = self._tokens(tree, calls)
         details = {
@@ -47,14 +48,14 @@ class TreeMemory:
         return Reading({FIGURE: allocated / distinct}, details)
 
     def _grow(self) -> tuple[PrefixTree, int]:
-        """A full tree, and how many calls made it."""
+        """Return a full tree, and the number of calls that built it."""
         router = Decisions(
             FIGURE, self._workers, worker_tokens=self._worker_tokens, seed=self._seed
         )
         return router.locality.tree, router.calls_made
 
     def _tokens(self, tree: PrefixTree, calls: int) -> tuple[int, int]:
-        """Distinct and held tokens, from the same calls made once more."""
+        """Return distinct and held tokens, by generating the same calls again."""
         source, locality = CallSource(self._seed), Locality(self._seed)
         seen: set[int] = set()
         for _ in range(calls):

@@ -1,7 +1,7 @@
-"""A ledger of any size for ``fairserve bench usage``, made inside PostgreSQL.
+"""A ledger of any size for ``fairserve bench usage``, generated inside PostgreSQL.
 
-20 tenants have three apps each, an app about 830 users of its own; runs of eight calls, half a minute
-apart, begin evenly over 90 days. Most calls complete, one in a hundred is refused, one fails.
+20 tenants have three apps each, an app about 830 users; runs of eight calls, half a minute apart,
+begin evenly over 90 days. Most calls complete, one in a hundred is rejected, one fails.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CALLS_PER_RUN = 8
 FIRST_DAY = datetime(2026, 1, 1, tzinfo=UTC)
 LAST_DAY = FIRST_DAY + timedelta(days=DAYS - 1)
 
-# What a run is follows from its number: a fixed multiplier scatters the numbers.
+# A run's properties are derived from its number, which a fixed multiplier scatters.
 _RUN = """
     SELECT run, 'app_' || lpad(app::text, 2, '0') AS app_id,
         'tn_' || lpad((app % :tenants)::text, 2, '0') AS tenant_id,

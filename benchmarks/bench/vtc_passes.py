@@ -1,12 +1,14 @@
-"""Selection by VTC: one pass over the queue while a batch runs.
+"""Cost of selection by VTC: one pass over the queue while a batch runs.
 
-The batch is full but for the calls that ended since the last pass. A pass admits as many and is refused
-one more, as every pass over a backlogged queue ends. Between passes, outside the timed part, every
-running call decodes some tokens (which moves the counters), some end, and as many arrive. Whether a call
-fits is a count here, as it is one comparison of reserved tokens in an engine that reserves; the VTC
-artifact, whose passes include its own test of what fits, sorts the batch for each call that it tries.
+The batch is full except for the calls that ended since the last pass. A pass admits as many and
+fails to admit one more, as every pass over a backlogged queue ends. Between passes, outside the
+timed part, every running call decodes some tokens (which moves the counters), some end, and as many
+arrive. Here a count decides whether a call fits, like the single comparison of reserved tokens in
+an engine that reserves; the VTC artifact, whose passes include its test of what fits, sorts the
+batch for each call that it tries.
 
-In every run the order is compared with :class:`~fairserve.benchmarks.bench.plain_vtc.PlainVtc` once.
+In every run the order is compared once with
+:class:`~fairserve.benchmarks.bench.plain_vtc.PlainVtc`.
 """
 
 from __future__ import annotations
@@ -24,18 +26,18 @@ from fairserve.scheduling.base import CacheListener, LocalCall
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS
 
 DECODED = 10
-"""Tokens that each running call generates between two passes."""
+"""Number of tokens that each running call generates between two passes."""
 
 
 class NothingCached:
-    """A prefix cache without a prefix: VTC does not look at it."""
+    """A prefix cache without content, since VTC does not use it."""
 
     def match(self, call: LocalCall) -> tuple[int, Hashable, Hashable]:
-        """No tokens."""
+        """Return no match."""
         return 0, None, None
 
     def follow(self, listener: CacheListener) -> None:
-        """Nothing ever changes."""
+        """Do nothing: the cache never changes."""
 
 
 class VtcPasses:
@@ -67,14 +69,14 @@ class VtcPasses:
         for _ in range(max(20, batch // admitted)):
             self._between()
             self._check(self._select(admitted))
-        self._plain = None  # the order is right; the rounds do without it
+        self._plain = None  # the order is verified; the rounds do not need it
 
     def __len__(self) -> int:
-        """Number of waiting calls."""
+        """Return the number of waiting calls."""
         return len(self._scheduler)
 
     def round(self) -> Reading:
-        """So many passes, each timed by itself."""
+        """Run the passes of one round, each timed separately."""
         times_us, decode_us = [], []
         for _ in range(self._passes):
             decode_us.append(self._between())
@@ -90,7 +92,7 @@ class VtcPasses:
         return Reading({self._name: fmean(times_us)}, details)
 
     def _select(self, places: int) -> list[LocalCall]:
-        """One pass."""
+        """Run one pass."""
         scheduler = self._scheduler
         peek, accept = scheduler.peek, scheduler.accept
         taken: list[LocalCall] = []
@@ -112,7 +114,7 @@ class VtcPasses:
             raise AssertionError("VTC selects in another order than its definition")
 
     def _between(self) -> float:
-        """Decode, end, arrive; returns the microseconds of telling what was decoded."""
+        """Decode, end and add calls; return the microseconds of reporting decoded tokens."""
         begin_ns = cpu_ns()
         for call in self._running:
             self._scheduler.decoded(call.call_id, DECODED)

@@ -1,13 +1,13 @@
-"""The dispatcher of the system ``fairserve``: whole lives of calls, from arrival to end.
+"""Throughput of the dispatcher of the system ``fairserve``: calls from arrival to end.
 
-Runs of four calls, one after the other; when a run is over, another client begins one, so the number of
-calls in flight stays the same. Each of eight workers runs at most 32 calls and reports once per step, in
-one event with the totals of all its running calls; a step is ten tokens, so a call of 150 output tokens
-is in 15 reports. Then its calls that are complete end, and calls that wait at it start. A tick comes
-four times a second of virtual time.
+Runs consist of four sequential calls; when a run ends, another client begins one, so the number of
+calls in flight is constant. Each of eight workers runs at most 32 calls and reports once per step,
+in one event with the totals of all its running calls; a step is ten tokens, so a call of 150 output
+tokens is in 15 reports. Then completed calls end, and waiting calls start. There are four ticks per
+second of virtual time.
 
-Only ``Dispatcher.handle`` is timed, event by event and so by the clock that is quick to read; making
-prompts and keeping the workers' books is not part of it.
+Only ``Dispatcher.handle`` is timed, event by event and so with the clock that is fast to read;
+generating prompts and the workers' bookkeeping are not included.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fairserve.benchmarks.bench.figure import Reading
 from fairserve.benchmarks.bench.measure import wall_ns
 from fairserve.interactions.call import Call, TokenUsage
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits
@@ -34,7 +34,7 @@ STEP_TOKENS = 10
 STEP_S = 0.25
 PROFILE = AppProfile((StageProfile(2450.0, 626.0, float(OUTPUT_TOKENS)),), CALLS_PER_RUN)
 LIMITS = Limits(user_rpm=100_000, app_rpm=1_000_000)
-"""Counted as any limit is, and never reached."""
+"""Limits that are counted but never reached."""
 
 _PARTS: dict[type, str] = {
     ev.CallArrived: "arrival",
@@ -56,7 +56,7 @@ class _Run:
 class _Worker:
     waiting: deque[str] = field(default_factory=deque)
     running: dict[str, int] = field(default_factory=dict)
-    """Output tokens so far."""
+    """Output tokens so far, by call."""
 
 
 class WholeCalls:
@@ -90,11 +90,11 @@ class WholeCalls:
             self.dispatcher.handle(ev.WorkerJoined(worker, worker_tokens), 0.0)
         for _ in range(in_flight):
             self._begin_run()
-        # Until the caches are full, and the calls of a batch are at different places.
+        # Until the caches are full, and the calls of a batch are at different positions.
         self._advance(max(in_flight, 2 * workers * worker_tokens // 1500))
 
     def round(self) -> Reading:
-        """Advance until so many calls have ended."""
+        """Advance until the round's number of calls has ended."""
         self._spent_ns = dict.fromkeys(_PARTS.values(), 0)
         calls = self._advance(self._calls)
         spent_s = sum(self._spent_ns.values()) / 1e9
@@ -115,7 +115,7 @@ class WholeCalls:
         return self.ended - begin
 
     def _step(self, worker: _Worker) -> None:
-        """Ten tokens for each running call of one worker, and what follows from it."""
+        """Generate ten tokens for each running call of one worker, and handle the consequences."""
         running = worker.running
         while worker.waiting and len(running) < self._batch:
             call_id = worker.waiting.popleft()
@@ -131,7 +131,7 @@ class WholeCalls:
             self._end(call_id)
 
     def _progress_at_start(self) -> int:
-        """The first calls begin at different places, so that later ones do not end together."""
+        """Return the initial progress of a call, so that later ones do not end together."""
         self._started += 1
         if self._started > len(self._workers) * self._batch:
             return 0

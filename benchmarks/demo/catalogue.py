@@ -15,7 +15,7 @@ from fairserve.benchmarks.demo.workload import CALLS_PER_MINUTE, LOADS
 
 @dataclass(frozen=True, slots=True)
 class DemoApp:
-    """An app's program and its token profile, as ``POST /v1/apps`` takes it."""
+    """An app's program and its token profile, as for ``POST /v1/apps``."""
 
     program: AgentProgram
     profile: Mapping[str, Any]
@@ -30,14 +30,14 @@ APPS: Mapping[str, DemoApp] = {
 
 @dataclass(frozen=True, slots=True)
 class RegisteredApp:
-    """An app of the running server, with its key."""
+    """An app registered at the running server, with its key."""
 
     app_id: str
     api_key: str
 
 
 class Management:
-    """The management API of the demo's server. Errors are aiohttp's, or RuntimeError with the body."""
+    """Client of the demo server's management API. Raises aiohttp's errors, or RuntimeError."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, admin_key: str) -> None:
         self._session = session
@@ -45,7 +45,7 @@ class Management:
         self._admin_key = admin_key
 
     async def register(self) -> dict[str, RegisteredApp]:
-        """Create the tenants and their apps; the apps by name."""
+        """Create the tenants and their apps; return the apps by name."""
         tenant_keys: dict[str, str] = {}
         apps = {}
         for load in LOADS:
@@ -62,12 +62,12 @@ class Management:
         return apps
 
     async def model(self, app: RegisteredApp) -> str:
-        """The name of the one model that is served."""
+        """Return the name of the only served model."""
         models = await self._send("GET", "/v1/models", app.api_key)
         return str(models["data"][0]["id"])
 
     async def usage_by_app(self) -> dict[str, dict[str, int]]:
-        """The ledger's counts per app id."""
+        """Return the ledger's counts by app id."""
         report = await self._send("GET", "/admin/usage?group_by=app", self._admin_key)
         return {str(row["app"]): row for row in report["items"]}
 

@@ -1,8 +1,8 @@
-"""Real text that every machine has: documentation of Python's library and of this package.
+"""Real text that is on every machine: documentation of Python's library and of this package.
 
-Docstrings are read from the source files by their syntax trees, so nothing is imported or run, and
-the same Python gives the same text. One token of the built-in model is one byte, therefore a length
-in characters is a length in tokens; what is not ASCII is left out.
+Docstrings are read from the source files through their syntax trees, so nothing is imported or run,
+and the same Python gives the same text. One token of the built-in model is one byte, therefore a
+length in characters is a length in tokens; non-ASCII characters are omitted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PACKAGE_FILES = (
     "platform/base/errors", "platform/server/settings",
 )  # fmt: skip
 MIN_CHARS = 20_000
-"""A corpus that is shorter than this was not found where it should be."""
+"""Minimum length of a corpus; a shorter one was not found in the expected place."""
 
 
 class NoTextError(RuntimeError):
@@ -48,13 +48,13 @@ class NoTextError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """One long text. Documents are consecutive parts of it, and begin anew at its end."""
+    """A long text. Documents are consecutive parts of it, wrapping around at its end."""
 
     name: str
     text: str
 
     def part(self, number: int, chars: int) -> str:
-        """The ``number``-th document of exactly ``chars`` characters."""
+        """Return the ``number``-th document of exactly ``chars`` characters."""
         begin = number * chars % len(self.text)
         doubled = self.text + self.text[:chars]
         return doubled[begin : begin + chars]
@@ -62,19 +62,19 @@ class Corpus:
 
 @cache
 def library() -> Corpus:
-    """Documentation of Python's standard library. Raises NoTextError."""
+    """Return documentation of Python's standard library. Raises NoTextError."""
     return _corpus("Python's library", Path(sysconfig.get_path("stdlib")), LIBRARY_FILES)
 
 
 @cache
 def package() -> Corpus:
-    """Documentation of this package. Raises NoTextError."""
+    """Return documentation of this package. Raises NoTextError."""
     assert fairserve.__file__ is not None
     return _corpus("FairServe", Path(fairserve.__file__).parent, PACKAGE_FILES)
 
 
 def docstrings(source: str) -> list[str]:
-    """Every docstring of a module's source, each under its name, in the order of the source."""
+    """Return every docstring of a module's source, each under its name, in source order."""
     tree = ast.parse(source)
     found = []
     for node in ast.walk(tree):
@@ -89,7 +89,7 @@ def _corpus(name: str, root: Path, files: tuple[str, ...]) -> Corpus:
     parts = []
     for file in files:
         path = root / f"{file}.py"
-        if not path.is_file():  # a module that another version of Python does not have
+        if not path.is_file():  # not every version of Python has every module
             continue
         texts = docstrings(path.read_text(encoding="utf-8"))
         parts.append(f"# {file.removesuffix('/__init__')}\n" + "\n\n".join(texts))

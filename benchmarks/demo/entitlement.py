@@ -1,13 +1,14 @@
-"""Satisfaction of the users by each system of the demo: their service over their entitlement.
+"""Satisfaction of the demo's users under each system: their service over their entitlement.
 
-Users begin their runs at fixed times, whatever becomes of the earlier ones. So a user's demand is known
-beforehand, all runs of the schedule: alone on these workers a well-behaved user would get them all. What
-each is entitled to is its part of the most that any system served, shared out by water-filling of the
-demands, the same for all systems. A run counts as many as it has calls, a part of one by its tokens,
-cached ones included: WSC's currency, with the average completed run of an app as its typical one.
+Users begin their runs at fixed times, whatever happens to the earlier ones. So a user's demand is
+known beforehand as all runs of the schedule: alone on these workers a well-behaved user would
+complete them all. A user's entitlement is its part of the largest total that any system served,
+divided by water-filling of the demands, equal for all systems. A run counts as its number of calls,
+a partial run by its tokens, cached ones included: WSC's currency, with the mean completed run of an
+app as the typical one.
 
-Weakness: alone, the flooder could not get all that it begins either. But it asks for more than its share
-in any case, and nobody is entitled to more than the others leave.
+Weakness: even alone, the flooder could not complete all runs that it begins. But it requests more
+than its share in any case, and nobody is entitled to more than the others leave.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ _WEIGHTS = SliceWeights()
 def satisfaction(
     runs: Sequence[PlannedRun], recorders: Mapping[str, Recorder]
 ) -> dict[str, dict[str, float]]:
-    """By system and user the share, 0 to 1, of what the user is entitled to that it was served.
+    """Return by system and user the served share, 0 to 1, of the user's entitlement.
 
-    ``runs`` is the schedule, ``recorders`` what the clients saw, by system.
+    ``runs`` is the schedule, ``recorders`` contain the clients' observations, by system.
     """
     app_of = {run.client: run.app for run in runs}
     typical = _typical_runs(app_of, recorders.values())
@@ -44,7 +45,7 @@ def satisfaction(
 
 
 def _typical_runs(app_of: Mapping[str, str], recorders: Iterable[Recorder]) -> dict[str, float]:
-    """By app the weighted tokens of its completed runs on average, under all systems."""
+    """Return the mean weighted tokens of an app's completed runs, under all systems."""
     seen: dict[str, list[float]] = defaultdict(list)
     for recorder in recorders:
         tokens: dict[str, float] = defaultdict(float)
@@ -59,7 +60,7 @@ def _typical_runs(app_of: Mapping[str, str], recorders: Iterable[Recorder]) -> d
 def _served(
     recorder: Recorder, app_of: Mapping[str, str], typical: Mapping[str, float]
 ) -> dict[str, float]:
-    """By user, in typical calls; of an app without a completed run nothing."""
+    """Return service by user in typical calls; 0 for an app without a completed run."""
     served: dict[str, float] = defaultdict(float)
     for call in recorder.calls:
         app = app_of[call.client]

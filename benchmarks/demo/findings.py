@@ -1,4 +1,4 @@
-"""A few sentences about the table, computed from its numbers, the unfavourable ones included."""
+"""A few sentences about the table, computed from its numbers, including unfavourable ones."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ WORTH_MENTIONING = 0.02
 
 
 def findings(systems: Mapping[str, Summary]) -> list[str]:
-    """Sentences that compare the default with the others; none if there is nothing to compare."""
+    """Return sentences that compare the default with the others; empty without others."""
     if DEFAULT not in systems or len(systems) < 2:
         return []
     others = {name: summary for name, summary in systems.items() if name != DEFAULT}
-    sentences = [_waiting(systems[DEFAULT], others), _refusals(systems[DEFAULT], others)]
+    sentences = [_waiting(systems[DEFAULT], others), _rejections(systems[DEFAULT], others)]
     sentences.append(_not_better(systems[DEFAULT], others))
     return [sentence for sentence in sentences if sentence]
 
@@ -38,21 +38,21 @@ def _waiting(default: Summary, others: Mapping[str, Summary]) -> str:
     ]
     return (
         f"While one user flooded, the well-behaved waited {p99(default)} (p99) for a first token "
-        f"under {DEFAULT}, {' and '.join(parts)}; a refused call waits without end."
+        f"under {DEFAULT}, {' and '.join(parts)}; a rejected call waits without end."
     )
 
 
-def _refusals(default: Summary, others: Mapping[str, Summary]) -> str:
+def _rejections(default: Summary, others: Mapping[str, Summary]) -> str:
     flooder = group_of(default, FLOODER)
-    refused = 0 if flooder is None else flooder["refused_calls"]
+    rejected = 0 if flooder is None else flooder["refused_calls"]
     text = (
-        f"{DEFAULT} refused {default['refused_calls']} calls, {refused} of them the flooder's, "
+        f"{DEFAULT} rejected {default['refused_calls']} calls, {rejected} of them the flooder's, "
         f"and {default['refused_mid_run']} in the middle of a run"
     )
     for name, summary in others.items():
         if summary["refused_mid_run"]:
             text += (
-                f"; {name} cut {summary['refused_mid_run']} calls out of runs in progress and so "
+                f"; {name} cut {summary['refused_mid_run']} calls of active runs and so "
                 f"wasted {summary['wasted_tokens']['throttled']:,} tokens"
             )
     return text + "."
@@ -70,7 +70,7 @@ def _not_better(default: Summary, others: Mapping[str, Summary]) -> str:
 
 
 def _comparisons(default: Summary, other: Summary) -> list[str]:
-    """List the figures in which the other system is better, as ``what (own against theirs)``."""
+    """Return the figures in which the other system is better, as ``what (own against theirs)``."""
     found = []
     for group, name in ((WELL_BEHAVED, "well-behaved"), (FLOODER, "flooder")):
         label = f"completed interactions of the {name}"
@@ -87,7 +87,7 @@ def _comparisons(default: Summary, other: Summary) -> list[str]:
             theirs = _wait(other, group, key, percentile)
             found.append(_better(f"{label} of the {name}", own, theirs, " s", False))
     for label, own, theirs, more in (
-        ("refused calls", default["refused_calls"], other["refused_calls"], False),
+        ("rejected calls", default["refused_calls"], other["refused_calls"], False),
         ("wasted tokens", *(sum(s["wasted_tokens"].values()) for s in (default, other)), False),
         ("least satisfied user", default["satisfied_min"], other["satisfied_min"], True),
         ("prefix hit rate", default["prefix_hit_rate"], other["prefix_hit_rate"], True),
@@ -118,7 +118,7 @@ def _completed(summary: Summary, group: str) -> float | None:
 
 
 def _wait(summary: Summary, group: str, key: str, percentile: str) -> float | None:
-    """None for a group that made no call; infinite for a wait without end."""
+    """Return a waiting time; None for a group without calls, infinite for a wait without end."""
     found = group_of(summary, group)
     if found is None:
         return None

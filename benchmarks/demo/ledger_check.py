@@ -1,9 +1,9 @@
-"""Does the server's ledger hold what the clients saw? Per app: all calls, completed and refused ones.
+"""Checks the server's ledger against the clients' observations, per app and outcome.
 
-A call that a client cut off is in doubt: the server may not have seen it, or may have completed it at
-that moment. So each count must lie between the clients' own and that plus the calls in doubt; where
-nothing was cut off they must be equal. Rows are written in the background, so it is asked again for a
-while.
+A call that a client cut off is in doubt: the server may not have received it, or may have completed
+it at that moment. So each count must be between the clients' count and that plus the calls in
+doubt; if nothing was cut off they must be equal. Rows are written in the background, so the ledger
+is polled for a while.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ async def ledger_problems(
 
 
 def compare(app: str, row: Mapping[str, int], outcomes: Counter[tuple[str, str]]) -> list[str]:
-    """The counts of one app's ledger row against the clients' counts by app and outcome."""
+    """Return the differences between an app's ledger row and the clients' counts by outcome."""
     seen = {outcome: count for (name, outcome), count in outcomes.items() if name == app}
     doubt = seen.get("cancelled", 0)
     sure = sum(seen.values()) - doubt
     counts = {
         "calls": (row.get("calls", 0) + row.get("uncharged_calls", 0), sure),
         "completed calls": (row.get("completed", 0), seen.get("completed", 0)),
-        "refused calls": (row.get("refused", 0), seen.get("refused", 0)),
+        "rejected calls": (row.get("refused", 0), seen.get("refused", 0)),
     }
     return [
         f"the ledger has {ledger} {what} of {app}, the clients saw {own}"

@@ -43,7 +43,7 @@ INTERRUPTED = 130
 
 @dataclass(slots=True)
 class Demo:
-    """One invocation."""
+    """One invocation of the demo."""
 
     systems: tuple[str, ...]
     workers: int

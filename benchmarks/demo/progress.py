@@ -1,4 +1,4 @@
-"""Progress of the demo: one line that is rewritten on a terminal, a line every few seconds elsewhere."""
+"""Progress of the demo: one line rewritten on a terminal, or a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ TERMINAL_INTERVAL_S = 0.5
 
 @dataclass(slots=True)
 class Progress:
-    """Writes to ``stream``, and knows whether it is a terminal."""
+    """Writes to ``stream``, which may be a terminal."""
 
     stream: TextIO
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a permanent line."""
         clear = "\r\x1b[K" if self.stream.isatty() else ""
         self.stream.write(f"{clear}{text}\n")
         self.stream.flush()
@@ -62,5 +62,5 @@ def _line(system: str, recorder: Recorder, phase: str) -> str:
         f"  {system:<10} {phase:>9}: {recorder.started_runs} runs started, "
         f"{recorder.completed_runs} completed, {recorder.open_runs} open; "
         f"{len(recorder.calls)} calls ended, {recorder.open_calls} open, "
-        f"{recorder.refused_calls} refused"
+        f"{recorder.refused_calls} rejected"
     )

@@ -1,4 +1,4 @@
-"""Observations of the clients of one system: samples for metrics, counts for the ledger."""
+"""Observations of the clients of one system: samples for metrics, counts for the ledger check."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ MAX_FAILURES = 20
 
 @dataclass(slots=True)
 class Recorder:
-    """Filled by the runs; every call that was sent is in ``calls`` once, with its outcome."""
+    """Recorder filled by the runs; every sent call is in ``calls`` once, with its outcome."""
 
     calls: list[CallSample] = field(default_factory=list)
     runs: list[RunSample] = field(default_factory=list)
     outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Calls by app and outcome."""
+    """Number of calls by app and outcome."""
     failures: list[str] = field(default_factory=list)
     open_runs: int = 0
     open_calls: int = 0
@@ -27,28 +27,28 @@ class Recorder:
     refused_calls: int = 0
 
     def run_started(self, plan: PlannedRun) -> None:
-        """A run begins."""
+        """Record the start of a run."""
         self.started_runs += 1
         self.open_runs += 1
 
     def run_ended(self, plan: PlannedRun, sample: RunSample) -> None:
-        """A run has ended."""
+        """Record the end of a run."""
         self.open_runs -= 1
         self.completed_runs += sample.complete
         self.runs.append(sample)
 
     def call_started(self, plan: PlannedRun) -> None:
-        """A call is sent."""
+        """Record a sent call."""
         self.open_calls += 1
 
     def call_ended(self, plan: PlannedRun, sample: CallSample) -> None:
-        """A call has its answer, its refusal or its end."""
+        """Record an answered, rejected or ended call."""
         self.open_calls -= 1
         self.calls.append(sample)
         self.outcomes[plan.app, sample.outcome] += 1
         self.refused_calls += sample.outcome == "refused"
 
     def fail(self, message: str) -> None:
-        """Something went wrong that is no refusal. Only the first ones are kept."""
+        """Record a problem other than a rejection. Only the first ones are kept."""
         if len(self.failures) < MAX_FAILURES:
             self.failures.append(message)

@@ -1,7 +1,7 @@
-"""The real server as a child process: its own session, folder, port and keys, and its end.
+"""The real server as a child process with its own session, folder, port and keys.
 
-The child is stopped by its pid with SIGTERM. Its workers must be gone after that: what is left of them
-is killed, and said. The folder with its database, journal and log is removed.
+The child is stopped by its pid with SIGTERM. Its workers must be gone after that: remaining ones
+are killed and reported. The folder with its database, journal and log is removed.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ LOG_TAIL_LINES = 25
 
 
 class ServerError(RuntimeError):
-    """The server did not start, died, or did not end as it should. Ends with its last log lines."""
+    """The server did not start, died, or did not end properly. Contains its last log lines."""
 
 
 class ServerProcess:
-    """``fairserve serve`` with one system. An async context manager: ready inside, gone after."""
+    """``fairserve serve`` with one system. An async context manager: ready inside, stopped after."""
 
     def __init__(self, system: str, arguments: Sequence[str], *, keep_logs: bool) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=f"fairserve-demo-{system}-"))
@@ -50,7 +50,7 @@ class ServerProcess:
 
     @property
     def log_path(self) -> Path:
-        """Everything that the server and its workers said."""
+        """Return the path of the log of the server and its workers."""
         return self.folder / "server.log"
 
     async def __aenter__(self) -> Self:
@@ -60,7 +60,7 @@ class ServerProcess:
             async with asyncio.timeout(START_S):
                 await self._ready()
         except TimeoutError:
-            error = self._error(f"was not ready within {START_S:g} s")  # while the log is there
+            error = self._error(f"was not ready within {START_S:g} s")  # while the log exists
             await self._stop()
             raise error from None
         except BaseException:
@@ -78,14 +78,14 @@ class ServerProcess:
         await self._stop()
 
     def check_alive(self) -> None:
-        """Raises ServerError if it has ended by itself."""
+        """Raise ServerError if the server has ended by itself."""
         assert self._process is not None
         code = self._process.poll()
         if code is not None:
             raise self._error(f"ended by itself with exit code {code}")
 
     def kill(self) -> None:
-        """End everything of it at once and remove its folder; for the way out in a hurry."""
+        """Kill the server and its workers at once and remove its folder."""
         if self._process is not None and self._process.poll() is None:
             workers = _children(self._process.pid)
             self._process.kill()
@@ -121,7 +121,7 @@ class ServerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for us: we stop it in order
+                start_new_session=True,  # Ctrl-C is for us: we stop it gracefully
             )
 
     async def _ready(self) -> None:
@@ -190,7 +190,7 @@ async def _within(seconds: float, condition: Callable[[], bool]) -> bool:
 
 
 def _children(pid: int) -> list[int]:
-    """The child processes of a process; empty where there is no ``/proc``."""
+    """Return the child processes of a process; empty without ``/proc``."""
     path = Path(f"/proc/{pid}/task/{pid}/children")
     try:
         return [int(child) for child in path.read_text().split()]

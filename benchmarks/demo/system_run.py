@@ -1,4 +1,4 @@
-"""One system from start to end: server up, apps registered, traffic, ledger compared, server gone."""
+"""One system from start to end: start server, register apps, run traffic, compare ledger, stop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REQUEST_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class SystemResult:
-    """Measurements of one system, and everything that went wrong."""
+    """Measurements of one system, and all problems."""
 
     system: str
     summary: dict[str, Any]
@@ -41,7 +41,7 @@ async def run_system(
     seconds: float,
     drain_s: float,
 ) -> SystemResult:
-    """Serve the schedule with one system. Raises ServerError if there is no server to do it."""
+    """Serve the schedule with one system. Raises ServerError if the server fails."""
     recorder = Recorder()
     problems: list[str] = []
     begin_s = time.monotonic()
@@ -69,7 +69,7 @@ async def run_system(
 
 
 def figures(recorder: Recorder) -> dict[str, Any]:
-    """The metrics of what the clients saw, with the runs that the end of the demo cut off apart."""
+    """Return the metrics of the clients' observations; runs cut off by the demo's end are separate."""
     summary = summarise(recorder.calls, recorder.runs)
     _add(summary, recorder, None)
     for name, group in summary["groups"].items():
@@ -78,7 +78,7 @@ def figures(recorder: Recorder) -> dict[str, Any]:
 
 
 def _add(summary: dict[str, Any], recorder: Recorder, group: str | None) -> None:
-    """Add the waits to the summary. A rejected call waits without end, which is None."""
+    """Add the waiting times to the summary. A rejected call waits without end, which is None."""
     summary["unfinished_interactions"] = _unfinished(recorder, group)
     calls = [call for call in recorder.calls if group in (None, call.group)]
     runs = [run for run in recorder.runs if group in (None, run.group)]
@@ -96,7 +96,7 @@ def _add(summary: dict[str, Any], recorder: Recorder, group: str | None) -> None
 
 
 def _waits(values: Iterable[float | None]) -> dict[str, float | None]:
-    """The 50th and the 99th percentile, one of the values; None is longer than any."""
+    """Return the 50th and 99th percentile, each one of the values; None exceeds all others."""
     ordered = sorted(math.inf if value is None else value for value in values)
     if not ordered:
         return {"p50": None, "p99": None}
@@ -108,5 +108,5 @@ def _waits(values: Iterable[float | None]) -> dict[str, float | None]:
 
 
 def _unfinished(recorder: Recorder, group: str | None) -> int:
-    """Runs that the end of the demo cut off; they are among the aborted ones of the metrics."""
+    """Return the number of runs cut off by the demo's end; the metrics count them as aborted."""
     return sum(run.cause == "cancelled" and group in (None, run.group) for run in recorder.runs)

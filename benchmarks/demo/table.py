@@ -14,16 +14,16 @@ _GROUPS = ((WELL_BEHAVED, "well-behaved"), (FLOODER, "flooder"))
 
 
 def table(systems: Mapping[str, Summary]) -> str:
-    """The figures of ``summarise`` by system name, as text."""
+    """Return the figures of ``summarise`` by system name, as text."""
     rows: list[tuple[str, list[str]]] = []
 
     def row(label: str, show: Callable[[Summary], str]) -> None:
         rows.append((label, [show(summary) for summary in systems.values()]))
 
     row("interactions completed (well-behaved / flooder)", _pair(_completed))
-    row("  aborted by a refusal or an error", _pair(_aborted))
+    row("  aborted by a rejection or an error", _pair(_aborted))
     row("  unfinished when the time was over", _pair(_unfinished))
-    row("calls refused (well-behaved / flooder)", _pair(_refused))
+    row("calls rejected (well-behaved / flooder)", _pair(_refused))
     row("  of them in the middle of a run", _pair(_refused_mid_run))
     row("wasted tokens", lambda summary: f"{sum(summary['wasted_tokens'].values()):,}")
     for group, name in _GROUPS:
@@ -39,7 +39,7 @@ def table(systems: Mapping[str, Summary]) -> str:
 
 
 def group_of(summary: Summary, group: str) -> Summary | None:
-    """The figures of a group, None if it made no call."""
+    """Return the figures of a group; None if it made no call."""
     groups: Mapping[str, Summary] = summary["groups"]
     return groups.get(group)
 
@@ -84,5 +84,5 @@ def _times(key: str, group: str) -> Callable[[Summary], str]:
 
 
 def seconds(wait: float | None) -> str:
-    """A wait; one without end is ``never``."""
+    """Return a waiting time as text; one without end is ``never``."""
     return "never" if wait is None else f"{wait:.2f} s"

@@ -1,7 +1,7 @@
-"""Plays a schedule against a running server: every run a task, started at its time.
+"""Plays a schedule against a running server: every run is a task, started at its time.
 
-After the last start the runs get ``drain_s`` to end; what is left then is cancelled and counted, so
-that every system ends in a bounded time.
+After the last start the runs get ``drain_s`` to end; remaining ones are cancelled and counted, so
+that every system ends in bounded time.
 """
 
 from __future__ import annotations

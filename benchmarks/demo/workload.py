@@ -1,9 +1,9 @@
-"""Schedule of the runs of all users: the same for every system, from one seed.
+"""Schedule of the runs of all users: equal for every system, from one seed.
 
-Arrivals are open: a run starts at its time whether or not the earlier ones have ended, so a slow
-system gets no less work. Each of the well-behaved users thinks for a while between runs; one user of
-the question answering app lets a script ask about document after document, far over a user's share,
-from ``FLOOD_BEGINS`` of the time on.
+Arrivals are open: a run starts at its time whether or not earlier ones have ended, so a slow system
+gets no less work. Well-behaved users pause between runs. One user of the question answering app
+runs a script that asks about document after document, far over a user's share, from
+``FLOOD_BEGINS`` of the time on.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ FLOODER = "flooder"
 
 @dataclass(frozen=True, slots=True)
 class AppLoad:
-    """The users of one app: how often each begins a run, and with how many calls."""
+    """Users of one app: the frequency of their runs, and the number of calls."""
 
     app: str
     tenant: str
     users: tuple[str, ...]
     period_s: float
-    """Mean time between the runs of one user."""
+    """Mean time in seconds between the runs of one user."""
     calls_per_run: int
 
 
@@ -37,15 +37,15 @@ FLOOD_APP = LOADS[0]
 FLOOD_USER = "nightly-script"
 FLOOD_PERIOD_S = 0.5
 FLOOD_BEGINS = 0.1
-"""Share of the time after which the flood begins; it lasts to the end."""
+"""Share of the time after which the flood begins; it lasts until the end."""
 
 CALLS_PER_MINUTE = 36
-"""The operator's limit per user: a tenth over what the well-behaved users make on average."""
+"""Operator's limit per user: a tenth over the mean of the well-behaved users."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """A run that will start ``start_s`` after the beginning. ``seed`` decides all that it does."""
+    """A run that starts at ``start_s``. ``seed`` determines everything that it does."""
 
     run_id: str
     tenant: str
@@ -54,17 +54,17 @@ class PlannedRun:
     group: str
     start_s: float
     number: int
-    """Counts the runs of this user."""
+    """Number of the run among this user's runs."""
     seed: int
 
     @property
     def client(self) -> str:
-        """The end user, as the metrics name it."""
+        """Return the end user as named in the metrics."""
         return f"{self.tenant}/{self.user}"
 
 
 def schedule(seed: int, seconds: float) -> list[PlannedRun]:
-    """All runs of one system's time, in the order of their starts."""
+    """Return all runs of one system, in the order of their starts."""
     runs: list[PlannedRun] = []
     for load in LOADS:
         for user in load.users:
@@ -84,7 +84,7 @@ def _chance(seed: str) -> random.Random:
 
 
 def _starts(chance: random.Random, period_s: float, seconds: float) -> Iterator[float]:
-    """Starts with the given mean distance: half of it at least, the rest exponential."""
+    """Yield start times with the given mean gap: at least half of it, the rest exponential."""
     start_s = chance.uniform(0.0, period_s)
     while start_s < seconds:
         yield start_s

@@ -1,7 +1,7 @@
 """Committed figures of the short cases: ``benchmarks/short_cases.json``, by case, row and column.
 
-The hash of a report's cases is in its mark, so a report that was made before these figures changed is
-known to be older.
+The hash of a report's cases is in its mark, so a report made before these figures changed can be
+recognised as older.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from fairserve.benchmarks.evidence.fingerprint import CHECKOUT, short_hash
 COMMITTED = CHECKOUT / "benchmarks" / "short_cases.json"
 
 Figures = Mapping[str, Mapping[str, float]]
-"""By row and column."""
+"""Figures by row and column."""
 
 
 def read_figures(path: Path = COMMITTED) -> dict[str, Figures]:
-    """Return all committed figures by case, none if there is no such file."""
+    """Return all committed figures by case; empty without the file."""
     if not path.is_file():
         return {}
     found: dict[str, Figures] = json.loads(path.read_text(encoding="utf-8"))
@@ -27,7 +27,7 @@ def read_figures(path: Path = COMMITTED) -> dict[str, Figures]:
 
 
 def write_figures(figures: Mapping[str, Figures], path: Path = COMMITTED) -> None:
-    """Write figures by case, one line a row."""
+    """Write figures by case, one line per row."""
     cases = []
     for name in sorted(figures):
         rows = [

@@ -1,8 +1,9 @@
 """Fingerprint of a report: a hash of the code that its figures depend on, and of its command.
 
-The code is the import closure of the report's modules as syntax trees. Docstrings, comments, line breaks
-and the version of Python make no difference; each other change does, a new file name included. Packages
-of others, recorded traces and the machine are not in it, nor is this folder, which measures nothing.
+The code is the import closure of the report's modules as syntax trees. Docstrings, comments, line
+breaks and the version of Python make no difference; any other change does, including a new file
+name. Third-party packages, recorded traces and the machine are not included, nor is this folder,
+which measures nothing.
 
 Cost: the first fingerprint of a process parses all its modules (2 s for all reports together).
 """
@@ -21,7 +22,7 @@ from fairserve.benchmarks.evidence.reports import Evidence
 
 PACKAGE = Path(fairserve.__file__).parent
 CHECKOUT = PACKAGE.parents[1]
-"""The repository, if the package is in one."""
+"""Root of the repository, if the package is in one."""
 RESULTS = CHECKOUT / "benchmarks" / "results"
 DIGITS = 12
 
@@ -41,7 +42,7 @@ def code_hash(source: bytes) -> str:
 
 
 def _tokens(node: ast.AST) -> Iterator[str]:
-    """Serialise a tree; empty fields are left out, since versions of Python add such ones."""
+    """Serialise a tree without empty fields, since new versions of Python add such fields."""
     yield f"({type(node).__name__}"
     for name, value in ast.iter_fields(node):
         if value is None and name != "value":  # the constant None has a value
@@ -54,7 +55,7 @@ def _tokens(node: ast.AST) -> Iterator[str]:
             if kept:
                 yield f" {name}=["
                 for each in kept:
-                    # A dictionary's keys have None in place of those of **mapping.
+                    # The keys of a dictionary contain None for each **mapping.
                     yield from _tokens(each) if isinstance(each, ast.AST) else [f" {each!r}"]
                 yield "]"
         else:
@@ -63,7 +64,7 @@ def _tokens(node: ast.AST) -> Iterator[str]:
 
 
 def _is_docstring(node: object) -> bool:
-    """Return whether a node is a statement of only a string, which also documents fields."""
+    """Return whether a node is a statement of only a string; such strings also document fields."""
     return (
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
@@ -72,10 +73,10 @@ def _is_docstring(node: object) -> bool:
 
 
 class Fingerprints:
-    """Fingerprints of reports, by the files as they are when they are read first."""
+    """Fingerprints of reports. Each file is read once."""
 
     def __init__(self, package: Path = PACKAGE) -> None:
-        """``package`` is the folder ``fairserve``, in a checkout the one below ``src``."""
+        """``package`` is the folder ``fairserve``; in a checkout, the one below ``src``."""
         self._package = package.resolve()
         self._checkout = self._package.parents[1]
         self._graph = ImportGraph(
@@ -84,9 +85,9 @@ class Fingerprints:
         )
 
     def of(self, evidence: Evidence, command: str | None = None) -> str:
-        """Return the fingerprint of a report made by its own command, or by this one instead.
+        """Return the fingerprint of a report made by its own command, or by the given one.
 
-        Raises ValueError if a module of the report is not there.
+        Raises ValueError if a module of the report is missing.
         """
         files = {self._name(file): code_hash(file.read_bytes()) for file in self.files(evidence)}
         lines = [command or evidence.command, *(f"{name} {files[name]}" for name in sorted(files))]
@@ -109,6 +110,6 @@ class Fingerprints:
         return self._graph.closure(start)
 
     def _name(self, file: Path) -> str:
-        """The path in a checkout, or the same path in an installed package."""
+        """Return the path in a checkout, or the same path in an installed package."""
         root = self._package if file.is_relative_to(self._package) else self._checkout
         return file.relative_to(root).as_posix()

@@ -1,7 +1,7 @@
 """Import closure of Python files: the files of this repository that they run, directly or not.
 
-Imports are read from the syntax trees, those inside of functions included. Weakness: a module that is
-imported by a computed name is not seen.
+Imports are read from the syntax trees, including those inside functions. Weakness: a module
+imported by a computed name is not found.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class ImportGraph:
     """Imports of the files below some folders. Each file is read once."""
 
     def __init__(self, folders: Sequence[Path], without: Path | None = None) -> None:
-        """``folders`` are those of Python's search path; files below ``without`` are left out."""
+        """``folders`` are those of Python's search path; files below ``without`` are excluded."""
         self._folders = folders
         self._without = None if without is None else without.resolve()
         self._imports: dict[Path, tuple[Path, ...]] = {}
         self._files: dict[str, tuple[Path, ...]] = {}
 
     def closure(self, start: Iterable[Path]) -> list[Path]:
-        """Return these files and all that they import, resolved, each once."""
+        """Return these files and all their imports, resolved, each once."""
         found = dict.fromkeys(file.resolve() for file in start)
-        for file in (waiting := list(found)):  # grows while it is walked
+        for file in (waiting := list(found)):  # grows during the walk
             for each in self._imported(file):
                 if each not in found:
                     found[each] = None

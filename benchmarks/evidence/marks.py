@@ -1,4 +1,4 @@
-"""Marks in reports: the fingerprint of the code that made one, and why it still holds after a change.
+"""Marks in reports: the fingerprint of the code that made one, and why it still holds.
 
 In Markdown a mark is one or two lines at the end::
 
@@ -6,9 +6,10 @@ In Markdown a mark is one or two lines at the end::
 
     Still holds at `abcdef012345`: only messages have changed.
 
-Behind the command may be the hash of the report's short cases: ``, short cases `cd34ef56ab12`.``
-In JSON it is the key ``fingerprint`` with the same as an object. The reason holds for the one
-fingerprint that it names, so it goes stale with the next change of the code.
+The command may be followed by the hash of the report's short cases:
+``, short cases `cd34ef56ab12`.`` In JSON the mark is the key ``fingerprint`` with the same data as
+an object. The reason holds only for the fingerprint that it names, so it becomes stale with the
+next change of the code.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ _HOLDS = re.compile(r"^Still holds at `(?P<at>[0-9a-f]+)`: (?P<reason>.+)$", re.
 
 @dataclass(frozen=True, slots=True)
 class StillHolds:
-    """Why a report holds for other code than that by which it was made."""
+    """Reason why a report holds for other code than that by which it was made."""
 
     at: str
     """Fingerprint of that code."""
     reason: str
-    """One line."""
+    """Reason in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Origin of a report, as written in it. A part that is missing is an empty string."""
+    """Origin of a report as written in it. Missing parts are empty strings."""
 
     code: str = ""
     """Fingerprint of the code and the command that made it."""
@@ -74,7 +75,7 @@ class Mark:
 
 
 def read_mark(path: Path) -> Mark:
-    """Return the mark of a Markdown or JSON document, empty if it has none."""
+    """Return the mark of a Markdown or JSON document; empty if it has none."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".json":
         plain = json.loads(text).get("fingerprint", {})
@@ -95,7 +96,7 @@ def read_mark(path: Path) -> Mark:
 
 
 def write_mark(path: Path, mark: Mark) -> None:
-    """Replace the mark of a document; all else in it stays as it is."""
+    """Replace the mark of a document; the rest does not change."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".json":
         indent = re.match(r"\{\n( *)", text)

@@ -1,4 +1,4 @@
-"""Mark of a report that is about to be made: the commands that write reports ask for it."""
+"""Mark of a report that is about to be made, for the commands that write reports."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from fairserve.benchmarks.evidence.reports import EVIDENCE
 
 
 def present_mark(name: str, command: str, fingerprints: Fingerprints | None = None) -> Mark:
-    """Return the mark of a report made by this command with the code that is here.
+    """Return the mark of a report made by this command with the current code.
 
-    Ask before the figures are measured: files may change while they are. A
-    report that is in no registry has an empty mark.
+    Call this before measuring, since files may change in the meantime. A report that is not in the
+    registry has an empty mark.
     """
     evidence = EVIDENCE.get(name)
     if evidence is None:

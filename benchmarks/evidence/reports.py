@@ -1,7 +1,7 @@
-"""Registry of the reports under ``benchmarks/results``: which command makes each, from which code.
+"""Registry of the reports under ``benchmarks/results``: the command and the code of each.
 
-A new report is one entry here. Modules are named, not imported: what writes a report asks for its
-fingerprint without loading the others.
+A new report is one entry here. Modules are named, not imported: the code that writes a report
+requests its fingerprint without loading the others.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ _EXPERIMENTS = "fairserve.benchmarks.reproduce"
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One report: its files and where they come from. Paths are relative to the results folder."""
+    """One report: its files and their origin. Paths are relative to the results folder."""
 
     name: str
     command: str
-    """With each setting that changes figures, without names of files."""
+    """Command with each setting that changes figures, without file names."""
     document: str
-    """The file that carries the fingerprint, Markdown or JSON."""
+    """File with the fingerprint, Markdown or JSON."""
     modules: tuple[str, ...]
-    """Modules whose import closure the figures depend on: dotted names, or paths of scripts."""
+    """Modules whose import closure determines the figures: dotted names, or paths of scripts."""
     files: tuple[str, ...] = ()
-    """Patterns of the other files that belong to it, such as pictures."""
+    """Patterns of further files of the report, such as plots."""
     output: str = ""
-    """End of the command line that names the files to write."""
+    """End of the command line, which names the output files."""
     takes: str = UNKNOWN
     """Expected time on two cores."""
     needs: str = ""
@@ -39,19 +39,19 @@ class Evidence:
 
     @property
     def full_command(self) -> str:
-        """The command as it is typed in the root of a checkout."""
+        """Return the command to be typed in the root of a checkout."""
         return f"{self.command} {self.output}".rstrip()
 
     @property
     def draws(self) -> bool:
-        """True if pictures belong to the report."""
+        """Return whether the report includes plots."""
         return any(each.endswith(".png") for each in self.files)
 
 
 def command_line(command: str, settings: Mapping[str, object]) -> str:
-    """Return a command with its settings as flags, in their order.
+    """Return a command with its settings as flags, in order.
 
-    A flag whose value is None or False is left out; True is a flag without its value.
+    A flag whose value is None or False is omitted; True gives a flag without a value.
     """
     flags = [
         f" --{name}" if value is True else f" --{name} {value}"
@@ -62,7 +62,7 @@ def command_line(command: str, settings: Mapping[str, object]) -> str:
 
 
 def reproduce_command(name: str, seeds: int, plot: bool) -> str:
-    """Return the command of an experiment. The number of processes changes no figure."""
+    """Return the command of an experiment. The number of processes does not affect figures."""
     return command_line(f"fairserve reproduce {name}", {"seeds": seeds, "plot": plot})
 
 
@@ -75,7 +75,7 @@ def _experiment(
     pictures: str = "",
     short_cases: tuple[str, ...] = (),
 ) -> Evidence:
-    """A report of ``fairserve reproduce``; ``module`` is below ``benchmarks/reproduce``."""
+    """Return a report of ``fairserve reproduce``; ``module`` is below ``benchmarks/reproduce``."""
     folder = f"{_PAPERS} " if pictures else ""
     return Evidence(
         name,
@@ -97,7 +97,7 @@ def _engine(
     takes: str,
     needs: str = "",
 ) -> Evidence:
-    """A report of ``fairserve bench engine``, perhaps with a document beside it."""
+    """Return a report of ``fairserve bench engine``, optionally with a further document."""
     files = (f"{name}-costs.json", document) if document else (f"{name}-costs.json",)
     return Evidence(
         name,

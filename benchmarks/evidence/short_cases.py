@@ -1,7 +1,7 @@
-"""Short cases: one short run of each family of reproductions, with figures that are committed.
+"""Short cases: one short run of each family of reproductions, with committed figures.
 
-A simulation gives the same figures everywhere, so another figure is another coefficient, another
-workload or another decision of a scheduler. The committed figures are in ``benchmarks/short_cases.json``
+A simulation gives the same figures everywhere, so a different figure means a different coefficient,
+workload or scheduling decision. The committed figures are in ``benchmarks/short_cases.json``
 (:mod:`fairserve.benchmarks.evidence.committed`).
 """
 
@@ -40,7 +40,7 @@ from fairserve.engine.simulated.traces.model import Trace
 
 
 class _Generated(Setting):
-    """Generated clients, two under their share, for the recorded trace, which not every checkout has."""
+    """Setting with generated clients, two under their share, in place of the recorded trace."""
 
     __slots__ = ()
 
@@ -71,10 +71,10 @@ SHORT_CASES: Mapping[str, Callable[[], Report]] = {
     "composition": lambda: composition(_short(0.2), (1,), ("long-context-qa",))[1],
     "ablation": lambda: ablation(_short(0.05), (2,), ("chat",))[1],
 }
-"""By name: a run of seconds, without recorded traces."""
+"""Short cases by name: runs of seconds, without recorded traces."""
 
 RELATIVE, ABSOLUTE = 1e-5, 6e-5
-"""Figures that are nearer are the same; processors round differently."""
+"""Tolerances within which figures are equal; processors round differently."""
 
 
 def _short(scale: float) -> Setting:

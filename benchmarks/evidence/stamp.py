@@ -1,8 +1,8 @@
-"""A new fingerprint for a report that an unimportant change of the code made stale.
+"""Renews the fingerprint of a report after a change of the code that does not affect its figures.
 
-Two things must be the same: the figures of its short cases as committed and as computed now, and the
-committed ones and those of the time when the report was made. Weakness: a short case runs a part of
-what the report runs, and draws no plot.
+Two comparisons must succeed: the committed figures of its short cases with those computed now, and
+with those at the time of the report. Weakness: a short case runs a part of the report's code, and
+draws no plot.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from fairserve.benchmarks.evidence.short_cases import differences
 from fairserve.benchmarks.evidence.status import ReportState
 
 SHOWN = 5
-"""Differing figures that a refusal names."""
+"""Number of differing figures that an error message names."""
 
 
 class StampError(Exception):
-    """A report cannot be stamped; the message says why, and what to do."""
+    """A report cannot be stamped; the message gives the reason and the next step."""
 
 
 class Stamper:
@@ -40,7 +40,7 @@ class Stamper:
         self._seen: dict[str, Figures] = {}
 
     def stamp(self, report: ReportState) -> None:
-        """Write the present fingerprint into the report. Raises StampError if it may be older."""
+        """Write the current fingerprint into the report. Raises StampError if it may be older."""
         evidence, mark = report.evidence, report.mark
         again = f"make it again: {evidence.full_command}"
         if not mark.code:
@@ -62,7 +62,7 @@ class Stamper:
         self._write(report, replace(mark, code=report.now, still_holds=None))
 
     def hold(self, report: ReportState, reason: str) -> None:
-        """Write why the report holds for the code that is here. Raises StampError without a report."""
+        """Write why the report holds for the current code. Raises StampError without a report."""
         self._write(report, replace(report.mark, still_holds=StillHolds(report.now, reason)))
 
     def _figures(self, name: str) -> Figures:

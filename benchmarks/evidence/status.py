@@ -1,4 +1,4 @@
-"""State of each report: whether the code that made it is the code that is here."""
+"""State of each report: whether it was made by the current code."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class ReportState:
     state: State
     mark: Mark
     now: str
-    """Fingerprint of the code that is here."""
+    """Fingerprint of the current code."""
 
     @property
     def note(self) -> str:
-        """Why a stale report holds, or what it needs; empty for others."""
+        """Return why a stale report holds, or what it needs; empty for others."""
         if self.state == "holds" and self.mark.still_holds is not None:
             return f"holds: {self.mark.still_holds.reason}"
         return f"needs {self.evidence.needs}" if self.state == "other hardware" else ""
@@ -72,7 +72,7 @@ def _state(evidence: Evidence, document: Path, now: str) -> ReportState:
 
 
 def status_text(found: Iterable[ReportState]) -> str:
-    """Return a table of the reports, why some hold or are made elsewhere, and what to do."""
+    """Return a table of the reports, why some hold or are made elsewhere, and the next step."""
     found = list(found)
     rows = [
         (each.evidence.name, each.state, each.evidence.takes, each.evidence.full_command)
@@ -92,5 +92,5 @@ def status_text(found: Iterable[ReportState]) -> str:
 
 
 def status_json(found: Iterable[ReportState]) -> str:
-    """Return the same as a JSON document."""
+    """Return the states as a JSON document."""
     return json.dumps({"reports": [each.to_plain() for each in found]}, indent=2)

@@ -1,4 +1,4 @@
-"""Charts of a figure as one PNG: lines with the spread of their seeds, or labelled points."""
+"""Charts of a figure as one PNG: lines with the spread over seeds, or labelled points."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Values at places on the x axis."""
+    """Values at positions on the x axis."""
 
     name: str
     points: Sequence[tuple[float, Spread]]
     color: int
-    """Number of the color; lines that belong together share one."""
+    """Number of the color; related lines share one."""
     labels: Sequence[str] = ()
-    """A text at each point, above it, or below it at a dashed line."""
+    """Label of each point, above it; below it for a dashed line."""
     dashed: bool = False
-    """Without the spread of its seeds."""
+    """Draw a dashed line, without the spread over seeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Chart:
     y: str
     lines: Sequence[Line]
     levels: Mapping[str, tuple[float, int]] = field(default_factory=dict)
-    """Horizontal lines by name: the value and the number of the color."""
+    """Horizontal lines by name, as (value, number of the color)."""
     right: Sequence[Line] = ()
     """Lines of a second y axis."""
     right_y: str = ""
@@ -45,11 +45,11 @@ class Chart:
     log_x: bool = False
     log_y: bool = False
     from_zero: bool = True
-    """The y axis begins at 0."""
+    """Start the y axis at 0."""
 
 
 def line(name: str, rows: Sequence[tuple[float, Row]], column: str, color: int) -> Line:
-    """A column of these rows, each at its place."""
+    """Return the line of a column over these rows, each at its position."""
     return Line(name, [(x, row.measured[column]) for x, row in rows], color)
 
 

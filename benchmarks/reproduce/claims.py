@@ -1,4 +1,4 @@
-"""Claims about the rows of a report. But for one, a claim holds only if it holds for every seed."""
+"""Claims about the rows of a report. All except one must hold for every seed."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from fairserve.benchmarks.reproduce.report import Check, Row
 
 
 def at_most(claim: str, row: Row, column: str, bound: float, digits: int = 0) -> Check:
-    """The greatest of all seeds is no more than the bound."""
+    """Check that the maximum over the seeds is at most the bound."""
     seen = row.measured[column].greatest
     text = f"{seen:,.{digits}f}, allowed at most {bound:,.{digits}f}"
     return Check(f"{row.name}: {claim}", seen <= bound, text)
 
 
 def at_least(claim: str, row: Row, column: str, bound: float, digits: int = 0) -> Check:
-    """The least of all seeds is no less than the bound."""
+    """Check that the minimum over the seeds is at least the bound."""
     seen = row.measured[column].least
     text = f"{seen:,.{digits}f}, at least {bound:,.{digits}f}"
     return Check(f"{row.name}: {claim}", seen >= bound, text)
 
 
 def between(claim: str, row: Row, column: str, low: float, high: float, digits: int = 2) -> Check:
-    """All seeds are in a range."""
+    """Check that all seeds are in a range."""
     seen = row.measured[column]
     text = (
         f"{seen.least:,.{digits}f} to {seen.greatest:,.{digits}f}, "
@@ -32,7 +32,7 @@ def between(claim: str, row: Row, column: str, low: float, high: float, digits: 
 def less(
     claim: str, low: Row, high: Row, column: str, share: float = 1.0, digits: int = 0
 ) -> Check:
-    """The first row's greatest is less than the second row's least, or than this share of it."""
+    """Check that the first row's maximum is below the second row's minimum, or a share of it."""
     seen, other = low.measured[column].greatest, high.measured[column].least
     of = "" if share == 1.0 else f"{share:g} of "
     text = f"{seen:,.{digits}f} against {of}{other:,.{digits}f} under {high.name}"
@@ -40,7 +40,7 @@ def less(
 
 
 def less_by_median(claim: str, low: Row, high: Row, column: str, digits: int = 0) -> Check:
-    """The first row's median is less than the second row's, whatever single seeds say."""
+    """Check that the first row's median is below the second row's, regardless of single seeds."""
     seen, other = low.measured[column].value, high.measured[column].value
     text = f"{seen:,.{digits}f} against {other:,.{digits}f} under {high.name}, medians"
     return Check(f"{low.name}: {claim}", seen < other, text)

@@ -1,21 +1,22 @@
-"""Entitlement of clients, computed outside of the runs that are judged.
+"""Entitlement of clients, computed outside the runs that are judged.
 
-A client's *demand* is what it gets in a run of its own, on the whole cluster, under FCFS. Its
-*entitlement* is its part of the best total that any system reaches on the same workload, shared out by
-weighted water-filling of the demands: nobody is entitled to more than its demand, and whoever is
-entitled to less gets as much, over its weight, as anybody. A client is *satisfied* to the share of its
-entitlement that it was served, at most 1. Demand and entitlement are the same for all systems of a cell.
+A client's *demand* is what it receives in a separate run, on the whole cluster, under FCFS. Its
+*entitlement* is its part of the best total that any system reaches on the same workload, divided by
+weighted water-filling of the demands: no client is entitled to more than its demand, and those
+entitled to less get equal amounts relative to their weights. A client is *satisfied* to the share
+of its entitlement that it was served, at most 1. Demand and entitlement are the same for all
+systems of a cell.
 
-All of it is counted in WSC's currency: a call of the size that its app's calls have at its stage on
-average counts 1, cached tokens as much as others, whatever a system believes of profiles.
+All amounts are in WSC's currency: a call of the mean size of its app's calls at its stage counts 1,
+cached tokens like others, whatever a system believes of profiles.
 
-Taken from the run itself, entitlement would be less for whoever is starved: programs whose calls wait
-for one another ask for their next calls only when the ones before have been answered.
+Computed from the run itself, entitlement would be lower for starved clients: programs with
+dependent calls issue their next calls only when the previous ones have been answered.
 
-Weakness: alone, a client has the whole cache and a batch of its own, in which every token takes less
-time. Programs of many calls, one after another, then demand what no system can give them beside others:
-what counts is the difference between systems. The best total may be that of a system that serves the
-cheapest calls, and it depends on the systems that are compared.
+Weakness: alone, a client has the whole cache and a whole batch, in which every token takes less
+time. Programs of many sequential calls then have a demand that no system can meet beside other
+clients: the difference between systems counts. The best total may be that of a system that serves
+the cheapest calls, and it depends on the compared systems.
 """
 
 from __future__ import annotations
@@ -35,39 +36,39 @@ from fairserve.engine.simulated.traces.model import Trace
 from fairserve.interactions.call import Call, client_id
 from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.interactions.tracking.run_end import RunEnd
-from fairserve.scheduling.dispatch.events import Refuse
+from fairserve.scheduling.events import Refuse
 from fairserve.scheduling.fairness.cost import SliceWeights
 from fairserve.scheduling.metrics import CallSample, Service, satisfied, water_filling
 from fairserve.scheduling.registry import SYSTEMS
 
 _WEIGHTS = SliceWeights()
 _ALONE = "fcfs"
-"""The system under which a client's demand is seen."""
+"""System under which a client's demand is measured."""
 Summary = dict[str, Any]
 
 
 class TypicalCalls:
-    """Watches what each client is served between two times, in typical calls of its apps."""
+    """Observes the service of each client between two times, in typical calls of its apps."""
 
     def __init__(self, profiles: Mapping[str, AppProfile], begin_s: float, end_s: float) -> None:
         self._profiles, self._begin_s, self._end_s = profiles, begin_s, end_s
         self._samples: dict[str, dict[float, list[CallSample]]] = defaultdict(
             lambda: defaultdict(list)
         )
-        """By client and by the slice of a typical call."""
+        """Calls by client and by the slice of a typical call."""
 
     def call_ended(
         self, call: Call, sample: CallSample, worker: str | None, refusal: Refuse | None
     ) -> None:
-        """See the protocol."""
+        """Record the service of an ended call."""
         typical = _WEIGHTS.typical_call(self._profiles[call.app], call.stage)
         self._samples[sample.client][typical].append(sample)
 
     def run_ended(self, end: RunEnd, opened_s: float, ended_s: float) -> None:
-        """See the protocol."""
+        """Do nothing: only calls count."""
 
     def figures(self, result: ReplayResult) -> Mapping[str, Any]:
-        """``typical_calls_per_s`` by client."""
+        """Return ``typical_calls_per_s`` by client."""
         length_s = self._end_s - self._begin_s
         return {
             "typical_calls_per_s": {
@@ -84,12 +85,12 @@ class TypicalCalls:
 def simulate_with_entitlement(
     setting: Setting, jobs: Mapping[str, Sequence[Job]], begin_s: float, end_s: float
 ) -> dict[str, list[Summary]]:
-    """Run the jobs of one cell and say how far each satisfied its clients.
+    """Run the jobs of one cell and compute the satisfaction of the clients under each.
 
-    ``jobs`` are one a seed by the name of a system, of the same traces under all. The summaries have
-    more keys: ``typical_calls_per_s`` and ``satisfied`` by client, ``satisfied_min`` and
-    ``satisfied_mean``, and ``within_share``: ``clients`` whose whole demand is within what they are
-    entitled to, and ``ttft_p99_s``, the longest p99 of one of them (None where there is none).
+    ``jobs`` are one per seed by the name of a system, with the same traces under all. The summaries
+    get additional keys: ``typical_calls_per_s`` and ``satisfied`` by client, ``satisfied_min`` and
+    ``satisfied_mean``, and ``within_share``: ``clients`` whose whole demand is within their
+    entitlement, and ``ttft_p99_s``, the longest p99 of one of them (None without any).
     """
     alone, watched = {}, {}
     for name, of_seeds in jobs.items():

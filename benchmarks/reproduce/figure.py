@@ -1,4 +1,4 @@
-"""A figure of a paper as data: what is read from its runs, what it claims, what is drawn."""
+"""A figure of a paper as data: its columns, claims and panels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairserve.benchmarks.reproduce.setting import Setting
 Kind = Literal["difference", "service", "actual", "response", "throughput"]
 Rows = Mapping[str, Row]
 Histories = Mapping[str, Sequence[ServiceHistory]]
-"""By row, one a seed."""
+"""Histories by row, one per seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +23,16 @@ class Panel:
     kind: Kind
     rows: tuple[str, ...]
     bound: float | None = None
-    """A dashed line: what the difference may not exceed."""
+    """Maximum difference, drawn as a dashed line."""
     clients: tuple[str, ...] = ()
-    """Only these; empty: all."""
+    """Shown clients; empty means all."""
     named: tuple[str, ...] = ()
-    """These in colours, the others grey; empty: all in colours."""
+    """Clients drawn in colors, the others in grey; empty means all in colors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure. Columns read a :class:`ServiceHistory`."""
+    """A figure, whose columns read a :class:`ServiceHistory`."""
 
     number: int
     title: str
@@ -40,18 +40,18 @@ class Figure:
     claims: Callable[[Rows], list[Check]]
     panels: tuple[Panel, ...] = ()
     published: Mapping[str, Mapping[str, float]] | None = None
-    """By row and column."""
+    """Published figures by row and column."""
     paper: Literal["vtc", "dlpm"] = "vtc"
     across: int | None = None
-    """A grid with so many panels in a row, all with one time axis and one legend a row."""
+    """Number of panels per row of a grid with one time axis and one legend per row; None: no grid."""
 
     @property
     def name(self) -> str:
-        """Name of the report and its plot."""
+        """Return the name of the report and its plot."""
         return f"{self.paper}-figure{self.number}"
 
     def report(self, setting: Setting, text: str, histories: Histories) -> Report:
-        """Read, check and, where plots are wanted, draw these runs, the first seed of each."""
+        """Read, check and, if plots are requested, draw these runs, the first seed of each."""
         rows = rows_of(self.columns, histories, self.published)
         plots: tuple[str, ...] = ()
         if setting.plots is not None and self.panels:

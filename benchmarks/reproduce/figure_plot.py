@@ -1,4 +1,4 @@
-"""The panels of a figure as one PNG, three in a row unless the figure says how many."""
+"""Panels of a figure as one PNG, three per row unless the figure sets a number."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def draw_figure(
 ) -> Path:
     """Draw all panels; those of a kind have one scale, so that systems can be compared.
 
-    With ``across`` they are a grid, which has one time axis, one legend, and a label for each row.
+    With ``across`` they form a grid with one time axis, one legend, and a label for each row.
     """
     in_a_row = across or (2 if len(panels) == 4 else min(_IN_A_ROW, len(panels)))
     wide, high = (3.2, 2.7) if across else (4.4 if len(panels) > 1 else 5.6, 3.3)
@@ -78,7 +78,7 @@ def _differences(axes: Axes, panel: Panel, histories: Mapping[str, ServiceHistor
             label=name,
             color=color,
             linewidth=1.2,
-            # The last one may lie on another, which is seen through it.
+            # The last line may overlap another one, which stays visible.
             linestyle="--" if name == panel.rows[-1] and len(panel.rows) > 3 else "-",
         )
     if panel.bound is not None:
@@ -95,7 +95,7 @@ def _clients(axes: Axes, panel: Panel, history: ServiceHistory) -> None:
     service = panel.kind != "response"
     shown = panel.clients or tuple(curves)
     named = panel.named or shown
-    # Dots show a window between two in which nothing arrived: it makes no line.
+    # Dots show a single window between two without arrivals, which gives no line.
     style: dict[str, Any] = {} if service else {"marker": ".", "markersize": 2}
     others = [client for client in shown if client not in named]
     for number, client in enumerate(others):
@@ -122,7 +122,7 @@ def _throughputs(axes: Axes, panel: Panel, histories: Mapping[str, ServiceHistor
 
 
 def draw_rates(path: Path, centres_s: Floats, rates: Mapping[str, Floats], total: Floats) -> Path:
-    """Draw requests per minute: of each client, the last three named, and of all together."""
+    """Draw requests per minute: of each client, the last three named, and in total."""
     figure, [left, right] = sheet(2, width=4.4, height=3.3)
     *others, _, _, _ = rates
     for number, client in enumerate(others):

@@ -1,7 +1,7 @@
-"""Reports of reproductions: published figures beside measured ones, and claims that hold or fail.
+"""Reports of reproductions: published figures beside measured ones, and checked claims.
 
-A measured figure is the median over seeds, with the least and the greatest. A check is a claim of the
-paper, or of this project, as a sentence, with what was seen.
+A measured figure is the median over seeds, with the minimum and maximum. A check is a claim of the
+paper, or of this project, as a sentence, with the observed values.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Spread(NamedTuple):
     """A figure over several seeds."""
 
     value: float
-    """The median."""
+    """Median of the figure."""
     least: float
     greatest: float
 
@@ -36,20 +36,20 @@ class Column:
 
     name: str
     of: Callable[[Any], float]
-    """From what was seen of one run, such as the figures of
-    :func:`fairserve.scheduling.metrics.summarise`; NaN where it has no such figure."""
+    """Returns the value for one run, for example from the figures of
+    :func:`fairserve.scheduling.metrics.summarise`; NaN if the run lacks it."""
     digits: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A system, or a setting of one."""
+    """A row of a table: a system, or a setting of one."""
 
     name: str
     measured: Mapping[str, Spread]
-    """By column."""
+    """Measured figures by column."""
     published: Mapping[str, float] = field(default_factory=dict)
-    """By column, as far as the paper says."""
+    """Published figures by column, as far as given in the paper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +66,20 @@ class Report:
     """One table or figure of a paper."""
 
     name: str
-    """As it is called on the command line."""
+    """Name on the command line."""
     title: str
     setting: str
-    """Cost model, workload, seeds: what a reader must know to believe or repeat it."""
+    """Cost model, workload and seeds: the information needed to judge or repeat it."""
     columns: Sequence[Column]
     rows: Sequence[Row]
     checks: Sequence[Check]
     plots: Sequence[str] = ()
-    """Names of the files that were drawn."""
+    """Names of the plot files."""
     notes: Sequence[str] = ()
-    """Sentences that belong to it, such as where this project's default loses."""
+    """Additional sentences, such as those on where this project's default loses."""
 
     def text(self) -> str:
-        """For the terminal: per figure the published value, the measured one and its spread."""
+        """Return the report for the terminal: published value, measured value and spread per figure."""
         rows = [[row.name, *self._cells(row, "-")] for row in self.rows]
         table = aligned(["", *self._header()], rows)
         lines = [f"{self.name}: {self.title}", self.setting, "", table, ""]
@@ -90,7 +90,7 @@ class Report:
         return "\n".join([*lines, *self.notes])
 
     def markdown(self) -> str:
-        """The same for a document."""
+        """Return the report as a Markdown document."""
         header = self._header()
         lines = [f"## {self.name}: {self.title}", "", self.setting, ""]
         lines.append("| |" + "".join(f" {name} |" for name in header))
@@ -128,7 +128,7 @@ class Report:
         return any(column.name in row.published for row in self.rows)
 
     def to_plain(self) -> dict[str, Any]:
-        """For ``--json``."""
+        """Return the report for ``--json``."""
         return {
             "name": self.name,
             "title": self.title,
@@ -163,7 +163,7 @@ def _shown(figure: Spread | None, digits: int) -> str:
 
 
 def ratio(value: float, base: float) -> float:
-    """One figure over another; 1 where both are nothing, infinite where the other one is."""
+    """Return one figure over another; 1 if both are 0, infinite if only the other is."""
     if base == 0:
         return 1.0 if value == 0 else math.inf
     return value / base
@@ -174,7 +174,7 @@ def rows_of(
     runs: Mapping[str, Sequence[Any]],
     published: Mapping[str, Mapping[str, float]] | None = None,
 ) -> dict[str, Row]:
-    """A row a name: each column over its runs, and what is published of it."""
+    """Return a row per name: each column over its runs, and the published values."""
     known = published or {}
     return {
         name: Row(name, measure(columns, of_row), known.get(name, {}))
@@ -183,7 +183,7 @@ def rows_of(
 
 
 def measure(columns: Sequence[Column], runs: Sequence[Any]) -> dict[str, Spread]:
-    """Each column over the runs of one system under several seeds, if all of them have the figure."""
+    """Return each column over the runs of one system under several seeds, if all have the figure."""
     seen = {column.name: [column.of(run) for run in runs] for column in columns}
     return {
         name: spread(values)
@@ -193,16 +193,16 @@ def measure(columns: Sequence[Column], runs: Sequence[Any]) -> dict[str, Spread]
 
 
 def within(claim: str, row: Row, column: str, share: float) -> Check:
-    """The median is so near to what was published, as a share of it."""
+    """Check that the median is within a share of the published value."""
     published, seen = row.published[column], row.measured[column].value
     off = seen / published - 1
     return Check(claim, abs(off) <= share, f"{seen:,.1f}, published {published:,.1f}: {off:+.1%}")
 
 
 def same_order(claim: str, rows: Sequence[Row], column: str) -> Check:
-    """The rows are in the published order of this column.
+    """Check that the rows are in the published order of this column.
 
-    Two rows may change places where their measured spreads overlap and the paper has them within 5 %.
+    Two rows may be swapped if their measured spreads overlap and the paper has them within 5 %.
     """
     ordered = sorted(rows, key=lambda row: row.published[column])
     seen = {row.name: row.measured[column].value for row in rows}

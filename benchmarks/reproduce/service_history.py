@@ -1,7 +1,7 @@
-"""Service of each client over one run: the figures that the plots of the VTC and DLPM papers show.
+"""Service of each client over one run, as plotted in the VTC and DLPM papers.
 
-Times are centres of windows, an eighth of a window apart: those of the job, 60 s if it names none.
-Accumulated service is exact at them, and taken as a straight line between them.
+Times are centres of windows, an eighth of a window apart; the windows are those of the job, default
+60 s. Accumulated service is exact at these times and interpolated linearly between them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fairserve.benchmarks.simulate.job import Outcome
 
 Floats = npt.NDArray[np.float64]
 ACTUAL = "actual_curves"
-"""Key of a summary."""
+"""Key of the curves by the extend cost in a summary."""
 
 
 class ServiceHistory:
@@ -48,7 +48,7 @@ class ServiceHistory:
         summary: Mapping[str, Any] | None = None,
     ) -> None:
         self.summary = summary or {}
-        """Summary of the whole run; under :data:`ACTUAL` curves by the extend cost, if there are any."""
+        """Summary of the whole run; contains curves by the extend cost under :data:`ACTUAL`, if any."""
         self.tokens_per_s = tokens_per_s
         """Throughput of the whole run."""
         self.refused_share = refused_share
@@ -57,7 +57,7 @@ class ServiceHistory:
         inside = times <= until_s + 1e-6
         self.times_s: Floats = times[inside]
         self.end_s = min(until_s, float(times[-1]))
-        """Until then service is known."""
+        """Time until which service is known."""
         self._all_times = np.append(0.0, times)
         self._all_accumulated = {
             _short(client): np.append(0.0, values) for client, values in curves.accumulated.items()
@@ -76,17 +76,17 @@ class ServiceHistory:
             for client, values in curves.backlogged.items()
         }
         self.accumulated = cut(curves.accumulated)
-        """Service from the beginning."""
+        """Service from the start."""
         self.service_per_s = cut(curves.service_per_s)
         actual: Curves | None = self.summary.get(ACTUAL)
         self.actual_per_s = {} if actual is None else cut(actual.service_per_s)
         """Service by the extend cost: cached tokens are free."""
         self.response_s = cut(curves.response_s)
-        """Mean time to first token of what arrived in a window; not a number where nothing did."""
+        """Mean time to first token of the arrivals in a window; NaN without arrivals."""
 
     @property
     def difference(self) -> Floats:
-        """The largest difference between two clients in accumulated service, at each time."""
+        """Return the largest difference between two clients in accumulated service, at each time."""
         all_clients = np.asarray(list(self.accumulated.values()))
         spread: Floats = all_clients.max(axis=0) - all_clients.min(axis=0)
         return spread
@@ -98,8 +98,10 @@ class ServiceHistory:
 
     @property
     def interval_difference(self) -> float:
-        """The largest ``|Wf(t1, t2) - Wg(t1, t2)|`` of two clients that had calls waiting all the time
-        from t1 to t2; 0 if no two ever had.
+        """Return the largest service difference of two clients over an interval of common backlog.
+
+        This is ``|Wf(t1, t2) - Wg(t1, t2)|`` with calls of both waiting from t1 to t2; 0 if there
+        is none.
         """
         largest = 0.0
         for f, g in combinations(self.accumulated, 2):
@@ -113,24 +115,25 @@ class ServiceHistory:
 
     @property
     def growth_per_min(self) -> float:
-        """Slope of the straight line that is nearest to the difference; no number for two times."""
+        """Return the slope of the difference's linear regression; NaN for two times."""
         if len(self.times_s) < 3:
             return float("nan")
         return 60.0 * float(np.polyfit(self.times_s, self.difference, 1)[0])
 
     def served_per_s(self, client: str, begin_s: float, end_s: float) -> float:
-        """Service of a client per second between two times."""
+        """Return the service of a client per second between two times."""
         accumulated = self._all_accumulated[client]
         begin, end = np.interp([begin_s, end_s], self._all_times, accumulated)
         return float(end - begin) / (end_s - begin_s)
 
     def total_per_s(self, begin_s: float, end_s: float) -> float:
-        """The same of all clients."""
+        """Return the service of all clients per second between two times."""
         return sum(self.served_per_s(client, begin_s, end_s) for client in self.accumulated)
 
     def starved_s(self, client: str, share: float) -> float:
-        """Seconds in which calls of the client waited all the time, and it got less than so much
-        of what each client would get if all got the same.
+        """Return the seconds in which calls of the client waited and it received less than its part.
+
+        Its part is ``share`` of the equal share of all clients.
         """
         if len(self.times_s) < 2:
             return 0.0
@@ -140,7 +143,7 @@ class ServiceHistory:
         return float(starved.sum() * (self.times_s[1] - self.times_s[0]))
 
     def mean_response_s(self, client: str, begin_s: float = 0.0, end_s: float = np.inf) -> float:
-        """Mean of the windows whose centres are between two times; not a number where none has one."""
+        """Return the mean over windows with centres between two times; NaN if there are none."""
         values = self._responses(client, begin_s, end_s)
         return float(values.mean()) if len(values) else float("nan")
 

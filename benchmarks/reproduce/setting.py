@@ -1,7 +1,7 @@
-"""Settings of all reproductions: where recorded traces are, how many seeds, how jobs are run.
+"""Settings of all reproductions: the folder of recorded traces, the seeds, and how jobs run.
 
-A recorded trace has no seed of its own. What is varied instead is the time of a decode step, by up to
-2 % either way, the exact model first: figures that a small delay turns over are seen to have a spread.
+A recorded trace has no seed. Instead the time of a decode step is varied by up to 2 % either way,
+the exact model first, so that figures sensitive to small delays show a spread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fairserve.engine.simulated.traces.model import Trace, TraceError
 from fairserve.engine.simulated.traces.reading import read_trace
 
 _DELAYS = (0.0, 0.01, -0.01, 0.02, -0.02)
-"""Relative changes of a decode step, of the first seeds."""
+"""Relative changes of a decode step for the first seeds."""
 _MOST = 0.02
 _GOLDEN = (5**0.5 - 1) / 2
 
@@ -27,24 +27,24 @@ class Setting:
     """Options of a reproduction."""
 
     traces: Path | None = None
-    """The folder of the recorded traces."""
+    """Folder of the recorded traces."""
     seeds: int = 5
     first_seed: int = 0
-    """Parameters are chosen with other seeds than those that are reported."""
+    """First seed; parameters are tuned with other seeds than the reported ones."""
     processes: int = 1
     scale: float = 1.0
-    """Shorter durations of generated workloads, for tests."""
+    """Factor on the durations of generated workloads, for tests."""
     plots: Path | None = None
-    """Draw here."""
+    """Folder for plots; None draws none."""
     say: Callable[[str], None] = lambda text: None
 
     @property
     def seed_numbers(self) -> range:
-        """The seeds."""
+        """Return the seeds."""
         return range(self.first_seed, self.first_seed + self.seeds)
 
     def recorded(self, name: str) -> Trace:
-        """A recorded trace. Raises TraceError that says how to name its folder."""
+        """Return a recorded trace. Raises TraceError that explains how to set its folder."""
         path = None if self.traces is None else self.traces / name
         if path is None or not path.is_file():
             where = "no folder is given" if self.traces is None else f"not in {self.traces}"
@@ -52,13 +52,13 @@ class Setting:
         return read_trace(path)
 
     def simulate(self, jobs: Mapping[str, Sequence[Job]]) -> dict[str, list[Outcome]]:
-        """The jobs of each row, one per seed; the same keys, the outcomes in the order of the jobs."""
+        """Run the jobs of each row, one per seed; return outcomes by the same keys and order."""
         flat = [job for of_row in jobs.values() for job in of_row]
         outcomes = run_jobs(flat, self.processes, self.say)
         return {name: [next(outcomes) for _ in of_row] for name, of_row in jobs.items()}
 
     def summaries(self, jobs: Mapping[str, Sequence[Job]]) -> dict[str, list[Mapping[str, Any]]]:
-        """The figures of :meth:`simulate` alone."""
+        """Return the summaries of :meth:`simulate` only."""
         return {
             name: [outcome.summary for outcome in outcomes]
             for name, outcomes in self.simulate(jobs).items()
@@ -66,12 +66,12 @@ class Setting:
 
 
 def delayed(costs: CostModel, seed: int) -> CostModel:
-    """The cost model of a seed of a recorded trace."""
+    """Return the cost model for a seed of a recorded trace."""
     return replace(costs, decode_base_s=costs.decode_base_s * (1.0 + delay_of(seed)))
 
 
 def delay_of(seed: int) -> float:
-    """The relative change of a seed: no two are alike, and many fill 2 % either way evenly."""
+    """Return the relative change of a seed: all are distinct, and many cover 2 % either way evenly."""
     if seed < len(_DELAYS):
         return _DELAYS[seed]
     return _MOST * (2 * (seed * _GOLDEN % 1.0) - 1)

@@ -1,8 +1,8 @@
-"""Figures of the time in which requests arrive, when all clients ask for more than their share.
+"""Figures of the time in which requests arrive, when all clients request more than their share.
 
-Where programs depend on their own answers, a client whose last programs drain cannot use its share, and
-Jain's index over the whole run sinks under any policy. Within the arrivals it does not. What a client is
-entitled to, if it asks for less than an equal share, is not seen in a run
+If programs depend on their own answers, a client whose last programs drain cannot use its share,
+and Jain's index over the whole run drops under any policy. Within the arrivals it does not. The
+entitlement of a client that requests less than an equal share cannot be seen in a run
 (:mod:`fairserve.benchmarks.reproduce.entitlement`).
 """
 
@@ -17,7 +17,7 @@ from fairserve.scheduling.metrics import CallSample, Service, jain_index
 
 
 def steady(trace: Trace, result: ReplayResult, *, begin_s: float, end_s: float) -> dict[str, Any]:
-    """Under ``steady``: tokens a second, and Jain's index by both costs, between two times."""
+    """Return ``steady``: tokens per second, and Jain's index by both costs, between two times."""
     by_client: dict[str, list[CallSample]] = {}
     for call in result.calls:
         by_client.setdefault(call.client, []).append(call)

@@ -1,12 +1,12 @@
-"""First paint of the console's pages and what a live page costs the server, over very many rows.
+"""First paint of the console's pages and the server's cost of a live page, over very many rows.
 
     .venv/bin/python benchmarks/scripts/console_speed.py [--json OUT]
 
-A SQLite file with 10,000 clients, 100,000 runs and 200,000 calls, an embedded server on it, and a
-headless Chromium beside it on the same machine. First paint is the browser's own first contentful paint.
-The cost of a live page is the CPU time of the server's process, without its workers, over 30 s with the
-page open less that of 30 s without, each three times in turn. Takes about 20 minutes; nothing else is to
-run.
+The setup is a SQLite file with 10,000 clients, 100,000 runs and 200,000 calls, an embedded server
+on it, and a headless Chromium on the same machine. First paint is the browser's own first
+contentful paint. The cost of a live page is the CPU time of the server's process, without its
+workers, over 30 s with the page open less that of 30 s without, each three times alternately. Takes
+about 20 minutes; nothing else may run.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def measure(server: LiveServer) -> list[dict[str, object]]:
-    """All figures."""
+    """Return all figures."""
     browser = Browser()
     found = []
     try:
@@ -91,7 +91,7 @@ def measure(server: LiveServer) -> list[dict[str, object]]:
 
 
 def figure(name: str, unit: str, values: list[float], target: float) -> dict[str, object]:
-    """One figure as the benchmarks write them."""
+    """Return one figure as the benchmarks write it."""
     spread = [min(values), max(values)]
     value = statistics.median(values)
     return {
@@ -105,30 +105,30 @@ def figure(name: str, unit: str, values: list[float], target: float) -> dict[str
 
 
 def paints(visit, page: str) -> list[float]:
-    """First contentful paint of several loads, in ms."""
+    """Return the first contentful paint of several loads, in ms."""
     found = []
     for _ in range(ROUNDS):
-        assert visit.go(f"/console/{page}") == 200, page
+        assert visit.open(f"/console/{page}") == 200, page
         visit.page.wait_for_function(f"() => {PAINT}.length > 0")
         found.append(visit.page.evaluate(PAINT)[0])
     return found
 
 
 def costs(server: LiveServer, visit, page: str) -> list[float]:
-    """CPU of the server with a page open less without, in per cent of a core."""
+    """Return the CPU of the server with a page open less without, in percent of a core."""
     process = psutil.Process(server.process.pid)
     found = []
     for _ in range(WINDOWS):
         visit.page.goto("about:blank")
         without = share(process)
-        visit.go(f"/console/{page}")
-        time.sleep(2)  # what loading it costs is another figure
+        visit.open(f"/console/{page}")
+        time.sleep(2)  # loading it is another figure
         found.append(share(process) - without)
     return found
 
 
 def share(process: psutil.Process) -> float:
-    """Return the CPU use of a process over the next half minute, in per cent of a core."""
+    """Return the CPU use of a process over the next half minute, in percent of a core."""
     before = process.cpu_times()
     time.sleep(WINDOW_S)
     after = process.cpu_times()

@@ -1,12 +1,11 @@
-"""Use and cost of KV events: ``python benchmarks/scripts/kv_events.py
-[--rounds N]``.
+"""Benefit and cost of KV events: ``python benchmarks/scripts/kv_events.py [--rounds N]``.
 
 *Foreseen*: conversations through a real server with two real workers whose caches are too small for
-them. For every call the cached tokens that the router foresaw when it chose the worker are compared with
-those that the worker found when it began, with KV events and without, in turns.
+them. For every call the cached tokens predicted by the router when it chose the worker are compared
+with those found by the worker, alternately with KV events and without.
 
-*Costs*: on one thread, nothing else running: the engine's part per step, the publisher's, the reader's
-and the router's per batch, and memory per block.
+*Costs*: on one thread, with nothing else running: the engine's part per step, the publisher's, the
+reader's and the router's per batch, and memory per block.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from fairserve.engine.wire.base import KvEndpoints
 from fairserve.platform.server.database import prepare_database
 from fairserve.platform.server.lifecycle import Platform, build_app
 from fairserve.platform.server.settings import Settings
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.local.fcfs import Fcfs
 from fairserve.scheduling.locality.block_keys import BlockHasher
 from fairserve.scheduling.locality.locality import Locality
@@ -52,15 +51,15 @@ PAGES_A_CALL, PAGE = 32, 16
 
 
 def words(rng: random.Random, characters: int) -> str:
-    """Some text of that length."""
+    """Return some text of that length."""
     return "".join(rng.choice("abcdefghij ") for _ in range(characters))
 
 
-# --- what is foreseen -----------------------------------------------------------------------------
+# --- predicted hits -------------------------------------------------------------------------------
 
 
 async def foreseen(*, events: bool, kv_tokens: int, seed: int) -> dict[str, float]:
-    """One run: conversations in random order, each turn with all that was said before."""
+    """Run conversations in random order once; each turn includes all previous ones."""
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(
             data_dir=Path(folder),
@@ -122,7 +121,7 @@ def watch(platform: Platform) -> list[tuple[int, int, int]]:
 
 
 async def talk(http: aiohttp.ClientSession, rng: random.Random) -> None:
-    """All conversations, a few turns at once."""
+    """Send all conversations, a few turns at once."""
 
     async def post(path, key, body, **headers):
         headers["Authorization"] = f"Bearer {key}"
@@ -164,17 +163,17 @@ async def talk(http: aiohttp.ClientSession, rng: random.Random) -> None:
     await asyncio.gather(*tasks)
 
 
-# --- what it costs --------------------------------------------------------------------------------
+# --- costs ----------------------------------------------------------------------------------------
 
 
 def prompts(count: int) -> list[np.ndarray]:
-    """So many prompts that share nothing."""
+    """Return this many prompts that share nothing."""
     rng = np.random.default_rng(1)
     return [rng.integers(0, 50_000, PAGES_A_CALL * PAGE).astype(np.uint32) for _ in range(count)]
 
 
 def steps(trie: PrefixTrie, capacity_pages: int, flush) -> float:
-    """Store one prompt a step, evicting as many pages; microseconds of all steps."""
+    """Store one prompt per step, evicting as many pages; return the microseconds of all steps."""
     calls = [
         [tuple(tokens[at : at + PAGE].tolist()) for at in range(0, len(tokens), PAGE)]
         for tokens in prompts(600)
@@ -191,7 +190,7 @@ def steps(trie: PrefixTrie, capacity_pages: int, flush) -> float:
 
 
 def costs() -> dict[str, float]:
-    """Microseconds for a step that stores 32 pages (512 tokens) and evicts 32, and bytes a block."""
+    """Return microseconds for a step that stores and evicts 32 pages, and bytes per block."""
     capacity = 4096
     plain = min(steps(PrefixTrie(), capacity, lambda: None) for _ in range(5))
     with_events = []
@@ -244,7 +243,7 @@ def costs() -> dict[str, float]:
 
 
 def engine_steps(rounds: int) -> tuple[float, float]:
-    """Median microseconds of steps that compute one prompt of 512 tokens, without and with events."""
+    """Return median microseconds of steps that compute 512 tokens, without and with events."""
     loaded = load_model(BUILTIN_MODEL_NAME, device="cpu")
     rng = np.random.default_rng(2)
     took: dict[bool, list[float]] = {False: [], True: []}
@@ -269,7 +268,7 @@ def engine_steps(rounds: int) -> tuple[float, float]:
 
 
 async def wire(batches: list[bytes]) -> float:
-    """CPU of the reader's thread for what comes over TCP, without what is made of it; microseconds."""
+    """Return the microseconds of CPU of the reader's thread for receiving over TCP only."""
     context = zmq.Context()
     publisher = KvPublisher(KvPublisherOptions("tcp://127.0.0.1:0", "tcp://127.0.0.1:0"), list)
     publisher.start()
@@ -283,7 +282,7 @@ async def wire(batches: list[bytes]) -> float:
     for number in range(len(batches)):
         publisher.put([AllBlocksCleared()])
         while subscriber.stats.last_sequence != number:
-            time.sleep(0.001)  # noqa: ASYNC251  the loop stands still, so that all its work is seen
+            time.sleep(0.001)  # noqa: ASYNC251  the loop is blocked, so that all its work is measured
             began_ns = time.thread_time_ns()
             await asyncio.sleep(0)
             used_ns += time.thread_time_ns() - began_ns

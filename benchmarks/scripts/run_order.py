@@ -2,18 +2,18 @@
 
     python benchmarks/scripts/run_order.py [--rounds 10] [--traces FOLDER]
 
-The real dispatcher and local schedulers of ``fairserve`` in virtual time, two workers of 1,500 tokens of
-KV cache, one token per call and step. Each user has so many programs *at once*; where one ends the next
-begins, six per user. Programs are run by ``ProgramRun``: a call declares its expected output and what is
-left from it to the end of its program. *uneven*: a chain of ten calls beside thirty short ones, and a
-last call after all; *branches*: twelve chains of one to six calls between a first and a last; *random*:
-thirty calls, each after up to three of those before it; *recorded*: the graphs of recorded agent
-programs with their outputs, at most four calls wide. *Off by*: how far outputs are from what was
-declared, at most.
+The real dispatcher and local schedulers of ``fairserve`` run in virtual time, with two workers of
+1,500 tokens of KV cache and one token per call and step. Each user has a number of programs *at
+once*; when one ends the next begins, six per user. ``ProgramRun`` runs the programs: a call
+declares its expected output and the remaining output to the end of its program. *uneven*: a chain
+of ten calls beside thirty short ones, and a last call after all; *branches*: twelve chains of one
+to six calls between a first and a last; *random*: thirty calls, each after up to three of those
+before it; *recorded*: the graphs of recorded agent programs with their outputs, at most four calls
+wide. *Off by*: maximum relative deviation of outputs from the declaration.
 
-The same programs under both orders, in pairs: the mean over programs of the time from the first call to
-the last, by critical path as a share of that by arrival; and the same of the time until all are done.
-Medians over the rounds, least and greatest.
+The same programs run under both orders, in pairs: the mean over programs of the time from the first
+call to the last, by critical path as a share of that by arrival; and likewise the time until all
+are done. Medians over the rounds, minimum and maximum.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from fairserve.interactions.call import Call
 from fairserve.interactions.programs.program import Program, parse_program
 from fairserve.interactions.programs.program_run import ProgramRun
 from fairserve.interactions.programs.program_task import Task
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.registry import SYSTEMS
 
 PROGRAMS = 6
-"""Programs of each user."""
+"""Number of programs of each user."""
 ORDERS = ("arrival", "critical_path")
 Graph = dict[str, tuple[list[str], int]]
-"""By node: its parents, and its expected output tokens."""
+"""Parents and expected output tokens by node."""
 
 
 def uneven(rng: random.Random) -> Graph:
-    """A chain beside many short calls that depend on nothing; the last call waits for all."""
+    """Return a chain beside many short independent calls; the last call waits for all."""
     graph: Graph = {f"s{number}": ([], rng.randint(10, 60)) for number in range(30)}
     graph["c0"] = ([], rng.randint(10, 120))
     for step in range(1, 10):
@@ -55,7 +55,7 @@ def uneven(rng: random.Random) -> Graph:
 
 
 def branches(rng: random.Random) -> Graph:
-    """Chains of different lengths side by side; the last call waits for all of them."""
+    """Return parallel chains of different lengths; the last call waits for all of them."""
     graph: Graph = {"first": ([], rng.randint(10, 40))}
     ends = []
     for branch in range(12):
@@ -69,7 +69,7 @@ def branches(rng: random.Random) -> Graph:
 
 
 def scattered(rng: random.Random) -> Graph:
-    """Each call after some of those before it."""
+    """Return calls that each follow some of the earlier ones."""
     graph: Graph = {}
     for number in range(30):
         known = list(graph)
@@ -79,7 +79,7 @@ def scattered(rng: random.Random) -> Graph:
 
 
 def recorded(folder: Path) -> list[Graph]:
-    """The graphs of recorded runs; a call at most 200 tokens, since the workers are small."""
+    """Return the graphs of recorded runs; calls have at most 200 tokens, as the workers are small."""
     return [
         {
             call.call_id: (list(call.deps), max(1, min(200, call.output_tokens)))
@@ -91,7 +91,7 @@ def recorded(folder: Path) -> list[Graph]:
 
 
 def program_of(graph: Graph) -> Program:
-    """The graph as an app would hand it over."""
+    """Return the program of a graph, as an app would declare it."""
     nodes = [
         {
             "id": node,
@@ -180,14 +180,14 @@ class World:
             self._begin(user)
 
     def finish(self) -> tuple[float, float]:
-        """Mean time of a program, and the time until all were done."""
+        """Return the mean time of a program, and the time until all were done."""
         while len(self.took_s) < len(self._left) * PROGRAMS:
             self.cluster.run(self.cluster.now_s + 1.0)
         return statistics.mean(self.took_s), self._done_s
 
 
 def compared(kind: str, folder: Path, rounds: int, **options: Any) -> tuple[list[float], ...]:
-    """Per round: seconds of a program by arrival, and both shares."""
+    """Return per round the seconds of a program by arrival, and both shares."""
     means, shares, wholes = [], [], []
     for seed in range(rounds):
         rng = random.Random(seed)  # noqa: S311 - a workload
@@ -201,7 +201,7 @@ def compared(kind: str, folder: Path, rounds: int, **options: Any) -> tuple[list
 
 
 def spread(values: list[float]) -> str:
-    """Median, least and greatest."""
+    """Return median, minimum and maximum as text."""
     return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
 
 

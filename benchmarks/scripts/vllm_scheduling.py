@@ -1,22 +1,24 @@
-"""vLLM with its own schedulers and with the plug-in: fairness, hits, speed, and what the plug-in costs.
+"""vLLM with its own schedulers and with the plug-in: fairness, hits, speed, and the plug-in's cost.
 
     make test-vllm                      # sets up .venv-vllm
     .venv-vllm/bin/python benchmarks/scripts/vllm_scheduling.py --json benchmarks/results/vllm.json
 
-*Shares*: one engine on the CPU, a tiny Llama with made-up weights, a flood and seven light clients, all
-there at once; the same requests under each scheduler, which is put into the same engine anew, in turns;
-one client after another (``block``), and shuffled (``mixed``).
-Service is ``extend tokens + 2 * output tokens``, as the papers weigh it. While every client has
-something waiting or running, Jain's index of what each got; hit rate and speed are those of the whole,
-speed per second of the process's CPU time, on one thread, and as a share of ``fcfs`` in the same round.
+*Shares*: one engine on the CPU, a tiny Llama with synthetic weights, a flood and seven light
+clients, all present at once; the same requests under each scheduler, which is put into the same
+engine anew, in turn; one client after another (``block``), and shuffled (``mixed``). Service is
+``extend tokens + 2 * output tokens``, as weighed in the papers. Jain's index is over the service of
+the time in which every client has something waiting or running; hit rate and speed are those of the
+whole, speed per second of the process's CPU time, on one thread, and as a share of ``fcfs`` in the
+same round.
 
-*Costs*: vLLM's scheduler without an engine, beside it the plug-in's with the same requests: CPU time of
-``schedule`` and ``update_from_output`` per step, with 64 running. ``full``: nobody comes or goes.
-``turnover``: each step one ends, one comes, one is admitted. ``blocked``: there is a place but not the
-blocks, and nobody comes. ``blocked_arrivals``: the same, and one comes at each step. ``overtaken``, with
-8 running: at each step a small one comes and is admitted past all who wait, whose prompts are too long
-for what is free; vLLM's own queue stops at the first of those. None is protected (``max_bypass=0``).
-``first_``: the first step, in which all who wait are new.
+*Costs*: vLLM's scheduler without an engine, and the plug-in's with the same requests: CPU time of
+``schedule`` and ``update_from_output`` per step, with 64 running. ``full``: no request arrives or
+ends. ``turnover``: in each step one ends, one arrives, one is admitted. ``blocked``: there is a
+free place but too few blocks, and none arrives. ``blocked_arrivals``: the same, and one arrives in
+each step. ``overtaken``, with 8 running: in each step a small one arrives and is admitted past all
+waiting ones, whose prompts are too long for the free blocks; vLLM's own queue stops at the first of
+those. None is protected (``max_bypass=0``). ``first_``: the first step, in which all waiting
+requests are new.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ WAITING = (10, 1000, 5000)
 STATES = ("full", "turnover", "blocked", "blocked_arrivals", "overtaken")
 RUNNING = 64
 SHORT, TOO_LONG = 8, 720
-"""Tokens of what fits and of what does not, in the state ``overtaken``."""
+"""Tokens of a request that fits and of one that does not, in the state ``overtaken``."""
 WARM_UP_STEPS, STEPS = 20, 60
 
 
@@ -77,7 +79,7 @@ WARM_UP_STEPS, STEPS = 20, 60
 
 
 def requests():
-    """``(prompt, parameters, priority, client)``: each client has a prefix that its calls share."""
+    """Return ``(prompt, parameters, priority, client)``: calls of a client share its prefix."""
     rng = random.Random(3)
     for client, calls in CALLS.items():
         prefix = [rng.randrange(3, 500) for _ in range(PREFIX_TOKENS)]
@@ -94,7 +96,7 @@ def requests():
 
 
 class Service:
-    """Service of each client, step by step, and what is still due to it."""
+    """Service of each client, step by step, and its outstanding work."""
 
     def __init__(self, scheduler):
         self.scheduler = scheduler
@@ -139,7 +141,7 @@ class Service:
 
 
 def put(core, system):
-    """A new scheduler of this kind in an engine that has nothing to do."""
+    """Put a new scheduler of this kind into an idle engine."""
     kind, environment = SYSTEMS[system]
     old = core.scheduler
     old.vllm_config.scheduler_config.policy = "priority" if system == "priority" else "fcfs"
@@ -153,13 +155,13 @@ def put(core, system):
             block_size=old.block_size,
             hash_block_size=old.hash_block_size,
         )
-    new.finished_req_ids = old.finished_req_ids  # the worker is to forget them
+    new.finished_req_ids = old.finished_req_ids  # the worker must forget them
     core.scheduler = new
     return new
 
 
 def shares(rounds):
-    """``{(arrangement, system): {figure: [one per round]}}``."""
+    """Return ``{(arrangement, system): {figure: [one per round]}}``."""
     with tempfile.TemporaryDirectory() as folder:
         llm = LLM(
             model=write_llama(folder, **MODEL),
@@ -206,7 +208,7 @@ def shares(rounds):
 
 
 class Timed(World):
-    """``RUNNING`` requests decode, others wait; the time that the scheduler takes of a step."""
+    """``RUNNING`` requests decode, others wait; the scheduler's time per step is measured."""
 
     def __init__(self, kind, state, waiting):
         blocked = state.startswith("blocked")
@@ -234,7 +236,7 @@ class Timed(World):
     def arrive(self, tokens=35, ends=RUNNING):
         number = next(self.number)
         prompt = [number % 997, number % 991, *range(tokens - 2)]
-        if tokens > 32:  # with a prefix that others share
+        if tokens > 32:  # with a shared prefix
             shared = range(number % 50 * 1000, number % 50 * 1000 + 32)
             prompt = [*shared, *prompt[: tokens - 32]]
         self.add(f"w{number}", prompt, ends, f"c{number % 20}")
@@ -262,9 +264,9 @@ class Timed(World):
 
 
 def costs(rounds):
-    """Seconds per step: ``{(state, waiting, who): [one per round]}``, and of each state's first step.
+    """Return seconds per step, ``{(state, waiting, who): [one per round]}``, and of first steps.
 
-    vLLM's own and the plug-in's take their steps in turn; the median over a round's steps.
+    vLLM's own and the plug-in's steps alternate; each round gives the median over its steps.
     """
     found = defaultdict(list)
     for _, state, waiting in itertools.product(range(rounds), STATES, WAITING):

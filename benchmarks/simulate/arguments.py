@@ -23,7 +23,7 @@ from fairserve.engine.simulated.traces.model import Trace, TraceError
 from fairserve.engine.simulated.traces.reading import read_trace
 from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.platform.base.argument_parser import OneLineParser
-from fairserve.platform.tuning.parameters import with_checked
+from fairserve.platform.tenancy.system.parameters import with_checked
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.scheduling.system import SystemConfig
 from fairserve.throttling.base import Limits

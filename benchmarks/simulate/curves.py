@@ -1,6 +1,6 @@
-"""Figures over time, for plots: the service of each client and its time to first token.
+"""Curves over time for plots: the service of each client and its time to first token.
 
-A point is a window of the same width as those of the service difference; windows overlap.
+A point is a window of the width used for the service difference; windows overlap.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from fairserve.scheduling.fairness.cost import Cost
 from fairserve.scheduling.metrics import CallSample, Service, Windows
 
 _STEPS = 4
-"""Points in half a window."""
+"""Number of points in half a window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """Values at centres of windows, by client; the clients with most service first."""
+    """Values at centres of windows, by client; clients with the most service first."""
 
     centres_s: tuple[float, ...]
     service_per_s: dict[str, tuple[float, ...]]
     response_s: dict[str, tuple[float | None, ...]]
-    """Mean time to first token of the calls that arrived in the window; None where none did."""
+    """Mean time to first token of the calls that arrived in the window; None without arrivals."""
     accumulated: dict[str, tuple[float, ...]]
-    """Service from the beginning to the centre."""
+    """Service from the start to the centre."""
     backlogged: dict[str, tuple[bool, ...]]
     """True if calls waited all the time since the previous centre (at the first: at that moment)."""
 
@@ -69,7 +69,7 @@ def curves_of(calls: Sequence[CallSample], cost: Cost, windows: Windows) -> Curv
 def _backlogged(calls: Sequence[CallSample], times_s: Sequence[float]) -> tuple[bool, ...]:
     """Return for each time whether some call waited at every moment since the previous time."""
     waits: list[list[float]] = []
-    """Periods in which some call waited: begin and end, in order."""
+    """Periods in which some call waited: start and end, in order."""
     for call in sorted(calls, key=lambda each: each.arrival_s):
         begin_s = call.arrival_s
         end_s = call.end_s if call.queue_delay_s is None else begin_s + call.queue_delay_s

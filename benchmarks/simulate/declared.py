@@ -1,4 +1,4 @@
-"""Profiles of a simulation that are wrong by a factor, and what was learned instead."""
+"""Profiles of a simulation that are wrong by a factor, and the learned ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairserve.interactions.profiles.profile import AppProfile, StageProfile
 
 
 def wrong_profiles(trace: Trace, declared: Sequence[str]) -> dict[str, AppProfile]:
-    """From ``APP=FACTOR`` each: tokens and calls so many times those of the trace. Raises ValueError."""
+    """Return profiles for ``APP=FACTOR``: the trace's tokens and calls times it. Raises ValueError."""
     true = profiles_of(trace) if declared else {}
     wrong = {}
     for text in declared:
@@ -28,7 +28,7 @@ def wrong_profiles(trace: Trace, declared: Sequence[str]) -> dict[str, AppProfil
 
 
 def larger(profile: AppProfile, factor: float) -> AppProfile:
-    """Return the profile with all tokens and calls times ``factor``; its deviations are dropped."""
+    """Return the profile with all tokens and calls times ``factor``, without run lengths."""
     return replace(
         profile,
         stages=tuple(scaled(stage, factor) for stage in profile.stages),
@@ -38,14 +38,14 @@ def larger(profile: AppProfile, factor: float) -> AppProfile:
 
 
 def scaled(stage: StageProfile, factor: float) -> StageProfile:
-    """So many times the tokens; raises ValueError for a factor that is not positive, or too large."""
+    """Return a stage with scaled tokens. Raises ValueError if the factor is out of range."""
     return StageProfile(
         factor * stage.input_tokens, factor * stage.system_tokens, factor * stage.output_tokens
     )
 
 
 def profile_figures(changes: Sequence[ProfileChange]) -> Mapping[str, list[dict[str, Any]]]:
-    """By app the profiles that held, for the summary."""
+    """Return the profiles in force by app, for the summary."""
     figures: dict[str, list[dict[str, Any]]] = {}
     for change in changes:
         held = change.held

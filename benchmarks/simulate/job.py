@@ -1,7 +1,8 @@
-"""One system on one trace, and many of them on several cores.
+"""One system on one trace, and many such jobs on several cores.
 
-A job's result is plain values: the figures of :func:`fairserve.scheduling.metrics.summarise`, and, where
-plots are wanted, curves over time. Same job, same result, whatever the number of processes.
+A job's result is plain values: the figures of :func:`fairserve.scheduling.metrics.summarise` and,
+if plots are requested, curves over time. Equal jobs give equal results with any number of
+processes.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ Figures = Callable[[Trace, ReplayResult], Mapping[str, Any]]
 
 
 class FiguringWatcher(ReplayWatcher, Protocol):
-    """Watches one replay, and has figures of it in the end."""
+    """Observes one replay, and returns figures of it at the end."""
 
     def figures(self, result: ReplayResult) -> Mapping[str, Any]:
-        """For the summary, under keys of their own."""
+        """Return figures for the summary, under keys of their own."""
         ...
 
 
@@ -46,17 +47,17 @@ class Job:
     costs: CostModel
     options: ReplayOptions = field(default_factory=ReplayOptions)
     cost: Cost = field(default_factory=Linear)
-    """By which service is measured."""
+    """Cost function of service."""
     demand_cost: Cost | None = None
-    """By which what was asked for is measured; None: as service is."""
+    """Cost function of demand; None: that of service."""
     windows: Windows = field(default_factory=Windows)
     curves: bool = False
     figures: Figures | None = None
-    """More figures for the summary, under keys of their own; a function of a module."""
+    """Returns further figures for the summary, under additional keys; a function of a module."""
     watch: Callable[[], FiguringWatcher] | None = None
     """Factory of an observer, for figures that calls and runs do not contain."""
     replay: type[Replay] = Replay
-    """A replay in which clients behave otherwise, for experiments."""
+    """Replay class, for experiments in which clients behave differently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Outcome:
 def run_job(
     job: Job, say: Say = lambda text: None, watcher: ReplayWatcher | None = None
 ) -> Outcome:
-    """Simulate; ``say`` receives the progress now and then."""
+    """Run the simulation; ``say`` periodically receives the progress."""
     own = None if job.watch is None else job.watch()
     assert own is None or watcher is None, "a replay has one watcher"
     replay = job.replay(job.trace, job.system, job.costs, job.options, own or watcher)
@@ -97,7 +98,7 @@ def run_job(
 def run_jobs(
     jobs: Sequence[Job], processes: int = 1, say: Say = lambda text: None
 ) -> Iterator[Outcome]:
-    """All jobs in their order, on so many cores."""
+    """Run all jobs on ``processes`` cores; return outcomes in their order."""
     if processes == 1 or len(jobs) == 1:
         for job in jobs:
             yield run_job(job, say)

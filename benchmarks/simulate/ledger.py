@@ -1,8 +1,8 @@
-"""A simulation's calls and runs as ledger rows: what the reports would say of such traffic.
+"""A simulation's calls and runs as ledger rows, so that reports can be made of such traffic.
 
-Rows are those that control would have written, dated from a moment that stands for the trace's zero, and
-priced by the database's price table. Their ids come from trace, system and seed, so that the same
-simulation written again changes nothing.
+Rows are those that control would have written, dated from a moment that represents the trace's
+zero, and priced by the database's price table. Their ids are derived from trace, system and seed,
+so writing the same simulation again changes nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fairserve.engine.simulated.replay_watcher import ReplayWatcher
 from fairserve.interactions.call import Call
 from fairserve.interactions.tracking.run_end import RunEnd
 from fairserve.platform.control.call_state import refusal_fields
-from fairserve.platform.control.record import CallRecord, InteractionRecord
+from fairserve.platform.control.messages import CallRecord, InteractionRecord
 from fairserve.platform.db import schema
 from fairserve.platform.db.engine import SessionFactory, connect, session_factory
 from fairserve.platform.reporting.usage.repository import upsert_calls, upsert_interactions
@@ -25,7 +25,7 @@ from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.platform.tenancy.prices.repository import load_book
 from fairserve.scheduling.dispatch.admission import BILLED
-from fairserve.scheduling.dispatch.events import Refuse
+from fairserve.scheduling.events import Refuse
 from fairserve.scheduling.fairness.cost import Linear
 from fairserve.scheduling.metrics import CallSample
 
@@ -37,10 +37,10 @@ R = TypeVar("R", CallRecord, InteractionRecord)
 
 
 class SimulatedLedger(ReplayWatcher):
-    """Collects records while a replay runs."""
+    """Collects records during a replay."""
 
     def __init__(self, prefix: str, begin: datetime, prices: PriceBook) -> None:
-        """``begin`` is the trace's zero."""
+        """``begin`` is the time of the trace's zero."""
         self._prefix = prefix
         self._begin_s = begin.timestamp()
         self._prices = prices
@@ -50,7 +50,7 @@ class SimulatedLedger(ReplayWatcher):
     def call_ended(
         self, call: Call, sample: CallSample, worker: str | None, refusal: Refuse | None
     ) -> None:
-        """See the protocol."""
+        """Record an ended call."""
         usage, accepted_at = sample.usage, self._begin_s + sample.arrival_s
         price = self._prices.at(call.model, accepted_at)
         spent = usage.prompt_tokens + usage.output_tokens
@@ -89,7 +89,7 @@ class SimulatedLedger(ReplayWatcher):
         self.calls.append(record)
 
     def run_ended(self, end: RunEnd, opened_s: float, ended_s: float) -> None:
-        """See the protocol."""
+        """Record an ended run."""
         self.runs.append(
             InteractionRecord(
                 interaction_id=f"{self._prefix}-{end.interaction_id}",
@@ -107,7 +107,7 @@ class SimulatedLedger(ReplayWatcher):
         )
 
     def write(self, sessions: SessionFactory) -> None:
-        """Write the rows, in short transactions, and roll them up."""
+        """Write the rows in short transactions, and roll them up."""
         for calls in _batches(self.calls):
             with sessions.begin() as session:
                 upsert_calls(session, calls)
@@ -118,9 +118,9 @@ class SimulatedLedger(ReplayWatcher):
 
 
 def run_into(job: Job, database_url: str, begin: datetime | None, say: Say) -> Outcome:
-    """Simulate, and write the rows into a database, whose tables are made if it is empty.
+    """Simulate, and write the rows into a database, whose tables are created if it is empty.
 
-    Without a ``begin`` the trace's zero is the last midnight but one, UTC. Raises SQLAlchemyError or
+    Without ``begin`` the trace's zero is the midnight before last, UTC. Raises SQLAlchemyError or
     SchemaError before anything is simulated.
     """
     engine = connect(database_url)

@@ -1,7 +1,7 @@
-"""Plots of a simulation as PNG files, in the forms that the papers use.
+"""Plots of a simulation as PNG files, in the forms used by the papers.
 
-Each system has the service that each client receives over time, and its response time. All systems
-together have bars, and the front of throughput against fairness.
+For each system: the service of each client over time, and its response time. For all systems
+together: bars, and the front of throughput against fairness.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fairserve.benchmarks.simulate.job import Outcome
 from fairserve.benchmarks.simulate.table import Summary
 
 MOST_CLIENTS = 10
-"""Curves in one plot at most: those of the clients with most service."""
+"""Maximum curves in one plot: those of the clients with the most service."""
 
 
 def draw(outcomes: Sequence[Outcome], folder: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""The table that a simulation prints: a row a system."""
+"""The table printed by a simulation: a row per system."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COLUMNS = (
 
 
 def table(outcomes: Iterable[tuple[str, Summary]]) -> str:
-    """All systems, and under each its groups if it has several."""
+    """Return all systems, and under each its groups if it has several."""
     rows: list[Sequence[str]] = []
     for name, summary in outcomes:
         rows.append(_row(name, summary))
@@ -61,7 +61,7 @@ def _row(name: str, summary: Summary) -> list[str]:
 
 
 def seconds(value: float | None) -> str:
-    """Three digits or so; a dash where there is no value."""
+    """Return about three digits; a dash without a value."""
     if value is None:
         return "-"
     return f"{value:.2f} s" if value < 100 else f"{value:,.0f} s"

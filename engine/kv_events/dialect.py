@@ -1,15 +1,17 @@
-"""The dialect of KV events, by which vLLM's workers publish their prefix caches: bytes and values.
+"""The dialect of vLLM's KV events, by which workers publish their prefix caches: bytes and values.
 
-A batch is msgpack, ``[ts, [events], dp_rank]``; an event is a map tagged ``type``, as vLLM 0.32 and 0.33
-write it. Older versions wrote events as arrays in the order of the fields, others the batch as a map:
-all are read. Unknown fields are ignored. An unknown *kind* of event is an error: it may have been the
-one that removes blocks.
+A batch is msgpack, ``[ts, [events], dp_rank]``; an event is a map tagged ``type``, as written by
+vLLM 0.32 and 0.33. Older versions wrote events as arrays of the fields, others the batch as a map;
+all forms are read. Unknown fields are ignored. An unknown *kind* of event is an error, since it may
+remove blocks.
 
-On the wire a batch is the frames ``[topic, sequence number (8 bytes, big endian, from 0), payload]``.
-A reader that missed some sends ``[b"", first sequence number]`` to the replay endpoint and gets
-``[b"", topic, number, payload]`` for each (older versions: without the topic), the last with number -1.
+On the wire a batch consists of the frames
+``[topic, sequence number (8 bytes, big endian, from 0), payload]``. A reader that missed batches
+sends ``[b"", first sequence number]`` to the replay endpoint and receives
+``[b"", topic, number, payload]`` for each (older versions: without the topic), the last one with
+number -1.
 
-No sockets here: they are in :mod:`fairserve.engine.kv_events.publisher` and ``subscriber``.
+This module has no sockets; see :mod:`fairserve.engine.kv_events.publisher` and ``subscriber``.
 """
 
 from __future__ import annotations
@@ -20,21 +22,21 @@ from typing import Any
 import msgspec
 
 BlockHash = int | bytes
-"""The worker's own name of a block with its whole prefix: 64 bits, or a digest."""
+"""The worker's name of a block and its prefix: 64 bits, or a digest."""
 
 DEVICE_MEDIUM = "GPU"
-"""Medium of blocks that can be used at once. vLLM uses this name on every device."""
+"""Medium of blocks in device memory. vLLM uses this name on every device."""
 
 END = -1
-"""The sequence number that ends a replay."""
+"""Sequence number that ends a replay."""
 
 
 class KvEventsError(ValueError):
-    """A message is not in the dialect."""
+    """A message is not in this dialect."""
 
 
 class BlockStored(msgspec.Struct, frozen=True, tag=True):
-    """Blocks in a row, the first one following ``parent_block_hash`` (None: the beginning)."""
+    """Consecutive blocks were stored, the first after ``parent_block_hash`` (None: the start)."""
 
     block_hashes: list[BlockHash]
     parent_block_hash: BlockHash | None
@@ -45,10 +47,10 @@ class BlockStored(msgspec.Struct, frozen=True, tag=True):
     medium: str | None = None
     lora_name: str | None = None
     extra_keys: list[list[Any] | None] | None = None
-    """Inputs of each block's hash beside its tokens: the name of a LoRA, images, and in the first block
-    of a prompt its cache salt."""
+    """Inputs of each block's hash besides its tokens: the name of a LoRA, images, and in the first
+    block of a prompt its cache salt."""
     group_idx: int | None = None
-    """Kind of cache, for models whose layers have caches of different kinds."""
+    """Kind of cache, for models whose layers have different kinds of caches."""
 
 
 class BlockRemoved(msgspec.Struct, frozen=True, tag=True):
@@ -67,10 +69,10 @@ KvEvent = BlockStored | BlockRemoved | AllBlocksCleared
 
 
 class KvBatch(msgspec.Struct, frozen=True, array_like=True):
-    """The changes of a cache in one step, in order."""
+    """Changes of a cache in one step, in order."""
 
     ts: float
-    """The worker's clock, seconds since the epoch."""
+    """Time of the worker's clock in seconds since the epoch."""
     events: list[KvEvent]
     dp_rank: int | None = None
 
@@ -90,7 +92,7 @@ def encode(batch: KvBatch) -> bytes:
 
 
 def _plain(event: KvEvent) -> dict[str, Any]:
-    """Return an event as vLLM writes it: fields without a default, and those that differ from theirs."""
+    """Return an event as vLLM writes it, without fields that have their default value."""
     kind = {"type": type(event).__name__}
     if isinstance(event, AllBlocksCleared):
         return kind
@@ -172,7 +174,7 @@ def replay_request(start: int) -> list[bytes]:
 
 
 def replay_start(frames: Sequence[bytes]) -> int:
-    """Return the first number of a request, without its sender's frame. Raises KvEventsError."""
+    """Return the first number of a request without its sender's frame. Raises KvEventsError."""
     if len(frames) != 2 or frames[0] or len(frames[1]) != 8:
         raise KvEventsError("a request for a replay is an empty frame and 8 bytes")
     return int.from_bytes(frames[1], "big")

@@ -1,13 +1,13 @@
-"""Publishes the changes of a worker's prefix cache over ZMQ, from a thread of its own.
+"""Publishes the changes of a worker's prefix cache over ZMQ, from a separate thread.
 
-The engine's thread puts the changes of a step into a bounded queue and continues; this thread makes
-events of them, numbers the batches, publishes them and keeps them for replays
-(:mod:`fairserve.engine.kv_events.replay`). A reader that is too slow loses batches, sees the gap and
+The engine's thread puts the changes of a step into a bounded queue and continues. This thread
+converts them to events, numbers and publishes the batches, and keeps them for replays
+(:mod:`fairserve.engine.kv_events.replay`). A slow reader loses batches, detects the gap and
 requests a replay. If this thread is too slow for the engine, ``put`` returns False and the engine
-publishes the state of its whole cache later.
+later publishes the state of its whole cache.
 
-Weakness: prompts cross these sockets in clear, as token ids, with their salts. Use a Unix socket in a
-private folder, the loopback, or a private network.
+Weakness: prompts pass through these sockets unencrypted, as token ids, with their salts. Use a Unix
+socket in a private folder, the loopback interface, or a private network.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _log = logging.getLogger(__name__)
 Change = TypeVar("Change")
 
 MAX_QUEUED_STEPS = 1024
-"""Most steps in the queue."""
+"""Maximum number of steps in the queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class KvPublisherOptions:
-    """Endpoints and bounds. ``tcp://HOST:0`` takes a free port, ``ipc://FOLDER/*`` a name of its own."""
+    """Endpoints and bounds. ``tcp://HOST:0`` uses a free port, ``ipc://FOLDER/*`` a generated name."""
 
     endpoint: str
     replay_endpoint: str = ""
-    """Empty: no replays."""
+    """Endpoint of replays; empty: no replays."""
     buffer_steps: int = 1000
-    """Batches kept for replays; older ones are folded into one."""
+    """Number of batches kept for replays; older ones are merged into one."""
     high_water_mark: int = 10_000
-    """Batches that wait for one slow reader before it loses some."""
+    """Number of batches that may wait for one slow reader before it loses some."""
 
     def __post_init__(self) -> None:
         for name in ("buffer_steps", "high_water_mark"):
@@ -56,7 +56,7 @@ class KvPublisherOptions:
 
 
 class KvPublisher(Generic[Change]):
-    """The publisher of one worker. ``put`` belongs to one thread, ``start`` and ``close`` to another."""
+    """Publisher of one worker. Call ``put`` from one thread, ``start`` and ``close`` from another."""
 
     def __init__(
         self, options: KvPublisherOptions, events: Callable[[Sequence[Change]], list[KvEvent]]
@@ -72,9 +72,9 @@ class KvPublisher(Generic[Change]):
         self._closing = False
         self._buffer = ReplayBuffer(options.buffer_steps)
         self.batches = 0
-        """Batches published so far: the next sequence number."""
+        """Number of published batches, which is the next sequence number."""
         self.overflows = 0
-        """Times that the state of the whole cache had to be published again."""
+        """Number of times that the state of the whole cache had to be published again."""
         self._context = zmq.Context()
         self._published = self._context.socket(zmq.PUB)
         self._replays: zmq.Socket[bytes] | None = None
@@ -97,13 +97,13 @@ class KvPublisher(Generic[Change]):
         self._thread = threading.Thread(target=self._main, name="kv events", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; once."""
+        """Start the thread; call once."""
         self._thread.start()
 
     def put(self, changes: Sequence[Change]) -> bool:
         """Queue the changes of one step. Return False, and queue nothing, if the queue is full.
 
-        Never blocks; about two microseconds. Without changes it only checks the queue.
+        Never blocks; takes about two microseconds. Without changes it only checks the queue.
         """
         if self._broken:
             self._broken = False
@@ -118,7 +118,7 @@ class KvPublisher(Generic[Change]):
         return True
 
     def close(self) -> None:
-        """Publish what is queued, end the thread, close the sockets. May be repeated."""
+        """Publish the queued steps, stop the thread and close the sockets. May be repeated."""
         self._closing = True
         if self._thread.ident is None:
             self._free()
@@ -127,7 +127,7 @@ class KvPublisher(Generic[Change]):
         self._thread.join()
 
     def _ring(self) -> None:
-        with contextlib.suppress(OSError):  # full: it is awake; closed: it has ended
+        with contextlib.suppress(OSError):  # full: the thread is awake; closed: it has ended
             self._wake.send(b"\0")
 
     # --- the thread -------------------------------------------------------------------------------
@@ -166,14 +166,14 @@ class KvPublisher(Generic[Change]):
             payload = dialect.encode(KvBatch(time.time(), events))
             sequence = self.batches
             self.batches += 1
-            # Reading its state makes the socket accept new subscriptions, which a mere send may leave
-            # for a millisecond: a reader whose replay was just served would miss this batch.
+            # Reading its state makes the socket accept new subscriptions, which a send alone may
+            # delay by a millisecond: a reader whose replay was just served would miss this batch.
             self._published.get(zmq.EVENTS)
             self._published.send_multipart(dialect.message(sequence, payload))
             self._buffer.append(sequence, payload)
 
     def _answer(self) -> None:
-        """Send the batches that one reader requests. A reader that has gone, or is slow, loses them."""
+        """Send the batches that one reader requests; a slow or disconnected reader loses them."""
         assert self._replays is not None
         identity, *frames = self._replays.recv_multipart()
         try:
@@ -194,7 +194,7 @@ class KvPublisher(Generic[Change]):
 
 
 def _bind(bound: zmq.Socket[bytes], endpoint: str, kind: str) -> str:
-    """Bind a socket. Return its endpoint, without wildcards but for the host."""
+    """Bind a socket and return its endpoint, with wildcards resolved except for the host."""
     if endpoint.startswith("ipc://") and endpoint.endswith("/*"):
         endpoint = f"{endpoint[:-1]}{os.getpid()}-{kind}"
     if "[" in endpoint:

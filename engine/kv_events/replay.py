@@ -1,10 +1,11 @@
-"""The batches that a publisher can send again, and the state of the cache before the oldest of them.
+"""Batches that a publisher can send again, and the state of the cache before the oldest of them.
 
-The last ``steps`` batches are kept. Older ones are folded into the state that they led to; a reader that
-requests them gets that state first, as one batch that begins with ``AllBlocksCleared``. So a replay
-always leads to the present state, while vLLM drops old batches and its reader starts with an empty view.
+The last ``steps`` batches are kept. Older ones are merged into the resulting state; a reader that
+requests them first gets that state as one batch that begins with ``AllBlocksCleared``. So a replay
+always leads to the current state, whereas vLLM drops old batches and its reader starts with an
+empty view.
 
-Memory: the batches, and below them about 1 kB a cached block. Not thread-safe.
+Memory: the batches, plus about 1 kB per block cached before them. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class _Block:
 
 
 class ReplayBuffer:
-    """Payloads by sequence number, from the oldest that is not folded to the latest."""
+    """Payloads by sequence number, from the oldest that is not merged to the latest."""
 
     def __init__(self, steps: int) -> None:
         if steps < 1:
@@ -45,7 +46,7 @@ class ReplayBuffer:
         self._before: dict[BlockHash, _Block] = {}
         """Blocks that were cached before the oldest batch, parents before children."""
         self._folded: tuple[int, float] | None = None
-        """Sequence number and time of the last batch that was folded."""
+        """Sequence number and time of the last merged batch."""
 
     def append(self, sequence: int, payload: bytes) -> None:
         """Keep a published batch."""
@@ -58,7 +59,7 @@ class ReplayBuffer:
                 self._fold(event)
 
     def since(self, start: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the batches from ``start`` on; the folded ones as one, numbered as the last of them."""
+        """Yield the batches from ``start`` on; merged ones as one, with the last one's number."""
         if self._folded is not None and start <= self._folded[0]:
             sequence, ts = self._folded
             yield sequence, encode(KvBatch(ts, self._state()))
@@ -81,7 +82,7 @@ class ReplayBuffer:
                 parent = name
 
     def _state(self) -> list[KvEvent]:
-        """Return the state as events: cleared, then one event for each run of blocks stored in a row."""
+        """Return the state as events: cleared, then one event per run of consecutive blocks."""
         events: list[KvEvent] = [AllBlocksCleared()]
         run: list[tuple[BlockHash, _Block]] = []
         for name, block in self._before.items():

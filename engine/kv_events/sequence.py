@@ -1,12 +1,12 @@
-"""Orders the batches of a worker, detects gaps and restarts, and requests replays. Pure.
+"""Orders the batches of a worker, detects gaps and restarts, and requests replays. No I/O.
 
-Batches arrive live, numbered from 0, and by replays, which are requested at every connection and at
-every gap. A replay begins with the last batch that was taken: if the worker has another one under that
-number it has restarted, and the sequence starts over. During a replay live batches wait.
+Batches arrive live, numbered from 0, and by replays, which are requested at every connection and
+every gap. A replay begins with the last batch that was applied: if the worker has a different batch
+with that number, it has restarted, and the sequence starts over. During a replay live batches wait.
 
-Batches that are no longer available are given up: the view of the cache is incomplete from then on
-(``Begin(complete=False)``), until the worker clears its cache or restarts, or a new connection replays
-the missing batches. Bounded: one payload, and ``max_waiting`` of them during a replay.
+Batches that are no longer available are given up: the view of the cache is then incomplete
+(``Begin(complete=False)``) until the worker clears its cache or restarts, or until a new connection
+replays the missing batches. Memory: one payload, and ``max_waiting`` during a replay.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 MAX_WAITING = 10_000
 MAX_FRUITLESS = 3
-"""Replays in a row without a missing batch after which it is given up."""
+"""Number of consecutive replays without a missing batch after which they are given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Drop the view. ``complete``: the batches that follow describe all that the worker has cached."""
+    """Drop the view. ``complete``: the following batches describe the worker's whole cache."""
 
     complete: bool
 
@@ -35,7 +35,7 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Request a replay from ``start`` on; it replaces an earlier one."""
+    """Request a replay from ``start`` on, in place of an earlier one."""
 
     start: int
 
@@ -44,45 +44,45 @@ Step = Begin | Take | Ask
 
 
 class KvSequence:
-    """The batches of one worker. Every method returns the steps to take, in order.
+    """Sequence of the batches of one worker. Every method returns the next steps in order.
 
-    The caller reports the answers of the latest :class:`Ask` only.
+    The caller reports answers to the latest :class:`Ask` only.
     """
 
     def __init__(self, max_waiting: int = MAX_WAITING) -> None:
         self._max_waiting = max_waiting
         self.next = 0
-        """Sequence number of the next batch to take."""
+        """Sequence number of the next batch to apply."""
         self.gaps = 0
-        """Times that a batch was missing."""
+        """Number of detected gaps."""
         self.restarts = 0
-        """Times that a restart of the worker was detected."""
+        """Number of detected restarts of the worker."""
         self._last: bytes | None = None
-        """Batch before ``next``, if it was taken in this generation of the worker."""
+        """Batch before ``next``, if it was applied in this generation of the worker."""
         self._last_live: int | None = None
         """Sequence number of the last live batch of this connection."""
         self._begun: bool | None = None
-        """``complete`` of the last :class:`Begin`; None: there was none yet."""
+        """``complete`` of the last :class:`Begin`; None before the first."""
         self._asked: int | None = None
         """First sequence number of the running replay."""
         self._answered = self._holes = self._progress = False
-        """Flags of the running replay: it answered, batches were missing in it, it brought some."""
+        """State of the running replay: it answered, batches were missing, it returned new ones."""
         self._fruitless = 0
-        """Replays in a row without a new batch."""
+        """Number of consecutive replays without a new batch."""
         self._waiting: list[tuple[int, bytes]] = []
         """Live batches that wait for the end of the replay."""
         self._steps: list[Step] = []
 
     @property
     def replaying(self) -> bool:
-        """True while a replay runs."""
+        """Return whether a replay is running."""
         return self._asked is not None
 
     def connected(self) -> list[Step]:
-        """Begin a connection, the first or a later one: batches may have been missed.
+        """Begin a connection, the first or a later one; batches may have been missed.
 
-        Live batches of an earlier connection must not follow, and those that wait are dropped: they may
-        be of an earlier generation of the worker.
+        Live batches of an earlier connection must not follow. Waiting ones are dropped, since they
+        may belong to an earlier generation of the worker.
         """
         self._last_live = None
         self._waiting = []
@@ -92,13 +92,13 @@ class KvSequence:
         return self._done()
 
     def check(self) -> list[Step]:
-        """Request one more replay: the subscription may have come after the one at the connection."""
+        """Request one more replay, since the subscription may have started after the first one."""
         if self._asked is None:
             self._ask()
         return self._done()
 
     def live(self, sequence: int, payload: bytes) -> list[Step]:
-        """Take a published batch."""
+        """Handle a published batch."""
         if self._last_live is not None and sequence <= self._last_live:
             self._restart()
         self._last_live = sequence
@@ -115,7 +115,7 @@ class KvSequence:
         return self._done()
 
     def replayed(self, sequence: int, payload: bytes) -> list[Step]:
-        """Take a batch of the replay."""
+        """Handle a batch of the replay."""
         if self._asked is not None and not self._holes:
             first, self._answered = not self._answered, True
             checked = first and self._last is not None
@@ -125,7 +125,7 @@ class KvSequence:
             elif sequence == self.next and not checked:
                 self._progress = True
                 self._take(sequence, payload)
-            elif first:  # the batches up to here are no longer there
+            elif first:  # the batches up to here are no longer available
                 self._progress = True
                 self._give_up(sequence)
                 self._take(sequence, payload)
@@ -138,7 +138,7 @@ class KvSequence:
         if self._asked is None:
             return []
         if self._last is not None and not self._answered:
-            self._restart()  # the worker does not know even the batch that was taken last
+            self._restart()  # the worker does not know the batch applied last
             return self._done()
         if not self._begun and not self._answered and self.next == 0:
             self._begin(complete=True)  # nothing was published yet
@@ -153,13 +153,13 @@ class KvSequence:
         return self._done()
 
     def failed(self) -> list[Step]:
-        """Record that no replay is available: missing batches are given up."""
+        """Record that no replay is available; missing batches are given up."""
         if self._asked is not None:
             self._fail()
         return self._done()
 
     def lost(self) -> list[Step]:
-        """Record a long time without a connection: the view is too old to be used."""
+        """Record a long time without a connection, after which the view is too old to be used."""
         if self._begun is not None:
             self._asked, self._waiting = None, []
             self._give_up(0)
@@ -178,7 +178,7 @@ class KvSequence:
         self._take_waiting()
 
     def _take_waiting(self) -> None:
-        """Take the live batches that waited; request a replay if batches before them are missing."""
+        """Apply the waiting live batches; request a replay if batches before them are missing."""
         waiting, self._waiting = self._waiting, []
         for index, (sequence, payload) in enumerate(waiting):
             if sequence < self.next:
@@ -198,7 +198,7 @@ class KvSequence:
         self._steps.append(Ask(self._asked))
 
     def _restart(self) -> None:
-        """Start over: the worker has restarted, its cache is empty and its numbers begin at 0."""
+        """Start over: the worker restarted with an empty cache, and its numbers begin at 0."""
         self.restarts += 1
         self.next, self._last, self._last_live = 0, None, None
         self._waiting = []

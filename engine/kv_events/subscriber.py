@@ -1,13 +1,14 @@
-"""Follows the KV events of one worker over ZMQ, from an asyncio loop.
+"""Follows the KV events of one worker over ZMQ in an asyncio loop.
 
 Batches are ordered by :class:`~fairserve.engine.kv_events.sequence.KvSequence` and translated by
-:class:`~fairserve.engine.kv_events.view.KvView`; the reports go to ``post``. The sockets are read in the
-loop's readiness callbacks, without a task: some 20 us a message that changes nothing. A broken
-connection is replaced by a new socket, so that no batch of an earlier generation of the worker is read
-after the first of a later one; each connection requests a replay, since batches may have been missed.
+:class:`~fairserve.engine.kv_events.view.KvView`; the reports go to ``post``. The sockets are read
+in the loop's readiness callbacks, without a task: about 20 us per message that changes nothing. A
+broken connection is replaced by a new socket, so that no batch of an earlier generation of the
+worker is read after the first of a later one. Each connection requests a replay, since batches may
+have been missed.
 
-Weakness: a worker without a replay endpoint is followed completely only from its very first batch on; a
-batch that is lost is noticed when the next one comes.
+Weakness: a worker without a replay endpoint is followed completely only if its first batch is
+received; a lost batch is noticed when the next one arrives.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from fairserve.engine.kv_events.dialect import KvEventsError
 from fairserve.engine.kv_events.sequence import Ask, Begin, KvSequence, Step
 from fairserve.engine.kv_events.view import KvView
 from fairserve.engine.wire.base import KvEndpoints
-from fairserve.scheduling.dispatch.events import CacheReport, WorkerCacheReset
+from fairserve.scheduling.events import CacheReport, WorkerCacheReset
 
 _log = logging.getLogger(__name__)
 
@@ -34,8 +35,8 @@ REPLAY_S = 5.0
 """Seconds without an answer after which a replay is requested again."""
 REPLAY_TRIES = 6
 CHECK_S = 1.0
-"""Seconds from a connection to a second replay, for batches that were published before the worker knew
-of the subscription."""
+"""Seconds from a connection to a second replay, for batches published before the worker received
+the subscription."""
 AGAIN_S = 0.1
 """Seconds before a broken connection is replaced."""
 LOST_S = 10.0
@@ -43,33 +44,33 @@ LOST_S = 10.0
 GIVEN_UP_S = 30.0
 """Seconds after which an unanswered replay is tried over a new connection."""
 HIGH_WATER_MARK = 10_000
-"""Batches that wait for this loop before some are lost and requested again."""
+"""Number of batches that may wait for this loop before some are lost and requested again."""
 MESSAGES_A_TURN = 64
-"""Messages after which other tasks of the loop get a turn."""
+"""Number of messages after which other tasks of the loop run."""
 
 
 @dataclass(slots=True)
 class KvStats:
-    """Counters of one worker's events, as status pages show them."""
+    """Counters of one worker's events, as shown on status pages."""
 
     connected: bool = False
     complete: bool | None = None
-    """True if the view has all that the worker holds; None: no report yet."""
+    """True if the view contains the worker's whole cache; None before the first report."""
     events: int = 0
     last_sequence: int | None = None
     gaps: int = 0
     restarts: int = 0
     resets: int = 0
-    """Times that the view was dropped after its beginning."""
+    """Number of times that the view was dropped after its start."""
     unreadable: int = 0
     blocks: int = 0
-    """The worker's blocks in the view."""
+    """Number of the worker's blocks in the view."""
     left_out: int = 0
-    """Stored blocks without a key of the router."""
+    """Number of stored blocks without a router key."""
 
 
 class KvSubscriber:
-    """A subscriber to one worker's events. Belongs to one event loop; ``start`` once, then ``close``."""
+    """Subscriber to one worker's events. Belongs to one event loop; ``start`` once, then ``close``."""
 
     def __init__(
         self,
@@ -100,7 +101,7 @@ class KvSubscriber:
 
     @property
     def stats(self) -> KvStats:
-        """Return the present counters."""
+        """Return the current counters."""
         stats, sequence = self._stats, self._sequence
         stats.last_sequence = sequence.next - 1 if sequence.next else None
         stats.gaps, stats.restarts = sequence.gaps, sequence.restarts
@@ -108,7 +109,7 @@ class KvSubscriber:
         return stats
 
     def start(self) -> None:
-        """Connect, at once or when the worker starts to listen."""
+        """Connect now, or when the worker starts to listen."""
         self._again = None
         self._disconnect()
         events = self._events = self._context.socket(zmq.SUB)
@@ -172,14 +173,14 @@ class KvSubscriber:
         self._loop.add_reader(watched.fileno(), self._read)
 
     def _read(self) -> None:
-        """Read all messages that have arrived: ZMQ signals changes only."""
+        """Read all messages that have arrived, since ZMQ signals changes only."""
         for _ in range(MESSAGES_A_TURN):
             if self._events is None or not self._read_one():
                 return
         self._loop.call_soon(self._read)
 
     def _read_one(self) -> bool:
-        """Read one message, of connections first: a batch may be the first after a restart."""
+        """Read one message; connection events first, since a batch may be the first after a restart."""
         assert self._monitor is not None
         assert self._events is not None
         if _readable(self._monitor):
@@ -217,7 +218,7 @@ class KvSubscriber:
     # --- replays ----------------------------------------------------------------------------------
 
     def _ask(self, start: int) -> None:
-        """Request a replay over a connection of its own, apart from answers to earlier requests."""
+        """Request a replay over a separate connection, apart from answers to earlier requests."""
         self._end_replay()
         if not self._endpoints.replay:
             self._do(self._sequence.failed())
@@ -246,7 +247,7 @@ class KvSubscriber:
         self._deadline = self._loop.call_later(self._replay_s, self._late)
 
     def _late(self) -> None:
-        """Request the replay again, or give it up: it does not answer any more."""
+        """Request the replay again, or give it up if it no longer answers."""
         self._tries += 1
         if self._tries < REPLAY_TRIES:
             self._ask(self._asked)

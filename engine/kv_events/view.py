@@ -1,14 +1,14 @@
-"""A worker's prefix cache as its KV events describe it, in the platform's own block keys. Pure.
+"""A worker's prefix cache as described by its KV events, in the platform's block keys. No I/O.
 
-A worker names its blocks by hashes of its own; the router names prefixes by the keys of
-:class:`~fairserve.scheduling.locality.block_keys.BlockHasher`. The key of a block follows from its
-parent's key, its place and its tokens, so the view keeps those of every block that the worker has,
-and turns each batch into events for the dispatcher. The worker's blocks may be multiples of the
-platform's, or parts.
+A worker names its blocks by its own hashes; the router names prefixes by the keys of
+:class:`~fairserve.scheduling.locality.block_keys.BlockHasher`. A block's key follows from its
+parent's key, its position and its tokens, so the view keeps these for every block of the worker,
+and converts each batch into events for the dispatcher. The worker's blocks may be multiples or
+parts of the platform's.
 
-Blocks without a key are left out, so the view never claims more than the worker has: blocks below an
-unknown one, of a LoRA, with images, in other memory than the device's, beyond the worker's capacity.
-Memory: about 250 bytes a block.
+Blocks without a key are skipped, so the view never claims more than the worker has. These are
+blocks after an unknown one, of a LoRA, with images, in memory other than the device's, or beyond
+the worker's capacity. Memory: about 250 bytes per block.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fairserve.engine.kv_events.dialect import (
     BlockStored,
     KvEvent,
 )
-from fairserve.scheduling.dispatch.events import (
+from fairserve.scheduling.events import (
     CacheReport,
     WorkerCached,
     WorkerCacheReset,
@@ -35,24 +35,24 @@ from fairserve.scheduling.dispatch.events import (
 from fairserve.scheduling.locality.block_keys import BlockHasher
 
 _SLACK = 1.25
-"""Factor on a worker's capacity: blocks beyond it are left out."""
+"""Factor on a worker's capacity beyond which blocks are skipped."""
 
 
 class _Block(NamedTuple):
     end: int
-    """Tokens of the prefix that ends with the block."""
+    """Number of tokens of the prefix that ends with the block."""
     key: int
     """Key of that prefix."""
     boundary: int | None
-    """Key at the last end of a platform block within the prefix; None: there is none."""
+    """Key at the last end of a platform block within the prefix; None if there is none."""
     inside: tuple[int, ...]
-    """Keys of the platform blocks that end inside it, before its own end."""
+    """Keys of the platform blocks that end inside the block, before its end."""
     parent: BlockHash | None
-    """Block before it, if both are parts of one platform block."""
+    """Previous block, if both are parts of one platform block."""
 
 
 class KvView:
-    """The blocks of one worker. ``capacity_tokens`` bounds them."""
+    """Blocks of one worker. ``capacity_tokens`` bounds them."""
 
     def __init__(self, worker_id: str, hasher: BlockHasher, capacity_tokens: int) -> None:
         self._worker_id = worker_id
@@ -60,9 +60,9 @@ class KvView:
         self._capacity_tokens = capacity_tokens
         self._blocks: dict[BlockHash, _Block] = {}
         self._below: dict[BlockHash, set[BlockHash]] = {}
-        """Blocks that follow a block ending inside a platform block: removed together with it."""
+        """Blocks that follow a block ending inside a platform block, and are removed with it."""
         self.left_out = 0
-        """Stored blocks without a key."""
+        """Number of stored blocks without a key."""
 
     def __len__(self) -> int:
         """Return the number of the worker's blocks that have a key."""
@@ -73,13 +73,13 @@ class KvView:
         return {key for name in self._blocks for key in self._keys(name)}
 
     def begin(self, *, complete: bool) -> list[CacheReport]:
-        """Drop all blocks; see :class:`~fairserve.scheduling.dispatch.events.WorkerCacheReset`."""
+        """Drop all blocks; see :class:`~fairserve.scheduling.events.WorkerCacheReset`."""
         self._blocks.clear()
         self._below.clear()
         return [WorkerCacheReset(self._worker_id, complete)]
 
     def apply(self, events: Sequence[KvEvent]) -> list[CacheReport]:
-        """Apply a batch. Return its changes in the platform's keys, in order."""
+        """Apply a batch and return its changes in the platform's keys, in order."""
         reports: list[CacheReport] = []
         for event in events:
             if isinstance(event, AllBlocksCleared):
@@ -125,7 +125,7 @@ class KvView:
         return [WorkerCached(self._worker_id, start, tuple(stored))] if stored else []
 
     def _above(self, event: BlockStored) -> _Block | None:
-        """Return the block that stored blocks follow; None if it is unknown or has no key."""
+        """Return the block that precedes stored blocks; None if it is unknown or has no key."""
         if event.lora_id is not None or event.lora_name is not None:
             return None
         if event.parent_block_hash is not None:
@@ -138,7 +138,7 @@ class KvView:
         return None
 
     def _remove(self, name: BlockHash) -> list[int]:
-        """Drop a block and those that have no key without it. Return the removed keys."""
+        """Drop a block and those that have no key without it; return the removed keys."""
         gone = self._keys(name)
         block = self._blocks.pop(name, None)
         if block is not None and block.parent in self._below:
@@ -157,7 +157,7 @@ class KvView:
 
 
 def _plain_blocks(event: BlockStored) -> int:
-    """Return the leading blocks that tokens alone identify; the first one's salt does not count."""
+    """Return the number of leading blocks identified by tokens and salt alone."""
     if event.extra_keys is None:
         return len(event.block_hashes)
     first = event.parent_block_hash is None

@@ -1,12 +1,13 @@
-"""Seconds of a forward pass and sizes of an engine: linear models by name or file.
+"""Times of a forward pass and sizes of an engine: linear models by name or file.
 
-A pass that prefills takes ``base + tokens * per_token + pairs * per_pair``, where pairs are of a
-computed token and one that it attends to; a decode step takes ``base + sequences * per_sequence + held
-tokens * per_held_token``; a pass that does both adds both to one base, that of prefills.
-``a10g-llama2-7b`` is fitted to the VTC paper's tables (ALGORITHMS section 9). The others are
-rooflines: weights and KV cache are read at a share of the memory bandwidth, arithmetic runs at a share
-of the peak; the two are added, as if they never overlapped. Weakness: a roofline is right about ratios,
-and some ten percent off in absolute times; engine/simulated/pass_fit.py fits measured passes.
+A pass that prefills takes ``base + tokens * per_token + pairs * per_pair``, where a pair is a
+computed token and a token that it attends to. A decode step takes
+``base + sequences * per_sequence + held tokens * per_held_token``. A pass that does both adds both
+to the base of prefills. ``a10g-llama2-7b`` is fitted to the VTC paper's tables (ALGORITHMS section
+9). The others are rooflines: weights and KV cache are read at a share of the memory bandwidth,
+arithmetic runs at a share of the peak; the two are added, as if they never overlapped. Weakness: a
+roofline is right about ratios, but absolute times are off by some ten percent;
+engine/simulated/pass_fit.py fits measured passes.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from typing import Any, Literal, get_args
 from fairserve.engine.simulated.pass_curve import PassCurve, checked, seconds_at
 
 _MOST_S = 1e9
-"""Largest coefficient: JSON has no infinity, but numbers that no float can hold."""
+"""Maximum coefficient: JSON has no infinity, but allows numbers that no float can hold."""
 
 Loop = Literal["prefill-first", "mixed", "vtc-artifact"]
 
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """The costs of one model on one accelerator. Times are seconds, sizes tokens."""
+    """Costs of one model on one accelerator. Times are in seconds, sizes in tokens."""
 
     name: str
     kv_capacity_tokens: int
@@ -39,18 +40,18 @@ class CostModel:
     decode_s_per_sequence: float
     decode_s_per_held_token: float
     max_prefill_tokens: int = 8192
-    """Most prompt tokens of one pass; longer prompts take several. With the loop ``mixed`` the tokens of
-    running decodes count, too."""
+    """Maximum prompt tokens of one pass; longer prompts take several. With the loop ``mixed`` the
+    tokens of running decodes count, too."""
     max_running: int = 256
-    """Most sequences in the batch."""
+    """Maximum sequences in the batch."""
     loop: Loop = "prefill-first"
-    """``prefill-first`` tries to admit before every pass and prefers prompts to decoding; ``mixed`` is
-    the loop of the embedded engine, which decodes in every pass and prefills beside it;
+    """``prefill-first`` tries to admit before every pass and prefers prompts to decoding; ``mixed``
+    is the loop of the embedded engine, which decodes in every pass and prefills beside it;
     ``vtc-artifact`` is the loop of the VTC paper's code (ALGORITHMS section 9)."""
     pass_curve: PassCurve = ()
-    """Further seconds of a pass, by the number of prompt tokens and decoding sequences."""
+    """Additional seconds of a pass, by the number of prompt tokens and decoding sequences."""
     origin: str = ""
-    """Origin of the numbers."""
+    """Source of the numbers."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -74,7 +75,7 @@ class CostModel:
             raise ValueError(f"loop is {self.loop!r}; allowed: {allowed}")
 
     def prefill_s(self, tokens: int, pairs: float) -> float:
-        """Return the seconds of a pass over so many prompt tokens."""
+        """Return the seconds of a pass over this many prompt tokens."""
         return (
             self.prefill_base_s
             + tokens * self.prefill_s_per_token
@@ -83,7 +84,7 @@ class CostModel:
         )
 
     def decode_s(self, sequences: int, held_tokens: int, steps: int) -> float:
-        """Return the seconds of decode steps, whose batch holds ``held_tokens`` at the first one."""
+        """Return the seconds of decode steps whose batch holds ``held_tokens`` at the first one."""
         each_s = (
             self.decode_base_s
             + sequences * self.decode_s_per_sequence
@@ -106,13 +107,13 @@ class CostModel:
 
 
 def pairs(cached_tokens: int, computed_tokens: int) -> float:
-    """Return the pairs of a computed token and those before it, itself included."""
+    """Return the number of pairs of a computed token and a token up to it, itself included."""
     return computed_tokens * cached_tokens + computed_tokens * (computed_tokens + 1) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """A data sheet: dense bf16 FLOP/s, bytes/s and bytes."""
+    """Data sheet of an accelerator: dense bf16 FLOP/s, bytes/s and bytes."""
 
     flops_per_s: float
     memory_bytes_per_s: float
@@ -121,7 +122,7 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The sizes of a decoder."""
+    """Sizes of a decoder model."""
 
     parameters: float
     layers: int
@@ -131,16 +132,16 @@ class ModelShape:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Return the bytes of a token's keys and values in all layers, two bytes each number."""
+        """Return the bytes of a token's keys and values in all layers, two bytes per number."""
         return 2 * 2 * self.layers * self.kv_heads * self.head_dim
 
 
 BANDWIDTH_EFFICIENCY = 0.8
 COMPUTE_EFFICIENCY = 0.55
 MEMORY_SHARE = 0.88
-"""Share of the accelerator's memory for weights and KV cache; the rest is activations."""
+"""Share of the accelerator's memory for weights and KV cache; activations use the rest."""
 PASS_OVERHEAD_S = 0.003
-"""Seconds of scheduling, sampling and launches of one pass."""
+"""Seconds of scheduling, sampling and launches per pass."""
 
 
 def roofline(name: str, accelerator: Accelerator, model: ModelShape) -> CostModel:
@@ -195,7 +196,7 @@ COST_MODELS: Mapping[str, CostModel] = {
 
 
 def cost_model(name: str) -> CostModel:
-    """Return a cost model by name, or from a JSON file of the fields of :class:`CostModel`.
+    """Return a cost model by name, or from a JSON file with the fields of :class:`CostModel`.
 
     Raises ValueError that names the file, the field and the allowed values.
     """

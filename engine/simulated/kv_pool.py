@@ -1,8 +1,8 @@
-"""The KV pool of one engine: tokens held by single calls, and the prefix cache in the rest.
+"""KV pool of one engine: tokens held by single calls, and the prefix cache in the rest.
 
 A full block of a prompt belongs to its call until a pass over it begins. From then on it is in the
-prefix cache, locked while a call on its path runs, and calls that enter later share it, in that very
-pass already, as in engines that name blocks when they schedule them.
+prefix cache, locked while a call on its path runs. Calls that enter later share it, already in the
+same pass, as in engines that hash blocks when they schedule them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fairserve.scheduling.locality.prefix_node import Node
 
 @dataclass(slots=True)
 class _Holding:
-    """The part of one running call."""
+    """Tokens of one running call."""
 
     shared_tokens: int
     """Tokens of its prompt that are in the prefix cache."""
@@ -26,10 +26,10 @@ class _Holding:
 
 
 class KvPool:
-    """The pool: calls register, enter when they fit, share computed blocks, and leave."""
+    """The pool: calls register, enter if they fit, share computed blocks, and leave."""
 
     def __init__(self, capacity_tokens: int, block_tokens: int, room: Room | None = None) -> None:
-        """Make an empty pool. With a ``room`` of its own, nothing is cached."""
+        """Create an empty pool. With a given ``room``, nothing is cached."""
         self._caching = room is None
         self._room: Room = ReservedRoom(capacity_tokens) if room is None else room
         self.cache = BlockPrefixCache(capacity_tokens, block_tokens)
@@ -51,10 +51,10 @@ class KvPool:
             self.cache.resize(self._room.for_cache())
 
     def enter(self, call: LocalCall, samples: int, output_tokens: int, step: int) -> int | None:
-        """Add a call to the batch. Return its cached prompt tokens, or None if it does not fit."""
+        """Add a call to the batch; return its cached prompt tokens, or None if it does not fit."""
         cached, _, _ = self.cache.match(call)
         locked = self.cache.lock(call.call_id) if cached else None
-        held = call.prompt_tokens - cached + samples  # the first tokens come with the prompt
+        held = call.prompt_tokens - cached + samples  # the prompt's pass generates the first tokens
         left = output_tokens - 1
         if not self._room.fits(held, left, samples, self.cache.locked_tokens, step):
             if locked is not None:
@@ -66,7 +66,7 @@ class KvPool:
         return cached
 
     def computed(self, call_id: str, tokens: int) -> None:
-        """Record that the beginning pass completes so many prompt tokens: other calls may share them."""
+        """Record that the starting pass completes this many prompt tokens, which are now shared."""
         holding = self._held[call_id]
         blocks = min(tokens // self.cache.block_tokens, self.cache.full_blocks(call_id))
         shared_tokens = blocks * self.cache.block_tokens

@@ -1,4 +1,4 @@
-"""The worker for each loop that a cost model may name."""
+"""The worker class for each loop of a cost model."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ WORKERS: Mapping[Loop, type[SimulatedWorker]] = {
     "mixed": MixedWorker,
     "vtc-artifact": SimulatedWorker,
 }
-"""Worker class of each loop: ``factory(costs, scheduler, block_tokens, listener)``."""
+"""Worker class by loop: ``factory(costs, scheduler, block_tokens, listener)``."""

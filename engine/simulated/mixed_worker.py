@@ -1,11 +1,11 @@
 """The loop of the embedded engine in virtual time: every pass decodes, and prefills beside it.
 
-A pass has a budget of tokens (``max_prefill_tokens``). Running decodes take one each, then begun
-prefills and new calls take the rest, in chunks, so a long prompt delays running streams by passes of
-that size at most. A prompt is shared once all of it is computed: calls of one prefix that arrive
-together compute it each, as in the engine.
+A pass has a budget of tokens (``max_prefill_tokens``). Running decodes use one each; started
+prefills and new calls use the rest, in chunks, so a long prompt delays running streams by at most
+passes of that size. A prompt is shared once it is computed completely: calls with one prefix that
+arrive together each compute it, as in the engine.
 
-Passes without a prefill are decode steps, fused where nothing can be admitted, as in the other loops.
+Passes without a prefill are decode steps, fused if nothing can be admitted, as in the other loops.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class MixedWorker(SimulatedWorker):
         """Complete the pass that ends now, its decodes before its prefills, and begin the next one."""
         if self._steps:
             self._end_decode(now_s)
-            self._began_s = now_s  # the time of the pass is counted
+            self._began_s = now_s  # the time of the ended pass is counted
         if self._pass:
             self._end_prefill(now_s)
         self._begin(now_s)

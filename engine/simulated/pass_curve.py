@@ -1,8 +1,8 @@
-"""Seconds of a pass by its number of tokens, as points with straight lines between them.
+"""Seconds of a pass by its number of tokens, interpolated linearly between points.
 
-Where a batch begins to fill a processor, time is not linear in tokens: on a CPU one token is quick,
-two may take nearly twice as long, and eight no longer than two. A curve has a point for each power of
-two or so. Before its first point it is level, beyond its last one it continues as between the last two.
+While a batch does not yet fill a processor, time is not linear in tokens: on a CPU one token is
+fast, two may take nearly twice as long, and eight no longer than two. A curve has about one point
+per power of two. It is constant before its first point and extrapolates its last segment.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 PassCurve = tuple[tuple[int, float], ...]
-"""Points ``(tokens, seconds)``, by tokens; empty: no time at all."""
+"""Points ``(tokens, seconds)``, sorted by tokens; empty: no time at all."""
 
 
 def checked(points: object, most_s: float) -> PassCurve:
@@ -34,7 +34,7 @@ def checked(points: object, most_s: float) -> PassCurve:
 
 
 def seconds_at(curve: PassCurve, tokens: int) -> float:
-    """Return the curve's seconds for a pass of so many tokens; never below 0. O(log points)."""
+    """Return the curve's seconds for a pass of this many tokens; never below 0. O(log points)."""
     if not curve:
         return 0.0
     if tokens <= curve[0][0]:

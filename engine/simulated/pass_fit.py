@@ -1,10 +1,11 @@
-"""Fits a cost model to measured passes: least squares of relative errors, no coefficient below zero.
+"""Fits a cost model to measured passes: least squares of relative errors, coefficients >= 0.
 
-Every pass is one equation of the cost model (engine/simulated/cost_model.py), divided by its time, so
-that a decode step of some milliseconds counts as much as a prefill of a second. Either all is linear,
-and passes with a prefill share one base and others have theirs. Or, with ``knots``, the bases and the
-time per prompt token give way to a curve over the tokens of a pass, whose height at each knot is
-fitted. Weakness: other influences than these counts, such as unequal lengths in a batch, are left out.
+Every pass is one equation of the cost model (engine/simulated/cost_model.py), divided by its time,
+so that a decode step of a few milliseconds counts as much as a prefill of a second. By default all
+terms are linear, and passes with a prefill have a different base from the others. With ``knots`` a
+curve over the tokens of a pass, whose value at each knot is fitted, replaces the bases and the time
+per prompt token. Weakness: influences other than these counts are ignored, such as unequal lengths
+in a batch.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPass:
-    """The measurement of one forward pass, its whole step included."""
+    """Measurement of one forward pass, including its whole step."""
 
     took_s: float
     prefill_tokens: int
     prefill_pairs: float
     sequences: int
-    """Decoding sequences."""
+    """Number of decoding sequences."""
     held_tokens: int
-    """Tokens that these sequences hold, their new ones included."""
+    """Tokens held by these sequences, new ones included."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassFit:
-    """A fitted model and its errors on the passes."""
+    """A fitted model, and its errors on the passes."""
 
     costs: CostModel
     residuals: tuple[float, ...]
-    """Relative error of each pass: its modelled time over its measured one, less 1."""
+    """Relative error of each pass: modelled time over measured time, less 1."""
 
     @property
     def median_residual(self) -> float:
@@ -66,8 +67,8 @@ def fit(
 ) -> PassFit:
     """Return the cost model that fits these passes best.
 
-    ``knots``: tokens of a pass, rising, at least two. Raises ValueError unless there are passes that
-    prefill and such that only decode. It needs scipy: ``pip install 'fairserve[bench]'``.
+    ``knots``: at least two token counts, ascending. Raises ValueError unless there are passes that
+    prefill and passes that only decode. Needs scipy: ``pip install 'fairserve[bench]'``.
     """
     from scipy.optimize import nnls
 
@@ -103,7 +104,7 @@ def fit(
 
 
 def knots_of(passes: Sequence[MeasuredPass]) -> list[int]:
-    """Return sizes of measured passes, each at least twice the one before it, and the largest."""
+    """Return sizes of measured passes, each at least twice the previous one, and the largest."""
     sizes = sorted({each.prefill_tokens + each.sequences for each in passes})
     knots = [sizes[0]]
     for size in sizes:
@@ -120,7 +121,7 @@ def _linear(each: MeasuredPass) -> tuple[float, ...]:
 
 
 def _weights(each: MeasuredPass, knots: Sequence[int]) -> Array:
-    """Return the weight of each knot's height in a pass."""
+    """Return the weight of each knot's value in a pass."""
     tokens = each.prefill_tokens + each.sequences
     weights = np.zeros(len(knots))
     at = min(max(1, int(np.searchsorted(knots, tokens))), len(knots) - 1)

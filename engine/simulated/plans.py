@@ -1,4 +1,4 @@
-"""Makes calls of the core from the planned calls of a trace: client, sizes, and block keys."""
+"""Converts the planned calls of a trace to calls of the core: client, sizes, and block keys."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ _SCOPE_BITS = 40
 
 
 class Plans:
-    """Makes the calls of one trace. A call's ``max_tokens`` is the longest output of its app, since
-    traces lack it: the schedulers must not learn an output's length from its bound.
+    """Converts the calls of one trace to calls of the core.
+
+    A call's ``max_tokens`` is the longest output of its app, since traces lack it: the schedulers must
+    not infer an output's length from its bound.
     """
 
     def __init__(self, trace: Trace, isolation: Isolation) -> None:
@@ -34,7 +36,7 @@ class Plans:
             self._longest_output[app] = max(self._longest_output.get(app, 1), longest)
 
     def call(self, interaction: Interaction, planned: TraceCall) -> Call:
-        """Return a call without its many block keys, which are made when it arrives."""
+        """Return a call without its block keys, which are many and created when it arrives."""
         run_id = interaction.interaction_id
         return Call(
             call_id=f"{run_id}/{planned.call_id}",
@@ -77,7 +79,7 @@ class Plans:
 
 
 def check_sizes(trace: Trace, costs: CostModel) -> None:
-    """Raise TraceError for a call that never fits into a worker's pool, or an id that is too large."""
+    """Raise TraceError for a call that never fits into a worker's pool, or a block id out of range."""
     capacity = costs.kv_capacity_tokens
     for interaction in trace.interactions:
         for call in interaction.calls:

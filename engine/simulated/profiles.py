@@ -1,7 +1,8 @@
-"""The token profiles that the apps of a trace would have registered: the trace's own means.
+"""Token profiles that the apps of a trace would have registered: the trace's means.
 
-A stage's numbers are the means over all calls of the app at that depth of their graphs. Weakness: the
-whole trace is known in advance; declare other profiles to see the effect of wrong ones.
+The values of a stage are the means over all calls of the app at that depth of their graphs.
+Weakness: the whole trace is known in advance; declare other profiles to see the effect of wrong
+ones.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from fairserve.interactions.profiles.profile import AppProfile, StageProfile
 from fairserve.interactions.profiles.profile_statistics import run_lengths
 
 _MOST_STAGES = 32
-"""Most stages of a profile; later ones count as the last."""
+"""Maximum stages of a profile; later ones count as the last."""
 _LONGEST_IDLE_S = 7 * 86_400.0
 
 
@@ -26,7 +27,7 @@ def stages_of(interaction: Interaction) -> dict[str, int]:
 
 
 def profiles_of(trace: Trace) -> dict[str, AppProfile]:
-    """Return a profile for each app. Idle time-outs exceed the longest gap, so no run expires in one."""
+    """Return a profile per app. Idle time-outs exceed the longest gap, so no run expires in one."""
     tokens: dict[str, dict[int, list[tuple[int, int, int]]]] = defaultdict(
         lambda: defaultdict(list)
     )

@@ -1,11 +1,12 @@
 """Replays a trace through the serving dispatcher and simulated workers, in virtual time.
 
-Closed loop: a call arrives ``gap_s`` after its dependencies have ended, so slow service delays the rest
-of its run. A rejected call aborts its run, or is retried after ``Retry-After``. Everything is
-deterministic: events are taken in order of time, then arrivals before deliveries before passes before
-ticks, then in the order in which they were made.
+The loop is closed: a call arrives ``gap_s`` after its dependencies have ended, so slow service
+delays the rest of its run. A rejected call aborts its run, or is retried after ``Retry-After``. The
+result is deterministic: events are ordered by time, then arrivals before deliveries before passes
+before ticks, then by creation.
 
-Cost: the dispatcher's per call, the workers' per pass, and a report of all running calls at every tick.
+Cost: the dispatcher's per call, the workers' per pass, and a report of all running calls at every
+tick.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from fairserve.engine.simulated.replay_result import ReplayResult
 from fairserve.engine.simulated.replay_watcher import ReplayWatcher
 from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
 from fairserve.interactions.call import Call, TokenUsage, client_id
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import LocalCall
-from fairserve.scheduling.dispatch import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.metrics import CallSample, RunSample
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS
@@ -36,11 +37,11 @@ _ARRIVAL, _DELIVERY, _PASS, _TICK = range(4)
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """An interaction in progress."""
+    """An active interaction."""
 
     interaction: Interaction
     waits: dict[str, int]
-    """Number of each call's dependencies that have not ended."""
+    """Number of dependencies of each call that have not ended."""
     dependents: dict[str, list[TraceCall]]
     left: int
     """Number of calls that have not ended."""
@@ -50,7 +51,7 @@ class _Run:
 
 @dataclass(slots=True, eq=False)
 class _Live:
-    """A call from its arrival to its end."""
+    """A call from arrival to end."""
 
     call: Call
     planned: TraceCall
@@ -63,12 +64,12 @@ class _Live:
 
 
 _Due = Interaction | _Live | ev.Admit | int | None
-"""Event in the queue: a run or a call arrives, a grant reaches its worker, a worker's pass ends (its
-number), or a tick."""
+"""Event in the queue: a run or a call arrives, a grant reaches its worker, a worker's pass ends
+(the worker's number), or a tick."""
 
 
 class Replay:
-    """The replay of one trace with one system. :meth:`run` may be called once."""
+    """Replay of one trace with one system. :meth:`run` may be called once."""
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class Replay:
     # --- the loop ---------------------------------------------------------------------------------
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> ReplayResult:
-        """Replay all of the trace, or until ``until_s``. ``progress`` gets the ended and all calls."""
+        """Replay the whole trace, or until ``until_s``. ``progress`` receives ended and total calls."""
         for interaction in self._trace.interactions:
             self._push(interaction.arrival_s, _ARRIVAL, interaction)
         total, reported = self._trace.calls, 0
@@ -220,7 +221,7 @@ class Replay:
             call.block_keys = self._plans.block_keys(live.run.interaction, live.planned)
         commands = self._dispatcher.handle(ev.CallArrived(call), self._now_s)
         if commands and isinstance(commands[0], ev.Refuse):
-            self._refused(live, commands[0])
+            self._rejected(live, commands[0])
             return
         self._live[call.call_id] = live
         if not self._ticking:
@@ -228,18 +229,18 @@ class Replay:
             self._push(self._now_s + self._options.tick_s, _TICK, None)
         self._apply(commands)
 
-    def _refused(self, live: _Live, refusal: ev.Refuse) -> None:
+    def _rejected(self, live: _Live, rejection: ev.Refuse) -> None:
         run = live.run
         sample = self._sample(live, "refused", TokenUsage())
-        self._note(live, replace(sample, mid_run=refusal.mid_run), refusal)
+        self._note(live, replace(sample, mid_run=rejection.mid_run), rejection)
         if run.tries < self._options.retries:
             run.tries += 1
-            wait_s = refusal.decision.retry_after_s or 1.0
+            wait_s = rejection.decision.retry_after_s or 1.0
             again = _Live(live.call, live.planned, run, live.arrival_s)
             self._push(self._now_s + wait_s, _ARRIVAL, again)
             return
         run.aborted = True
-        if refusal.mid_run:
+        if rejection.mid_run:
             run_id = run.interaction.interaction_id
             self._apply(
                 self._dispatcher.handle(ev.InteractionClosed(run_id, cancel=True), self._now_s)
@@ -272,12 +273,12 @@ class Replay:
                             cause=command.cause,
                         )
                 case ev.Refuse():
-                    raise AssertionError("only an arriving call is refused")
+                    raise AssertionError("only an arriving call is rejected")
 
     def _deliver(self, admit: ev.Admit) -> None:
         live = self._live.get(admit.call_id)
         if live is None:
-            return  # cancelled on its way
+            return  # cancelled in flight
         call, planned = live.call, live.planned
         live.worker = _number(admit.worker_id)
         outputs = planned.output_tokens * planned.samples
@@ -326,11 +327,11 @@ class Replay:
         self._profiles.call_ended(live.call, usage, live.arrival_s)
         self._note(live, self._sample(live, outcome, usage))
 
-    def _note(self, live: _Live, sample: CallSample, refusal: ev.Refuse | None = None) -> None:
+    def _note(self, live: _Live, sample: CallSample, rejection: ev.Refuse | None = None) -> None:
         self._calls.append(sample)
         if self._watcher is not None:
             worker = None if live.worker < 0 else _name(live.worker)
-            self._watcher.call_ended(live.call, sample, worker, refusal)
+            self._watcher.call_ended(live.call, sample, worker, rejection)
 
     def _sample(self, live: _Live, outcome: ev.CallOutcome, usage: TokenUsage) -> CallSample:
         interaction = live.run.interaction
@@ -366,17 +367,17 @@ class Replay:
     # --- events of the workers --------------------------------------------------------------------
 
     def started(self, call_id: str, cached_tokens: int, now_s: float) -> None:
-        """See :class:`~fairserve.engine.simulated.worker.Listener`."""
+        """Handle :meth:`~fairserve.engine.simulated.worker.Listener.started`."""
         live = self._live[call_id]
         live.started_s, live.cached_tokens = now_s, cached_tokens
         self._apply(self._dispatcher.handle(ev.CallStarted(call_id, cached_tokens), now_s))
 
     def first_token(self, call_id: str, now_s: float) -> None:
-        """See the protocol."""
+        """Handle :meth:`~fairserve.engine.simulated.worker.Listener.first_token`."""
         self._live[call_id].first_token_s = now_s
 
     def ended(self, call_id: str, output_tokens: int, now_s: float) -> None:
-        """See the protocol."""
+        """Handle :meth:`~fairserve.engine.simulated.worker.Listener.ended`."""
         live = self._live[call_id]
         run = live.run
         self._end_call(live, "completed", output_tokens)

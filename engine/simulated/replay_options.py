@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fairserve.engine.simulated.plans import Isolation
 from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.interactions.profiles.profile_learning import LearningOptions
-from fairserve.scheduling.dispatch.directory import NO_LIMITS, Setting
+from fairserve.scheduling.directory import NO_LIMITS, Setting
 from fairserve.throttling.base import Limits
 
 
@@ -21,26 +21,26 @@ class ReplayOptions:
     seed: int = 0
     """Seed of the dispatcher."""
     dispatch_delay_s: float = 0.0
-    """Delay from control's grant to the worker's queue."""
+    """Delay in seconds between control's grant and its arrival at the worker's queue."""
     tick_s: float = 0.25
-    """Interval of the reports of decoded tokens."""
+    """Interval in seconds between reports of decoded tokens."""
     until_s: float = math.inf
     """End of the replay; running calls are cancelled, and their runs are not reported."""
     retries: int = 0
-    """Retries of a rejected call after its ``Retry-After``; then its run is aborted."""
+    """Number of retries of a rejected call after its ``Retry-After``; then its run is aborted."""
     isolation: Isolation = "none"
     """Scope of shared cached prefixes."""
     limits: Limits = NO_LIMITS
     """Limits of every app and its users."""
     weights: Mapping[str, float] = field(default_factory=dict)
-    """Weights by user; others have 1."""
+    """Weights by user; the default is 1."""
     profiles: Mapping[str, AppProfile] = field(default_factory=dict)
-    """Declared profiles by app; others have the trace's own means."""
+    """Declared profiles by app; the default is the trace's means."""
     settings: Sequence[Setting] = ()
-    """Settings of apps, tenants, users and quotas, applied after all of the above. Budgets do not bind:
-    tokens have no price."""
+    """Settings of apps, tenants, users and quotas, applied after all of the above. Budgets have no
+    effect, since tokens have no price."""
     learning: LearningOptions | None = None
-    """Options of learned profiles; None: profiles stay as declared."""
+    """Options of learned profiles; None keeps the declared profiles."""
     learning_interval_s: float = 30.0
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
-"""The profiles of a replay's apps: as declared, or learned while it runs by the serving code.
+"""Profiles of a replay's apps: declared, or learned during the replay by the serving code.
 
-The service learns from the ledger's rows; here the ended calls are those rows. Profiles are learned from
-them every ``learning_interval_s`` virtual seconds, as in the service.
+The service learns from the ledger's rows; here the ended calls take their place. Profiles are
+learned every ``learning_interval_s`` virtual seconds, as in the service.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from fairserve.interactions.profiles.profile_learning import (
 )
 from fairserve.interactions.profiles.profile_statistics import CallSeen, RunSeen, figures_of
 from fairserve.interactions.tracking.run_end import ENDED_BY_ITSELF, RunEnd
-from fairserve.scheduling.dispatch.events import AppChanged
+from fairserve.scheduling.events import AppChanged
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileChange:
-    """A profile that comes into force."""
+    """A profile that takes effect."""
 
     app: str
     interactions: int
-    """Interactions of the app whose calls were seen until then."""
+    """Number of interactions of the app whose calls were seen until then."""
     held: InForce
 
 
 class ReplayProfiles:
-    """The declared profile of each app, and the one in force."""
+    """Declared and current profile of each app."""
 
     def __init__(self, trace: Trace, options: ReplayOptions) -> None:
         self._options = options
@@ -54,13 +54,13 @@ class ReplayProfiles:
                 before = sum(tenant == run.tenant for tenant in self._tenants.values())
                 self._numbers[run.app] = before
         self._served: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
-        """Served calls of each tenant, and their input, system and output tokens."""
+        """Number of served calls of each tenant, and their input, system and output tokens."""
         self._changed: set[str] = set()
         self._due_s = 0.0
         self.changes: list[ProfileChange] = []
 
     def declared(self) -> list[AppChanged]:
-        """Return the profiles of all apps at the beginning."""
+        """Return the profiles of all apps at the start."""
         if self._learning is None:
             return [self._event(app, profile) for app, profile in self._declared.items()]
         events = []
@@ -109,7 +109,7 @@ class ReplayProfiles:
             self._runs[end.app][end.interaction_id] = (now_s, found[1]._replace(ended=ended))
 
     def due(self, now_s: float) -> list[AppChanged]:
-        """Return the profiles that come into force; learns when its interval is over."""
+        """Return the profiles that take effect; learn them if the interval is over."""
         if self._learning is None or now_s < self._due_s:
             return []
         self._due_s = now_s + self._options.learning_interval_s

@@ -15,6 +15,6 @@ class ReplayResult:
     calls: list[CallSample]
     runs: list[RunSample]
     busy_share: float
-    """Share of the workers' time, from the first arrival to the last end, with a running pass."""
+    """Share of the workers' time with a running pass, from the first arrival to the last end."""
     profiles: list[ProfileChange] = field(default_factory=list)
     """Profiles in force over time, if they are learned."""

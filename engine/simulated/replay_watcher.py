@@ -1,4 +1,4 @@
-"""An observer of a replay: it gets every call and run with its owner."""
+"""Observer of a replay: receives every call and run with its owner."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Protocol
 
 from fairserve.interactions.call import Call
 from fairserve.interactions.tracking.run_end import RunEnd
-from fairserve.scheduling.dispatch.events import Refuse
+from fairserve.scheduling.events import Refuse
 from fairserve.scheduling.metrics import CallSample
 
 
 class ReplayWatcher(Protocol):
-    """An observer that is notified in virtual time: seconds since the trace's zero."""
+    """Observer that is notified in virtual time: seconds since the trace's zero."""
 
     def call_ended(
         self, call: Call, sample: CallSample, worker: str | None, refusal: Refuse | None

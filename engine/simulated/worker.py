@@ -1,10 +1,10 @@
 """An engine in virtual time: continuous batching, a KV pool with a prefix cache, a local scheduler.
 
-The local scheduler is the real one; only the forward pass is replaced by the time of a cost model. A
-worker does one thing at a time: it prefills admitted prompts, or decodes one token for all running
-sequences. Prompts come first, as in engines without mixed passes, several in one pass and long ones in
-chunks. Decode steps between which nothing can be admitted are one event (*fused*): their time
-has a closed form.
+The local scheduler is the real one; only the forward pass is replaced by the time of a cost model.
+A worker does one thing at a time: it prefills admitted prompts, or decodes one token for all
+running sequences. Prompts come first, as in engines without mixed passes, several in one pass and
+long ones in chunks. Decode steps between which nothing can be admitted are one event (*fused*),
+whose time has a closed form.
 
 The driver calls :meth:`SimulatedWorker.advance` at :attr:`next_s` and is notified through a
 :class:`Listener`, which may add calls in its methods. A prompt is in the prefix cache once it is
@@ -27,14 +27,14 @@ from fairserve.scheduling.base import LocalCall, LocalScheduler
 from fairserve.scheduling.locality.block_keys import BlockKeys
 
 _ARTIFACT_STEPS = 10
-"""Decode steps after which the VTC paper's code tries to admit."""
+"""Number of decode steps after which the VTC paper's code tries to admit."""
 
 
 class Listener(Protocol):
-    """A listener to a worker's calls, notified in order of time."""
+    """Listener to a worker's calls, notified in the order of time."""
 
     def started(self, call_id: str, cached_tokens: int, now_s: float) -> None:
-        """Handle a call that leaves the worker's queue."""
+        """Handle that a call leaves the worker's queue."""
         ...
 
     def first_token(self, call_id: str, now_s: float) -> None:
@@ -48,26 +48,26 @@ class Listener(Protocol):
 
 @dataclass(slots=True, eq=False)
 class BatchedCall:
-    """A call in the batch, whose samples are generated side by side."""
+    """A call in the batch, whose samples are generated in parallel."""
 
     call: LocalCall
     samples: int
     output_tokens: int
     """Output tokens of each sample."""
     cached_tokens: int
-    """Prompt tokens that were in the prefix cache when it entered."""
+    """Prompt tokens that were in the prefix cache on admission."""
     computed: int
-    """Prompt tokens that are computed at the end of the present pass."""
+    """Prompt tokens that are computed at the end of the current pass."""
     decoding: bool = False
-    """True once its prompt is computed and its first tokens are out."""
+    """True once its prompt is computed and its first tokens are generated."""
     last_step: int = 0
-    """Decode step with which it ends."""
+    """Number of the decode step with which it ends."""
     first_step: int = 0
-    """Decode steps before its first."""
+    """Number of decode steps before its first."""
 
 
 class SimulatedWorker:
-    """One engine. Times are virtual seconds and never decrease."""
+    """A simulated engine. Times are virtual seconds and never decrease."""
 
     def __init__(
         self,
@@ -91,54 +91,54 @@ class SimulatedWorker:
         self._batch_samples = 0
         """Samples of all running calls."""
         self._sequences = 0
-        """Sequences that decode."""
+        """Number of decoding sequences."""
         self._held_tokens = 0
-        """Tokens of the decoding sequences, shared prompts counted once for each call."""
+        """Tokens of the decoding sequences, shared prompts counted once per call."""
         self._step = 0
-        """Decode steps so far."""
+        """Number of decode steps so far."""
         self._charged_step = 0
-        """Decode step up to which the scheduler was charged."""
+        """Number of the decode step up to which the scheduler was charged."""
         self._since_admission = 0
-        """Decode steps since the last admission."""
+        """Number of decode steps since the last admission."""
         self._pass: list[BatchedCall] = []
         """Sequences of the running prefill pass."""
         self._budget = 0
-        """Tokens that the pass may still compute."""
+        """Tokens that the pass can still compute."""
         self._pass_tokens = 0
         self._pass_pairs = 0.0
         self._began_s = 0.0
         self._steps = 0
-        """Number of fused decode steps that are running."""
+        """Number of fused decode steps in progress."""
         self.next_s = math.inf
         """Time at which :meth:`advance` must be called; infinite while the worker is idle."""
         self.busy_s = 0.0
         """Seconds of passes so far."""
 
-    # --- from outside -----------------------------------------------------------------------------
+    # --- interface --------------------------------------------------------------------------------
 
     @property
     def kv_capacity_tokens(self) -> int:
-        """Capacity of its pool in tokens."""
+        """Return the capacity of the pool in tokens."""
         return self._costs.kv_capacity_tokens
 
     @property
     def waiting(self) -> int:
-        """Number of calls in its queue."""
+        """Return the number of waiting calls."""
         return len(self._scheduler)
 
     @property
     def running(self) -> int:
-        """Number of calls in its batch."""
+        """Return the number of calls in the batch."""
         return len(self._running)
 
     def add(
         self, call: LocalCall, keys: BlockKeys, *, samples: int, output_tokens: int, now_s: float
     ) -> None:
-        """Add a call. ``keys``: of its prompt's full blocks; ``output_tokens``: of each sample."""
+        """Add a call with the keys of its prompt's full blocks and the output tokens of each sample."""
         self._sizes[call.call_id] = (samples, output_tokens)
         self._pool.register(call.call_id, keys)
         if self._steps > 1 and len(self._scheduler):
-            # Where calls wait, its client is compared to the service of others so far.
+            # If calls wait, its client is compared with the service of others so far.
             self._charge_decoded(self._steps_by(now_s))
         self._scheduler.add(call)
         if not self._steps and not self._pass:
@@ -147,9 +147,9 @@ class SimulatedWorker:
             self._cut(now_s)
 
     def cancel(self, call_id: str, now_s: float) -> int:
-        """Drop a call, waiting or running. Return the tokens that it has generated.
+        """Drop a call, waiting or running; return the tokens that it has generated.
 
-        A running one leaves at the end of the present pass.
+        A running call leaves at the end of the current pass.
         """
         sequence = self._running.get(call_id)
         if sequence is None:
@@ -160,7 +160,7 @@ class SimulatedWorker:
         if self._steps > 1:
             self._cut(now_s)
         generated = self._generated(sequence, self._steps_by(now_s))
-        sequence.last_step = -1  # it is removed from the heap when its turn comes
+        sequence.last_step = -1  # it is removed from the heap when it reaches the top
         self._leave(sequence)
         return generated
 
@@ -174,7 +174,7 @@ class SimulatedWorker:
         ]
 
     def _steps_by(self, now_s: float) -> int:
-        """Return the decode steps that are complete at a time within the present pass."""
+        """Return the number of decode steps that are complete at a time within the current pass."""
         return self._step + (self._complete(now_s) if self._steps else 0)
 
     def _generated(self, sequence: BatchedCall, step: int) -> int:
@@ -211,7 +211,7 @@ class SimulatedWorker:
     # --- decoding ---------------------------------------------------------------------------------
 
     def _fusable(self) -> int:
-        """Return the decode steps until a call ends or may be admitted."""
+        """Return the number of decode steps until a call ends or may be admitted."""
         while self._ends[0][2].last_step < 0:
             heapq.heappop(self._ends)  # cancelled
         steps = self._ends[0][0] - self._step
@@ -235,7 +235,7 @@ class SimulatedWorker:
         return low
 
     def _cut(self, now_s: float) -> None:
-        """End the fused steps with the running one, because of a change."""
+        """End the fused steps with the running one because of a change."""
         begun = min(self._steps, self._complete(now_s) + 1)
         if self._artifact:
             begun = max(begun, min(self._steps, _ARTIFACT_STEPS - self._since_admission))
@@ -293,7 +293,7 @@ class SimulatedWorker:
         return True
 
     def _admit(self, now_s: float) -> None:
-        """Pass over the queue, as long as started calls make others arrive."""
+        """Pass over the queue until no started call triggers new arrivals."""
         while True:
             started = self._admit_pass()
             if not started:
@@ -353,7 +353,7 @@ class SimulatedWorker:
         self._share(sequence)
 
     def _share(self, sequence: BatchedCall) -> None:
-        """Share the blocks of a prompt from the pass on that computes them."""
+        """Share the blocks of a prompt from the start of the pass that computes them."""
         self._pool.computed(sequence.call.call_id, sequence.computed)
 
     def _end_prefill(self, now_s: float) -> None:
@@ -367,7 +367,7 @@ class SimulatedWorker:
                 self._enter_decoding(sequence, now_s)
 
     def _enter_decoding(self, sequence: BatchedCall, now_s: float) -> None:
-        """Start to decode: the prompt's pass has made the first token of each sample."""
+        """Start to decode: the prompt's pass generated the first token of each sample."""
         call, samples = sequence.call, sequence.samples
         sequence.first_step = self._step
         sequence.last_step = self._step + sequence.output_tokens - 1

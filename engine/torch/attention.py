@@ -1,7 +1,8 @@
 """Attention over pages, plugged into transformers' models through its attention interface.
 
-Every layer first stores the new keys and values in their pages, then attends by the step's plan. No mask
-function is registered under this name: it would force a host synchronisation in every step.
+Every layer first stores the new keys and values in their pages, then attends by the step's plan. No
+mask function is registered under this name, since it would force a host synchronisation in every
+step.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def register() -> None:
 
 
 def planner_for(device: torch.device) -> Planner:
-    """Return kernels that read pages in place on a GPU with Triton; else log, and use plain torch."""
+    """Return kernels that read pages in place on a GPU with Triton; otherwise plain torch."""
     if device.type != "cuda":
         return GatherPlan
     if importlib.util.find_spec("triton") is None:

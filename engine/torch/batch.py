@@ -1,7 +1,7 @@
 """One forward step as tensors: decodes and chunks of prefills, packed into one row of tokens.
 
-The decodes come first, shortest context first, so that decodes of similar length are neighbours; the
-prefill chunks follow. The plan of their attention to pages is made once a step.
+Decodes come first, shortest context first, so that decodes of similar length are adjacent; prefill
+chunks follow. The plan of their attention to pages is made once per step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fairserve.engine.torch.transfer import to_device
 
 
 class AttentionPlan(Protocol):
-    """The attention of the rows of a step."""
+    """Attention of the rows of a step."""
 
     def attend(
         self,
@@ -37,22 +37,22 @@ class AttentionPlan(Protocol):
 
 
 Planner = Callable[[Sequence[Chunk], Sequence[Chunk], KvTensors], AttentionPlan]
-"""Makes a plan of the decodes and the prefills of a step, in the order of their rows."""
+"""Makes a plan for the decodes and prefills of a step, in the order of their rows."""
 
 
 @dataclass(slots=True, eq=False)
 class PagedState:
-    """The input of the attention function in a step; the same for every layer."""
+    """Input of the attention function in a step, the same for every layer."""
 
     kv: KvTensors
     write_slots: torch.Tensor
-    """[T], slot of each row's keys and values; rows without one are padding"""
+    """[T], slot of each row's keys and values; further rows are padding"""
     plan: AttentionPlan
 
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """The arguments of one forward call, and the chunks in the order of their rows."""
+    """Arguments of one forward call, and the chunks in the order of their rows."""
 
     chunks: list[Chunk]
     input_ids: torch.Tensor
@@ -60,7 +60,7 @@ class Batch:
     positions: torch.Tensor
     """[1, T]"""
     logit_rows: torch.Tensor
-    """[S], last row of each chunk that gives a token, in the order of the chunks"""
+    """[S], last row of each chunk that yields a token, in the order of the chunks"""
     state: PagedState
 
 
@@ -74,8 +74,8 @@ def assemble(
 ) -> Batch:
     """Pack chunks into a batch. The sequences must have pages for these tokens already.
 
-    ``pending`` has the tokens that decodes still lack. With ``pad_rows`` further rows follow, whose
-    results are discarded.
+    ``pending`` contains the input tokens that decodes still lack. With ``pad_rows`` further rows
+    are appended, whose results are discarded.
     """
     decodes = sorted(
         (chunk for chunk in chunks if chunk.is_decode),

@@ -1,17 +1,17 @@
 """Queue and batch of an engine, and the chunks of its next step.
 
-The local scheduler decides the order, the engine checks capacity (scheduling/base.py). Running decodes
-come first in a step's token budget, then begun prefills, then new admissions; a long prompt is computed
-over several steps (chunked prefill).
+The local scheduler decides the order, the engine checks the capacity (scheduling/base.py). Running
+decodes come first in a step's token budget, then started prefills, then new admissions; a long
+prompt is computed over several steps (chunked prefill).
 
-Admission reserves the pages of the prefill. If a decode then finds no page, sequences are preempted: the
-pages of the victim go to the prefix cache, it waits again at its old place, and tokens that are evicted
-until then are computed again, without a charge (recompute). The victim is a sequence of the client that
-is furthest over its share (``fair``), or the one admitted last, as elsewhere (``latest``). With
-``never`` admission reserves the maximal output, too, as the papers' bounds assume.
+Admission reserves the pages of the prefill. If a decode then finds no page, sequences are
+preempted: the victim's pages go to the prefix cache, it waits again at its old place, and tokens
+evicted in the meantime are computed again without a charge (recompute). The victim belongs to the
+client furthest over its share (``fair``), or was admitted last, as in other engines (``latest``).
+With ``never`` admission also reserves the maximum output, as the papers' bounds assume.
 
-Weakness: calls without a cached prefix that arrive together compute it twice, except for the
-samples of one call, which wait for their first one.
+Weakness: calls with an uncached common prefix that arrive together compute it twice, except for the
+samples of one call, which wait for the first one.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from fairserve.scheduling.base import CacheListener, LocalCall, LocalScheduler
 
 
 class Batcher:
-    """Queue and batch of one engine. It is the :class:`~fairserve.scheduling.base.PrefixCache` of its
-    scheduler. Touches no tensor.
+    """Queue and batch of one engine, and its scheduler's prefix cache. Touches no tensor.
+
+    Implements :class:`~fairserve.scheduling.base.PrefixCache`.
     """
 
     def __init__(self, scheduler: LocalScheduler, options: EngineOptions) -> None:
@@ -51,10 +52,10 @@ class Batcher:
     # --- the cache as the scheduler sees it -------------------------------------------------------
 
     def match(self, call: LocalCall) -> tuple[int, Hashable, Hashable]:
-        """Return cached tokens of a waiting call, and the names of the pages at the match's end.
+        """Return a waiting call's cached tokens, and the names of the pages at the end of its match.
 
-        A cached page is named by its node, another one by its parent's node and its tokens: exact, like
-        every match here. See :class:`~fairserve.scheduling.base.PrefixCache`.
+        A cached page is named by its node, another one by its parent's node and its tokens, so
+        names are exact. See :class:`~fairserve.scheduling.base.PrefixCache`.
         """
         sequence = self.waiting[call.call_id]
         node = self.cache.match(sequence)
@@ -63,7 +64,7 @@ class Batcher:
         return node.depth * PAGE_TOKENS, node, following
 
     def follow(self, listener: CacheListener) -> None:
-        """Notify ``listener``, beside other listeners, of every page that is stored or evicted."""
+        """Notify ``listener``, besides other listeners, of every page that is stored or evicted."""
         trie = self.cache.trie
         on_store, on_evict = trie.on_store, trie.on_evict
 
@@ -85,16 +86,16 @@ class Batcher:
         self.waiting[sequence.sequence_id] = sequence
 
     def decoded(self, sequence: Sequence, tokens: int) -> None:
-        """Charge a running sequence for so many generated tokens."""
+        """Charge a running sequence for the tokens that it generated."""
         self._scheduler.decoded(sequence.sequence_id, tokens)
 
     def drop(self, sequence_id: str) -> None:
-        """Remove a waiting sequence. Raises KeyError if it does not wait."""
+        """Remove a waiting sequence. Raises KeyError if it is not waiting."""
         del self.waiting[sequence_id]
         self._scheduler.finish(sequence_id)
 
     def end(self, sequence: Sequence) -> None:
-        """Remove a running sequence and free the pages that it did not commit."""
+        """Remove a running sequence and free its uncommitted pages."""
         self.cache.release(sequence)
         del self.running[sequence.sequence_id]
         self._scheduler.finish(sequence.sequence_id)
@@ -102,7 +103,7 @@ class Batcher:
     # --- the next step ----------------------------------------------------------------------------
 
     def next_step(self) -> tuple[list[Chunk], list[Admitted]]:
-        """Return the chunks of the next step, whose pages are taken, and the admissions with it."""
+        """Return the chunks of the next step, whose pages are allocated, and its admissions."""
         before = self.preemptions
         for sequence in self._decoding():
             if sequence.sequence_id in self.running:
@@ -112,13 +113,13 @@ class Batcher:
         for sequence in self.running.values():
             if sequence.is_prefilling:
                 budget -= self._take_chunk(sequence, budget, chunks)
-        # A sequence that has just released pages for others would reserve them again.
+        # A sequence that just released pages for others would reserve them again.
         if not self.waiting or self.preemptions > before:
             return chunks, []
         return chunks, self._admit(self._uncached_groups(), budget, chunks)
 
     def needs_preemption(self) -> bool:
-        """Return True if the next step lacks a page for one of its decodes: O(running)."""
+        """Return whether the next step lacks a page for one of its decodes. O(running)."""
         short = sum(
             each.pages < pages_for(len(each.tokens)) and not each.promised_pages
             for each in self._decoding()
@@ -140,7 +141,7 @@ class Batcher:
         }
 
     def _admit(self, groups: set[str], budget: int, chunks: list[Chunk]) -> list[Admitted]:
-        """Add waiting sequences to the batch. Samples of ``groups`` wait for their first one."""
+        """Admit waiting sequences to the batch. Samples of ``groups`` wait for their first one."""
         admitted: list[Admitted] = []
         self._scheduler.start_pass(self)
         while budget > 0 and len(self.running) < self._options.max_batch:
@@ -162,14 +163,14 @@ class Batcher:
         return admitted
 
     def _try_admit(self, sequence: Sequence) -> int | None:
-        """Reserve pages for a waiting sequence. Return its cached tokens, or None if it does not fit."""
+        """Reserve pages for a waiting sequence; return its cached tokens, None if it does not fit."""
         if self._options.preemption == "never":
             return self.cache.try_admit(sequence, sequence.total_pages)
         spare = self._spare_pages if self.running else 0
         return self.cache.try_admit(sequence, pages_for(sequence.prefill_tokens), spare)
 
     def _take_chunk(self, sequence: Sequence, budget: int, chunks: list[Chunk]) -> int:
-        """Add a chunk of a prefill, whose pages are reserved, to the step."""
+        """Add a chunk of a prefill with reserved pages to the step."""
         tokens = min(sequence.uncomputed_tokens, budget)
         if tokens > 0:
             self.cache.grow(sequence, sequence.computed_tokens + tokens)
@@ -186,7 +187,7 @@ class Batcher:
     # --- preemption -------------------------------------------------------------------------------
 
     def _make_room(self, sequence: Sequence) -> None:
-        """Take a page for a decode; preempts other sequences for it, or the sequence itself."""
+        """Allocate a page for a decode; preempt other sequences, or this one, if needed."""
         while not self.cache.grow(sequence, len(sequence.tokens)):
             victim = self._victim()
             self.preempt(victim)
@@ -194,7 +195,7 @@ class Batcher:
                 return
 
     def _victim(self) -> Sequence:
-        """Return the sequence to preempt: O(running)."""
+        """Return the sequence to preempt. O(running)."""
         running = list(self.running.values())
         if self._options.preemption == "latest":
             return running[-1]

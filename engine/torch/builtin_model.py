@@ -1,15 +1,15 @@
 """The model that needs no download: ``fairserve-tiny-random``.
 
-A Llama of one million seeded random weights over bytes. Its text is noise; everything around it
-(tokens, pages, prefix reuse, scheduling, streaming) is real, as demos and tests need it. It is
-written to a cache folder at first use, by numpy and tokenizers alone: a gateway that uses the
+It is a Llama of one million seeded random weights over bytes. Its text is noise; everything around
+it (tokens, pages, prefix reuse, scheduling, streaming) is real, as demos and tests need. It is
+written to a cache folder on first use, by numpy and tokenizers alone, so a gateway that uses the
 tokenizer does not import torch.
 
-Random logits would end an answer after some 260 tokens and print control bytes. So dimension 0 of
+Random logits would end an answer after about 260 tokens and print control bytes. So dimension 0 of
 the residual stream is a constant that no layer changes (its rows in ``o_proj`` and ``down_proj``
-are zero), and column 0 of ``lm_head`` turns it into a bias per token: letters and the space up,
-other printable ASCII level, all other bytes and the special tokens (the end token, too) down to
-probabilities below 1e-9. Answers therefore run to their token limit.
+are zero), and column 0 of ``lm_head`` turns it into a bias per token: higher for letters and the
+space, neutral for other printable ASCII, and for all other bytes and the special tokens (including
+the end token) low enough for probabilities below 1e-9. Answers therefore run to their token limit.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ import numpy.typing as npt
 from fairserve.engine.torch.detokenizer import byte_characters
 
 BUILTIN_MODEL_NAME = "fairserve-tiny-random"
-"""Name of the model, accepted wherever a model folder is."""
+"""Name of the model, accepted in place of a model folder."""
 
 _REVISION = 1
-"""Part of the folder's name: raise it whenever the written files change."""
+"""Part of the folder's name; increase it whenever the written files change."""
 _SEED = 20250
 _SPECIAL_TOKENS = [
     "<|end|>",
@@ -72,11 +72,11 @@ Array = npt.NDArray[np.float32]
 
 
 def ensure_builtin_model() -> Path:
-    """Return the folder of the built-in model, and write it if it does not exist.
+    """Return the folder of the built-in model, which is written if it does not exist.
 
-    The folder lies in ``$XDG_CACHE_HOME/fairserve/models`` (``~/.cache`` where that is unset) and
-    appears by one rename, so any number of processes may call this at once. Raises OSError if the
-    cache cannot be written.
+    The folder is in ``$XDG_CACHE_HOME/fairserve/models`` (default ``~/.cache``) and appears by one
+    rename, so any number of processes can call this at once. Raises OSError if the cache cannot be
+    written.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     models = cache / "fairserve" / "models"

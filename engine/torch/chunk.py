@@ -16,10 +16,10 @@ class Chunk:
 
     @property
     def is_decode(self) -> bool:
-        """Return True for a single token with a context, which attends in a group."""
+        """Return whether this is a single token with a context, which attends in a group."""
         return self.tokens == 1 and self.sequence.computed_tokens > 0
 
     @property
     def gives_token(self) -> bool:
-        """Return True if the step ends with the logits of the sequence's next token."""
+        """Return whether the step ends with the logits of the sequence's next token."""
         return self.tokens == self.sequence.uncomputed_tokens

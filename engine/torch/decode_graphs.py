@@ -1,13 +1,13 @@
-"""Steps of decodes alone as CUDA graphs: one launch instead of thousands.
+"""Decode-only steps as CUDA graphs: one launch instead of thousands.
 
-A graph is recorded for each of a few batch sizes; a step uses the next larger one and pads it. The
-inputs of a step are in static buffers, filled on the host in one piece and copied to the device in one
-piece; the host does not wait for the device.
+Graphs are recorded for a few batch sizes; a step uses the next larger one and pads it. The inputs
+of a step are in static buffers, filled on the host and copied to the device in one piece; the host
+does not wait for the device.
 
 A padding row decodes token 0 at position 0 into the pad page, which no kernel reads.
 
-Cost per step: O(rows * pages of the longest context) on the host, a few bytes each. Recording takes some
-forward passes per size, at start.
+Cost per step: O(rows * pages of the longest context) on the host, a few bytes each. Recording takes
+several forward passes per size at start.
 """
 
 from __future__ import annotations
@@ -41,24 +41,25 @@ def graph_sizes(max_batch: int) -> list[int]:
 
 
 class DecodeGraphs:
-    """The graphs of all sizes. ``max_pages`` is the most that a sequence can have.
+    """Graphs of all sizes. ``max_pages`` is the maximum number of pages of a sequence.
 
-    Without CUDA nothing is recorded and every step is a plain forward pass: for tests.
+    Without CUDA nothing is recorded and every step is a plain forward pass, for tests.
     """
 
     def __init__(self, forward: Forward, kv: KvTensors, max_batch: int, max_pages: int) -> None:
         self._memory = torch.cuda.graph_pool_handle() if kv.device.type == "cuda" else None
         self._steps: dict[int, _Step] = {}
-        for size in reversed(graph_sizes(max_batch)):  # the largest first: others use its memory
+        for size in reversed(graph_sizes(max_batch)):  # largest first: others reuse its memory
             self._steps[size] = _Step(forward, kv, size, max_pages, self._memory)
         self._sizes = sorted(self._steps)
 
     def logits(
         self, decodes: Sequence[Chunk], pending: PendingTokens | None = None
     ) -> torch.Tensor:
-        """Return [decodes, vocabulary], in static memory that the next step of that size overwrites.
+        """Return logits [decodes, vocabulary] in static memory; the next step of that size reuses it.
 
-        ``pending`` has the tokens that they still lack. The step before the last one must have ended.
+        ``pending`` contains the input tokens that decodes still lack. The step before the last one
+        must have ended.
         """
         size = next(size for size in self._sizes if size >= len(decodes))
         return self._steps[size].run(decodes, pending)
@@ -74,7 +75,7 @@ class _Step:
         self._table = torch.full((size, max_pages), PAD_PAGE, dtype=torch.int32, device=device)
         self._lengths = torch.ones(size, dtype=torch.int32, device=device)
         entries = size * max_pages
-        # Two of each in turn: the last step may not have fetched its own yet.
+        # Two of each, used alternately: the last step may not have fetched its inputs yet.
         self._hosts = [
             (
                 torch.zeros((5, size), dtype=torch.int64, pin_memory=self._on_gpu),
@@ -126,7 +127,7 @@ class _Step:
         if sources is not None:
             rows[_SOURCES] = KNOWN
             rows[_SOURCES, :count] = sources
-        # Only the rows and columns in use travel, as one piece of memory.
+        # Only the rows and columns in use are copied, as one piece of memory.
         used = tables.size
         host_table.numpy()[:used] = tables.ravel()
         self._rows.copy_(host_rows, non_blocking=True)

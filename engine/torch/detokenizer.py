@@ -1,9 +1,9 @@
-"""Turns token ids into text, piece by piece, without half characters where tokens cut them.
+"""Converts token ids to text incrementally, without partial characters at token boundaries.
 
 Byte-level vocabularies (GPT-2's scheme: Llama 3, Qwen, the built-in model) are decoded from their
 bytes, exactly and in constant time per token. For all others (SentencePiece with byte fallback) a
 short window of tokens is decoded again with each token, and text that ends in a replacement
-character is held back until it is clear whether that was half a character.
+character is held back until it is clear whether it was a partial character.
 """
 
 from __future__ import annotations
@@ -19,39 +19,40 @@ _MAX_PENDING = 8
 
 
 class Detokenizer(Protocol):
-    """A detokenizer of one sequence."""
+    """Detokenizer of one sequence."""
 
     def push(self, token_id: int) -> str:
-        """Return the text that is certain after one more token."""
+        """Add a token and return the text that is certain after it."""
         ...
 
     def flush(self) -> str:
-        """Return the rest after the last token; half a character becomes U+FFFD."""
+        """Return the rest after the last token; a partial character becomes U+FFFD."""
         ...
 
 
 class ByteLevelDetokenizer:
-    """A detokenizer for byte-level vocabularies. ``token_bytes`` is shared by all sequences."""
+    """Detokenizer for byte-level vocabularies. ``token_bytes`` is shared by all sequences."""
 
     def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
         self._token_bytes = token_bytes
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token_id: int) -> str:
-        """Return the characters that this token completes."""
+        """Return the characters completed by this token."""
         return self._decoder.decode(self._token_bytes(token_id))
 
     def flush(self) -> str:
-        """Return U+FFFD if a character was cut short."""
+        """Return U+FFFD if a character is incomplete."""
         return self._decoder.decode(b"", final=True)
 
 
 class WindowDetokenizer:
-    """For any other tokenizer: ``decode`` turns a list of ids into text.
+    """Detokenizer for any other tokenizer; ``decode`` converts a list of ids to text.
 
     The window begins with tokens whose text was returned before, because many decoders treat the
-    first token of a text differently (a leading space is dropped). Weakness: after ``_MAX_PENDING``
-    tokens that end in U+FFFD it stops waiting, so a character after so much garbage may be cut.
+    first token of a text differently (they drop a leading space). Weakness: after ``_MAX_PENDING``
+    tokens that end in U+FFFD it stops waiting, so a character after that much invalid output may be
+    cut.
     """
 
     def __init__(self, decode: Callable[[list[int]], str]) -> None:
@@ -69,7 +70,7 @@ class WindowDetokenizer:
         return new
 
     def flush(self) -> str:
-        """Return everything that was held back."""
+        """Return all text that was held back."""
         return self._pending_text()
 
     def _pending_text(self) -> str:
@@ -78,9 +79,9 @@ class WindowDetokenizer:
 
 
 def detokenizer_factory(tokenizer: Any) -> Callable[[], Detokenizer]:
-    """Return a factory of detokenizers of single sequences for a transformers tokenizer.
+    """Return a factory of detokenizers, one per sequence, for a transformers tokenizer.
 
-    Special tokens give no text.
+    Special tokens produce no text.
     """
     token_bytes = byte_level(tokenizer)
     if token_bytes is not None:
@@ -100,7 +101,7 @@ def detokenizer_factory(tokenizer: Any) -> Callable[[], Detokenizer]:
 
 
 def byte_level(tokenizer: Any) -> Callable[[int], bytes] | None:
-    """Return a function to the bytes of each token; None if the vocabulary is not byte-level."""
+    """Return a function from token ids to bytes; None if the vocabulary is not byte-level."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     decoder = json.loads(backend.to_str())["decoder"] if backend is not None else None
     if decoder is None or decoder.get("type") != "ByteLevel":

@@ -1,8 +1,9 @@
-"""The engine: ``step`` schedules, launches one forward pass, and publishes the tokens of a pass.
+"""The engine: ``step`` schedules, launches one forward pass, and publishes tokens.
 
-On a GPU these are of the pass before, so that the device has work while the host adds tokens to their
-sequences, publishes them, and schedules (``EngineOptions.overlap``). The inputs of the next pass that
-the host does not know yet stay on the device. Elsewhere a pass is over when it was launched.
+On a GPU the published tokens are those of the previous pass, so that the device has work while the
+host adds tokens to their sequences, publishes them, and schedules (``EngineOptions.overlap``).
+Inputs of the next pass that the host does not know yet stay on the device. On a CPU a pass is
+complete when the launch returns.
 
 An error of one sequence (logits that are not finite, an impossible prompt) fails that sequence. An
 error of a whole forward pass fails the sequences in it. The engine continues in both cases.
@@ -44,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """Present gauges, and counters since the start."""
+    """Current gauges, and counters since the start."""
 
     running: int = 0
     waiting: int = 0
@@ -58,14 +59,14 @@ class EngineStats:
     failed: int = 0
     cancelled: int = 0
     preempted: int = 0
-    """Number of requeued sequences."""
+    """Number of preemptions."""
 
 
 class Engine:
-    """One model, one KV cache, one local scheduler. Not thread-safe: see ``engine_thread``.
+    """Engine of one model, KV cache and local scheduler. Not thread-safe: see ``engine_thread``.
 
-    ``emit`` gets the events, twice per step: admissions before the forward pass, tokens after it (or
-    after the next one was launched).
+    ``emit`` receives the events twice per step: admissions before the forward pass, tokens after it
+    (or after the launch of the next one).
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Engine:
 
     @property
     def cache(self) -> PagedCache:
-        """Return the page bookkeeping."""
+        """Return the bookkeeping of pages."""
         return self.batcher.cache
 
     @property
@@ -102,12 +103,12 @@ class Engine:
 
     @property
     def max_model_len(self) -> int:
-        """Return the most tokens of prompt and output of one sequence together."""
+        """Return the maximum tokens of prompt and output of one sequence."""
         return min(self.loaded.max_positions, self.capacity_tokens)
 
     @property
     def has_work(self) -> bool:
-        """Return True if a step has work."""
+        """Return whether a step has work."""
         return bool(self.batcher.waiting or self.batcher.running) or (self._launched is not None)
 
     @property
@@ -133,7 +134,7 @@ class Engine:
         )
 
     def add(self, request: SequenceRequest) -> None:
-        """Queue a sequence. One that can never run emits ``Failed`` instead.
+        """Queue a sequence; one that can never run emits ``Failed`` instead.
 
         Raises ValueError for a sequence id that is in use.
         """
@@ -149,7 +150,7 @@ class Engine:
         self.batcher.add(sequence)
 
     def cancel(self, sequence_id: str) -> None:
-        """End a sequence without an event; an unknown id is no error."""
+        """End a sequence without an event; unknown ids are ignored."""
         running = self.batcher.running.get(sequence_id)
         if running is not None:
             self._end(running, keep=True)
@@ -188,7 +189,7 @@ class Engine:
         return True
 
     def _problem(self, request: SequenceRequest) -> str | None:
-        """Return why a request can never run here; empty if it can."""
+        """Return the reason why a request can never run here; empty if it can."""
         ids = request.token_ids
         if len(ids) == 0:
             return "the prompt is empty"
@@ -206,7 +207,7 @@ class Engine:
         return None
 
     def _make_graphs(self) -> DecodeGraphs | None:
-        """Return graphs of all batch sizes; None without a GPU, or if it cannot record them."""
+        """Return graphs of all batch sizes; None without a GPU, or if they cannot be recorded."""
         if self._planner is GatherPlan or self.loaded.device.type != "cuda":
             return None
         from fairserve.engine.torch.decode_graphs import DecodeGraphs
@@ -224,7 +225,7 @@ class Engine:
     # --- a step -----------------------------------------------------------------------------------
 
     def _may_overlap(self) -> bool:
-        """Return True if the next step can be made without the tokens of the launched one.
+        """Return whether the next step can be made without the tokens of the launched one.
 
         Penalties and grammars need the output, and so does a preemption. O(running).
         """
@@ -249,7 +250,7 @@ class Engine:
 
     @torch.inference_mode()
     def _run(self, chunks: list[Chunk]) -> tuple[list[Sequence], Choice]:
-        """Run one forward pass. Return the sequences that get a token, and the tokens."""
+        """Run one forward pass; return the sequences that get a token, and the tokens."""
         pending = self._launched.pending() if self._launched is not None else None
         if self._graphs is not None and all(chunk.is_decode for chunk in chunks):
             logits = self._graphs.logits(chunks, pending)
@@ -299,7 +300,7 @@ class Engine:
             self._fail([sequence], sampler.why_invalid(sequence), rejected=at_fault)
 
     def _read(self, step: LaunchedStep) -> list[Sampled]:
-        """Return the tokens of a step, by row of its choice; the host waits only here."""
+        """Return the tokens of a step by row of its choice; the host waits only here."""
         return step.choice.read()
 
     def _add_token(self, sequence: Sequence, sampled: Sampled) -> Generated:

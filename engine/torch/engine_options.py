@@ -1,4 +1,4 @@
-"""Options of an engine. Free of torch, so that wrong flags are found before torch is loaded."""
+"""Options of an engine. Does not import torch, so that wrong flags are reported quickly."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ class EngineOptions:
     """The sizes of one engine."""
 
     kv_tokens: int
-    """Size of the KV cache, rounded down to pages."""
+    """Size of the KV cache in tokens, rounded down to pages."""
     max_batch: int = 32
-    """Most sequences that run at once."""
+    """Maximum number of concurrently running sequences."""
     token_budget: int = 512
-    """Most tokens of one forward pass: decodes and prefill chunks."""
+    """Maximum tokens of one forward pass, decodes and prefill chunks together."""
     preemption: Preemption = "fair"
-    """Policy of the victim when a decode finds no page."""
+    """Choice of the victim when a decode finds no page."""
     cuda_graphs: bool = True
-    """Record steps of decodes alone as graphs, on a GPU."""
+    """Record decode-only steps as graphs on a GPU."""
     overlap: bool | None = None
-    """Launch a step before the host knows the tokens of the one before; None: on a GPU. A sequence that
-    ends by its text or an end token is then computed for one step too many."""
+    """Launch a step before the host knows the tokens of the previous one; None: on a GPU. A
+    sequence that ends by its text or an end token is then computed for one extra step."""
     spare_share: float = 0.01
-    """Share of the KV cache that must stay available at an admission while others run, so that they can
+    """Share of the KV cache that must be left at an admission while others run, so that they can
     grow for a while. Unused with ``never``."""
 
     def __post_init__(self) -> None:

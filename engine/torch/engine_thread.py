@@ -1,8 +1,8 @@
-"""Runs an engine in a thread of its own and lets other threads talk to it.
+"""Runs an engine in a separate thread, with a thread-safe interface.
 
-Requests and cancellations go into an inbox that the thread empties between two steps; ``on_events`` is
-called with events in the engine's thread. The queue has a bound. A forward pass that fails costs the
-sequences in it; after three failures in a row the thread ends, and ``failure`` has the reason.
+Requests and cancellations go into an inbox that the thread empties between two steps; ``on_events``
+is called with events in the engine's thread. The queue is bounded. A failed forward pass fails the
+sequences in it; after three consecutive failures the thread ends, and ``failure`` has the reason.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fairserve.scheduling.base import LocalScheduler
 _log = logging.getLogger(__name__)
 _FAILURES_IN_A_ROW = 3
 _BLOCKED_WAIT_S = 0.01
-"""Pause while calls wait and none runs, which only a scheduler that holds calls back causes."""
+"""Pause while calls wait and none runs, which happens only if the scheduler holds calls back."""
 
 
 class QueueFullError(Exception):
@@ -38,8 +38,8 @@ class EngineStoppedError(Exception):
 class EngineThread:
     """Owner of an engine and its thread. ``submit``, ``cancel`` and ``stats`` are thread-safe.
 
-    ``max_queue`` bounds the sequences that wait for admission. ``page_changes`` is flushed after each
-    step: it collects the changes of the prefix cache.
+    ``max_queue`` bounds the sequences that wait for admission. ``page_changes`` collects the
+    changes of the prefix cache and is flushed after each step.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class EngineThread:
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; once."""
+        """Start the thread; call once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread after its current step and wait for it; what runs is dropped."""
+        """End the thread after its current step and wait for it; running sequences are dropped."""
         with self._wakeup:
             self._stopping = True
             self._wakeup.notify()
@@ -83,7 +83,7 @@ class EngineThread:
 
     @property
     def is_alive(self) -> bool:
-        """Return True while the engine works."""
+        """Return whether the engine is running."""
         return self.failure is None and self._thread.is_alive()
 
     def submit(self, requests: list[SequenceRequest]) -> None:
@@ -135,7 +135,8 @@ class EngineThread:
                     return
                 added, self._added = self._added, []
                 cancelled, self._cancelled = self._cancelled, []
-                # Until the next step's snapshot, what was just taken over still waits.
+                # Until the snapshot of the next step, sequences just taken from the inbox count as
+                # waiting.
                 self._stats = replace(self._stats, waiting=self._stats.waiting + len(added))
             for request in added:
                 self._add(request)

@@ -1,7 +1,7 @@
-"""Events of the engine's sequences, in order for each one: ``Admitted`` once, then ``Generated`` per
-step, the last one with a finish reason; or ``Failed``.
+"""Events of the engine's sequences, in order per sequence.
 
-A cancelled sequence emits no further event.
+A sequence emits ``Admitted`` once, then ``Generated`` per step, the last one with a finish reason;
+or ``Failed``. A cancelled sequence emits no further event.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FinishReason = Literal["stop", "length"]
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The sequence left the queue: its prefill begins with this step."""
+    """A sequence left the queue: its prefill begins with this step."""
 
     sequence_id: str
     cached_tokens: int
@@ -24,26 +24,26 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """Tokens were generated. ``text`` may lag behind them (half a character, half a stop)."""
+    """Tokens were generated. ``text`` may lag behind (partial characters, partial stop strings)."""
 
     sequence_id: str
     text: str
     tokens: int
     finish_reason: FinishReason | None
     logprobs: TokenLogprobs | None = None
-    """Log probabilities of the token, if requested; also of a stop token, and of one that is cut off."""
+    """Log probabilities of the token, if requested; also of stop tokens and of tokens cut off."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The sequence ended by an error of its own, or of the engine."""
+    """A sequence ended by its own error, or by an error of the engine."""
 
     sequence_id: str
     message: str
     handed_back: bool = False
-    """True if it never ran, so that another worker may take it."""
+    """True if it never ran, so that another worker can run it."""
     rejected: bool = False
-    """True if the request cannot be served: every worker would fail with it."""
+    """True if the request cannot be served by any worker."""
 
 
 EngineEvent = Admitted | Generated | Failed

@@ -1,8 +1,8 @@
 """Attention in plain torch: pages are gathered into one tensor, then attended to.
 
-Decodes of similar context length attend as one padded group, each prefill chunk on its own.
+Decodes of similar context length attend as one padded group, prefill chunks one by one.
 
-Weakness: keys and values move three times. On a CPU the forward's Python dominates; on a GPU
+Weakness: keys and values are copied three times. On a CPU the forward's Python dominates; on a GPU
 :mod:`fairserve.engine.torch.kernel_attention` reads pages in place.
 """
 
@@ -22,12 +22,12 @@ from fairserve.engine.torch.transfer import to_device
 
 _PADDING_FACTOR = 1.5
 _PADDING_PAGES = 8
-"""Bounds of padding in a decode group: factor of its shortest member, plus this many pages."""
+"""Maximum padding in a decode group: a factor of its shortest member, plus this many pages."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrefillSpan:
-    """A chunk in rows ``start`` to ``stop``. Without ``pages`` nothing precedes the chunk."""
+    """A chunk in rows ``start`` to ``stop``. Without ``pages`` the chunk has no earlier context."""
 
     start: int
     stop: int
@@ -52,7 +52,7 @@ class DecodeGroup:
 
 
 class GatherPlan:
-    """The attention of the rows of one step; the same for every layer."""
+    """Attention of the rows of one step, the same for every layer."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class GatherPlan:
         prefills: Sequence[Chunk],
         kv: KvTensors,
     ) -> None:
-        """Make a plan; ``decodes`` come first and are ordered by context length."""
+        """Create a plan; ``decodes`` come first and are sorted by context length."""
         self._kv = kv
         self._decodes: list[DecodeGroup] = []
         self._prefills: list[PrefillSpan] = []
@@ -72,7 +72,7 @@ class GatherPlan:
             self._prefills.append(_prefill_span(chunk, row, kv.dtype, kv.device))
             row += chunk.tokens
         self._rows = row
-        """End of the chunks' rows; later rows are padding."""
+        """Number of rows of the chunks; later rows are padding."""
 
     def attend(
         self,

@@ -1,18 +1,19 @@
 """JSON mode: constrains an output to a JSON schema, token by token. Needs llguidance (extra ``json``).
 
-llguidance compiles a schema to a grammar over the model's tokens and lists the allowed tokens after each
-one; the end token is allowed only when the JSON is complete, and nothing else then. So an output that
-ends by itself is valid, and one that ``max_tokens`` or a stop string cuts is the beginning of a valid
-one. A feature of JSON schema that the library lacks is an error, never ignored, and it fetches nothing.
-Between two parts of the JSON at most a space is allowed, or a line break and an indent: a model that
-prefers spaces would never end.
+llguidance compiles a schema to a grammar over the model's tokens and lists the allowed tokens after
+each one; the end token is allowed exactly when the JSON is complete. So an output that ends by
+itself is valid, and one cut by ``max_tokens`` or a stop string is a prefix of a valid one. A
+feature of JSON schema that the library lacks is an error, never ignored, and nothing is fetched.
+Between two parts of the JSON at most a space is allowed, or a line break and an indent: otherwise a
+model that prefers spaces would never end.
 
-Imported at first use. The mask of each such sequence is computed in the engine's
-thread, some 50 microseconds a token for ordinary schemas. A schema that compiles quickly can still
-have costly masks, so each sequence has a budget of processor time and fails when it is spent.
+The module is imported on first use. The mask of each such sequence is computed in the engine's
+thread, about 50 microseconds per token for ordinary schemas. A schema that compiles quickly can
+still have costly masks, so each sequence has a budget of processor time and fails when it is
+exhausted.
 
-Weakness: compiling has no bound of its own (intersections of patterns can take minutes). Schemas of
-clients are compiled in a process with limits first, see ``schema_checks``.
+Weakness: compilation has no time limit (intersections of patterns can take minutes). Schemas of
+clients are first compiled in a process with limits, see ``schema_checks``.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ import numpy.typing as npt
 _WHITE_SPACE = r"\x20|\x0D?\x0A[\x20\x09]{0,40}"
 """Pattern of whitespace: a space, or a line break with an indent."""
 _LEXER_STATES = 20_000
-"""Bound of one grammar, some 40 MB of memory, for schemas made to be large."""
+"""Maximum size of one grammar, about 40 MB of memory, against schemas built to be large."""
 _WORD_BITS = 32
 MASK_BUDGET_S = 0.1
-"""Processor time that the masks of one sequence may take before the mean cost of a mask counts."""
+"""Processor time of one sequence's masks after which the mean cost of a mask is limited."""
 MASK_MEAN_S = 0.001
-"""Allowed mean processor time of a mask from then on."""
+"""Maximum mean processor time of a mask from then on."""
 _MAX_REASON_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True)
 class TokenTable:
-    """The tokens of a model, as llguidance and another process can read them."""
+    """Tokens of a model, in a form readable by llguidance and by another process."""
 
     tokenizer: str
     """Fast tokenizer as JSON."""
@@ -60,7 +61,7 @@ def token_table(tokenizer: Any, vocabulary: int, end_ids: Collection[int]) -> To
 
 
 class JsonMode:
-    """A compiler of schemas for one tokenizer. Making it takes up to seconds; it is thread-safe."""
+    """Compiler of schemas for one tokenizer. Creation takes up to seconds; it is thread-safe."""
 
     def __init__(self, table: TokenTable) -> None:
         self._tokenizer = llguidance.LLTokenizer(
@@ -95,7 +96,7 @@ class JsonMode:
 
 
 class JsonGrammar:
-    """A compiled schema; see ``Grammar``."""
+    """A compiled schema; see :class:`~fairserve.engine.torch.token_constraint.Grammar`."""
 
     def __init__(self, matcher: llguidance.LLMatcher, vocabulary: int) -> None:
         self._matcher = matcher
@@ -107,7 +108,7 @@ class JsonGrammar:
 
 
 class JsonConstraint:
-    """The state of one sequence in the grammar; see ``TokenConstraint``."""
+    """State of one sequence in the grammar; see ``TokenConstraint``."""
 
     def __init__(
         self, matcher: llguidance.LLMatcher, words: int, cpu_clock: Callable[[], float]
@@ -118,10 +119,10 @@ class JsonConstraint:
         self._cpu_clock = cpu_clock
         self._spent_s = 0.0
         self._followed = 0
-        """Output tokens that the matcher has consumed."""
+        """Number of output tokens consumed by the matcher."""
 
     def allowed(self, output: list[int]) -> npt.NDArray[np.int32]:
-        """Return the tokens that may follow; the next call overwrites the array."""
+        """Return the mask of the tokens that may follow; the next call overwrites the array."""
         if not self.problem:
             began_s = self._cpu_clock()
             self._matcher.consume_tokens(output[self._followed :])
@@ -135,7 +136,7 @@ class JsonConstraint:
 
     @property
     def has_no_output(self) -> bool:
-        """Return True if the grammar allows no token from here."""
+        """Return whether the grammar allows no further token."""
         return "NoExtension" in self._matcher.get_error()
 
     def _problem(self) -> str:
@@ -151,6 +152,6 @@ class JsonConstraint:
 
 
 def _shortened(reason: str) -> str:
-    """Return the library's message on one line, without its marker and shortened."""
+    """Return the library's message on one line, shortened and without its marker."""
     text = " ".join(reason.replace("<non-verbose/>", "").split())
     return text if len(text) <= _MAX_REASON_CHARS else f"{text[:_MAX_REASON_CHARS]} ..."

@@ -1,4 +1,4 @@
-"""Attention by kernels that read pages in place: for GPUs.
+"""Attention with kernels that read pages in place, for GPUs.
 
 The plan of a step is a few small integer tensors, copied to the device in one piece.
 """
@@ -40,7 +40,7 @@ class Prefills:
 
 @dataclass(slots=True, eq=False)
 class KernelPlan:
-    """The attention of the rows of one step, decodes first; the same for every layer."""
+    """Attention of the rows of one step, decodes first, the same for every layer."""
 
     kv: KvTensors
     table: torch.Tensor
@@ -49,7 +49,7 @@ class KernelPlan:
     """[decodes]"""
     prefills: Prefills | None = None
     scratch: DecodeScratch | None = None
-    """Scratch memory, made at the first layer, which knows the number of heads."""
+    """Scratch memory, allocated at the first layer, which knows the number of heads."""
 
     @classmethod
     def of(cls, decodes: Sequence[Chunk], prefills: Sequence[Chunk], kv: KvTensors) -> KernelPlan:
@@ -73,7 +73,7 @@ class KernelPlan:
         value: torch.Tensor,
         scaling: float | None,
     ) -> torch.Tensor:
-        """Attend: query [1, H, T, D] -> [T, H, D]; keys and values are read from the pages."""
+        """Compute attention: query [1, H, T, D] -> [T, H, D]; reads keys and values from the pages."""
         rows = query[0].transpose(0, 1)
         output = torch.empty_like(rows, memory_format=torch.contiguous_format)
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -101,7 +101,7 @@ class KernelPlan:
 
 
 def _scratch(rows: int, heads: int, kv: KvTensors) -> DecodeScratch:
-    """Return scratch with splits such that all processors have work, also with few sequences."""
+    """Return scratch memory with enough splits to use all processors even with few sequences."""
     _, _, kv_heads, head_size = kv.keys[0].shape
     processors = 1
     if kv.device.type == "cuda":

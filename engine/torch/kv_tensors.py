@@ -9,7 +9,7 @@ from fairserve.engine.torch.sequence import Sequence
 
 
 class KvTensors:
-    """Keys and values of all pages, page 0 being the pad page that stays zero.
+    """Keys and values of all pages; page 0 is the pad page, which stays zero.
 
     ``keys[layer]`` and ``values[layer]`` have the shape [pages, 16, KV heads, head size].
     """
@@ -27,7 +27,7 @@ class KvTensors:
         shape = (usable_pages + 1, PAGE_TOKENS, kv_heads, head_size)
         self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers)]
         self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers)]
-        # Targets of ``read``, one for keys and one for values, as large as was ever needed. Fresh
+        # Targets of ``read``, one for keys and one for values, kept at the largest size used. Fresh
         # memory for every layer costs more in page faults than the copy itself.
         self._scratch = [torch.empty((0, *shape[1:]), dtype=dtype, device=device) for _ in "kv"]
 
@@ -46,7 +46,7 @@ class KvTensors:
     def read(self, layer: int, pages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return keys and values of a [B, P] table of pages, each as [B, KV heads, P * 16, head size].
 
-        Both lie in memory that the next ``read`` overwrites.
+        Both are in memory that the next ``read`` overwrites.
         """
         batch, count = pages.shape
         flat = pages.flatten()
@@ -63,7 +63,7 @@ class KvTensors:
         return gathered[0], gathered[1]
 
     def scrub(self, pages: list[int]) -> None:
-        """Zero pages that may hold NaN: a masked row of the next owner would read it."""
+        """Zero pages that may contain NaN, which a masked row of the next owner would read."""
         for pool in (*self.keys, *self.values):
             pool[pages] = 0
 

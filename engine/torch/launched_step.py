@@ -1,4 +1,4 @@
-"""A forward pass that may still run, and its tokens as the input of the next one."""
+"""A launched forward pass that may still run, and its tokens as input of the next one."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from fairserve.engine.torch.sequence import PENDING
 from fairserve.engine.torch.sequence import Sequence as TokenSequence
 
 KNOWN = -1
-"""Mark in place of a row of :class:`PendingTokens`: the input is on the host."""
+"""Marks an input that is on the host, in place of a row of :class:`PendingTokens`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingTokens:
-    """The tokens that the step before chose. They stay on the device."""
+    """Tokens chosen by the previous step, which stay on the device."""
 
     tokens: torch.Tensor
     """[S]"""
@@ -50,7 +50,7 @@ def sources_of(decodes: Sequence[Chunk], pending: PendingTokens | None) -> npt.N
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LaunchedStep:
-    """The effects of a launched pass."""
+    """Effects of a launched pass."""
 
     sequences: list[TokenSequence]
     """Sequences with tokens in the pass."""
@@ -61,6 +61,6 @@ class LaunchedStep:
     choice: Choice
 
     def pending(self) -> PendingTokens:
-        """Return its tokens as the input of the next step."""
+        """Return the step's tokens as input of the next step."""
         rows = {sequence.sequence_id: row for row, sequence in enumerate(self.sampled)}
         return PendingTokens(self.choice.tokens, rows)

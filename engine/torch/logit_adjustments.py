@@ -1,9 +1,9 @@
-"""Adjustments of the logits of one sequence: its bias, its penalties, and its ban on an early end.
+"""Adjustments of the logits of one sequence: bias, penalties, and the ban on an early end.
 
-Penalties are OpenAI's: a token that the output has ``count`` times loses ``presence_penalty +
-count * frequency_penalty``; the prompt does not count. Only adjusted tokens are listed, so a step moves
-as many numbers to the device as the output has different tokens, and no table of the vocabulary is kept
-per sequence.
+Penalties are OpenAI's: a token that occurs ``count`` times in the output loses
+``presence_penalty + count * frequency_penalty``; the prompt does not count. Only adjusted tokens
+are listed, so a step moves as many numbers to the device as the output has distinct tokens, and
+there is no table of the vocabulary per sequence.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Values = npt.NDArray[np.float64]
 
 
 class LogitAdjustments:
-    """The adjustments of one sequence: ``entries`` reads the new tokens of its output."""
+    """Adjustments of one sequence; ``entries`` reads the new tokens of its output."""
 
     def __init__(self, params: SamplingParams) -> None:
         self._presence = params.presence_penalty
@@ -28,24 +28,24 @@ class LogitAdjustments:
         self._min_tokens = params.min_tokens
         self._stop_token_ids = params.stop_token_ids
         self._ends: Tokens | None = None
-        """Tokens that are banned before ``min_tokens``, once they are known."""
+        """Tokens that are banned before ``min_tokens``; None until known."""
         self._place: dict[int, int] = {}
         """Index of each token in the arrays below."""
         self._tokens: Tokens = np.zeros(16, dtype=np.int64)
         self._values: Values = np.zeros(16, dtype=np.float64)
         self._seen: set[int] = set()
         self._followed = 0
-        """Output tokens that are already counted."""
+        """Number of output tokens that are already counted."""
         for token, bias in params.logit_bias.items():
             self._add(token, bias)
 
     def entries(
         self, tokens: list[int], prompt_tokens: int, end_ids: Iterable[int], vocabulary: int
     ) -> tuple[Tokens, Values]:
-        """Return token ids of the ``vocabulary`` and the present adjustment of each one's logit.
+        """Return token ids of the ``vocabulary`` and the current adjustment of each one's logit.
 
-        ``tokens`` are prompt and output, ``end_ids`` the model's own end tokens. No id is listed
-        twice, except a banned one: it has an entry of -inf besides.
+        ``tokens`` are prompt and output, ``end_ids`` the model's own end tokens. Ids are unique,
+        except that a banned one has an additional entry of -inf.
         """
         if self._presence or self._frequency:
             for token in tokens[prompt_tokens + self._followed :]:

@@ -1,8 +1,8 @@
-"""Log probabilities of the chosen tokens, and of the likeliest ones beside them.
+"""Log probabilities of the chosen tokens, and of the most likely ones.
 
 They are those of the model's own distribution, as vLLM returns them by default: before temperature,
-penalties, bias, cuts and grammar. So a token that a cut always removes has one, and the numbers of two
-calls can be compared whatever their options.
+penalties, bias, cuts and grammar. So even a token that is always cut has one, and the numbers of
+two calls can be compared whatever their options.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from fairserve.engine.torch.transfer import to_device
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """The log probabilities of one output token."""
+    """Log probabilities of one output token."""
 
     token_id: int
     logprob: float
     top: tuple[tuple[int, float], ...]
-    """Likeliest tokens at its place with theirs, best first, as many as requested."""
+    """Most likely tokens at its position with theirs, best first, as many as requested."""
     text_offset: int
     """Characters of output that were complete before it, stop strings included."""
 
 
 class LogprobReport:
-    """The rows of one step whose sequences requested log probabilities.
+    """Rows of one step whose sequences requested log probabilities.
 
-    Made from unchanged logits [S, V]; it keeps a copy of its rows.
+    Created from unchanged logits [S, V]; it keeps a copy of its rows.
     """
 
     def __init__(self, logits: torch.Tensor, sequences: list[Sequence], rows: list[int]) -> None:
@@ -56,7 +56,7 @@ class LogprobReport:
         )
 
     def unpacked(self, numbers: list[float], tokens: list[int]) -> dict[int, TokenLogprobs]:
-        """Return the report by row, from ``packed`` as a flat list and the chosen tokens of all rows."""
+        """Return the report by row from ``packed`` as a flat list and the chosen tokens of all rows."""
         report = {}
         step = 1 + 2 * self._width
         for place, row in enumerate(self._rows):

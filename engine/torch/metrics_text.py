@@ -1,4 +1,4 @@
-"""The worker's /metrics in Prometheus' text format, under vLLM's names where vLLM has the metric."""
+"""The worker's /metrics in Prometheus' text format, with vLLM's names where vLLM has the metric."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class _WorkerCollector(Collector):
 
 
 def _kv_events(publisher: KvPublisher[PageChange]) -> Iterator[Metric]:
-    """Yield the endpoints of the KV events, which vLLM does not report, and their counts."""
+    """Yield the endpoints of the KV events, which vLLM does not report, and their counters."""
     name = "fairserve:kv_events"
     info = GaugeMetricFamily(
         f"{name}_info",

@@ -1,7 +1,7 @@
-"""Asks the model hub once before anything is fetched from it.
+"""Checks that the model hub has a model before anything is fetched from it.
 
-The hub's own library retries every file for a minute if there is no network. So one request with a short
-time limit comes first, and none if the hub is switched off (``HF_HUB_OFFLINE`` or
+The hub's library retries every file for a minute if there is no network. So one request with a
+short time-out comes first, and none if the hub is disabled (``HF_HUB_OFFLINE`` or
 ``TRANSFORMERS_OFFLINE``).
 """
 
@@ -19,13 +19,13 @@ _NOT_HERE = "it is neither a folder nor in the hub's cache on this host"
 
 
 class NotAtHubError(OSError):
-    """The hub has no such model, or does not answer. The message is the reason."""
+    """The hub has no such model, or does not answer. The message gives the reason."""
 
 
 def check_model(source: str) -> None:
-    """Check that a model of this name is here, or at the hub.
+    """Check that a model of this name is available locally or at the hub.
 
-    Fast, so that a wrong name is found before torch is loaded. Raises NotAtHubError.
+    It is fast, so that a wrong name is reported before torch is loaded. Raises NotAtHubError.
     """
     if source == BUILTIN_MODEL_NAME or is_here(source, _CONFIG):
         return
@@ -36,7 +36,7 @@ def check_model(source: str) -> None:
 
 
 def is_here(source: str, *files: str) -> bool:
-    """Return True if it is a folder, or the hub's cache has one of these files of it."""
+    """Return whether the source is a folder, or the hub's cache has one of these files of it."""
     from huggingface_hub import try_to_load_from_cache
 
     if os.path.isdir(source):
@@ -60,7 +60,7 @@ def ask_hub(name: str, file: str, timeout_s: float = 3.0) -> None:
         answer = get_session().head(
             hf_hub_url(name, file), headers=build_hf_headers(), timeout=timeout_s
         )
-    except Exception as error:  # of whichever HTTP library the hub's uses
+    except Exception as error:  # the HTTP library depends on the hub's version
         raise NotAtHubError(f"{_NOT_HERE}, and the hub does not answer: {error}") from error
     if answer.status_code in (401, 403, 404):
         raise NotAtHubError(

@@ -1,9 +1,9 @@
-"""Loads a causal language model for the paged engine, or raises why it cannot be served.
+"""Loads a causal language model for the paged engine, or raises the reason why it cannot be served.
 
-Requirements: decoder only, full causal attention in every layer, rotary positions that do not depend on
-the longest sequence in the batch, and attention through transformers' attention interface. Because a
-config may not show all of it, the loaded model is also run once both ways, and must give the same logits
-through the pages as without them.
+Requirements: decoder only, full causal attention in every layer, rotary positions that do not
+depend on the longest sequence in the batch, and attention through transformers' attention
+interface. Because a config may not show all of this, the loaded model is also run once both ways,
+and must give the same logits with pages as without.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 class UnsupportedModelError(ValueError):
-    """This engine cannot serve the model; the message says why."""
+    """This engine cannot serve the model; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
-    """A model that the engine can run, with its sizes and its tokenizer."""
+    """A model that the engine can run, with its sizes and tokenizer."""
 
     name: str
     model: Any
-    """Model of transformers in eval mode, set to paged attention."""
+    """Transformers model in eval mode, set to paged attention."""
     tokenizer: Any
     dtype: torch.dtype
     device: torch.device
@@ -56,11 +56,11 @@ class LoadedModel:
     kv_heads: int
     head_size: int
     vocabulary: int
-    """Bound of token ids."""
+    """Upper bound of token ids, exclusive."""
     max_positions: int
     eos_ids: frozenset[int]
     pads_rows: bool = False
-    """True if passes must be padded: see ``packed_linear``."""
+    """True if passes must be padded; see ``packed_linear``."""
 
     def kv_tensors(self, usable_pages: int) -> KvTensors:
         """Return a zeroed KV cache for this model. Raises ValueError if there is no memory for it."""
@@ -88,7 +88,7 @@ class LoadedModel:
         logit_rows: torch.Tensor,
         state: PagedState,
     ) -> torch.Tensor:
-        """Run a forward pass over rows [1, T]. Return the logits of ``logit_rows``, [S, vocabulary].
+        """Run a forward pass over rows [1, T]; return the logits of ``logit_rows``, [S, vocabulary].
 
         Writes the keys and values of all rows to their pages.
         """
@@ -107,18 +107,18 @@ class LoadedModel:
         return KvTensors.bytes_per_token(self.layers, self.kv_heads, self.head_size, self.dtype)
 
     def free_device_bytes(self) -> int:
-        """Return the bytes that are free on the model's GPU now."""
+        """Return the free bytes of the model's GPU."""
         return torch.cuda.mem_get_info(self.device)[0]
 
 
 def load_model(source: str, dtype: str = "auto", device: str = "auto") -> LoadedModel:
     """Load a checkpoint folder, a hub id, or the built-in model by its name.
 
-    ``device`` auto: cuda if there is one, else cpu. ``dtype`` auto: bfloat16 on cuda, float32 on
-    cpu. On a CPU models below 50M parameters are set to one thread (more of them only wait for each
-    other), and the allocator keeps freed memory; both hold for the whole process. Files in the hub's
-    cache are used as they are, without a check for a newer version. Raises UnsupportedModelError, and
-    OSError for a checkpoint that is not there.
+    ``device`` auto: cuda if available, else cpu. ``dtype`` auto: bfloat16 on cuda, float32 on cpu.
+    On a CPU models below 50M parameters are set to one thread (more would only wait for each
+    other), and the allocator keeps freed memory; both apply to the whole process. Files in the
+    hub's cache are used without a check for a newer version. Raises UnsupportedModelError, and
+    OSError for a missing checkpoint.
     """
     check_model(source)
     where = choose_device(device)
@@ -156,10 +156,10 @@ def _read_checkpoint(source: str, path: str, kind: torch.dtype, *, local: bool) 
 
 
 def adopt_model(name: str, model: Any, tokenizer: Any, *, pack: bool = False) -> LoadedModel:
-    """Prepare a transformers model that is in memory, on its device, for paged attention.
+    """Prepare a transformers model in memory, on its device, for paged attention.
 
-    The model itself is changed: evaluation mode, no gradients, our attention, and with ``pack`` on a
-    CPU packed linear layers in place of its own. The number of threads and the allocator are set
+    The model itself is changed: evaluation mode, no gradients, our attention, and with ``pack`` on
+    a CPU packed linear layers in place of its own. The number of threads and the allocator are set
     as by :func:`load_model`. Raises UnsupportedModelError.
     """
     check_config(model.config)
@@ -223,10 +223,11 @@ def check_config(config: Any) -> None:
 
 @torch.inference_mode()
 def check_paged_attention(loaded: LoadedModel) -> None:
-    """Set a model to paged attention, and check on 40 tokens that its logits stay the same.
+    """Set a model to paged attention, and check on 40 tokens that its logits do not change.
 
-    The paged run goes in two chunks and one decode, the reference in one forward without pages.
-    Raises UnsupportedModelError if the model does not take part or the logits differ.
+    The paged run consists of two chunks and one decode, the reference of one forward pass without
+    pages. Raises UnsupportedModelError if the model does not use our attention or the logits
+    differ.
     """
     count = 40
     tokens = torch.arange(count, device=loaded.device) % loaded.vocabulary
@@ -263,7 +264,7 @@ def check_paged_attention(loaded: LoadedModel) -> None:
 
 
 def _check_weights(source: str, loading: Mapping[str, Any]) -> None:
-    """Raise UnsupportedModelError unless the checkpoint has every weight, in its shape."""
+    """Raise UnsupportedModelError unless the checkpoint has every weight in the expected shape."""
     missing, other = sorted(loading["missing_keys"]), sorted(loading["mismatched_keys"])
     if missing:
         raise UnsupportedModelError(f"{source} lacks {_some(missing)}")
@@ -286,7 +287,7 @@ class _NoText:
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of this name; auto: cuda if there is one, else cpu. Raises ValueError."""
+    """Return the named device; auto: cuda if available, else cpu. Raises ValueError."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)
@@ -296,7 +297,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
-    """Return the number type of this name; auto: bfloat16 (or float16) on cuda, float32 on cpu."""
+    """Return the named number type; auto: bfloat16 (or float16) on cuda, float32 on cpu."""
     if name == "auto":
         if device.type == "cuda":
             return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
@@ -307,7 +308,7 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 def _served_name(source: str) -> str:
-    """Return the name to serve: a hub id as it is, of a local folder only the last part."""
+    """Return the name to serve: a hub id unchanged, or the last part of a local folder."""
     return Path(source).resolve().name if os.path.isdir(source) else source
 
 

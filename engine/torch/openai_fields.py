@@ -1,6 +1,7 @@
 """Pydantic models of request bodies, and the error that names the wrong field.
 
-Every field is honoured, neutral, or rejected by name: none is dropped silently. Null counts as absent.
+Every field is honoured, neutral, or rejected by name; none is dropped silently. Null counts as
+absent.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 """Fields that this engine cannot honour, with their neutral values (null is neutral, too)."""
 
 _DESCRIPTIVE = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key"})
-"""Fields that describe the caller and change no output."""
+"""Fields that describe the caller and do not affect the output."""
 _NESTED = ("messages", "response_format", "stream_options", "vllm_xargs")
-"""Fields of which an error names the inner field, too."""
+"""Fields for which an error also names the inner field."""
 UNSUPPORTED = "unsupported"
-"""Type of a pydantic error about a value that this engine cannot honour."""
+"""Type of a pydantic error for a value that this engine cannot honour."""
 _MOST_KEYS = 1000
-"""Keys of an object that are checked: pydantic collects an error for each unknown one."""
+"""Maximum keys of an object that are checked: pydantic collects an error for each unknown one."""
 _SHOWN_CHARACTERS = 60
 _KINDS = {int: "a whole number", float: "a number", bool: "true, false", str: "a string"}
 
 
 class RequestError(Exception):
-    """The request is not valid, or needs a feature that this engine lacks."""
+    """The request is invalid, or needs a feature that this engine lacks."""
 
     def __init__(self, message: str, param: str | None, code: str = "invalid_value") -> None:
         super().__init__(message)
@@ -68,11 +69,11 @@ class Part(BaseModel):
 
 
 class Body(Part):
-    """A whole body; :meth:`read` checks one."""
+    """A whole body, validated by :meth:`read`."""
 
     @classmethod
     def read(cls, body: Any) -> Self:
-        """Check a decoded JSON body. Raises RequestError naming the field."""
+        """Return the validated body of decoded JSON. Raises RequestError naming the field."""
         if not isinstance(body, dict):
             raise RequestError("the body must be a JSON object", None)
         known = cls.model_fields
@@ -85,7 +86,7 @@ class Body(Part):
 
 
 def _is_unused(name: str, value: Any) -> bool:
-    """Return True for a neutral or descriptive field. Raises RequestError if it cannot be honoured."""
+    """Return whether a field is neutral or descriptive. RequestError if it cannot be honoured."""
     if name in _DESCRIPTIVE:
         return True
     if name not in _NEUTRAL:
@@ -154,5 +155,5 @@ def shown(value: Any) -> str:
 
 
 def _same(left: Any, right: Any) -> bool:
-    """Compare so that true is not 1."""
+    """Return whether two values are equal; true is not 1."""
     return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)

@@ -1,12 +1,12 @@
 """Log probabilities in OpenAI's two shapes, for chat and for completions.
 
-As in vLLM, every generated token is listed: also the stop token at the end, and tokens whose text is
-held back or was cut off by a stop string. Their number is the usage's. ``text_offset`` is the place in
-the text where each begins, in characters from the output's start: a token at or past the end of the text
-is not part of it.
+As in vLLM, every generated token is listed, including the stop token at the end and tokens whose
+text is held back or was cut off by a stop string. Their number is the usage's. ``text_offset`` is
+the position of each token in the text, in characters from the output's start: a token at or past
+the end of the text is not part of it.
 
-Beside the requested likeliest tokens, completions list the chosen one, as OpenAI does. There, tokens
-with the same text share an entry, the likeliest one's.
+Besides the requested most likely tokens, completions list the chosen one, as OpenAI does. There,
+tokens with the same text share an entry, that of the most likely one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fairserve.engine.torch.logprobs import TokenLogprobs
 from fairserve.engine.torch.token_texts import TokenTexts
 
 _LOWEST = -9999.0
-"""Number in place of minus infinity, which JSON lacks; that of OpenAI and vLLM."""
+"""Number in place of minus infinity, which JSON lacks, as used by OpenAI and vLLM."""
 
 
 def chat_logprobs(tokens: list[TokenLogprobs], texts: TokenTexts) -> dict[str, Any]:

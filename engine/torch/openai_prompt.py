@@ -1,4 +1,4 @@
-"""The messages of a chat."""
+"""Messages of a chat."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairserve.engine.torch.openai_fields import UNSUPPORTED, Part
 
 
 def _joined(content: Any) -> Any:
-    """Join a list of text parts to a text; leave other contents as they are."""
+    """Join a list of text parts to one text; return other contents unchanged."""
     if not isinstance(content, list):
         return content
     texts = [part.get("text") if isinstance(part, dict) else None for part in content]
@@ -24,7 +24,7 @@ def _joined(content: Any) -> Any:
 
 
 class Message(Part):
-    """A message. A field of another name is allowed if it is null."""
+    """A message. Unknown fields are allowed if they are null."""
 
     role: str
     content: Annotated[str, BeforeValidator(_joined)]
@@ -44,5 +44,5 @@ Messages = Annotated[
 
 
 def plain(messages: list[Message]) -> list[dict[str, str]]:
-    """Return messages as a chat template takes them."""
+    """Return messages in the form of a chat template's input."""
     return [message.model_dump(exclude_none=True) for message in messages]

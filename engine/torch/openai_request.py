@@ -1,7 +1,7 @@
 """Reads the bodies of /v1/chat/completions and /v1/completions.
 
-The models give types and limits (:mod:`fairserve.engine.torch.openai_fields` turns their errors into
-ours); checks of several fields together raise RequestError themselves.
+The models define types and limits (:mod:`fairserve.engine.torch.openai_fields` converts their
+errors to ours); checks that involve several fields raise RequestError themselves.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class GenerationRequest:
     ignore_eos: bool
     min_tokens: int
     logprobs: int | None
-    """Likeliest tokens to report beside each chosen one; None: no log probabilities."""
+    """Number of most likely tokens to report with each chosen one; None: no log probabilities."""
     schema: dict[str, Any] | None
-    """JSON schema of the output; None if it is free."""
+    """JSON schema of the output; None for free text."""
     stream: bool
     include_usage: bool
     continuous_usage: bool
@@ -88,7 +88,7 @@ class GenerationRequest:
 
 
 class _JsonSchema(Part):
-    # The first two are notes for the model, the third is done in any case.
+    # The first two are notes for the model; the third always applies.
     name: Any = None
     description: Any = None
     strict: Any = None
@@ -141,7 +141,7 @@ def _as_list(value: Any) -> Any:
 
 
 def _of_allowed_size(value: Any) -> Any:
-    """Check the size before the entries: pydantic collects an error for each of them."""
+    """Check the size before the entries, since pydantic collects an error for each of them."""
     if isinstance(value, dict) and len(value) > MAX_BIASED_TOKENS:
         raise ValueError("too many tokens")
     return value
@@ -234,7 +234,7 @@ class _ChatBody(_GenerationBody):
         return self
 
     def limit_tokens(self) -> int | None:
-        """Return the newer of both fields, or the older one."""
+        """Return the newer field's value, or else the older one's."""
         newer = self.max_completion_tokens
         return self.max_tokens if newer is None else newer
 
@@ -248,7 +248,7 @@ class _CompletionBody(_GenerationBody):
 
 
 def parse(kind: Kind, body: Any) -> GenerationRequest:
-    """Check a decoded JSON body. Raises RequestError naming the field."""
+    """Return the validated request of a decoded JSON body. Raises RequestError naming the field."""
     messages: list[dict[str, str]] = []
     prompt: str | list[int] = ""
     read: _ChatBody | _CompletionBody

@@ -1,4 +1,4 @@
-"""Writes answers in OpenAI's formats, streamed and whole, for chat and for completions."""
+"""Writes responses in OpenAI's formats, streamed and whole, for chat and for completions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SampleOutput:
 
 @dataclass(frozen=True, slots=True)
 class AnswerWriter:
-    """Builds the JSON values of one call's answer.
+    """Builds the JSON values of one call's response.
 
     ``cached_tokens`` of the usage is that of the first sample: only its prompt is counted, although
     every sample has computed or reused it.
@@ -61,7 +61,7 @@ class AnswerWriter:
         return self._chunk([choice], usage)
 
     def delta(self, index: int, event: Generated, usage: bool) -> dict[str, Any]:
-        """Return a chunk with more of a sample."""
+        """Return a chunk with more output of a sample."""
         logprobs = self._logprobs([] if event.logprobs is None else [event.logprobs])
         if self.kind == "chat":
             choice = self._delta(index, {"content": event.text}, logprobs, event.finish_reason)
@@ -74,7 +74,7 @@ class AnswerWriter:
         return self._chunk([], True)
 
     def whole(self) -> dict[str, Any]:
-        """Return the answer to a call that is not streamed."""
+        """Return the response to a call that is not streamed."""
         choices = []
         for index, output in enumerate(self.outputs):
             text = "".join(output.parts)

@@ -1,4 +1,4 @@
-"""The growing text of one output: detokenised, and cut at the first stop string."""
+"""The growing text of one output, detokenised and cut at the first stop string."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ class OutputText:
         self._detokenizer = detokenizer
         self._stop = StopStrings(stop)
         self.characters = 0
-        """Characters of the text so far, with those held back or cut off by a stop string."""
+        """Characters of the text so far, including those held back or cut off by a stop string."""
 
     @property
     def stopped(self) -> bool:
-        """Return True if a stop string was found."""
+        """Return whether a stop string was found."""
         return self._stop.stopped
 
     def push(self, token_id: int, may_stop: bool = True) -> str:
-        """Add a token. Return the text that may be shown after it.
+        """Add a token; return the text that may be shown after it.
 
-        Without ``may_stop`` no stop string ends in the token; one may begin in it.
+        Without ``may_stop`` no stop string ends in this token, but one may begin in it.
         """
         text = self._detokenizer.push(token_id)
         self.characters += len(text)

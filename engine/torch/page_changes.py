@@ -1,10 +1,10 @@
-"""Makes KV events of the pages that the prefix trie stores and evicts.
+"""Converts changes of the prefix trie to KV events.
 
-:class:`PageChanges` listens in the engine's thread, at about half a microsecond a page.
-:class:`PageNames` makes events of its changes in another thread. A page's name is 64 bits of a chained
-BLAKE2b over the salt and all tokens up to the page's end: the same on every worker and after every
-restart, and short enough that two of them will be equal once in some billion pages, which would only
-send a call to the wrong worker.
+:class:`PageChanges` listens in the engine's thread, at about half a microsecond per page.
+:class:`PageNames` converts its changes to events in another thread. A page's name is 64 bits of a
+chained BLAKE2b over the salt and all tokens up to the page's end: the same on every worker and
+after every restart. It is so short that two names are equal once in several billion pages, which
+would only send a call to a less suitable worker.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def _stored(node: TrieNode) -> StoredPage:
 
 
 class PageChanges:
-    """A listener that publishes the changes of one trie once a step. Belongs to the engine's thread.
+    """Listener that publishes the changes of one trie once per step. Belongs to the engine's thread.
 
-    ``put`` takes the changes of a step and must not block; it returns False if its queue is full, also
-    if it is called without changes. After a rejected step the whole trie is published again.
+    ``put`` takes the changes of a step and must not block; it returns False if its queue is full,
+    even without changes. After a rejected step the whole trie is published again.
     """
 
     def __init__(self, put: Callable[[Sequence[PageChange]], bool]) -> None:
@@ -58,7 +58,7 @@ class PageChanges:
         self._trie: PrefixTrie | None = None
 
     def follow(self, trie: PrefixTrie) -> None:
-        """Listen to a trie, beside its other listeners."""
+        """Listen to a trie, besides its other listeners."""
         assert self._trie is None
         self._trie = trie
         on_store, on_evict = trie.on_store, trie.on_evict
@@ -85,13 +85,13 @@ class PageChanges:
 
 
 class PageNames:
-    """The names of the pages of one trie, by node id. Memory: about 150 bytes a cached page."""
+    """Names of the pages of one trie, by node id. Memory: about 150 bytes per cached page."""
 
     def __init__(self) -> None:
         self._digests: dict[int, bytes] = {}
 
     def events(self, changes: Sequence[PageChange]) -> list[KvEvent]:
-        """Return the changes of one step as events, in order; pages in a row are one event."""
+        """Return the changes of one step as events, in order; consecutive pages form one event."""
         events: list[KvEvent] = []
         run: list[StoredPage] = []
         removed: list[BlockHash] = []

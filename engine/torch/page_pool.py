@@ -1,4 +1,4 @@
-"""The free pages of the KV cache. A page holds the keys and values of 16 tokens.
+"""Free pages of the KV cache. A page holds the keys and values of 16 tokens.
 
 Page 0 is never used: it stays zero and pads page tables, so that a masked row always reads finite
 values.
@@ -7,23 +7,23 @@ values.
 from __future__ import annotations
 
 PAGE_TOKENS = 16
-"""Tokens of a page."""
+"""Tokens per page."""
 PAD_PAGE = 0
 
 
 def pages_for(tokens: int) -> int:
-    """Return the number of pages that hold so many tokens."""
+    """Return the number of pages that hold this many tokens."""
     return -(-tokens // PAGE_TOKENS)
 
 
 class PagePool:
-    """A free list over pages 1..``usable_pages``. Not thread-safe."""
+    """Free list over pages 1..``usable_pages``. Not thread-safe."""
 
     def __init__(self, usable_pages: int) -> None:
         if usable_pages < 1:
             raise ValueError(f"a pool needs at least one page, got {usable_pages}")
         self.usable_pages = usable_pages
-        # Pages are taken from the end of the list: low page numbers before high ones.
+        # Pages are taken from the end of the list, low page numbers before high ones.
         self._free = list(range(usable_pages, 0, -1))
         self._is_free = bytearray([1]) * (usable_pages + 1)
 

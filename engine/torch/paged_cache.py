@@ -1,8 +1,8 @@
-"""Owners of pages: free ones, cached ones, and private ones of running sequences.
+"""Ownership of pages: free ones, cached ones, and private ones of running sequences.
 
-Admission reserves pages, less those that a sequence shares: all that it can ever need, or only some, and
-then it may find no page later. Pages are taken one by one as they are filled; until then the prefix
-cache may use them.
+Admission reserves pages, except shared ones: either the maximum that a sequence can need, or only a
+part, and then it may find no page later. Pages are taken one by one as they are filled; until then
+the prefix cache may use them.
 
 Invariants: free + cached + private = usable; reserved <= free + evictable.
 """
@@ -17,17 +17,17 @@ from fairserve.engine.torch.sequence import Sequence
 
 
 class PagedCache:
-    """The page bookkeeping of one engine; it touches no tensor. Not thread-safe."""
+    """Page bookkeeping of one engine; it touches no tensor. Not thread-safe."""
 
     def __init__(self, usable_pages: int, trie: PrefixTrie | None = None) -> None:
         self.pool = PagePool(usable_pages)
         self.trie = trie or PrefixTrie()
         self.reserved_pages = 0
-        """Pages that are reserved for running sequences and not taken yet."""
+        """Number of pages that are reserved for running sequences and not taken yet."""
 
     @property
     def used_share(self) -> float:
-        """Return the share of pages that running sequences hold; idle cached pages count as free."""
+        """Return the share of pages held by running sequences; idle cached pages count as free."""
         return 1 - self._idle_pages / self.pool.usable_pages
 
     @property
@@ -48,8 +48,8 @@ class PagedCache:
     def try_admit(self, sequence: Sequence, pages: int, spare_pages: int = 0) -> int | None:
         """Reserve ``pages`` for a waiting sequence, shared ones included, and lock its cached prefix.
 
-        Returns the number of cached tokens, which count as computed; None, and no change, if it does
-        not fit now with ``spare_pages`` left for others.
+        Returns the number of cached tokens, which count as computed. Returns None without a change
+        if it does not fit now with ``spare_pages`` left for others.
         """
         node = self.match(sequence)
         needed = pages - node.depth
@@ -72,8 +72,8 @@ class PagedCache:
     def grow(self, sequence: Sequence, tokens: int) -> bool:
         """Take pages for the first ``tokens`` tokens of a running sequence.
 
-        Pages that are reserved for it are always there; False if it has none left and all others are
-        in use or reserved.
+        Its reserved pages are always available; returns False if it has none left and all others
+        are in use or reserved.
         """
         while sequence.pages < pages_for(tokens):
             if sequence.promised_pages:
@@ -88,9 +88,9 @@ class PagedCache:
         return True
 
     def commit(self, sequence: Sequence) -> None:
-        """Put the full verified pages of a running sequence into the prefix cache.
+        """Move the full verified pages of a running sequence to the prefix cache.
 
-        Where another sequence was faster, its page is used from now on and the own one freed.
+        If another sequence stored an equal page first, that page is used and the own one is freed.
         """
         node = sequence.node
         assert node is not None
@@ -129,7 +129,7 @@ class PagedCache:
         sequence.pages = 0
 
     def check(self, running: list[Sequence]) -> None:
-        """Assert the invariants; for tests and debugging, O(pages)."""
+        """Assert the invariants, for tests and debugging. O(pages)."""
         nodes = list(self.trie.nodes())
         private = [page for each in running for page in self.private_pages(each)]
         held = [node.page for node in nodes] + private

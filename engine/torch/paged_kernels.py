@@ -1,13 +1,13 @@
-"""Attention that reads pages in place: two Triton kernels, for decodes and for chunks of prefills.
+"""Attention that reads pages in place: Triton kernels for decodes and for chunks of prefills.
 
-Both walk a sequence's pages by its row of the block table and keep a running softmax (flash attention),
-so keys and values move once and no scores are stored. All query heads that share a KV head are computed
-together, so its keys are read once for all of them. A decode has a single row and much to read: its
-context is cut into splits that run side by side, whose partial results a third kernel joins
-(flash-decoding).
+Both walk a sequence's pages by its row of the block table and keep a running softmax (flash
+attention), so keys and values are read once and no scores are stored. All query heads that share a
+KV head are computed together, so its keys are read once for all of them. A decode has a single row
+and much to read: its context is divided into parallel splits, whose partial results a third kernel
+joins (flash-decoding).
 
-Shapes are fixed by the caller's buffers, and nothing is read back: a call can be part of a CUDA graph.
-Scores and sums are float32 whatever the tensors are.
+Shapes are fixed by the caller's buffers, and nothing is read back, so a call can be part of a CUDA
+graph. Scores and sums are float32 for all tensor types.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import triton.language as tl
 from fairserve.engine.torch.page_pool import PAGE_TOKENS
 
 _BLOCK_TOKENS = 64
-"""Context tokens of a round of a kernel: four pages."""
+"""Context tokens per iteration of a kernel: four pages."""
 _LOG2_E = 1.4426950408889634
 
 
@@ -36,7 +36,7 @@ def _decode_split(
     """Compute unnormalised output, sum and maximum of one row, KV head and split of the context."""
     row, kv, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length = tl.load(lengths + row)
-    # Shares of the row's own length, not of the table: most rows are shorter than it is wide.
+    # Splits of the row's own length, not of the table's width: most rows are shorter.
     split_tokens = tl.cdiv(tl.cdiv(length, SPLITS), BLOCK) * BLOCK
     start = split * split_tokens
     stop = tl.minimum(length, start + split_tokens)
@@ -79,13 +79,13 @@ def _join_splits(
     partial, sums, maxima, output, heads, output_row, output_head,
     HEAD: tl.constexpr, HEAD_COLUMNS: tl.constexpr, SPLITS: tl.constexpr, SPLIT_ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Add up the splits' outputs of one row and head, each by its share of the softmax."""
+    """Add up the splits' outputs of one row and head, each weighted by its share of the softmax."""
     row, head = tl.program_id(0), tl.program_id(1)
     split, column = tl.arange(0, SPLIT_ROWS), tl.arange(0, HEAD_COLUMNS)
     place = (row * heads + head) * SPLITS + split
     there = split < SPLITS
     best = tl.load(maxima + place, mask=there, other=float("-inf"))
-    # A split behind the end of the context has neither weight nor a finite maximum.
+    # A split beyond the end of the context has neither weight nor a finite maximum.
     share = tl.where(best == float("-inf"), 0.0, tl.exp2(best - tl.max(best, 0)))
     total = tl.sum(tl.load(sums + place, mask=there, other=0.0) * share, 0)
     parts = tl.load(
@@ -156,7 +156,7 @@ def _prefill(
 
 @dataclass(slots=True, eq=False)
 class DecodeScratch:
-    """The partial results of ``splits`` splits for up to ``rows`` rows; reused by all layers."""
+    """Partial results of ``splits`` splits for up to ``rows`` rows; reused by all layers."""
 
     partial: torch.Tensor
     """[rows, heads, splits, head size], float32"""
@@ -187,7 +187,7 @@ def decode_attention(
     scratch: DecodeScratch,
     scaling: float,
 ) -> None:
-    """Attend from one row of each sequence to its ``lengths[row]`` tokens, its own included.
+    """Compute attention from one row per sequence to its ``lengths[row]`` tokens, its own included.
 
     ``query`` and ``output`` [B, H, D]; ``keys`` and ``values`` [pages, 16, KV heads, D]; ``table``
     [B, P] int32; ``lengths`` [B] int32, each at least 1. Writes ``output`` and ``scratch``.
@@ -214,7 +214,7 @@ def decode_attention(
 
 
 TILE_ROWS = 64
-"""Query rows of one tile of a prefill."""
+"""Query rows per tile of a prefill."""
 
 
 def prefill_attention(
@@ -227,7 +227,7 @@ def prefill_attention(
     output: torch.Tensor,
     scaling: float,
 ) -> None:
-    """Attend from the rows of each chunk to those before them in its sequence, themselves included.
+    """Compute attention from the rows of each chunk to those up to them in the same sequence.
 
     ``query`` and ``output`` [T, H, D]; ``keys``, ``values`` as for decodes; ``table`` [S, P] int32;
     ``spans`` [3, S] int32: first row in ``query``, number of rows, tokens of context with them;

@@ -1,12 +1,12 @@
-"""The prefix cache: a trie with one node per full page, shared by all sequences.
+"""Prefix cache: a trie with one node per full page, shared by all sequences.
 
-A child is found by the exact tuple of its page's tokens, so two prompts can never share keys and
-values by a hash collision, and every salt has a root of its own, so prompts of different salts
-share nothing. Nodes on the path of a running sequence are locked; of the others the least recently
-used leaf is evicted first. Reading (``match``) has no side effects.
+A child is found by the exact tuple of its page's tokens, so hash collisions cannot mix up prompts,
+and every salt has a separate root, so prompts of different salts share nothing. Nodes on the path
+of a running sequence are locked; of the others the least recently used leaf is evicted first.
+Reading (``match``) has no side effects.
 
-Weakness: recency is per path and ignores cost; a long prefix that was used once is evicted leaf by leaf
-before a short one that was used a moment earlier.
+Weakness: recency is per path and ignores cost; a long prefix that was used once is evicted leaf by
+leaf before a short one that was used slightly earlier.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TrieNode:
         self, node_id: int, salt: str, parent: TrieNode | None, tokens: PageTokens, page: int
     ) -> None:
         self.node_id = node_id
-        """Unique id in the trie: an evicted page that is stored again gets a new one."""
+        """Unique id in the trie; an evicted page that is stored again gets a new one."""
         self.salt = salt
         self.parent = parent
         self.tokens = tokens
@@ -47,12 +47,12 @@ class TrieNode:
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.children: dict[PageTokens, TrieNode] = {}
         self.locks = 0
-        """Number of running sequences whose path holds this node; never more than its parent's."""
+        """Number of running sequences whose path contains this node; never more than its parent's."""
         self.last_used = 0
         self.attached = True
 
     def path(self) -> Iterator[TrieNode]:
-        """Yield this node and its ancestors up to, and without, the root."""
+        """Yield this node and its ancestors, without the root."""
         node = self
         while node.parent is not None:
             yield node
@@ -66,8 +66,8 @@ def _ignore(node: TrieNode) -> None:
 class PrefixTrie:
     """The trie of one engine. It owns the pages of its nodes until it evicts them.
 
-    ``on_store(node)`` is called after a node was added, ``on_evict(node)`` after it was removed,
-    both in an order in which parents exist before and until after their children.
+    ``on_store(node)`` is called after a node was added, ``on_evict(node)`` after it was removed.
+    Parents are stored before and evicted after their children.
     """
 
     def __init__(
@@ -78,16 +78,16 @@ class PrefixTrie:
         self.on_store = on_store
         self.on_evict = on_evict
         self.version = 0
-        """Version, which changes with every insertion and eviction, and only then."""
+        """Version that changes with every insertion and eviction, and only then."""
         self.cached_pages = 0
         self.locked_pages = 0
-        # A root lives while it has children (they refer to it) or a sequence holds it. So salts
+        # A root exists while it has children (they refer to it) or a sequence holds it, so salts
         # without a stored page need no memory.
         self._roots: WeakValueDictionary[str, TrieNode] = WeakValueDictionary()
         self._ids = 0
         self._clock = 0
         self._leaves: list[tuple[int, int, TrieNode]] = []
-        """Heap of (last_used, node_id, node), with outdated entries among the true ones."""
+        """Heap of (last_used, node_id, node), which may contain outdated entries."""
 
     @property
     def evictable_pages(self) -> int:
@@ -97,10 +97,10 @@ class PrefixTrie:
     def match(
         self, salt: str, pages: Sequence[PageTokens], start: TrieNode | None = None
     ) -> TrieNode:
-        """Return the deepest node whose path is a prefix of ``pages``; else the salt's root.
+        """Return the deepest node whose path is a prefix of ``pages``; without any, the salt's root.
 
-        ``start`` may be the result of an earlier match of the same pages: only changes since then are
-        walked. No visible side effects.
+        ``start`` may be the result of an earlier match of the same pages; then only changes since
+        are walked. No visible side effects.
         """
         node = start
         while node is not None and not node.attached:
@@ -128,7 +128,7 @@ class PrefixTrie:
         return node
 
     def lock_one(self, node: TrieNode) -> None:
-        """Lock a node whose parent the same holder has locked already (or is the root)."""
+        """Lock a node whose parent is already locked by the same holder (or is the root)."""
         if node.locks == 0 and node.parent is not None:
             self.locked_pages += 1
         node.locks += 1
@@ -164,7 +164,7 @@ class PrefixTrie:
             self._offer(each)
 
     def evict_one(self) -> int:
-        """Drop the least recently used unlocked leaf. Return its page.
+        """Drop the least recently used unlocked leaf; return its page.
 
         Raises IndexError if every page is locked.
         """
@@ -209,7 +209,7 @@ class PrefixTrie:
         return node.attached and node.locks == 0 and not node.children and node.parent is not None
 
     def _offer(self, node: TrieNode) -> None:
-        """Add a node to the candidates of eviction."""
+        """Add a node to the eviction candidates."""
         if not self._is_evictable(node):
             return
         heapq.heappush(self._leaves, (node.last_used, node.node_id, node))

@@ -1,4 +1,4 @@
-"""Turns a request into the token ids of its prompt."""
+"""Converts a request to the token ids of its prompt."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fairserve.engine.torch.tokenize_request import TokenizeRequest
 from fairserve.interactions.call import TokenIds
 
 _INLINE_CHARACTERS = 16_384
-"""Characters from which a prompt is tokenised in a thread, so that the event loop stays free."""
+"""Characters from which a prompt is tokenised in a thread, to keep the event loop responsive."""
 
 
 class PromptEncoder:
-    """An encoder that applies the chat template and tokenises. ``vocabulary`` bounds token ids."""
+    """Encoder that applies the chat template and tokenises. ``vocabulary`` bounds token ids."""
 
     def __init__(self, tokenizer: Any, vocabulary: int) -> None:
         self._tokenizer = tokenizer
@@ -28,7 +28,7 @@ class PromptEncoder:
     async def encode(self, request: GenerationRequest) -> TokenIds:
         """Return the prompt's token ids. Raises RequestError for an impossible prompt.
 
-        Also if another field names a token that the model does not have.
+        The error is also raised if another field names a token that the model does not have.
         """
         self._check("logit_bias", request.logit_bias)
         self._check("stop_token_ids", request.stop_token_ids)
@@ -40,7 +40,7 @@ class PromptEncoder:
         return await asyncio.to_thread(self._encode_text, request)
 
     async def tokenize(self, request: TokenizeRequest) -> list[int]:
-        """Return the token ids of a request of ``/tokenize``. Raises RequestError."""
+        """Return the token ids of a ``/tokenize`` request. Raises RequestError."""
         size = len(request.prompt) + sum(len(each["content"]) for each in request.messages)
         if size <= _INLINE_CHARACTERS:
             return self._tokenize(request)
@@ -67,7 +67,7 @@ class PromptEncoder:
             )
         except (TemplateError, ValueError) as error:
             # ValueError: the model has no chat template.
-            raise RequestError(f"the chat template refuses this: {error}", "messages") from error
+            raise RequestError(f"the chat template rejects this: {error}", "messages") from error
         return self._text_ids(text, special=False)
 
     def _checked(self, ids: list[int]) -> TokenIds:

@@ -1,4 +1,4 @@
-"""Turns a request's JSON schema into a grammar, without delaying the event loop or other clients."""
+"""Converts a request's JSON schema to a grammar, without delaying the event loop or other clients."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 _FIELD = "response_format"
 MAX_SCHEMA_BYTES = 64 * 1024
 KEPT_SCHEMAS = 32
-"""Most compiled schemas and reasons of rejected ones to keep; callers repeat the same schema."""
+"""Maximum kept results, compiled or rejected; callers repeat the same schema."""
 
 
 class KeptSchemas:
-    """The last schemas by digest: the grammar of each, or the reason why it cannot be used.
+    """Results of the last schemas by digest: a grammar, or the reason why there is none.
 
-    Beyond ``bound``, entries of the client that has most of them are dropped first.
+    Beyond ``bound``, entries of the client with the most entries are dropped first.
     """
 
     def __init__(self, bound: int = KEPT_SCHEMAS) -> None:
         self._bound = bound
         self._kept: OrderedDict[bytes, tuple[str, Grammar | str]] = OrderedDict()
-        """Client and result of each schema, the least recently used first."""
+        """Client and result of each schema, least recently used first."""
 
     def get(self, key: bytes) -> Grammar | str | None:
         """Return the result of a schema, the same for every client; None if it is not kept."""
@@ -52,7 +52,7 @@ class KeptSchemas:
 
 
 class ResponseFormats:
-    """A compiler of schemas for one model. JSON mode is loaded at its first use.
+    """Compiler of schemas for one model. JSON mode is loaded on first use.
 
     Belongs to one event loop.
     """
@@ -64,7 +64,7 @@ class ResponseFormats:
         self._kept = KeptSchemas()
 
     async def grammar(self, schema: dict[str, Any] | None, client_id: str) -> Grammar | None:
-        """Return the grammar of a schema; None for none.
+        """Return the grammar of a schema; None without one.
 
         Raises RequestError naming the field, and ChecksFullError if too many schemas wait.
         """
@@ -84,7 +84,7 @@ class ResponseFormats:
             result = await self._compile(client_id, text.decode())
             self._kept.put(key, client_id, result)
         if isinstance(result, str):
-            raise RequestError(f"{_FIELD} has a schema that is refused: {result}", _FIELD)
+            raise RequestError(f"{_FIELD} has a schema that is rejected: {result}", _FIELD)
         return result
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A running call, as the event loop sees it: the events of its samples, and their sums."""
+"""A running call as seen by the event loop: the events of its samples, and their sums."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fairserve.engine.torch.openai_response import SampleOutput
 
 
 class RunningCall:
-    """The state of a call, in the event loop. ``release`` is called once, with the samples that run.
+    """State of a call in the event loop. ``release`` is called once, with the running samples.
 
-    ``outputs`` grows as the events are applied, not as they arrive.
+    ``outputs`` grows as events are applied, not as they arrive.
     """
 
     def __init__(
@@ -21,7 +21,7 @@ class RunningCall:
         self.sequence_ids = sequence_ids
         self.outputs = [SampleOutput() for _ in sequence_ids]
         self.error: str | None = None
-        """Error of a failed sample, which ends the call; None: no sample failed."""
+        """Error of a failed sample, which ends the call; None if no sample failed."""
         self.handed_back = False
         """True if the call did not cause the error: another worker may take it."""
         self.rejected = False
@@ -36,7 +36,7 @@ class RunningCall:
 
     @property
     def is_over(self) -> bool:
-        """Return True if every sample's last event has been applied, or a sample failed."""
+        """Return whether every sample's last event was applied, or a sample failed."""
         return self.error is not None or all(output.finish_reason for output in self.outputs)
 
     def put(self, event: EngineEvent) -> None:
@@ -50,14 +50,14 @@ class RunningCall:
         self._events.put_nowait(event)
 
     async def arrivals(self) -> list[EngineEvent]:
-        """Wait for events and return all, in order. Each has to be applied."""
+        """Wait for events and return all in order. The caller must apply each."""
         events = [await self._events.get()]
         while not self._events.empty():
             events.append(self._events.get_nowait())
         return events
 
     def apply(self, event: EngineEvent) -> int:
-        """Add an event to the sums. Return the index of its sample."""
+        """Add an event to the sums; return the index of its sample."""
         index = self._index[event.sequence_id]
         output = self.outputs[index]
         if isinstance(event, Failed):
@@ -74,7 +74,7 @@ class RunningCall:
         return index
 
     def close(self) -> None:
-        """End the call: samples that still run are cancelled. May be called again."""
+        """End the call; samples that still run are cancelled. May be called again."""
         if not self._closed:
             self._closed = True
             self._release(self, sorted(self._running))

@@ -1,13 +1,13 @@
 """Chooses the next token of each sequence from its logits.
 
-All work is done on the logits' device, and the host waits once, when it reads one packed tensor; a GPU
-may have the next step by then. Sampling inverts the cumulative distribution at one random number, which
-comes from the sequence's own generator: a seed fixes the output whatever else is in the batch.
-(Floating-point sums differ a little between batch shapes; a token changes only if that moves it over the
-drawn number.)
+All work is done on the logits' device, and the host waits once, when it reads one packed tensor; a
+GPU may already have the next step by then. Sampling inverts the cumulative distribution at one
+random number, which comes from the sequence's own generator: a seed determines the output
+regardless of the rest of the batch. (Floating-point sums differ slightly between batch shapes; a
+token changes only if that moves it across the drawn number.)
 
-The order is vLLM's: bias, penalties and grammar, temperature, min_p, top_k, top_p. A greedy batch takes
-one maximum and nothing else.
+The order is vLLM's: bias, penalties and grammar, temperature, min_p, top_k, top_p. A greedy batch
+only computes one maximum.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fairserve.engine.torch.token_draw import cut_min_p, cut_top_k, cut_top_p, d
 from fairserve.engine.torch.transfer import Arrival, to_device
 
 INVALID = -1
-"""Mark in place of a token where the logits are not all finite, or none is allowed."""
+"""Marks a missing token: the logits are not all finite, or no token is allowed."""
 
 
 class Sampled(NamedTuple):
@@ -36,7 +36,7 @@ class Sampled(NamedTuple):
 
 
 class Choice:
-    """The tokens that a step chose, on their device and in transfer to the host."""
+    """Tokens chosen by a step, on their device and in transfer to the host."""
 
     def __init__(self, tokens: torch.Tensor, report: LogprobReport | None) -> None:
         self.tokens = tokens
@@ -66,7 +66,7 @@ def sample(
     May change ``logits`` in place. Draws one number from the generator of every sequence that is
     not greedy.
     """
-    # A number that is not finite makes the sum so, and no sum of finite logits overflows.
+    # A non-finite number makes the sum non-finite, and no sum of finite logits overflows.
     valid = torch.isfinite(logits.sum(dim=-1, dtype=torch.float32))
     asked = [row for row, each in enumerate(sequences) if each.params.logprobs is not None]
     report = LogprobReport(logits, sequences, asked) if asked else None
@@ -87,7 +87,7 @@ def sample(
 
 
 def why_invalid(sequence: Sequence) -> str:
-    """Return the error message of a sequence that got ``INVALID``."""
+    """Return the error message for a sequence that got ``INVALID``."""
     if sequence.constraint is not None and sequence.constraint.problem:
         return sequence.constraint.problem
     return "the model gave logits that are not finite, or all of its tokens are ruled out"
@@ -135,7 +135,7 @@ def _drawn(
 def _adjusted(
     logits: torch.Tensor, sequences: list[Sequence], end_ids: Collection[int]
 ) -> torch.Tensor | None:
-    """Return the logits with bias, penalties and grammars, in float32; None if none has any."""
+    """Return the logits with bias, penalties and grammars, in float32; None if there are none."""
     changes = [
         (row, each, each.adjustments)
         for row, each in enumerate(sequences)

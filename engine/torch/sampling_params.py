@@ -1,4 +1,4 @@
-"""Options of choosing a sequence's tokens and of its end. Names and ranges are vLLM's."""
+"""Options for choosing a sequence's tokens and its end. Names and ranges are vLLM's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fairserve.engine.torch.token_constraint import Grammar
 
 GREEDY_TEMPERATURE = 1e-5
-"""Temperature below which the likeliest token is taken: a division by less would overflow."""
+"""Temperature below which the most likely token is taken; dividing by less would overflow."""
 MAX_LOGPROBS = 20
 MAX_LOGIT_BIAS = 100.0
 MAX_PENALTY = 2.0
@@ -17,36 +17,37 @@ MAX_PENALTY = 2.0
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """The options of one sequence, checked at construction (ValueError names the allowed range)."""
+    """Options of one sequence, checked at construction (ValueError names the allowed range)."""
 
     max_tokens: int
     temperature: float = 1.0
     """Temperature; 0 is greedy."""
     top_p: float = 1.0
-    """Keep the fewest likeliest tokens whose probabilities reach this sum."""
+    """Keep the smallest set of most likely tokens whose probabilities reach this sum."""
     top_k: int = 0
-    """Keep this many of the likeliest tokens; 0 and -1 keep all. 1 is greedy."""
+    """Keep this many of the most likely tokens; 0 and -1 keep all. 1 is greedy."""
     min_p: float = 0.0
-    """Keep the tokens with at least this share of the likeliest one's probability."""
+    """Keep the tokens with at least this share of the highest probability."""
     presence_penalty: float = 0.0
-    """Subtracted once from the logit of every token that the output has."""
+    """Amount subtracted once from the logit of every token in the output."""
     frequency_penalty: float = 0.0
-    """Subtracted from the logit of a token for each time that the output has it."""
+    """Amount subtracted from the logit of a token for each occurrence in the output."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    """Added to the logits of these tokens."""
+    """Amounts added to the logits of these tokens."""
     seed: int | None = None
     """Seed; None draws one. Equal seeds give equal outputs, whatever else is in the batch."""
     stop: tuple[str, ...] = ()
-    """Strings before the first of which the output ends."""
+    """Strings at which the output ends, before the first one found."""
     stop_token_ids: frozenset[int] = frozenset()
-    """Further tokens that end the output as the end token does."""
+    """Further tokens that end the output like the end token."""
     ignore_eos: bool = False
     min_tokens: int = 0
-    """Tokens before which no end token, stop token or stop string ends the output."""
+    """Minimum tokens before an end token, stop token or stop string ends the output."""
     logprobs: int | None = None
-    """Likeliest tokens to report with the log probability of each token; None: no report."""
+    """Number of most likely tokens to report with the log probability of each token; None: no
+    report."""
     grammar: Grammar | None = None
-    """Grammar of the output, such as a JSON schema."""
+    """Grammar of the output, such as that of a JSON schema."""
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -73,12 +74,12 @@ class SamplingParams:
 
     @property
     def is_greedy(self) -> bool:
-        """Return True if the likeliest token is always taken, so that no random number is drawn."""
+        """Return whether the most likely token is always taken, so that no random number is drawn."""
         return self.temperature < GREEDY_TEMPERATURE or self.top_k == 1
 
     @property
     def adjusts_logits(self) -> bool:
-        """Return True if some logits are adjusted."""
+        """Return whether some logits are adjusted."""
         return bool(
             self.presence_penalty or self.frequency_penalty or self.logit_bias or self.min_tokens
         )

@@ -1,13 +1,14 @@
-"""Checks the schemas of clients before they are compiled in the worker itself.
+"""Checks the schemas of clients before the worker compiles them.
 
-A small schema can take minutes to compile, or much memory, in native code that cannot be interrupted.
-So each new one is compiled in a child process first (:mod:`fairserve.engine.torch.schema_process`), one
-at a time and with limits. A schema that passes there passes here, at about the same cost. Clients
-alternate: one that sends many costly schemas waits for its own, and the others for one of its schemas at
-most. The child starts with the first schema, and is replaced after a schema ended it.
+A small schema can take minutes to compile, or much memory, in native code that cannot be
+interrupted. So each new one is first compiled in a child process
+(:mod:`fairserve.engine.torch.schema_process`), one at a time and with limits. A schema that passes
+there passes here, at about the same cost. Clients take turns: one that sends many costly schemas
+waits for its own, and delays another client by one schema at most. The child starts with the first
+schema, and is replaced after a schema killed it.
 
-Weakness: a schema is compiled twice, and the child holds the token table a second time (some 100 MB
-for 128,000 tokens). Costly schemas take a core's time at low priority while they last.
+Weakness: a schema is compiled twice, and the child holds a second copy of the token table (about
+100 MB for 128,000 tokens). Costly schemas use a core at low priority while they run.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ if TYPE_CHECKING:
     from fairserve.engine.torch.json_mode import TokenTable
 
 CPU_S = 1.0
-"""Processor time in seconds that compiling one schema may take."""
+"""Maximum processor time in seconds for compiling one schema."""
 MAX_WAITING = 128
 MAX_WAITING_PER_CLIENT = 8
 END_S = 5.0
-"""Seconds within which the child ends once it has closed its output; then it is killed."""
+"""Seconds within which the child must exit after closing its output; then it is killed."""
 _MODULE = "fairserve.engine.torch.schema_process"
 
 
@@ -57,14 +58,14 @@ class SchemaChecks:
         self._table = table
         self._cpu_s = cpu_s
         self._waiting: dict[str, deque[_Check]] = {}
-        """Waiting checks by client; the first client has the next turn."""
+        """Waiting checks by client; the first client is next."""
         self._process: Process | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def check(self, client_id: str, schema: str) -> None:
         """Wait until the schema is known to compile within the limits.
 
-        Raises UnusableSchemaError, and ChecksFullError where too many wait, of this client or of all.
+        Raises UnusableSchemaError, and ChecksFullError if too many wait, of this client or of all.
         """
         own = len(self._waiting.get(client_id, ()))
         if own >= MAX_WAITING_PER_CLIENT:
@@ -83,7 +84,7 @@ class SchemaChecks:
             raise UnusableSchemaError(problem)
 
     async def close(self) -> None:
-        """End the child process. Checks that wait are cancelled."""
+        """End the child process. Waiting checks are cancelled."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -122,7 +123,7 @@ class SchemaChecks:
         process = await self._running()
         assert process.stdin is not None
         assert process.stdout is not None
-        with suppress(BrokenPipeError, ConnectionResetError):  # its end is seen below
+        with suppress(BrokenPipeError, ConnectionResetError):  # its end is handled below
             process.stdin.write(orjson.dumps(schema) + b"\n")
             await process.stdin.drain()
         answer = await process.stdout.readline()
@@ -154,7 +155,7 @@ class SchemaChecks:
         return self._process
 
     async def _end_process(self) -> int:
-        """Kill the child, if it still runs. Return its exit status."""
+        """Kill the child if it still runs; return its exit status."""
         process, self._process = self._process, None
         if process is None:
             return 0

@@ -1,9 +1,9 @@
 """Compiles schemas in a process that can be killed: the child of ``schema_checks``.
 
 It reads lines of JSON from its standard input: a token table first, then schemas as strings. It
-answers each schema with one line: the reason why it cannot be used, or an empty string. A schema that
-takes more processor time or memory than allowed ends the process by a limit of the kernel, because the
-library's native code cannot be interrupted. It also ends when its input does.
+answers each schema with one line: the reason why it cannot be used, or an empty string. A schema
+that exceeds the limit of processor time or memory is killed by the kernel, because the library's
+native code cannot be interrupted. The process also ends when its input does.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import orjson
 from fairserve.engine.torch.json_mode import JsonMode, TokenTable
 
 MEMORY_BYTES = 512 * 2**20
-"""Bytes that one schema may take beyond the token table."""
+"""Bytes that one schema may use beyond the token table."""
 _NICENESS = 5
 """Niceness of the process: running calls have priority over schemas."""
 
 
 def main(cpu_s: float) -> None:
-    """Answer schemas until the input ends. ``cpu_s`` is the processor time that each may take."""
+    """Answer schemas until the input ends. ``cpu_s`` is the maximum processor time of each."""
     os.nice(_NICENESS)
     lines, answers = sys.stdin.buffer, sys.stdout.buffer
     tokenizer, vocabulary, end_ids = orjson.loads(lines.readline())
@@ -47,7 +47,7 @@ def main(cpu_s: float) -> None:
 
 def _limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with suppress(OSError):  # no /proc: only processor time is limited
+    with suppress(OSError):  # without /proc only processor time is limited
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         limit = pages * resource.getpagesize() + MEMORY_BYTES
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

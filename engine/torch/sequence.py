@@ -1,6 +1,6 @@
 """A sequence: one sample of one call, from its arrival at the engine to its end.
 
-It has its tokens and the number of computed ones; their pages are bookkeeping of
+It has its tokens and the number of computed ones; their pages are managed by
 :class:`~fairserve.engine.torch.paged_cache.PagedCache`.
 """
 
@@ -20,12 +20,12 @@ from fairserve.interactions.call import TokenIds
 from fairserve.scheduling.base import LocalCall
 
 PENDING = -1
-"""Mark in the place of a token that a launched step will give."""
+"""Placeholder of a token that a launched step will produce."""
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceRequest:
-    """A request to the engine. ``group_id`` names the call that the sample belongs to."""
+    """Request to the engine. ``group_id`` names the call to which the sample belongs."""
 
     sequence_id: str
     client_id: str
@@ -38,7 +38,7 @@ class SequenceRequest:
 
 
 class Sequence:
-    """The state of one sequence. ``call`` is its form for the local scheduler."""
+    """State of one sequence. ``call`` is its form for the local scheduler."""
 
     def __init__(self, request: SequenceRequest, output: OutputText, seed: int) -> None:
         self.sequence_id = request.sequence_id
@@ -47,18 +47,19 @@ class Sequence:
         self.params = request.params
         self.output = output
         self.tokens: list[int] = request.token_ids.tolist()
-        """Tokens of prompt and output; at the end ``pending_tokens`` times ``PENDING``."""
+        """Tokens of prompt and output; the last ``pending_tokens`` are ``PENDING``."""
         self.prompt_tokens = len(self.tokens)
         self.prefill_tokens = self.prompt_tokens
         """Tokens to compute before the next one can be chosen: the prompt, or all after a preemption."""
         self.computed_tokens = 0
-        """Leading tokens whose keys and values are in the cache, or will be after the launched steps."""
+        """Leading tokens whose keys and values are in the cache, or will be after the launched
+        steps."""
         self.vouched_tokens = 0
-        """Computed tokens that gave logits without NaN, so that others may reuse them."""
+        """Computed tokens with logits free of NaN, so that others may reuse them."""
         self.pending_tokens = 0
-        """Output tokens that launched steps will give."""
+        """Output tokens that launched steps will produce."""
         self.preemptions = 0
-        """Times that it was requeued."""
+        """Number of preemptions."""
         self.random = np.random.Generator(np.random.PCG64(seed))
         """Generator of one number per sampled token, independent of the rest of the batch."""
         self.adjustments = (
@@ -76,7 +77,7 @@ class Sequence:
             expected_output_tokens=request.expected_output_tokens,
         )
         self.total_pages = pages_for(self.prompt_tokens + request.params.max_tokens)
-        """Most pages that it can ever hold, shared ones included."""
+        """Maximum number of pages that it can hold, shared ones included."""
         self.matched: TrieNode | None = None
         """Node where the last prefix match ended, while it waits."""
         self.node: TrieNode | None = None
@@ -105,29 +106,29 @@ class Sequence:
 
     @property
     def is_prefilling(self) -> bool:
-        """Return True while tokens other than a new one must be computed."""
+        """Return whether tokens other than a new one must be computed."""
         return self.computed_tokens < self.prefill_tokens
 
     @property
     def awaits_end(self) -> bool:
-        """Return True if a launched step gives the last token that it may have."""
+        """Return whether a launched step produces its last allowed token."""
         return len(self.tokens) - self.prompt_tokens >= self.params.max_tokens
 
     def launched(self, tokens: int, gives_token: bool) -> None:
-        """Record a launched step, which computes so many more tokens and may give the next one."""
+        """Record a launched step, which computes ``tokens`` more and may produce the next one."""
         self.computed_tokens += tokens
         if gives_token:
             self.tokens.append(PENDING)
             self.pending_tokens += 1
 
     def settled(self, token: int, computed_tokens: int) -> None:
-        """Record the end of the oldest step that gives it a token, with the tokens computed by then."""
+        """Record the end of the oldest step that yields its token, and the tokens computed so far."""
         self.tokens[-self.pending_tokens] = token
         self.pending_tokens -= 1
         self.vouched_tokens = computed_tokens
 
     def preempted(self) -> None:
-        """Return to waiting: all of its tokens must be computed again, or found in the cache.
+        """Return to waiting: all tokens must be computed again, or found in the cache.
 
         Raises ValueError while a token is pending.
         """
@@ -146,5 +147,5 @@ class Sequence:
         return keys
 
     def reusable_keys(self) -> list[PageTokens]:
-        """Return keys of the pages that a prefill may reuse: its last token is always computed."""
+        """Return keys of the pages that a prefill may reuse; its last token is always computed."""
         return self.page_keys((self.prefill_tokens - 1) // PAGE_TOKENS)

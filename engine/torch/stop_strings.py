@@ -1,10 +1,10 @@
-"""Finds stop strings in a stream: text is shown only once it cannot be part of one."""
+"""Finds stop strings in a stream; text is shown only once it cannot be part of one."""
 
 from __future__ import annotations
 
 
 class StopStrings:
-    """A filter of one text. Call ``push`` with its pieces until ``stopped`` is true."""
+    """Filter of one text. Call ``push`` with its pieces until ``stopped`` is true."""
 
     def __init__(self, stop: tuple[str, ...]) -> None:
         self._stop = stop
@@ -12,9 +12,9 @@ class StopStrings:
         self.stopped = False
 
     def push(self, text: str, may_stop: bool = True) -> str:
-        """Add text. Return the part that may be shown, up to and without the first stop string.
+        """Add text; return the part that may be shown, which ends before the first stop string.
 
-        Without ``may_stop`` no stop string ends in this text; one may begin in it.
+        Without ``may_stop`` no stop string ends in this text, but one may begin in it.
         """
         if not self._stop:
             return text
@@ -35,12 +35,12 @@ class StopStrings:
         return held[: len(held) - keep]
 
     def flush(self) -> str:
-        """End the output and return the held text, which is ordinary."""
+        """End the output and return the held text, which contains no stop string."""
         held, self._held = self._held, ""
         return held
 
     def _possible_start(self, text: str) -> int:
-        """Return the length of the longest end of ``text`` with which a stop string begins."""
+        """Return the length of the longest suffix of ``text`` with which a stop string begins."""
         longest = max(len(stop) for stop in self._stop) - 1
         for length in range(min(longest, len(text)), 0, -1):
             end = text[len(text) - length :]

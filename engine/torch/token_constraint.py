@@ -1,4 +1,4 @@
-"""The engine's interface to a grammar: the tokens that may follow. ``json_mode`` has one."""
+"""The engine's interface to a grammar: the tokens that may follow. ``json_mode`` implements it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy.typing as npt
 
 
 class TokenConstraint(Protocol):
-    """A constraint that follows the output of one sequence."""
+    """Constraint that follows the output of one sequence."""
 
     problem: str
     """Reason why no token is allowed any more; empty if there is none."""
 
     def allowed(self, output: list[int]) -> npt.NDArray[np.int32]:
-        """Return the tokens that may follow ``output``, a bit each, the lowest of the first word first.
+        """Return the tokens that may follow ``output`` as bits, lowest bit of the first word first.
 
         ``output`` is the whole output, and only grows between two calls. With a ``problem`` no bit is
         set.
@@ -24,7 +24,7 @@ class TokenConstraint(Protocol):
 
 
 class Grammar(Protocol):
-    """A grammar for any number of sequences."""
+    """Grammar for any number of sequences."""
 
     def start(self) -> TokenConstraint:
         """Return a constraint for one new sequence."""

@@ -1,13 +1,13 @@
-"""Draws one token per row of weights, after cutting off the unlikely ones. All on their device.
+"""Draws one token per row of weights after cutting off unlikely ones, on their device.
 
-A cut is a threshold: lighter tokens are removed, so tokens that weigh as much as the last kept one are
-kept, too (as in vLLM's top_k). That makes it independent of the order of ties.
+A cut is a threshold that removes lighter tokens, so tokens as heavy as the last kept one are kept,
+too (as in vLLM's top_k). So the result does not depend on the order of ties.
 
 The vocabulary is never sorted. The threshold of ``top_p`` is found bit by bit, ten at a time:
-weights are floats of at most 1, whose bit patterns are ordered as they are, so a histogram of the
-masses by the upper bits shows in which of 1,024 ranges the threshold lies, and two more locate it in
-that range. That takes as long for a flat distribution as for a steep one, so no call can slow down the
-rest of its batch by its temperature.
+weights are floats of at most 1, whose bit patterns are ordered like their values, so a histogram of
+the masses by the upper bits shows in which of 1,024 ranges the threshold is, and two more locate it
+in that range. This takes equally long for flat and steep distributions, so no call can slow down
+the rest of its batch by its temperature.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import torch
 from torch.nn.functional import pad
 
 _SORTED_K = 1024
-"""Largest k for which the k largest weights are found by sorting."""
+"""Maximum k for which the k largest weights are found by sorting."""
 _BLOCK = 256
 _BELOW_ONE = 1 - 2**-53
 _ROUNDING = 1e-6
-"""Precision of sums of weights: a sum that is less than this below top_p reaches it."""
+"""Relative tolerance of sums of weights when compared with top_p."""
 _LEVEL_BITS = 10
 _CPU_ROWS = 8
 
@@ -35,7 +35,7 @@ def cut_top_k(
 ) -> None:
     """Zero the weights [S, V] outside the ``top_k`` [S, 1] largest, then outside ``top_p`` of these.
 
-    ``largest_k`` is the maximum of ``top_k``. Without ``top_p`` the second cut is left out.
+    ``largest_k`` is the maximum of ``top_k``. Without ``top_p`` the second cut is skipped.
     """
     largest_k = min(largest_k, weights.shape[-1])
     if largest_k > _SORTED_K:
@@ -54,9 +54,9 @@ def cut_top_k(
 
 
 def cut_top_p(weights: torch.Tensor, top_p: torch.Tensor) -> None:
-    """Zero all weights [S, V] but the fewest largest that reach ``top_p`` [S, 1] of their sum."""
-    # On a CPU a few rows at a time: the tables of a large batch would be fresh memory in every step,
-    # whose page faults cost more than the work on them.
+    """Zero the weights [S, V] outside the largest ones that reach ``top_p`` [S, 1] of their sum."""
+    # On a CPU a few rows at a time: the tables of a large batch would be fresh memory in every
+    # step, whose page faults cost more than the work on them.
     rows = _CPU_ROWS if weights.is_cpu else len(weights)
     for part, share in zip(torch.split(weights, rows), torch.split(top_p, rows), strict=True):
         _cut(part, _threshold(part, part, _wanted(part, share)))
@@ -65,9 +65,9 @@ def cut_top_p(weights: torch.Tensor, top_p: torch.Tensor) -> None:
 def draw(weights: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
     """Invert the cumulative distribution of each row: weights [S, V], numbers [S] -> tokens [S].
 
-    The numbers lie in [0, 1). Never a token of weight zero. First a block of tokens is found by the
-    sums of all blocks, then the token in it: the running sum over a whole vocabulary is slow. A row
-    that is not finite gets some token.
+    The numbers are in [0, 1). A token of weight zero is never drawn. First a block of tokens is
+    found by the sums of all blocks, then the token in it, since a running sum over a whole
+    vocabulary is slow. A row that is not finite gets an arbitrary token.
     """
     missing = -weights.shape[-1] % _BLOCK
     if missing:
@@ -92,9 +92,9 @@ def _wanted(weights: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
 
 
 def _threshold(weights: torch.Tensor, masses: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """Return the largest weight such that all not lighter ones have the mass ``wanted`` [S, 1].
+    """Return the largest weight such that all weights at or above it have the mass ``wanted`` [S, 1].
 
-    0 where all masses together do not reach it. Weights and masses are [S, V], the result [S, 1].
+    0 if all masses together do not reach it. Weights and masses are [S, V], the result [S, 1].
     """
     bits = weights.view(torch.int32)
     found = torch.zeros_like(wanted, dtype=torch.int32)

@@ -1,9 +1,9 @@
-"""The text and the bytes of single tokens, as log probabilities name them.
+"""Text and bytes of single tokens, as used in log probabilities.
 
-Special tokens have the text that they are written as. The bytes of an output's tokens, one after
-the other, are its text; the text of half a character is U+FFFD. Exact for byte-level vocabularies
-and for SentencePiece's byte tokens; any other token is decoded as it reads within a text (a decoder
-may drop the space before the first word).
+Special tokens have their written form as text. The concatenated bytes of an output's tokens are its
+text; the text of a partial character is U+FFFD. Exact for byte-level vocabularies and for
+SentencePiece's byte tokens; any other token is decoded as within a text (a decoder may drop the
+space before the first word).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
 
 
 class TokenTexts:
-    """The texts of one transformers tokenizer. Each token is looked up once."""
+    """Texts of one transformers tokenizer. Each token is decoded once."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._special = frozenset(tokenizer.all_special_ids)
         token_bytes = byte_level(tokenizer)
         self.bytes_of = cache(self._decoded if token_bytes is None else token_bytes)
-        """Function to the bytes of a token id; none for an unknown id."""
+        """Returns the bytes of a token id; empty for an unknown id."""
 
     def text_of(self, token_id: int) -> str:
         """Return the text of a token id."""

@@ -18,9 +18,9 @@ class TokenizeRequest:
     messages: list[dict[str, str]]
     prompt: str
     add_generation_prompt: bool
-    """True to add the beginning of the answer to the messages."""
+    """True to append the start of the answer to the messages."""
     add_special_tokens: bool
-    """True to add the tokenizer's own tokens to a prompt. Chat templates add theirs themselves."""
+    """True to add the tokenizer's special tokens to a prompt. Chat templates add them themselves."""
 
 
 class _TokenizeBody(Body):
@@ -32,7 +32,7 @@ class _TokenizeBody(Body):
 
 
 def parse_tokenize(body: Any) -> TokenizeRequest:
-    """Check a decoded JSON body. Raises RequestError naming the field."""
+    """Return the validated request of a decoded JSON body. Raises RequestError naming the field."""
     read = _TokenizeBody.read(body)
     if (read.messages is None) == (read.prompt is None):
         raise RequestError("either messages or prompt must be given", "messages")

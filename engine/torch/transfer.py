@@ -1,7 +1,7 @@
 """Transfers of small arrays between host and device, without needless waits.
 
-On a GPU they go through pinned memory, since a copy from or to other memory may wait for everything
-that was launched before it.
+On a GPU they use pinned memory, since a copy from or to other memory may wait for everything that
+was launched before it.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""vLLM's prefix cache as a local scheduler sees it: matches, and events of blocks stored and evicted.
+"""vLLM's prefix cache as a local scheduler sees it: matches, and events of stored and evicted blocks.
 
-A block is named by its hash, which is chained over the whole prefix: an equal name is an equal prefix.
-The pool's methods that store and drop hashes are wrapped on the instance, so a waiting request is
-matched again only after a block at the end of its match is stored or evicted.
+A block is named by its hash, which is chained over the whole prefix, so equal names mean equal
+prefixes. The pool's methods that store and drop hashes are wrapped on the instance, so a waiting
+request is matched again only after a block at the end of its match is stored or evicted.
 
-Exact for one group of full attention, vLLM's usual case: there a block is never evicted before the
-blocks behind it, since a request frees its blocks last one first. Weakness: with several groups (sliding
-windows, Mamba) the match ends where all groups agree, and an eviction elsewhere on the path is not
-noticed; a waiting request may keep its old place until an event of its own blocks. Its charge is exact
-all the same, since it is taken from vLLM at its admission.
+It is exact for one group of full attention, vLLM's usual case: there a block is never evicted
+before the blocks after it, since a request frees its blocks last one first. Weakness: with several
+groups (sliding windows, Mamba) the match ends where all groups agree, and an eviction elsewhere on
+the path is not noticed; a waiting request may keep its old place until an event of its own blocks.
+Its charge is exact nevertheless, since it is read from vLLM on admission.
 
 Cost: a look-up per matched block for a match; a few look-ups per block stored or evicted.
 """
@@ -23,7 +23,7 @@ from fairserve.engine.vllm.surface import Request
 from fairserve.scheduling.base import CacheListener, LocalCall
 
 _GROUP_BYTES = 4
-"""vLLM appends the number of the group to a block's hash."""
+"""Number of bytes of the group number that vLLM appends to a block's hash."""
 _FIRST_GROUP = bytes(_GROUP_BYTES)
 
 
@@ -41,9 +41,9 @@ class BlockView:
         """True for one group of full attention."""
         self.block_tokens: int = managers[0].block_size if managers else 1
         self._dropped = 1 if self.is_chain and managers[0].use_eagle else 0
-        """Blocks at the end of a hit that are computed again (speculative decoding)."""
+        """Number of blocks at the end of a hit that are computed again (speculative decoding)."""
         self._found: dict[str, tuple[int, Hashable]] = {}
-        """Cached blocks of a chain at the last match, and the name of the next."""
+        """Number of cached blocks of a chain at the last match, and the name of the next one."""
         self.followed = False
         """True if a scheduler follows stored blocks."""
         self._watched: set[Hashable] = set()
@@ -51,7 +51,7 @@ class BlockView:
         """True after a watched block was stored."""
 
     def match(self, call: LocalCall) -> tuple[int, Hashable, Hashable]:
-        """See :class:`~fairserve.scheduling.base.PrefixCache`."""
+        """Return a request's match; see :class:`~fairserve.scheduling.base.PrefixCache`."""
         request = self._requests[call.call_id]
         hashes = request.block_hashes
         if self.is_chain:
@@ -67,7 +67,7 @@ class BlockView:
         return tokens, last, hashes[blocks] if blocks < most else None
 
     def most_reused_blocks(self, request: Request) -> int | None:
-        """Return the most blocks that an admission can reuse; None if that needs a match."""
+        """Return the most blocks that an admission can reuse; None if that requires a match."""
         found = self._found.get(request.request_id)
         if found is None:
             return None
@@ -85,14 +85,14 @@ class BlockView:
         self._watched = {following for _, following in self._found.values()}
         self.grew = False
 
-    def look(self, request: Request) -> None:
+    def match_arrived(self, request: Request) -> None:
         """Match a request that arrived since, and watch its next block, too."""
         if self.is_chain:
             self._match_chain(request)
             self._watched.add(self._found[request.request_id][1])
 
     def _match_chain(self, request: Request) -> tuple[int, Hashable]:
-        """Return and keep the number of leading cached blocks, and the name of the next."""
+        """Return and store the number of leading cached blocks, and the name of the next one."""
         if not self._manager.prefix_cache_lookup_enabled(request):
             self._found[request.request_id] = (0, None)
             return 0, None

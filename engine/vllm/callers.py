@@ -1,10 +1,10 @@
 """Reads client, weight and expected output of a request from ``vllm_xargs``.
 
-vLLM passes ``vllm_xargs`` of the HTTP body to the scheduler as ``sampling_params.extra_args``. A request
-with none, or with invalid values, belongs to the client ``default`` with weight 1: one caller's values
-must not end the engine for all. Each kind of error is logged once.
+vLLM passes ``vllm_xargs`` of the HTTP body to the scheduler as ``sampling_params.extra_args``. A
+request without them, or with invalid values, belongs to the client ``default`` with weight 1: one
+caller's values must not stop the engine for all. Each kind of error is logged once.
 
-``call_id`` is the platform's own name for the call; here vLLM's request id is used, since the samples of
+``call_id`` is the platform's id of the call; here vLLM's request id is used, since the samples of
 one call share the xargs.
 """
 
@@ -19,22 +19,22 @@ DEFAULT_CLIENT = "default"
 _MOST_CHARACTERS = 1024
 _MOST_LEVELS = 8
 _LEAST_WEIGHT, _MOST_WEIGHT = 1e-6, 1e6
-"""Least weight: charges are divided by it, and their sums must stay finite."""
+"""Minimum and maximum weight: charges are divided by it, and their sums must stay finite."""
 
 logger = logging.getLogger("vllm.fairserve")
 
 
 class Caller(NamedTuple):
-    """A client id, its levels separated by slashes, and the divisor of its charges."""
+    """Client id, with levels separated by slashes, and the divisor of its charges."""
 
     client_id: str
     weight: float
     expected_output_tokens: int = 0
-    """Forecast of output tokens; 0: none."""
+    """Predicted output tokens; 0 for no prediction."""
 
 
 class Callers:
-    """A reader of callers."""
+    """Reads callers, and logs each kind of error once."""
 
     def __init__(self) -> None:
         self._logged: set[str] = set()

@@ -1,14 +1,14 @@
 """Compares the blocks that a waiting request needs with the free ones.
 
-vLLM's admission loop ends at the first allocation that fails, where DLPM passes over the call. So the
-queue offers only requests that fit by the loop's own rule (``KVCacheManager.allocate_slots``): the whole
-prompt and the output before a preemption, less cached tokens; unused cached blocks count as taken from
-the free ones; the watermark stays free while any request runs. If vLLM reserves no more than the next
-chunk (``scheduler_reserve_full_isl`` off), the largest chunk of a step counts.
+vLLM's admission loop ends at the first allocation that fails, whereas DLPM skips the call. So the
+queue offers only requests that fit by the loop's rule (``KVCacheManager.allocate_slots``): the
+whole prompt and the output before a preemption, less cached tokens; unused cached blocks count as
+taken from the free ones; the watermark stays free while any request runs. If vLLM reserves no more
+than the next chunk (``scheduler_reserve_full_isl`` off), the largest chunk of a step counts.
 
-Cost: O(1) where the bounds decide, else a match. Weakness: it ignores blocks that an external cache (a
-KV connector) holds back, and limits other than blocks; vLLM passes over such a request itself, or ends
-its pass there.
+Cost: O(1) if the bounds decide, otherwise one match. Weakness: it ignores blocks held back by an
+external cache (a KV connector), and limits other than blocks; vLLM skips such a request itself, or
+ends its pass there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fairserve.engine.vllm.surface import Request
 
 
 class Room:
-    """The capacity of one scheduler's blocks. Changes nothing."""
+    """Capacity of one scheduler's blocks. Changes nothing."""
 
     def __init__(self, scheduler: Any, view: BlockView) -> None:
         self._scheduler = scheduler
@@ -41,7 +41,7 @@ class Room:
         return free
 
     def fits(self, request: Request) -> bool:
-        """Return True if an allocation for the request would succeed now."""
+        """Return whether an allocation for the request would succeed now."""
         free = self.free_blocks()
         if self._view.is_chain and self._largest_chunk is None:
             tokens = self._tokens(request, 0)
@@ -52,7 +52,7 @@ class Room:
         return self._needed_blocks(request) <= free
 
     def least_blocks(self, request: Request) -> int:
-        """Return the least free blocks to fit, until a block that its match lacks is stored."""
+        """Return the minimum free blocks to fit, until the next block of its match is stored."""
         reused = None
         if self._view.is_chain and self._largest_chunk is None:
             reused = self._view.most_reused_blocks(request)
@@ -62,7 +62,7 @@ class Room:
         return max(1, -(-tokens // self._view.block_tokens) - reused)
 
     def _tokens(self, request: Request, hit_tokens: int) -> int:
-        """Return the number of slots that are taken at its admission."""
+        """Return the number of slots that are taken on admission."""
         scheduler = self._scheduler
         tokens = request.num_tokens
         if self._largest_chunk is not None:

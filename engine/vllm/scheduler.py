@@ -1,29 +1,29 @@
-"""DLPM inside vLLM: its schedulers with their waiting requests in the order of a local scheduler.
+"""DLPM inside vLLM: its schedulers, with waiting requests in the order of a local scheduler.
 
     vllm serve MODEL --scheduler-cls fairserve.engine.vllm.scheduler.DLPMAsyncScheduler
 
 ``DLPMAsyncScheduler`` is for servers that schedule ahead of the device, vLLM's default on GPUs;
-``DLPMScheduler`` for the others. The local scheduler, its options and the victims of preemption are set
-in the environment (:mod:`fairserve.engine.vllm.settings`); the client of a request comes from
-``vllm_xargs`` (:mod:`fairserve.engine.vllm.callers`).
+``DLPMScheduler`` is for the others. The local scheduler, its options and the victims of preemption
+are set in the environment (:mod:`fairserve.engine.vllm.settings`); the client of a request is read
+from ``vllm_xargs`` (:mod:`fairserve.engine.vllm.callers`).
 
-DLPM paper, Algorithm 1, the same object that the embedded engine runs
+DLPM paper, Algorithm 1, run by the same object as in the embedded engine
 (:mod:`fairserve.scheduling.local.dlpm`). Its lines here: the walk (14-25) is one ``schedule()`` of
 vLLM, through its queue (:mod:`fairserve.engine.vllm.waiting_queue`), and
-:mod:`fairserve.engine.vllm.room` checks which calls can be added; the extend tokens of 26-29 are the
-prompt less the tokens that vLLM found cached when it admitted the request; 30-33 charge each token that
-a request really generated, when its output arrives. So rejected drafts, placeholders of running steps
-and tokens that are computed again after a preemption are never charged.
+:mod:`fairserve.engine.vllm.room` checks which calls can be added; the extend tokens of 26-29 are
+the prompt less the tokens that vLLM found cached on admission; 30-33 charge each token that a
+request really generated, when its output arrives. So rejected drafts, placeholders of running steps
+and tokens computed again after a preemption are never charged.
 
-vLLM reserves no outputs; it preempts ``running[-1]`` where blocks run short. With ``victim=fair`` the
-running requests are sorted by their clients' surplus in such a step, the one furthest over its share
-last. The deficits are then bounded by ``we * Linput`` plus ``wq * running requests * max_tokens``
-in place of ``wq * M``.
+vLLM does not reserve outputs; it preempts ``running[-1]`` when blocks run short. With
+``victim=fair`` the running requests are sorted by their clients' surplus in such a step, the one
+furthest over its share last. The deficits are then bounded by ``we * Linput`` plus
+``wq * running requests * max_tokens`` in place of ``wq * M``.
 
-Cost per step: that of the queue; O(1) per running request for its tokens; O(running) while
-blocks are short, O(running * log running) when they may run out. Weaknesses: those of the queue, of the
+Cost per step: that of the queue; O(1) per running request for its tokens; O(running) while blocks
+are short, O(running * log running) when they may run out. Weaknesses: those of the queue, of the
 room and of the view; later inputs of a streaming-input request are not charged, their outputs are;
-``--scheduling-policy priority`` is refused, since vLLM would then preempt by priority.
+``--scheduling-policy priority`` is rejected, since vLLM would then preempt by priority.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ logger = logging.getLogger("vllm.fairserve")
 
 
 class _LocalSchedulerMixin:
-    """A mixin for one of vLLM's schedulers."""
+    """Mixin for one of vLLM's schedulers."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         settings = read_settings(os.environ)
@@ -104,7 +104,7 @@ class _LocalSchedulerMixin:
     def _update_request_with_output(
         self, request: Request, new_token_ids: list[int], *args: Any, **kwargs: Any
     ) -> tuple[list[int], bool]:
-        """Charge the kept tokens: those after a stop are cut off here."""
+        """Charge the kept tokens; tokens after a stop are cut off here."""
         kept: list[int]
         kept, stopped = super()._update_request_with_output(  # type: ignore[misc]
             request, new_token_ids, *args, **kwargs

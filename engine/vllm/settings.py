@@ -1,14 +1,15 @@
 """Settings of the plug-in: the local scheduler, its options, and the victims of preemption.
 
-vLLM makes its scheduler itself, so there are no flags of ours: they are in the environment of the
-server, or in a JSON or TOML file that ``FAIRSERVE_SCHEDULER_CONFIG`` names, for example
+vLLM constructs its scheduler itself, so there are no flags: settings are read from the environment
+of the server, or from a JSON or TOML file named by ``FAIRSERVE_SCHEDULER_CONFIG``, for example
 
     local_scheduler = "dlpm"
     victim = "fair"
     [options]
     quantum = 5000
 
-where the environment wins, option by option. An invalid value raises ValueError with the allowed ones.
+The environment takes precedence, option by option. An invalid value raises ValueError with the
+allowed ones.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ CONFIG = "FAIRSERVE_SCHEDULER_CONFIG"
 
 @dataclass(frozen=True, slots=True)
 class PluginSettings:
-    """The settings. ``victim``: the call to preempt when blocks run short, one of the client that is
-    furthest over its share (``fair``), or the one admitted last (``latest``, vLLM's own choice).
+    """Settings of the plug-in.
+
+    ``victim`` is the call to preempt when blocks run short: one of the client furthest over its share
+    (``fair``), or the one admitted last (``latest``, vLLM's choice).
     """
 
     local_scheduler: str = "dlpm"

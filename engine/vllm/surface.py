@@ -1,7 +1,8 @@
 """All names of vLLM that the plug-in uses, so that a new release can be checked against them.
 
 vLLM calls its scheduler's interface "not public". These names are the same in 0.32 and 0.33;
-:func:`check_surface` reports at start which of them a release lacks, instead of an error amid traffic.
+:func:`check_surface` reports at start which of them a release lacks, instead of failing under
+traffic.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class Request(Protocol):
     sampling_params: Any
     structured_output_request: Any
     block_hashes: Sequence[bytes]
-    """Hash of each full block of prompt and output, chained: an equal hash is an equal prefix."""
+    """Hash of each full block of prompt and output, chained: equal hashes mean equal prefixes."""
     max_tokens: int
     num_prompt_tokens: int
     num_computed_tokens: int
@@ -29,7 +30,7 @@ class Request(Protocol):
 
     @property
     def num_tokens(self) -> int:
-        """Return the prompt and output tokens so far."""
+        """Return the number of prompt and output tokens so far."""
         ...
 
 
@@ -75,7 +76,7 @@ _SCHEDULER = (
 
 
 def check_surface(scheduler: Any) -> None:
-    """Raise RuntimeError with the needed names that this vLLM lacks."""
+    """Raise RuntimeError with the required names that this vLLM lacks."""
     manager = getattr(scheduler, "kv_cache_manager", None)
     parts = (
         ("the scheduler", scheduler, _SCHEDULER),

@@ -1,6 +1,6 @@
 """A cheap test for preemptions in the next step.
 
-An upper bound: it may be True where blocks suffice in the end, and is never False where they do not.
+It is an upper bound: it may be True although blocks suffice, and is never False if they do not.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from typing import Any
 
 
 def may_run_short(scheduler: Any) -> bool:
-    """Return True if running requests may need more blocks in the next step than are free.
+    """Return whether running requests may need more blocks in the next step than are free.
 
-    O(1) while there are plenty, else O(running).
+    O(1) while there are plenty of free blocks, otherwise O(running).
     """
     manager = scheduler.kv_cache_manager
     managers = manager.coordinator.single_type_managers

@@ -1,19 +1,19 @@
 """vLLM's queue of waiting requests, in the order of a local scheduler.
 
-One ``schedule()`` of vLLM is one pass of the scheduler (scheduling/base.py). vLLM checks that the queue
-is not empty, peeks, allocates, and pops; a request stays on offer until it is popped, since allocation
-stores blocks that could change a new order. The result of a pop is known only afterwards: the request
-runs now, or holds blocks while its cache is fetched (accepted, with the cached tokens that vLLM found),
-or vLLM passes over it and prepends it at the end of the step (skipped). A request that was peeked and
-not popped did not fit after all, and ends the pass.
+One ``schedule()`` of vLLM is one pass of the scheduler (scheduling/base.py). vLLM checks that the
+queue is not empty, peeks, allocates, and pops; a request stays on offer until it is popped, since
+allocation stores blocks that could change the order. The result of a pop is known only afterwards:
+the request runs now, or holds blocks while its cache is fetched (accepted, with the cached tokens
+that vLLM found), or vLLM skips it and prepends it at the end of the step (skipped). A request that
+was peeked and not popped did not fit after all, and ends the pass.
 
-Requests that cannot be admitted yet are kept apart and are no calls of the scheduler until they are
-ready: those that wait for a grammar or for input, and preempted ones with pending outputs, which vLLM
-delivers before it resumes them.
+Requests that cannot be admitted yet are kept apart and are not calls of the scheduler until they
+are ready: those that wait for a grammar or for input, and preempted ones with pending outputs,
+which vLLM delivers before it resumes them.
 
-Cost per step: that of the scheduler's own pass; O(1) more per offer. A pass over W calls of which none
-fits costs O(W) once, and is not repeated before a call arrives that fits, a block that one lacks is
-stored, or as many blocks are free as the smallest of them needs. Weakness: where small calls fit among
+Cost per step: that of the scheduler's pass, plus O(1) per offer. A pass over W calls of which none
+fits costs O(W) once, and is not repeated until a fitting call arrives, a missing block of one is
+stored, or as many blocks are free as the smallest of them needs. Weakness: if small calls fit among
 many large ones, each step costs O(W) until ``max_bypass`` is reached.
 """
 
@@ -33,13 +33,13 @@ from fairserve.scheduling.base import LocalCall, LocalScheduler
 
 
 class WaitingQueue(RequestQueue):
-    """The queue of one scheduler of vLLM; ``local`` is ours. Not thread-safe, like vLLM's queues."""
+    """Queue of one of vLLM's schedulers; ``local`` is ours. Not thread-safe, like vLLM's queues."""
 
     def __init__(self, scheduler: Any, local: LocalScheduler) -> None:
         self.local = local
         self._scheduler = scheduler
         self._members: dict[str, Request] = {}
-        """Requests that vLLM sees in this queue."""
+        """Requests that are in this queue for vLLM."""
         self._apart: dict[str, Request] = {}
         """Members that are not ready."""
         self._runs: dict[str, bool] = {}
@@ -57,14 +57,14 @@ class WaitingQueue(RequestQueue):
         self._peeked = False
         self._popped: Request | None = None
         self._accepted = 0
-        self._refused = 0
-        """Calls of this pass that did not fit."""
+        self._not_fitting = 0
+        """Number of calls of this pass that did not fit."""
         self._least_blocks = 0
-        """Free blocks below which none of them fits."""
+        """Number of free blocks below which none of them fits."""
         self._hopeless = False
-        """True if no call fitted in the last pass, and no change since then may help."""
+        """True if no call fitted in the last pass, and no later change may help."""
         self._came: list[Request] = []
-        """Calls that arrived since then."""
+        """Calls that arrived since the last pass."""
 
     # --- one step of vLLM -------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ class WaitingQueue(RequestQueue):
         """Begin a step of vLLM; the pass begins when vLLM reads the queue."""
         self._in_step = True
         self._begun = self._over = False
-        self._accepted = self._refused = 0
+        self._accepted = self._not_fitting = 0
 
     def settle(self) -> None:
         """Report the outcome of the last popped request to the scheduler."""
@@ -95,12 +95,12 @@ class WaitingQueue(RequestQueue):
         self._offered = None
         self._in_step = False
         fruitless = self._begun and self._over and not self._accepted
-        if fruitless and self._refused == len(self.local) > 0 and self._view.followed:
+        if fruitless and self._not_fitting == len(self.local) > 0 and self._view.followed:
             self._hopeless = True
             self._view.watch()
 
     def decoded(self, request: Request, tokens: int) -> None:
-        """Charge a running request for so many generated tokens."""
+        """Charge a running request for the tokens that it generated."""
         if self._runs.get(request.request_id):
             self.local.decoded(request.request_id, tokens)
 
@@ -120,10 +120,10 @@ class WaitingQueue(RequestQueue):
             return self.local.surplus(request.request_id)
         return ()
 
-    # --- vLLM's interface of a queue --------------------------------------------------------------
+    # --- vLLM's queue interface -------------------------------------------------------------------
 
     def add_request(self, request: Request) -> None:
-        """Add a request, a new or a returning one."""
+        """Add a new or returning request."""
         self._members[request.request_id] = request
         if self._is_ready(request):
             self._enter(request)
@@ -135,7 +135,7 @@ class WaitingQueue(RequestQueue):
         self.add_request(request)
 
     def prepend_requests(self, requests: Iterable[Request]) -> None:
-        """Add requests again that vLLM passed over."""
+        """Re-add requests that vLLM skipped."""
         self.settle()
         for request in requests:
             self.add_request(request)
@@ -166,7 +166,7 @@ class WaitingQueue(RequestQueue):
             self._leave(request.request_id)
 
     def __bool__(self) -> bool:
-        """Return True if a request waits, or, within a step, is on offer."""
+        """Return whether a request waits or, within a step, is on offer."""
         return self._offer() is not None if self._in_step else bool(self._members)
 
     def __len__(self) -> int:
@@ -178,7 +178,7 @@ class WaitingQueue(RequestQueue):
     # --- the pass ---------------------------------------------------------------------------------
 
     def _offer(self) -> Request | None:
-        """Return the request that is on offer until it is popped; None when the pass is over."""
+        """Return the request on offer until it is popped; None when the pass is over."""
         self.settle()
         if self._offered is not None:
             return self._offered
@@ -211,13 +211,13 @@ class WaitingQueue(RequestQueue):
         self.local.start_pass(self._view)
 
     def _stays_hopeless(self) -> bool:
-        """Return True if no call fits, of the last pass or since."""
+        """Return whether no call fits, neither of the last pass nor newer ones."""
         room, view = self._room, self._view
         if view.grew or room.free_blocks() >= self._least_blocks:
             return False
         for request in self._came:
             if request.request_id in self._members:
-                view.look(request)
+                view.match_arrived(request)
                 if room.fits(request):
                     return False
                 self._least_blocks = min(self._least_blocks, room.least_blocks(request))
@@ -226,8 +226,8 @@ class WaitingQueue(RequestQueue):
 
     def _refuse(self, request: Request) -> None:
         least = self._room.least_blocks(request)
-        self._least_blocks = min(self._least_blocks, least) if self._refused else least
-        self._refused += 1
+        self._least_blocks = min(self._least_blocks, least) if self._not_fitting else least
+        self._not_fitting += 1
 
     def _batch_is_full(self) -> bool:
         scheduler = self._scheduler
@@ -238,7 +238,7 @@ class WaitingQueue(RequestQueue):
     # --- members ----------------------------------------------------------------------------------
 
     def _is_ready(self, request: Request) -> bool:
-        """Return True if it could be admitted at its turn."""
+        """Return whether the request could be admitted when it is next."""
         if request.num_stale_output_tokens and not request.drop_stale_output:
             return False
         if not self._is_blocked(request.status):
@@ -251,7 +251,7 @@ class WaitingQueue(RequestQueue):
         )
 
     def _enter(self, request: Request) -> None:
-        """Queue a ready request: a new call, a preempted one, or one that vLLM passed over."""
+        """Queue a ready request: a new call, a preempted one, or one that vLLM skipped."""
         request_id = request.request_id
         runs = self._runs.get(request_id)
         if runs:

@@ -1,12 +1,12 @@
-"""The platform's interface to a worker, whatever engine runs in it.
+"""The platform's interface to a worker, independent of its engine.
 
-A worker is an OpenAI-compatible server; one that speaks vLLM's dialect is fair to clients by itself. The
-platform sends it a call and reads a stream of chunks. Failures fall into three classes, which the
-platform treats differently: nothing was generated and another worker may be tried
-(:class:`WorkerUnavailableError`), the worker rejected the request itself
+A worker is an OpenAI-compatible server; one that supports vLLM's dialect schedules clients fairly
+by itself. The platform sends it a call and reads a stream of chunks. Failures fall into three
+classes, which the platform handles differently: nothing was generated and another worker may be
+tried (:class:`WorkerUnavailableError`), the worker rejected the request itself
 (:class:`WorkerRejectedError`), the stream broke (:class:`WorkerStreamError`).
 
-A call that failed after its worker had it may have caused that failure itself: it is tried at two
+A call that failed after its worker had received it may have caused the failure: it is tried at two
 workers at most, and counts against a worker only together with calls of other tenants
 (:mod:`fairserve.engine.wire.circuit`).
 """
@@ -25,37 +25,37 @@ CompletionPath = Literal["/v1/chat/completions", "/v1/completions"]
 
 @dataclass(frozen=True, slots=True)
 class WorkerRequest:
-    """A call as it is sent to a worker."""
+    """A call as sent to a worker."""
 
     path: CompletionPath
     body: Mapping[str, Any]
-    """JSON body of the client; the worker gets the fields of it that it honours."""
+    """JSON body of the client; the worker receives the fields that it honours."""
     call_id: str
     client_id: str
     """Client of the worker's local scheduler: the unit of fairness there."""
     weight: float = 1.0
     cache_salt: str = ""
-    """Prompts with different salts share no cached prefix."""
+    """Cache isolation domain: prompts with different salts share no cached prefix."""
     token_ids: TokenIds = field(default_factory=lambda: NO_TOKENS)
-    """Prompt as the platform counts it, for a queue in front of the worker."""
+    """Prompt as counted by the platform, for a queue in front of the worker."""
     max_output_tokens: int = 0
-    """Limit of one sample, for that queue, too."""
+    """Maximum output tokens of one sample, also for that queue."""
     expected_output_tokens: int = 0
-    """Forecast by the profile of its app, over all samples; 0: no forecast."""
+    """Output tokens predicted by the app's profile, over all samples; 0: no prediction."""
     tenant: str = ""
     """Tenant of the call; empty: the platform itself."""
 
     @property
     def sequences(self) -> int:
-        """Sequences that the worker runs for the call: one for each sample."""
+        """Return the number of sequences that the worker runs for the call, one per sample."""
         samples = self.body.get("n")
         return samples if isinstance(samples, int) and samples > 0 else 1
 
     def wire_body(self, kind: ServerKind = "vllm") -> dict[str, Any]:
         """Return the body in vLLM's dialect: always streaming, with the usage in every chunk.
 
-        A client that asked for one answer gets it from the merged chunks; the stream reports the
-        progress of the call to the schedulers.
+        A client that requested a whole response gets it from the merged chunks; the stream reports
+        the progress of the call to the schedulers.
         """
         body = passed_on(self.path, kind, self.body)
         body["stream"] = True
@@ -73,9 +73,9 @@ class WorkerRequest:
         return body
 
     def plain_body(self) -> dict[str, Any]:
-        """Return the body for any other OpenAI-compatible server: streaming, the usage at the end.
+        """Return the body for any other OpenAI-compatible server: streaming, with the usage at the end.
 
-        Its caches are not isolated: a salt has no effect there.
+        Its cache is not isolated: a salt has no effect there.
         """
         body = passed_on(self.path, "openai", self.body)
         return {**body, "stream": True, "stream_options": {"include_usage": True}}
@@ -83,53 +83,53 @@ class WorkerRequest:
 
 @dataclass(frozen=True, slots=True)
 class WorkerChunk:
-    """A server-sent event of a worker's answer."""
+    """A server-sent event of a worker's response."""
 
     data: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class KvEndpoints:
-    """Endpoints of the events of a worker's prefix cache (:mod:`fairserve.engine.kv_events.dialect`)."""
+    """Endpoints of a worker's KV events (:mod:`fairserve.engine.kv_events.dialect`)."""
 
     events: str
     replay: str = ""
-    """Empty: missed batches are not available again."""
+    """Endpoint of replays; empty: missed batches cannot be requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
-    """Facts that a worker reports of itself once it is up."""
+    """Facts that a worker reports about itself once it is up."""
 
     models: tuple[str, ...]
-    """All models that it lists, LoRA adapters among them."""
+    """All listed models, including LoRA adapters."""
     context_tokens: int | None
-    """Longest prompt plus output of ``model`` in tokens; None if the worker does not report it."""
+    """Maximum prompt plus output tokens of ``model``; None if the worker does not report it."""
     kv_capacity_tokens: int | None
-    """Tokens that its KV cache holds; None if the worker does not report it."""
+    """Capacity of its KV cache in tokens; None if the worker does not report it."""
     kv_events: KvEndpoints | None = None
-    """None if it publishes no events of its cache, or does not report the endpoints."""
+    """Endpoints of its KV events; None if there are none, or they are not reported."""
     model: str = ""
     """Model of ``models`` that it serves for the platform."""
     version: str | None = None
     """Answer of ``/version``; None if there is none."""
     kind: ServerKind = "vllm"
-    """Kind of server, which decides the fields of a request that it honours."""
+    """Kind of server, which decides the request fields that it honours."""
     root: str = ""
-    """Folder or hub id that ``model`` was loaded from, as the worker names it; empty: unknown."""
+    """Folder or hub id from which ``model`` was loaded, as reported; empty: unknown."""
     tokenizes: bool = False
     """True if it answers ``/tokenize`` for ``model``."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerMetrics:
-    """Queue and KV pressure that a worker reports; None for a metric that it does not report."""
+    """Queue and KV pressure reported by a worker; None for a metric that it does not report."""
 
     running: int | None = None
     """Sequences in its batch, from all senders."""
     waiting: int | None = None
     kv_used_share: float | None = None
-    """Share of the cache that running sequences hold, 0 to 1; blocks that are only cached are free."""
+    """Share of the cache held by running sequences, 0 to 1; blocks that are only cached are free."""
     prefix_queried_tokens: int | None = None
     prefix_hit_tokens: int | None = None
     """Prompt tokens found in the prefix cache, of those looked up since the worker started."""
@@ -139,23 +139,26 @@ class WorkerMetrics:
 
 FailureCause = Literal["worker", "busy", "silent", "unknown", "failed"]
 """Cause of a failed call. ``worker``: certainly the worker. ``busy``: it accepts no call now.
-``silent``: it had the call and did not answer: a time-out or a broken connection. ``unknown``: it had
-the call, and its answer does not name the cause. ``failed``: it had the call and answered with an error.
+``silent``: it received the call and did not answer (time-out or broken connection). ``unknown``: it
+received the call, and its answer does not name the cause. ``failed``: it received the call and
+answered with an error.
 
-The circuit counts ``worker`` and ``silent`` against the worker, the others only if calls of several
-tenants meet them. A call that was ``silent``, ``unknown`` or ``failed`` twice is not tried again.
+The circuit counts ``worker`` and ``silent`` against the worker, the others only if they affect
+calls of several tenants. A call that was ``silent``, ``unknown`` or ``failed`` twice is not tried
+again.
 """
 
 
 class WorkerError(Exception):
-    """A worker did not serve a call. The text is for operators, and names addresses."""
+    """A worker did not serve a call. The text is for operators, and contains addresses."""
 
 
 class WorkerUnavailableError(WorkerError):
-    """The worker has not begun to answer: the same call may be sent to another one.
+    """The worker did not begin to answer, so the call may be sent to another one.
 
-    ``unreachable`` is set if its address has no listener; ``pause_s`` if it is healthy and asks for a
-    pause of so many seconds (429). ``client_message`` is the worker's message, fit for the client.
+    ``unreachable`` is set if its address has no listener; ``pause_s`` if it is healthy and requests
+    a pause of this many seconds (429). ``client_message`` is the worker's message, safe for the
+    client. ``status`` is the HTTP status of its answer, if it sent one.
     """
 
     def __init__(
@@ -166,8 +169,10 @@ class WorkerUnavailableError(WorkerError):
         pause_s: float | None = None,
         cause: FailureCause = "worker",
         client_message: str = "",
+        status: int | None = None,
     ) -> None:
         super().__init__(message)
+        self.status = status
         self.unreachable = unreachable
         self.pause_s = pause_s
         self.cause: FailureCause = cause
@@ -176,7 +181,7 @@ class WorkerUnavailableError(WorkerError):
 
 @dataclass(eq=False)
 class WorkerRejectedError(WorkerError):
-    """The worker rejected the request with a 4xx; ``error`` is the object of its answer."""
+    """The worker rejected the request with a 4xx; ``error`` is the object in its answer."""
 
     status: int
     error: dict[str, Any] = field(default_factory=dict)
@@ -186,7 +191,7 @@ class WorkerRejectedError(WorkerError):
 
 
 class WorkerStreamError(WorkerError):
-    """The worker began to answer and broke off, or sent an error in its stream.
+    """The worker began to answer and stopped, or sent an error in its stream.
 
     ``cause`` and ``client_message`` as in :class:`WorkerUnavailableError`.
     """
@@ -200,7 +205,7 @@ class WorkerStreamError(WorkerError):
 
 
 class WorkerStream(Protocol):
-    """The chunks of one answer. Ends by StopAsyncIteration after the worker's ``[DONE]``."""
+    """Chunks of one response. Ends by StopAsyncIteration after the worker's ``[DONE]``."""
 
     def __aiter__(self) -> AsyncIterator[WorkerChunk]:
         """Return the stream itself; it can be read once."""
@@ -221,10 +226,10 @@ class WorkerStream(Protocol):
 
 
 class WorkerClient(Protocol):
-    """The platform's side of the connection to one worker."""
+    """The platform's client of one worker."""
 
     async def open(self, request: WorkerRequest) -> WorkerStream:
-        """Send a call; returns once the worker has accepted it (its HTTP header has arrived).
+        """Send a call; return once the worker has accepted it (its HTTP header has arrived).
 
         Raises WorkerUnavailableError or WorkerRejectedError.
         """

@@ -1,4 +1,4 @@
-"""Reads a chunk of an answer: output, its end, or neither."""
+"""Classifies a chunk of a response: output, its end, or neither."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any
 
 
 def has_content(choice: Any) -> bool:
-    """Return True if a choice of a chunk carries output, or its end; the role alone is neither."""
+    """Return whether a choice of a chunk carries output or its end; the role alone is neither."""
     return has_output(choice) or (
         isinstance(choice, dict) and choice.get("finish_reason") is not None
     )
 
 
 def has_output(choice: Any) -> bool:
-    """Return True if a choice of a chunk carries output: at least one token."""
+    """Return whether a choice of a chunk carries output: at least one token."""
     if not isinstance(choice, dict):
         return False
     if choice.get("text"):
@@ -28,7 +28,7 @@ def output_chunks(chunk: dict[str, Any]) -> int:
 
 
 def output_bytes(chunk: dict[str, Any]) -> int:
-    """Return the bytes of the chunk's text, that of tool calls included."""
+    """Return the number of bytes of the chunk's text, tool calls included."""
     return sum(_bytes(choice) for choice in chunk.get("choices") or () if isinstance(choice, dict))
 
 

@@ -1,23 +1,24 @@
-"""A circuit breaker for one worker: a state machine without a clock.
+"""Circuit breaker for one worker: a state machine without a clock.
 
-*Closed*: calls are sent. A row of calls that did not begin, a row of health checks that failed, or one
-call that found no listener *opens* it: the worker gets nothing for a pause. Then it is *half open*: one
-probe decides. If the probe passes, the circuit closes and a new generation of the worker begins; if not,
-the next pause is twice as long, up to a bound. A worker that passes its probes and fails its calls is
-therefore probed less and less often: pauses start from the first again once a call has begun there, or
-after the circuit has been closed for a while.
+*Closed*: calls are sent. Consecutive calls that did not begin, consecutive failed health checks, or
+one call that found no listener *open* it: the worker gets nothing for a pause. Then it is *half
+open*: one probe decides. If the probe passes, the circuit closes and a new generation of the worker
+begins; otherwise the next pause is twice as long, up to a bound. A worker that passes its probes
+and fails its calls is therefore probed less and less often: pauses restart from the first only
+after a call has begun there, or after the circuit has been closed for a while.
 
-A call of an earlier generation is no evidence about this one: a report names the ``generation`` in which
-the call was sent. Failures of calls while the circuit is not closed do not count twice.
+A call of an earlier generation is no evidence about the current one: a report names the
+``generation`` in which the call was sent. Failures of calls while the circuit is not closed do not
+count twice.
 
-A call may fail because of its own content. So answers with an error open the circuit only if the calls
-are those of two tenants or more, and those of one tenant count at most half of the number needed: no
-tenant makes a worker unavailable to the others by calls that it answers with an error. A time-out or a
-broken connection counts against the worker, whoever sent the call: each call is tried there twice at
-most, and a pause after which the worker passes its health check lasts half a second.
+A call may fail because of its content. So error answers open the circuit only if the calls belong
+to at least two tenants, and those of one tenant count at most half of the required number: no
+tenant can make a worker unavailable to others with calls that it answers with an error. A time-out
+or a broken connection counts against the worker, whoever sent the call: each call is tried there at
+most twice, and a pause after which the worker passes its health check lasts half a second.
 
-Weakness: a worker that fails every second call never opens it, nor one that answers all calls with an
-error, passes its probes and has a single tenant; the calls are tried elsewhere.
+Weakness: a worker that fails every second call never opens it, nor does one that answers all calls
+with an error, passes its probes and has a single tenant; these calls are tried elsewhere.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ CircuitState = Literal["closed", "open", "half open"]
 
 @dataclass(frozen=True, slots=True)
 class CircuitOptions:
-    """Limits of a circuit: so many failed ``calls`` or ``probes`` in a row open it."""
+    """Limits of a circuit: this many consecutive failed ``calls`` or ``probes`` open it."""
 
     calls: int = 5
     probes: int = 3
     first_pause_s: float = 0.5
     last_pause_s: float = 30.0
     calm_s: float = 60.0
-    """Seconds after which a closed circuit starts from the first pause again."""
+    """Seconds after which a closed circuit restarts from the first pause."""
 
     def __post_init__(self) -> None:
         if self.calls < 1 or self.probes < 1:
@@ -54,31 +55,31 @@ class CircuitOptions:
 
 
 class Circuit:
-    """The circuit of one worker. Times are those of a monotonic clock of the caller."""
+    """Circuit of one worker. Times are those of the caller's monotonic clock."""
 
     def __init__(self, options: CircuitOptions = CircuitOptions()) -> None:
         self.options = options
         self.state: CircuitState = "closed"
         self.reason = ""
-        """The latest cause of an open circuit."""
+        """Latest cause of an open circuit."""
         self.opened = 0
-        """Times that it was opened."""
+        """Number of times that the circuit was opened."""
         self.generation = 0
-        """Grows by one whenever the circuit is closed again."""
+        """Number of times that the circuit was closed again."""
         self.until_s = -math.inf
         """End of the pause while it is open, in seconds."""
         self._failed_calls: Counter[str] = Counter()
-        """Failed calls in a row by tenant; "" has those that no call can have caused."""
+        """Consecutive failed calls by tenant; "" has those that no call can have caused."""
         self._failed_probes = 0
         self._backoff = Backoff(options.first_pause_s, options.last_pause_s)
         self._pauses = 0
-        """Pauses in a row, each longer than the one before."""
+        """Number of consecutive pauses, each longer than the previous one."""
         self._closed_s = -math.inf
 
     # --- calls ------------------------------------------------------------------------------------
 
     def call_began(self, generation: int) -> None:
-        """Record that a call of this generation has its first chunk."""
+        """Record that a call of this generation received its first chunk."""
         if generation == self.generation and self.state == "closed":
             self._failed_calls.clear()
             self._pauses = 0
@@ -92,10 +93,10 @@ class Circuit:
         tenant: str = "",
         unreachable: bool = False,
     ) -> bool:
-        """Record that a call did not begin. Return True if that opens the circuit.
+        """Record that a call did not begin; return whether that opens the circuit.
 
-        ``tenant`` is set where the tenant's call may be the cause. ``unreachable``: the address has no
-        listener, which one call proves as well as many.
+        ``tenant`` is set if the tenant's call may be the cause. ``unreachable``: the address has no
+        listener, for which one call is enough evidence.
         """
         if generation != self.generation or self.state != "closed":
             return False
@@ -108,7 +109,7 @@ class Circuit:
         return True
 
     def _counted_failures(self) -> int:
-        """Return the number of failed calls that count: of one tenant at most half of those needed."""
+        """Return the number of failures that count: of one tenant at most half of the required ones."""
         calls = self.options.calls
         most = min((calls + 1) // 2, calls - 1)
         return sum(
@@ -118,7 +119,7 @@ class Circuit:
     # --- probes -----------------------------------------------------------------------------------
 
     def should_probe(self, now_s: float) -> bool:
-        """Return True if a probe is due; after a pause it is due once."""
+        """Return whether a probe is due; after a pause it is due once."""
         if self.state == "open" and now_s >= self.until_s:
             self.state = "half open"
             return True
@@ -134,7 +135,7 @@ class Circuit:
             self._closed_s = now_s
 
     def probe_failed(self, reason: str, now_s: float) -> bool:
-        """Record an unhealthy worker. Return True if that opens the circuit, now or again."""
+        """Record an unhealthy worker; return whether that opens the circuit, now or again."""
         if self.state == "half open":
             self._open(reason, now_s)
             return True

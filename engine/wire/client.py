@@ -1,12 +1,12 @@
-"""HTTP client of one worker, over one shared aiohttp session.
+"""HTTP client of one worker, over a shared aiohttp session.
 
-It speaks vLLM's dialect, or the plain OpenAI API to servers of any other kind. It always streams, parses
-server-sent events as they arrive, and cancels a call on the worker by closing its connection, which is
-how vLLM, the embedded engine and most others detect it. Redirects are not followed: a call, and the
-token that it carries, reaches the configured address or none.
+It uses vLLM's dialect, or the plain OpenAI API for servers of any other kind. It always streams,
+parses server-sent events as they arrive, and cancels a call on the worker by closing its
+connection, which is how vLLM, the embedded engine and most others detect it. Redirects are not
+followed: a call and its token reach the configured address only.
 
-Weakness: a cancellation is not acknowledged, so tokens that the worker generates until it notices are
-not counted here.
+Weakness: a cancellation is not acknowledged, so tokens that the worker generates until it notices
+are not counted here.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy as np
 import orjson
 
 from fairserve.engine.wire.base import (
+    FailureCause,
     WorkerFacts,
     WorkerMetrics,
     WorkerRejectedError,
@@ -38,42 +39,42 @@ from fairserve.interactions.call import TokenIds
 Dialect = Literal["vllm", "openai"]
 
 BEGIN_S = 300.0
-"""Seconds until an answer without a header is abandoned."""
+"""Seconds without a response header after which a call is abandoned."""
 MAX_ERROR_BYTES = 64 * 1024
 MAX_FACTS_BYTES = 4 * 1024 * 1024
-"""Longer listings of models are not read."""
+"""Maximum size of a listing of models."""
 TOKENIZE_S = 10.0
-"""Seconds that a worker may take to tokenise a prompt."""
+"""Maximum seconds for a worker to tokenise a prompt."""
 MAX_TOKENS_BYTES = 64 * 1024 * 1024
-"""Longer lists of token ids are not read."""
+"""Maximum size of a list of token ids."""
 MODELS_PROBE_S = 5.0
-"""Least seconds between probes of a server without a health check, which lists its models instead."""
+"""Minimum seconds between probes of a server without a health check, which lists its models."""
 PAUSE_S = 1.0
 """Pause in seconds after a 429 without ``Retry-After``."""
 
 _OURS_4XX = frozenset({401, 402, 403, 407})
-"""Statuses about our token or account there: a client must not see them."""
+"""Statuses about our token or account at the worker, which clients must not see."""
 _BUSY = frozenset({408, 425, 503})
 """Statuses of a worker that accepts no call now, whatever its content."""
 _NO_SUCH_CHECK = frozenset({401, 403, 404, 405, 501})
 _NO_ANSWER = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
-"""Raised where a worker sends no answer, or one that is too long."""
+"""Errors raised if a worker sends no answer, or one that is too long."""
 _BAD_ANSWER = (*_NO_ANSWER, KeyError, TypeError, OverflowError)
-"""Raised where it sends none, or one that is not of the expected form."""
+"""Errors raised if a worker sends no answer, or one of an unexpected form."""
 _SECRET_URL = re.compile(r"//[^/@\s]*@")
 
 
 def worker_session() -> aiohttp.ClientSession:
-    """Return a session for any number of workers; must be made and closed on the event loop."""
-    # Workers close idle connections after 5 s (uvicorn's default): close them before that, or a call
-    # would now and then be sent into a connection that is being closed.
+    """Return a session for any number of workers; must be created and closed on the event loop."""
+    # Workers close idle connections after 5 s (uvicorn's default). Close them earlier, or a call
+    # would occasionally be sent into a connection that is being closed.
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=None)
     return aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=1 << 17)
 
 
 class HttpWorkerClient:
-    """A client of the worker at ``base_url`` (no trailing slash). Holds no connection of its own."""
+    """Client of the worker at ``base_url`` (no trailing slash). Owns no connection."""
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class HttpWorkerClient:
         self._begin_s = begin_s
         self._headers: dict[str, str] = {}
         self._private: tuple[str, ...] = (urlsplit(base_url).hostname or "",)
-        """Texts that are removed from the worker's errors before a client reads them."""
+        """Texts that are removed from the worker's errors before a client sees them."""
         self._well_until_s = 0.0
 
     def authorize(self, api_key: str) -> None:
@@ -112,6 +113,7 @@ class HttpWorkerClient:
                     headers={
                         "content-type": "application/json",
                         "accept": "text/event-stream",
+                        "x-request-id": request.call_id,
                         **self._headers,
                     },
                     allow_redirects=False,
@@ -141,31 +143,34 @@ class HttpWorkerClient:
     def _error(
         self, status: int, headers: Mapping[str, str], error: dict[str, Any]
     ) -> WorkerUnavailableError | WorkerRejectedError:
-        """Return the error of an answer that is not 200; ``error`` is the object in its body."""
+        """Return the error for a status other than 200; ``error`` is the object in the body."""
         message = error["message"]
         text = f"it answered {status}: {message}"
         if status in _OURS_4XX:
             text = f"it does not take our token or account ({status})"
             # A filter in front of a worker also answers 403, because of the content of a call.
-            return WorkerUnavailableError(text, cause="unknown" if status == 403 else "worker")
+            cause: FailureCause = "unknown" if status == 403 else "worker"
+            return WorkerUnavailableError(text, cause=cause, status=status)
         if status == 429:
-            return WorkerUnavailableError(text, cause="busy", pause_s=_pause_of(headers))
+            pause_s = _pause_of(headers)
+            return WorkerUnavailableError(text, cause="busy", pause_s=pause_s, status=status)
         if is_about_our_account(message):
-            return WorkerUnavailableError(text, cause="unknown")
+            return WorkerUnavailableError(text, cause="unknown", status=status)
         client_message = public_message(message, self._private)
         if 400 <= status < 500 and status not in _BUSY:
             return WorkerRejectedError(status, {**error, "message": client_message})
+        cause = "busy" if status in _BUSY else "failed"
         return WorkerUnavailableError(
-            text, cause="busy" if status in _BUSY else "failed", client_message=client_message
+            text, cause=cause, client_message=client_message, status=status
         )
 
     # --- probes and facts -------------------------------------------------------------------------
 
     async def probe(self) -> str:
-        """Check the worker's health. Return what is wrong, or an empty text. Takes four seconds at most.
+        """Check the worker's health. Return the problem, or an empty text. Takes at most four seconds.
 
-        ``/health`` must answer 200. A server of another kind may have none: one that lists its models,
-        or asks for a pause, is healthy.
+        ``/health`` must answer 200. A server of another kind may lack it: one that lists its
+        models, or requests a pause, is healthy.
         """
         now_s = time.monotonic()
         if now_s < self._well_until_s:
@@ -197,10 +202,10 @@ class HttpWorkerClient:
         return read_metrics(text) if text else None
 
     async def facts(self, model: str = "") -> WorkerFacts:
-        """Return the worker's own facts: ``/v1/models``, and for vLLM ``/metrics`` and ``/version``.
+        """Return the worker's facts from ``/v1/models``, and for vLLM ``/metrics`` and ``/version``.
 
-        ``model`` is the one to serve; empty: the first that the worker lists. Raises
-        WorkerUnavailableError, or ValueError if the worker does not serve it.
+        ``model`` is the one to serve; empty: the first listed one. Raises WorkerUnavailableError,
+        or ValueError if the worker does not serve it.
         """
         models = await self._listing()
         names = tuple(models)
@@ -278,7 +283,7 @@ class HttpWorkerClient:
         return version if isinstance(version, str) else None
 
     async def _text(self, path: str, timeout_s: float) -> bytes:
-        """Return the body of a page, empty if it cannot be read."""
+        """Return the body of a page; empty if it cannot be read."""
         try:
             async with self._get(path, timeout_s) as response:
                 return await _read(response, MAX_METRICS_BYTES) if response.status == 200 else b""
@@ -314,7 +319,7 @@ async def _read_some(response: aiohttp.ClientResponse, limit: int) -> bytes:
 
 
 def _context_of(models: Mapping[str, Mapping[str, Any]], name: str) -> int | None:
-    """Return the context of a model, of the one that it adapts (LoRA), or the least of all models."""
+    """Return the context of a model, or of its base model (LoRA), or the minimum of all models."""
     parent = models.get(str(models[name].get("parent")), {})
     for entry in (models[name], parent):
         if (length := _length_of(entry)) is not None:
@@ -353,5 +358,5 @@ def _error_of(body: bytes, status: int) -> dict[str, Any]:
 
 
 def _describe_unreached(failure: BaseException) -> str:
-    """Return a failure as a text for operators: addresses without the credentials in them."""
+    """Return a failure as a text for operators, with addresses but without their credentials."""
     return _SECRET_URL.sub("//", describe(failure))

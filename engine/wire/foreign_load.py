@@ -1,13 +1,13 @@
-"""Estimates the part of a worker's KV cache that calls of others hold.
+"""Estimates the part of a worker's KV cache that is held by calls of others.
 
-A worker may serve others beside the platform. It reports the used share of its cache and its number of
-sequences; the tokens of our own calls are known. The rest is foreign, if it has more sequences than we
-have sent. The smaller of two readings in a row counts, because the numbers of one moment come from two
-places: a call of ours that has just ended may still be in the worker's.
+A worker may serve others besides the platform. It reports the used share of its cache and its
+number of sequences; the tokens of our own calls are known. The rest is foreign if it has more
+sequences than we have sent. The smaller of two consecutive readings counts, because the numbers of
+one moment have two sources: a call of ours that has just ended may still be counted by the worker.
 
-Weaknesses: the future needs of foreign calls, and those that wait, are not counted. A prefix that
-several of our calls share is held once and counted for each, and a call of ours that waits there is
-counted as if it ran, so the estimate may be too low. The other senders are unknown.
+Weaknesses: the future needs of foreign calls, and waiting ones, are not counted. A prefix shared by
+several of our calls is held once and counted for each, and a call of ours that waits there is
+counted as running, so the estimate may be too low. The other senders are unknown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fairserve.engine.wire.base import WorkerMetrics
 
 
 class ForeignLoad:
-    """The foreign load of one worker, from one reading to the next."""
+    """Foreign load of one worker, from reading to reading."""
 
     def __init__(self) -> None:
         self._before_tokens = 0
@@ -24,7 +24,7 @@ class ForeignLoad:
     def read(
         self, metrics: WorkerMetrics, sequences: int, own_tokens: int, capacity_tokens: int
     ) -> int:
-        """Return foreign tokens, while ``sequences`` of ours are there and hold ``own_tokens``."""
+        """Return foreign tokens, given our number of ``sequences`` there and their tokens."""
         now_tokens = _now(metrics, sequences, own_tokens, capacity_tokens)
         lower_tokens = min(self._before_tokens, now_tokens)
         self._before_tokens = now_tokens

@@ -1,18 +1,19 @@
-"""The fair queue in front of a worker that has none: a server of any other kind.
+"""Fair queue in front of a worker that has none: a server of any other kind.
 
-Such a server gets a bounded number of calls at a time; the others wait here, in the order of a local
-scheduler (:class:`~fairserve.scheduling.base.LocalScheduler`, DLPM by default), which is charged as it
-would be inside an engine: the extend tokens when a call is sent, tokens as they are decoded. A state
-machine without a clock or a socket.
+Such a server gets a bounded number of calls at a time; the others wait here, in the order of a
+local scheduler (:class:`~fairserve.scheduling.base.LocalScheduler`, DLPM by default), which is
+charged as inside an engine: the extend tokens when a call is sent, output tokens as they are
+decoded. It is a state machine without a clock or a socket.
 
-The server does not report its cache. The queue assumes that it has the latest prompts that it was sent,
-without regard to salts, since such a server has none; the least recently used is evicted first.
+The server does not report its cache. The queue assumes that it holds the latest prompts that it was
+sent, regardless of salts, since such a server has none; the least recently used is evicted first.
 
-A server may ask for a pause because of one call, such as one that is too large for the account there.
-So a pause applies to the calls of that call's tenant; to all calls once two tenants were answered so.
+A server may request a pause because of one call, such as one that is too large for the account
+there. So a pause applies to the calls of that call's tenant, and to all calls once two tenants got
+one.
 
-Weakness: the order among the calls that the server has, and its evictions, are unknown. A call that
-fails after it was sent has been charged for its prompt.
+Weakness: the order among the server's calls, and its evictions, are unknown. A call that fails
+after it was sent has been charged for its prompt.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ BLOCK_TOKENS = 16
 
 
 class LocalQueue:
-    """The calls of one server by id: waiting, then sent, then removed."""
+    """Calls of one server by id: waiting, then sent, then removed."""
 
     def __init__(
         self, scheduler: LocalScheduler, concurrency: int, cache_tokens: int, seed: int = 0
     ) -> None:
-        """Make an empty queue; ``cache_tokens`` bounds the assumed cache of the server."""
+        """Create an empty queue; ``cache_tokens`` bounds the assumed cache of the server."""
         if concurrency < 1:
             raise ValueError(f"concurrency is {concurrency}; allowed: 1 or more")
         self.concurrency = concurrency
@@ -50,12 +51,12 @@ class LocalQueue:
 
     @property
     def waiting(self) -> int:
-        """Number of waiting calls."""
+        """Return the number of waiting calls."""
         return len(self._waiting)
 
     @property
     def sent(self) -> int:
-        """Number of calls that the server has."""
+        """Return the number of sent calls."""
         return len(self._sent)
 
     def add(self, call: LocalCall, tenant: str = "") -> None:
@@ -71,7 +72,7 @@ class LocalQueue:
         self._tenants[call.call_id] = tenant
 
     def send(self, now_s: float) -> list[str]:
-        """Return the calls whose turn it is; they count as sent from now on."""
+        """Return the calls to send now; they count as sent from now on."""
         turns: list[str] = []
         if now_s < self.resume_s or not self._waiting or len(self._sent) >= self.concurrency:
             return turns
@@ -93,7 +94,7 @@ class LocalQueue:
         return turns
 
     def decoded(self, call_id: str, tokens: int) -> None:
-        """Charge a sent call for so many more tokens."""
+        """Charge a sent call for this many more tokens."""
         if tokens > 0:
             self._scheduler.decoded(call_id, tokens)
 
@@ -108,7 +109,7 @@ class LocalQueue:
     def pause(self, now_s: float, until_s: float, tenant: str = "") -> None:
         """Pause until ``until_s`` because of a call of this tenant; a pause never shortens another.
 
-        Only the calls of the tenant wait, unless a second one was asked to, or ``tenant`` is empty.
+        Only the tenant's calls wait, unless a second tenant is paused, or ``tenant`` is empty.
         """
         pauses = {name: end_s for name, end_s in self._tenant_pauses.items() if end_s > now_s}
         if tenant:
@@ -118,12 +119,12 @@ class LocalQueue:
             self.resume_s = max(self.resume_s, until_s)
 
     def next_resume_s(self, now_s: float) -> float:
-        """Return the end of the pause that ends next; infinite if there is none."""
+        """Return the end of the next pause to end; infinite if there is none."""
         if now_s < self.resume_s:
             return self.resume_s
         ends_s = (end_s for end_s in self._tenant_pauses.values() if end_s > now_s)
         return min(ends_s, default=math.inf)
 
     def paused_s(self, now_s: float) -> float:
-        """Return the seconds left of the longest pause, of all calls or of one tenant's."""
+        """Return the remaining seconds of the longest pause, of all calls or of one tenant's."""
         return max(0.0, max(self.resume_s, *self._tenant_pauses.values(), -math.inf) - now_s)

@@ -1,9 +1,9 @@
-"""A worker behind a local queue: ``open`` waits for the call's turn, its stream is charged.
+"""A worker behind a local queue: ``open`` waits until the call may be sent, its stream is charged.
 
-A call that is cancelled while it waits leaves the queue; one that was sent is cancelled by its client.
-If the server asks for a pause (429), the call is returned to the platform and the others of its tenant
-wait until its end, a minute at most; those of all tenants once two tenants got a 429. Belongs to one
-event loop.
+A call that is cancelled while it waits leaves the queue; one that was sent is cancelled by its
+client. If the server requests a pause (429), the call is returned to the platform and the others of
+its tenant wait until the pause ends, at most a minute; those of all tenants once two tenants got a
+429. Belongs to one event loop.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ class QueuedClient:
         self._clock = clock
         self._call_later = call_later or asyncio.get_running_loop().call_later
         self._turns: dict[str, asyncio.Future[str]] = {}
-        """Result of each wait: empty if it is the call's turn, else the reason why it never will be."""
+        """Result of each wait: empty if the call may be sent, else the reason why it never will be."""
         self._numbers = itertools.count(1)
         self._wakes_s = -1.0
 
     @property
     def paused_s(self) -> float:
-        """Seconds left of the longest pause that the server asked for."""
+        """Return the remaining seconds of the longest pause that the server requested."""
         return self.queue.paused_s(self._clock())
 
     async def open(self, request: WorkerRequest) -> WorkerStream:
-        """Wait for the call's turn and send it, as :class:`~fairserve.engine.wire.base.WorkerClient`."""
+        """Send the call when it is next; see :class:`~fairserve.engine.wire.base.WorkerClient`."""
         call = LocalCall(
             call_id=f"{request.call_id} {next(self._numbers)}",
             client_id=request.client_id,
@@ -97,7 +97,7 @@ class QueuedClient:
         now_s = self._clock()
         for call_id in self.queue.send(now_s):
             turn = self._turns.pop(call_id)
-            if not turn.done():  # else it was cancelled or released, and leaves in a moment
+            if not turn.done():  # otherwise it was cancelled or released, and is about to leave
                 turn.set_result("")
         resume_s = self.queue.next_resume_s(now_s)
         scheduled = now_s < self._wakes_s <= resume_s

@@ -1,12 +1,12 @@
-"""Table of the request fields that each kind of server gets.
+"""Table of the request fields that are sent to each kind of server.
 
-A field outside the table never reaches a worker. A field is sent to the kinds that honour it; for the
-others it is left out if its value is neutral, else they are no candidates for the call. A field that
-costs more than its tokens (beams, ``best_of``, log probabilities of the prompt) is sent to no server,
-nor is one that the platform sets, or that acts on the worker itself (priorities, transfers of KV cache,
-options of processors, templates).
+A field outside the table never reaches a worker. A field is sent to the kinds that honour it. For
+the others it is omitted if its value is neutral; otherwise they are not candidates for the call. A
+field that costs more than its tokens (beams, ``best_of``, log probabilities of the prompt) is sent
+to no server, nor is one that the platform sets, or that affects the worker itself (priorities,
+transfers of KV cache, options of processors, templates).
 
-The checks of values are the platform's (:mod:`fairserve.platform.serving.completions.schemas`).
+The platform validates values (:mod:`fairserve.platform.serving.completions.schemas`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 ServerKind = Literal["embedded", "vllm", "openai"]
-"""Kind of a server: our torch worker, vLLM, or any other OpenAI-compatible one."""
+"""Kind of server: our torch worker, vLLM, or any other OpenAI-compatible one."""
 SERVER_KINDS: frozenset[ServerKind] = frozenset(get_args(ServerKind))
 
 Kinds = frozenset[ServerKind]
@@ -30,16 +30,16 @@ _NOBODY: Kinds = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class FieldRule:
-    """The rule of one field."""
+    """Rule of one field."""
 
     kinds: Kinds
-    """Kinds of server that get the field."""
+    """Kinds of servers that receive the field."""
     neutral: tuple[Any, ...] = ()
-    """Values without an effect, beside null: no server has to honour them."""
+    """Values without an effect, besides null; no server has to honour them."""
     described: bool = False
-    """True for a field for the platform: any value is allowed, and no server gets it."""
+    """True for a field for the platform: any value is allowed, and no server receives it."""
     internal: bool = False
-    """True for a field that the platform sets, or that acts on the worker: no call may have it."""
+    """True for a field that the platform sets, or that affects the worker: no call may have it."""
 
 
 _COMMON: Mapping[str, FieldRule] = {
@@ -158,14 +158,14 @@ PART_FIELDS: Mapping[str, tuple[Kinds, frozenset[str]]] = {
     "audio_url": (_VLLM, frozenset({"audio_url"})),
     "input_audio": (_TOOLS, frozenset({"input_audio"})),
 }
-"""Parts of a message's content by ``type``: the kinds of server that take them, and their fields."""
+"""Parts of a message's content by ``type``: kinds of servers that take them, and their fields."""
 
 STREAM_OPTION_KINDS: Mapping[str, Kinds] = {"continuous_usage_stats": _DIALECT}
-"""Kinds of server for options of a stream that not every kind honours."""
+"""Kinds of servers for stream options that not every kind honours."""
 
 
 class RequestFieldError(ValueError):
-    """No server takes a field; ``field`` is its path, such as ``messages[0].audio``."""
+    """No server accepts a field; ``field`` is its path, such as ``messages[0].audio``."""
 
     def __init__(self, field: str, message: str, code: str) -> None:
         super().__init__(message)
@@ -175,7 +175,7 @@ class RequestFieldError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class FieldDemand:
-    """A field of a call that only some kinds of server honour."""
+    """A field of a call that only some kinds of servers honour."""
 
     field: str
     kinds: Kinds
@@ -189,8 +189,8 @@ def fields_of(path: str) -> Mapping[str, FieldRule]:
 def demands(path: str, body: Mapping[str, Any]) -> list[FieldDemand]:
     """Return the fields of a request that not every kind of server honours, in their order.
 
-    ``body`` has the types that the platform checks. Raises RequestFieldError for a field that
-    no server takes.
+    ``body`` has the types that the platform validates. Raises RequestFieldError for a field that no
+    server accepts.
     """
     found = list(_demands(fields_of(path), body, ""))
     for number, message in enumerate(body.get("messages") or ()):
@@ -206,7 +206,7 @@ def demands(path: str, body: Mapping[str, Any]) -> list[FieldDemand]:
 
 
 def passed_on(path: str, kind: ServerKind, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a request's body that a server of this kind gets."""
+    """Return the part of a request's body that is sent to a server of this kind."""
     passed = _passed_on(fields_of(path), kind, body)
     messages = passed.get("messages")
     if isinstance(messages, list):
@@ -275,14 +275,14 @@ def _part_demands(parts: list[Any], where: str) -> Iterator[FieldDemand]:
 
 
 def _is_neutral(rule: FieldRule, value: Any) -> bool:
-    """Compare so that true is not 1."""
+    """Return whether a value is neutral; true is not 1."""
     return any(
         isinstance(each, bool) == isinstance(value, bool) and each == value for each in rule.neutral
     )
 
 
 def shown(value: Any) -> str:
-    """Return a client's value as a message shows it: short, on one line."""
+    """Return a client's value for a message: short, on one line."""
     text = value if isinstance(value, str) else repr(value)
     text = "".join(c if c.isprintable() else "?" for c in text[:61])
     return text if len(text) <= 60 else text[:57] + "..."

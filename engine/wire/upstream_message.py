@@ -1,9 +1,10 @@
-"""Makes a worker's error message fit for the client whose call it answers.
+"""Sanitises a worker's error message for the client whose call it answers.
 
-A client needs the cause of its error and nothing about the hosts behind the platform: addresses, paths,
-keys and ids of the operator's account are replaced. A message about that account is left out as a whole.
+A client needs the cause of its error and nothing about the hosts behind the platform: addresses,
+paths, keys and ids of the operator's account are replaced. A message about that account is omitted
+entirely.
 
-Weakness: a host name without a port and without a domain is recognised only if it is the worker's own.
+Weakness: a host name without a port and a domain is recognised only if it is the worker's own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Collection
 
 MAX_CHARS = 300
 _READ_CHARS = 2_000
-"""Characters that are searched, so that a long message costs no time."""
+"""Maximum characters that are searched, to bound the time for long messages."""
 
 ADDRESS, PATH, KEY = "[address]", "[path]", "[key]"
 
@@ -59,14 +60,14 @@ _LONG_WORD = re.compile(r"\b[\w-]{32,}\b")
 
 
 def is_about_our_account(text: str) -> bool:
-    """Return True if a message is about the operator's key, quota or account at the worker."""
+    """Return whether a message is about the operator's key, quota or account at the worker."""
     return _ACCOUNT.search(text[:_READ_CHARS]) is not None
 
 
 def public_message(text: str, private: Collection[str] = ()) -> str:
-    """Return the message as a client may read it, on one line of at most ``MAX_CHARS`` characters.
+    """Return the message for a client, on one line of at most ``MAX_CHARS`` characters.
 
-    ``private`` are texts that must not be in it, such as the worker's host name and its token.
+    ``private`` are texts that must not appear, such as the worker's host name and token.
     """
     text = text[:_READ_CHARS]
     for each in sorted(filter(None, private), key=len, reverse=True):
@@ -79,7 +80,7 @@ def public_message(text: str, private: Collection[str] = ()) -> str:
 
 
 def _without_key(word: re.Match[str]) -> str:
-    """Replace a long word of digits and letters: it is a key, an id or a hash."""
+    """Replace a long word of digits and letters, which is a key, an id or a hash."""
     text = word.group()
     mixed = any(map(str.isdigit, text)) and any(map(str.isalpha, text))
     return KEY if mixed else text

@@ -1,8 +1,8 @@
-"""Counts the calls at one worker and reports their beginnings and failures to its circuit.
+"""Counts the calls at one worker and reports their starts and failures to its circuit.
 
-A call has begun with its first chunk. A call that the worker rejects, that its client cancels, or that
-gets a 429 is no evidence about the worker's health. One that failed after the worker had it is reported
-with its tenant, because it may be the cause.
+A call has begun with its first chunk. A call that the worker rejects, that its client cancels, or
+that gets a 429 is no evidence about the worker's health. One that failed after the worker received
+it is reported with its tenant, because it may be the cause.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class WatchedClient:
     ) -> None:
         """Wrap ``client``; ``on_open`` is called when its calls have opened the circuit."""
         self.sequences = 0
-        """Sequences of the platform at the worker now."""
+        """Number of sequences of the platform at the worker now."""
         self._client = client
         self._circuit = circuit
         self._clock = clock
@@ -51,11 +51,11 @@ class WatchedClient:
         return _WatchedStream(stream, self, generation, request)
 
     def began(self, generation: int) -> None:
-        """Record that a call has its first chunk."""
+        """Record that a call received its first chunk."""
         self._circuit.call_began(generation)
 
     def failed(self, generation: int, error: WorkerUnavailableError, tenant: str) -> None:
-        """Record that a call of this tenant has not begun."""
+        """Record that a call of this tenant did not begin."""
         if error.pause_s is None and self._circuit.call_failed(
             generation,
             str(error),
@@ -84,7 +84,7 @@ class _WatchedStream:
         try:
             chunk = await self._stream.__anext__()
         except WorkerUnavailableError as error:
-            if self._sequences:  # else it was closed here, which is no failure of the worker
+            if self._sequences:  # otherwise it was closed here, which is no failure of the worker
                 self._watched.failed(self._generation, error, self._tenant)
             self._leave()
             raise

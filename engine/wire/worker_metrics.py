@@ -1,9 +1,9 @@
 """Reads a worker's ``/metrics``: queue and KV pressure, sizes, and the endpoints of its KV events.
 
-Names are vLLM's, which our own worker uses, too; names of older versions are read where they are absent.
-A worker that reports several engines (data parallel) is taken as one: counts are summed, shares
-averaged. A line that cannot be parsed is skipped, so malformed metrics fail no probe. One scan over the
-lines and one parse of the few that are read, some 0.5 ms for vLLM's 100 KB.
+Names are vLLM's, which our own worker uses, too; if one is absent, the name of older versions is
+read. A worker that reports several engines (data parallel) is treated as one: counts are summed,
+shares averaged. A line that cannot be parsed is skipped, so malformed metrics fail no probe. Cost:
+one scan over the lines and one parse of the few that are read, about 0.5 ms for vLLM's 100 KB.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from prometheus_client.samples import Sample
 from fairserve.engine.wire.base import KvEndpoints, WorkerMetrics
 
 MAX_METRICS_BYTES = 4 * 1024 * 1024
-"""A longer page of metrics is not read."""
+"""Maximum size of a page of metrics."""
 _MAX_LINE_BYTES = 8 * 1024
 _MAX_PARSED_BYTES = 64 * 1024
-"""Limit of all parsed lines together: the parser works character by character, some 0.3 us each."""
+"""Maximum size of all parsed lines together: the parser needs about 0.3 us per character."""
 _MAX_VALUE = 2**53
-"""A larger value, which no worker counts to, is not read."""
+"""Maximum value that is read; no worker counts that far."""
 
 _RUNNING = "vllm:num_requests_running"
 _WAITING = "vllm:num_requests_waiting"
@@ -41,7 +41,7 @@ _ANY_HOST = re.compile(r"^tcp://(\*|0\.0\.0\.0|\[::\])(?=:)")
 
 
 def read_metrics(text: bytes) -> WorkerMetrics:
-    """Return the metrics on a worker's page; one that is absent or cannot be read is None."""
+    """Return the metrics on a worker's page; absent or unreadable ones are None."""
     values: dict[str, list[float]] = {}
     for sample in _samples(text, _RUNNING, _WAITING, _USED, _QUERIED, _HIT, *_OLDER):
         if 0 <= sample.value <= _MAX_VALUE:
@@ -74,7 +74,7 @@ def kv_endpoints_of(metrics: bytes, base_url: str) -> KvEndpoints | None:
 
 
 def at_host_of(base_url: str, endpoints: KvEndpoints) -> KvEndpoints:
-    """Return endpoints at every address (``tcp://*:5557``) as those of the worker's URL."""
+    """Return wildcard endpoints (``tcp://*:5557``) with the host of the worker's URL."""
     host = urlsplit(base_url).hostname or "127.0.0.1"
     host = f"[{host}]" if ":" in host else host
     events, replay = (
@@ -84,7 +84,7 @@ def at_host_of(base_url: str, endpoints: KvEndpoints) -> KvEndpoints:
 
 
 def _samples(text: bytes, *names: str) -> Iterator[Sample]:
-    """Yield the samples of these metrics. Parses line by line, so a bad line costs no other."""
+    """Yield the samples of these metrics, parsed line by line, so a bad line affects no other."""
     prefixes = tuple(name.encode() for name in names)
     parsed_bytes = 0
     for line in text.split(b"\n"):

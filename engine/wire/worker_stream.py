@@ -1,8 +1,8 @@
-"""The events of one worker's answer, parsed as they arrive.
+"""Events of one worker's response, parsed as they arrive.
 
-It is complete when ``[DONE]`` follows a ``finish_reason`` for every choice that was begun. Some servers
-end the stream as usual after they aborted a call (llama-cpp-python's, which lets a new call interrupt
-the running one): that is a broken answer, not a short one.
+The response is complete when ``[DONE]`` follows a ``finish_reason`` for every choice that was
+begun. Some servers end the stream normally after they aborted a call (llama-cpp-python's, in which
+a new call interrupts the running one): that is a broken response, not a short one.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from fairserve.engine.wire.base import (
 from fairserve.engine.wire.upstream_message import is_about_our_account, public_message
 
 MAX_EVENT_BYTES = 8 * 1024 * 1024
-"""A single event longer than this ends the stream: it would be held in memory whole."""
+"""Maximum size of a single event, which is held in memory; a longer one ends the stream."""
 _REJECTIONS = frozenset({"invalid_request_error", "BadRequestError"})
-"""Types of an error event by which the worker rejects the request itself, as ours and vLLM have it."""
+"""Types of error events that reject the request itself, in our worker and in vLLM."""
 
 
 class HttpWorkerStream:
-    """The chunks of a response of status 200; see :class:`fairserve.engine.wire.base.WorkerStream`."""
+    """Chunks of a response of status 200; see :class:`fairserve.engine.wire.base.WorkerStream`."""
 
     def __init__(self, response: aiohttp.ClientResponse, private: Collection[str] = ()) -> None:
-        """Read ``response``; ``private`` are texts to remove from the errors that a client reads."""
+        """Read ``response``; ``private`` are texts to remove from errors that a client sees."""
         self._response = response
         self._private = private
         self._content = response.content
@@ -58,7 +58,7 @@ class HttpWorkerStream:
         if raw == b"[DONE]":
             if not self._finished or self._choices - self._finished:
                 raise self._broken("it ended without a finish_reason")
-            # Released to the pool only after its end: a worker that sends more is wrong.
+            # Returned to the pool only after its end: a worker that sends more is faulty.
             self._response.release()
             raise StopAsyncIteration
         try:
@@ -73,7 +73,7 @@ class HttpWorkerStream:
                 self._response.close()
                 raise WorkerRejectedError(400, error)
             message = str(error.get("message") if isinstance(error, dict) else error)
-            # A draining worker returns its waiting calls with this code: they are not at fault.
+            # A draining worker returns its waiting calls with this code; they did not cause it.
             handed_back = isinstance(error, dict) and error.get("code") == "unavailable"
             raise self._broken(
                 f"it reported: {message}", "busy" if handed_back else "failed", message
@@ -104,7 +104,7 @@ class HttpWorkerStream:
     def _broken(
         self, why: str, cause: FailureCause = "silent", message: str = ""
     ) -> WorkerStreamError | WorkerUnavailableError:
-        """Close the stream and return its error; ``message`` is the worker's own where it sent one."""
+        """Close the stream and return its error; ``message`` is the worker's own if it sent one."""
         self._response.close()
         if is_about_our_account(message):
             cause, message = "unknown", ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 OLDEST = (0, 32)
-"""Oldest version of vLLM that this client is tested with."""
+"""Oldest version of vLLM with which this client is tested."""
 
 _RELEASE = re.compile(r"v?(\d+)\.(\d+)(?:\D|$)")
 _MISSING = (
@@ -16,7 +16,7 @@ _MISSING = (
 
 
 def version_warning(version: str | None) -> str | None:
-    """Return what a worker of this version may lack; None if the version is known, or absent."""
+    """Return a warning for a worker of this version; None if the version is known, or absent."""
     if version is None:
         return None
     found = _RELEASE.match(version)

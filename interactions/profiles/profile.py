@@ -1,8 +1,8 @@
-"""Token profiles: what an app's calls are expected to use, stage by stage.
+"""Token profiles: the expected token use of an app's calls, by stage.
 
-WSC weighs a call by its app's profile (FairServe 4.3), the feeder reserves the expected output,
-and the immunity of an interaction ends at a multiple of the profile (ALGORITHMS section 4). A profile is
-declared by the app's owner, and learned from what its calls use
+WSC weighs a call by its app's profile (FairServe 4.3), the feeder reserves the expected output, and
+the immunity of an interaction ends at a multiple of the profile (ALGORITHMS section 4). The app's
+owner declares a profile, and it is refined from observed calls
 (:mod:`fairserve.interactions.profiles.profile_learning`).
 """
 
@@ -14,11 +14,11 @@ from functools import cached_property
 from typing import Any
 
 MAX_STAGES = 64
-"""Most stages of a profile; later stages repeat the last one."""
+"""Maximum number of stages of a profile; later stages repeat the last one."""
 MOST_TOKENS = 10_000_000.0
-"""Tokens of one kind of a call at one stage, at most: the longest contexts that models have today."""
+"""Maximum tokens of one kind per call at one stage, sized for the longest model contexts."""
 MOST_CALLS = 10_000.0
-"""Calls of an interaction, at most: as many as the tracker takes."""
+"""Maximum calls of an interaction, the same as the tracker's limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class StageProfile:
     system_tokens: float
     output_tokens: float
     cached_tokens: float = 0.0
-    """Cached prompt tokens as observed in calls; never declared."""
+    """Cached prompt tokens, observed; never declared."""
 
     def __post_init__(self) -> None:
         for name in ("input_tokens", "system_tokens", "output_tokens"):
@@ -54,23 +54,23 @@ Stages = tuple[StageProfile, ...]
 
 @dataclass(frozen=True)
 class AppProfile:
-    """The token profile of an app; stages past the last one declared repeat it."""
+    """Token profile of an app; stages after the last declared one repeat it."""
 
     stages: Stages
     calls_per_interaction: float = 1.0
     idle_timeout_s: float = 300.0
-    """An interaction without a call for this long has expired."""
+    """Time without a call after which an interaction expires, in seconds."""
     agents: Mapping[str, Stages] = field(default_factory=dict)
-    """Expected tokens of the calls of an agent by stage, where known. Predicts their output; weights
-    are by stage alone, so that naming agents changes no client's share."""
+    """Expected tokens by agent and stage, where known. They predict output only; weights depend on
+    the stage alone, so that naming agents changes no client's share."""
     run_lengths: tuple[float, ...] = ()
-    """Calls of an interaction, as quantiles for equal shares of the interactions, the fewest first;
-    empty where only the expectation is known."""
+    """Quantiles of the calls per interaction, each for an equal share of interactions, ascending;
+    empty if only the expectation is known."""
     believed_tokens: float | None = None
-    """Most weighted tokens of a typical call at a stage after ``seen_stages``: only its owner's
-    declaration makes it larger. None: no bound."""
+    """Upper bound of the weighted tokens of a typical call at a stage after ``seen_stages``, where
+    larger values come from the owner's declaration only. None means no bound."""
     seen_stages: int = 0
-    """Number of leading stages whose figures are observed."""
+    """Number of leading stages with observed figures."""
     p99_calls: float | None = None
     """99th percentile of the calls of the app's runs; None while too few have ended."""
     p99_tokens: float | None = None
@@ -92,28 +92,28 @@ class AppProfile:
         return _at(self.stages, number)
 
     def believed(self, stage: int, tokens: float) -> float:
-        """Return the weighted tokens at which a typical call of this stage counts."""
+        """Return the weighted tokens assumed for a typical call of this stage."""
         if self.believed_tokens is None or stage <= self.seen_stages:
             return tokens
         return min(tokens, self.believed_tokens)
 
     def expected_output(self, stage: int, agent: str | None) -> float:
-        """Return the expected output tokens: of the agent's calls, or of all at this stage."""
+        """Return the expected output tokens of the agent's calls, else of all calls at this stage."""
         of_agent = self.agents.get(agent) if agent is not None else None
         return _at(of_agent or self.stages, stage).output_tokens
 
     @cached_property
     def tokens_per_interaction(self) -> float:
-        """Return the expected tokens of a whole interaction: the mean stage times the expected calls."""
+        """Return the expected tokens of an interaction: mean per stage times expected calls."""
         mean = sum(stage.total_tokens for stage in self.stages) / len(self.stages)
         return mean * self.calls_per_interaction
 
     def remaining_calls(self, made: int) -> float:
-        """Return the expected calls of an interaction after ``made`` of them, this one included; at
-        least 1.
+        """Return the expected remaining calls after ``made`` calls, this one included; at least 1.
 
-        The mean over the known lengths that are longer. A run longer than all of them is expected to go
-        on for as long as it is over them: so a run without an end is never near it. O(lengths).
+        This is the mean over the known lengths that are longer. A run longer than all of them is
+        expected to continue for as many calls as it exceeds them, so an endless run never seems
+        close to its end. O(lengths).
         """
         lengths = self.run_lengths or (self.calls_per_interaction,)
         longer = [length - made for length in lengths if length > made]
@@ -127,7 +127,7 @@ class AppProfile:
     def from_plain(cls, plain: Mapping[str, Any]) -> AppProfile:
         """Return the profile of plain JSON values; absent fields take their defaults.
 
-        Values that were stored under wider limits are cut to the present range.
+        Values stored under wider limits are cut to the current range.
         """
         agents = plain.get("agents", {})
         calls = plain.get("calls_per_interaction", 1.0)
@@ -154,4 +154,4 @@ def _stages(plain: list[dict[str, float]]) -> Stages:
 
 
 DEFAULT_PROFILE = AppProfile(stages=(StageProfile(1000.0, 0.0, 200.0),), calls_per_interaction=8.0)
-"""Used for an app that declares none; also the reference size of the feeder's charge factors."""
+"""Profile of an app that declares none; also the reference size of the feeder's charge factors."""

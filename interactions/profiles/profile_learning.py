@@ -1,23 +1,23 @@
-"""The profile in force: the declaration of an app's owner, until the observed calls replace it.
+"""The profile in force: the owner's declaration, until observed calls replace it.
 
-Profiles decide how service is weighed: an app whose typical call is overestimated pays less for each. So
-a declaration counts less than observations, and least where it would be of use to its owner. Stage by
-stage, and for the calls of a run likewise:
+Profiles decide how service is weighed: an app pays less per call if its typical call is
+overestimated. So a declaration counts less than observations, and least where it would benefit its
+owner. For each stage, and for the calls of a run alike:
 
-- A declaration sets the proportion between stages: as soon as ``min_samples`` calls were seen, all of it
-  is multiplied by their use over their declared tokens.
-- Before ``min_samples`` of a stage were seen, that holds, but such a call weighs at most
-  ``believed_tokens``, or, where its tenant registers app after app, no more than the tenant's calls do
-  (:func:`believed_as`); and a run is expected to have at most ``believed_calls``.
-- From then on, a smaller use is adopted at once.
-- A larger use is approached (geometrically) as more is seen, from at least half of it; with
-  ``learned_after`` it is learned. (One stage that is declared far too large makes all others small in
-  proportion; without that half its app was hardly served for minutes.)
-- A learned value grows at most ``max_growth_per_day`` times in a day. It falls at once: a profile that
-  falls slowly could be padded today and used tomorrow.
+- A declaration sets the proportions between stages. After ``min_samples`` observed calls, all
+  stages are scaled by observed tokens over declared tokens.
+- A stage with fewer than ``min_samples`` calls is scaled like the others, but its typical call
+  counts at most ``believed_tokens``; if the tenant registers many apps, at most the mean of the
+  tenant's calls (:func:`believed_as`). A run is expected to have at most ``believed_calls`` calls.
+- With ``min_samples`` calls, a smaller observed value is adopted at once.
+- A larger observed value is approached geometrically as more calls are seen, starting from at least
+  half of it; after ``learned_after`` calls it is learned. (Without the half, one stage declared far
+  too large made all others small in proportion, and its app was hardly served for minutes.)
+- A learned value grows by at most a factor ``max_growth_per_day`` per day. It falls at once: a
+  profile that fell slowly could be inflated today and exploited tomorrow.
 
-The declaration of a learned value no longer counts, whatever is declared later. Times are seconds of the
-caller's clock; everything is a pure function.
+Once a value is learned, its declaration no longer counts, even if it is declared again. Times are
+seconds of the caller's clock; all functions are pure.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Source = Literal["declared", "blended", "learned"]
 
 _DAY_S = 86_400.0
 _TOKEN = 1.0
-"""Added to token counts that are averaged geometrically, so that none is 0."""
+"""Offset added to token counts before geometric averaging, so that none is 0."""
 _LEAST_SHARE = 0.5
-"""Smallest estimate of a stage's tokens as a share of its calls' use, once enough were seen."""
+"""Minimum estimate of a stage's tokens, as a share of the observed tokens."""
 _LEAST_TOKENS = 1e-9
-"""Tokens of a stage that is scaled to zero."""
+"""Tokens of a stage that was scaled to zero."""
 _ROUNDING = 1e-9
-"""Relative difference up to which totals are equal: scaling to another total is that inexact."""
+"""Relative tolerance for equal totals, for the rounding error of scaling."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,26 +47,26 @@ class LearningOptions:
     """Options of profile learning; calls and interactions are those of one app."""
 
     window_s: float = 14 * _DAY_S
-    """Older ones do not count."""
+    """Age in seconds after which calls no longer count."""
     max_calls: int = 5_000
-    """Number of the newest calls that count."""
+    """Maximum number of calls that count, the newest first."""
     half_life_s: float = 3 * _DAY_S
     """Age in seconds at which a call counts half."""
     min_samples: int = 20
-    """Fewest calls of a stage or agent, or fewest interactions, for an estimate."""
+    """Minimum calls of a stage or agent, or interactions, for an estimate."""
     learned_after: int = 100
-    """Calls of a stage, or interactions."""
+    """Calls of a stage, or interactions, after which a value is learned."""
     max_growth_per_day: float = 2.0
-    """``inf``: no bound."""
+    """Maximum growth factor per day of a learned value; ``inf`` means no bound."""
     min_change: float = 0.1
-    """A profile that differs by less, as a share, stays as it is."""
+    """Minimum relative change for which the profile is replaced."""
     believed_tokens: float = 4800.0
-    """Most weighted tokens of a typical call that are believed on declaration alone; ``inf`` is the
+    """Maximum weighted tokens of a typical call that a declaration alone can claim; ``inf`` is the
     paper. The default is four times the reference call."""
     believed_calls: float = 32.0
-    """Most calls of a run that are believed on declaration alone."""
+    """Maximum calls per run that a declaration alone can claim."""
     believed_apps: int = 3
-    """New apps of one tenant in a day that are believed so far."""
+    """Number of new apps per tenant and day to which these bounds apply without reduction."""
 
     def __post_init__(self) -> None:
         for name in ("window_s", "half_life_s", "believed_tokens"):
@@ -87,15 +87,15 @@ class LearningOptions:
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """The profile in force, and the reason for it."""
+    """The profile in force, with the reason for it."""
 
     profile: AppProfile
     since_s: float
-    """Time in seconds since which it is in force."""
+    """Time in seconds from which the profile is in force."""
     learned_stages: int = 0
-    """Number of leading stages that are learned."""
+    """Number of leading stages with learned values."""
     calls_learned: bool = False
-    """``calls_per_interaction`` is."""
+    """True if ``calls_per_interaction`` is learned."""
     reason: str = ""
 
     @property
@@ -109,10 +109,11 @@ class InForce:
 def believed_as(
     options: LearningOptions, *, apps_in_a_day: int, served: StageProfile | None
 ) -> LearningOptions:
-    """Return the options for an app that is number ``order`` of its tenant in a day.
+    """Return the options for the tenant's ``order``-th new app of the day.
 
-    Beyond ``believed_apps`` no larger calls are believed than the mean ``served`` of the tenant's apps;
-    otherwise a tenant would register a new app every few runs. None: too few calls for an estimate.
+    From app ``believed_apps`` + 1 on, a declared call counts at most the mean ``served`` of the
+    tenant's calls; otherwise a tenant would register a new app every few runs. ``served`` is None
+    with too few calls for an estimate.
     """
     if served is None or apps_in_a_day <= options.believed_apps:
         return options
@@ -121,7 +122,7 @@ def believed_as(
 
 
 def as_declared(declared: AppProfile, now_s: float, options: LearningOptions) -> InForce:
-    """Return the profile before anything was seen: the declared one, as far as it is believed."""
+    """Return the profile before any call was seen: the declaration, within its bounds."""
     believed = replace(
         declared,
         calls_per_interaction=min(declared.calls_per_interaction, options.believed_calls),
@@ -137,9 +138,9 @@ def learn(
     now_s: float,
     options: LearningOptions,
 ) -> InForce:
-    """Return the profile from now on; ``previous`` itself if it changes too little.
+    """Return the profile from now on, or ``previous`` itself if the change is too small.
 
-    Idle time-outs are always as declared.
+    Idle time-outs are always taken from the declaration.
     """
     if figures.stages:
         found = _learned(declared, previous, figures, now_s, options)
@@ -206,14 +207,14 @@ def _learned(
 
 
 def _grown(before: float | None, found: float | None, growth: float) -> float | None:
-    """Return the new value, limited to the allowed growth; the old one if there is no new value."""
+    """Return the new value within the allowed growth, or the old one if there is no new value."""
     if found is None or before is None:
         return before if found is None else found
     return min(found, growth * before)
 
 
 def _corrected(declared: AppProfile, figures: ProfileFigures) -> list[StageProfile]:
-    """Return the declared stages in their proportion, scaled to the size of the calls seen."""
+    """Return the declared stages, scaled in proportion to the size of the observed calls."""
     found = stated = 0.0
     for number, stage in enumerate(figures.stages, start=1):
         found += stage.calls * stage.expected.total_tokens
@@ -229,7 +230,7 @@ def _calls(
     growth: float,
     options: LearningOptions,
 ) -> tuple[float, bool]:
-    """Return the expected calls of an interaction, and whether that is learned."""
+    """Return the expected calls of an interaction, and whether that value is learned."""
     before, stated = previous.profile.calls_per_interaction, declared.calls_per_interaction
     spread, ended = figures.calls_per_interaction, figures.interactions
     if spread is None or ended < options.min_samples:
@@ -245,7 +246,7 @@ def _calls(
 
 
 def _towards(stated: StageProfile, found: StageProfile, share: float) -> StageProfile:
-    """Return the use if it is less or enough was seen, else a value between declaration and use."""
+    """Return the observed stage if it is smaller or learned, else a value between both."""
     if share >= 1 or found.total_tokens <= stated.total_tokens * (1 + _ROUNDING):
         return found
     if stated.total_tokens < _LEAST_SHARE * found.total_tokens:
@@ -259,7 +260,7 @@ def _towards(stated: StageProfile, found: StageProfile, share: float) -> StagePr
 
 
 def _cached_share(stage: StageProfile) -> float:
-    """Return the cached share of a prompt; it is never declared."""
+    """Return the cached share of a prompt, which is never declared."""
     prompt = stage.input_tokens + stage.system_tokens
     return min(1.0, stage.cached_tokens / prompt) if prompt else 0.0
 
@@ -270,7 +271,7 @@ def _at_most(stage: StageProfile, tokens: float) -> StageProfile:
 
 
 def _scaled(stage: StageProfile, factor: float) -> StageProfile:
-    """Scale a stage within its bounds; a declared value may lie anywhere between them."""
+    """Scale a stage within its bounds; a declared value may be anywhere between them."""
     factor = min(factor, MOST_TOKENS / _LEAST_TOKENS)
     tokens = (stage.input_tokens, stage.system_tokens, stage.output_tokens)
     inputs, system, output = (min(factor * count, MOST_TOKENS) for count in tokens)
@@ -302,7 +303,7 @@ def _differs(previous: InForce, found: InForce, share: float) -> bool:
         if abs(_cached_share(a) - _cached_share(b)) > share:
             return True
         pairs.append((a.output_tokens + _TOKEN, b.output_tokens + _TOKEN))
-        # System tokens weigh more than others: a prompt that moves from one to the other is a change.
+        # System tokens weigh more than input tokens: a shift between the two is a change.
         for extra in (0.0, 1.0):
             before, after = (each.total_tokens + extra * each.system_tokens for each in (a, b))
             pairs.append((one.believed(number, before), other.believed(number, after)))

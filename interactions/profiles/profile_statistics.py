@@ -1,18 +1,18 @@
-"""Observed use of an app's calls: figures by stage, by agent, and of whole interactions.
+"""Observed token use of an app's calls: figures by stage, by agent, and per interaction.
 
-All served calls count, however they ended: an app that cancels its calls just before their end has used
-those tokens. Recent calls weigh more: half as much for each half-life of age. The user of a call does
-not matter: an app whose typical call is the mean of its calls pays one for each, whoever makes them, and
-any other weighing of users could be bent by inventing some.
+All served calls count, however they ended: an app that cancels its calls just before their end has
+used the tokens. Recent calls weigh more; the weight halves with each half-life of age. Calls are
+not weighed by user: an app whose typical call is the mean of its calls pays 1 per call on average,
+and any weighing by user could be manipulated with invented users.
 
-The *expected* value is the mean of values cut off at the 98th percentile. The median, which is reported,
-too, does not serve: agents of an app alternate at a stage, a tenth of them with calls ten times as large
-as the others, and the median of such calls is unrelated to their sum and jumps from one kind to the
-other (recorded in AutoCodeRover at stage 10: median 620 tokens, mean 1,883). Nor does a cut at the 90th:
-the payment for an app's largest calls would be lost from its share (that app an eighth; by the 98th
-1.5 %).
+The *expected* value is the mean of the values, capped at the 98th percentile. The median is
+reported, too, but is no substitute: the agents of an app alternate at a stage, a tenth of the calls
+may be ten times as large as the others, and the median of such calls is unrelated to their sum and
+jumps between the kinds (recorded in AutoCodeRover at stage 10: median 620 tokens, mean 1,883). A
+cap at the 90th percentile would drop the payment for an app's largest calls from its share (an
+eighth for that app; 1.5 % with the 98th).
 
-Cost: O(calls log calls) of numpy, for the calls of one app.
+Cost: O(calls log calls) in numpy for the calls of one app.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from fairserve.interactions.profiles.profile import MAX_STAGES, StageProfile
 Floats = npt.NDArray[np.float64]
 
 MAX_AGENTS = 32
-"""Most agents with figures of their own: those with the most calls."""
+"""Maximum number of agents with separate figures; those with the most calls are kept."""
 RUN_LENGTHS = 10
-"""Number of quantiles for the lengths of interactions."""
+"""Number of quantiles of the interaction length."""
 LONG_RUNS_AFTER = 50
-"""Interactions that must have ended before the longest usual one is known."""
+"""Minimum ended interactions for the 99th percentiles."""
 _LONG = 0.99
 _OUTLIERS = 0.98
 _DIGITS = 6
-"""Digits of expectations, so that the order of a sum does not change the profile."""
+"""Decimal digits of expectations, so that the order of summation does not change the profile."""
 _TINY = float(np.finfo(float).tiny)
 
 
 class CallSeen(NamedTuple):
-    """A call that was served, wholly or in part."""
+    """A call that was served completely or in part."""
 
     stage: int
     """Stage of the call, from 1."""
@@ -52,11 +52,11 @@ class CallSeen(NamedTuple):
     input_tokens: int
     system_tokens: int
     output_tokens: int
-    """Over all samples."""
+    """Output tokens over all samples."""
     age_s: float
-    """Since it was accepted."""
+    """Seconds since the call was accepted."""
     cached_tokens: int = 0
-    """Prompt tokens that its worker had cached."""
+    """Prompt tokens that the worker had cached."""
 
     @property
     def tokens(self) -> int:
@@ -65,25 +65,26 @@ class CallSeen(NamedTuple):
 
 
 class RunSeen(NamedTuple):
-    """An interaction of which a call was served."""
+    """An interaction with at least one served call."""
 
     calls: int
-    """Calls so far."""
+    """Number of calls so far."""
     ended: bool
-    """True if it ended by itself: complete, given up by its client, or idle for too long. Others are
-    active or were cut off, and would have had more calls."""
+    """True if the run ended by itself: complete, cancelled by its client, or idle for too long.
+    Others
+    are active or were cut off, and would have had more calls."""
     age_s: float
-    """Since its end, or its last call."""
+    """Seconds since the end of the run, or since its last call."""
     tokens: int = 0
-    """Used by its calls so far."""
+    """Tokens used by the calls so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Quantiles and mean of weighted values."""
+    """Mean and quantiles of weighted values."""
 
     expected: float
-    """The mean of the values, the largest fiftieth counted as the largest of the others."""
+    """Mean of the values, capped at their 98th percentile."""
     median: float
     p90: float
 
@@ -93,7 +94,7 @@ class StageFigures:
     """Token figures of the calls at one stage."""
 
     calls: int
-    """Calls behind these figures; those of later stages included where there were too few."""
+    """Number of calls in these figures, including later stages where a stage has too few."""
     input_tokens: Spread
     system_tokens: Spread
     output_tokens: Spread
@@ -116,16 +117,16 @@ class ProfileFigures:
     interactions: int
     """Number of ended interactions."""
     stages: tuple[StageFigures, ...]
-    """Stage 1 first; those with too few calls at the end are left out. None with too few in all."""
+    """Figures from stage 1 on, without trailing stages that have too few calls; may be empty."""
     agents: Mapping[str, tuple[StageFigures, ...]]
     calls_per_interaction: Spread | None
-    """None where no interaction has ended."""
+    """None if no interaction has ended."""
     run_lengths: tuple[float, ...]
-    """Quantiles for equal shares of the interactions, the fewest calls first."""
+    """Quantiles of the calls per interaction, each for an equal share of interactions, ascending."""
     p99_calls: float | None = None
-    """99th percentile of the calls of an interaction; None with fewer than ``LONG_RUNS_AFTER``."""
+    """99th percentile of calls per interaction; None below ``LONG_RUNS_AFTER`` interactions."""
     p99_tokens: float | None = None
-    """99th percentile of the tokens of an interaction; None with fewer than ``LONG_RUNS_AFTER``."""
+    """99th percentile of tokens per interaction; None below ``LONG_RUNS_AFTER`` interactions."""
 
 
 def figures_of(
@@ -135,7 +136,7 @@ def figures_of(
     min_samples: int,
     half_life_s: float,
 ) -> ProfileFigures:
-    """Return the figures of an app, and of its stages and agents with ``min_samples`` calls or more."""
+    """Return the figures of an app; stages and agents need at least ``min_samples`` calls."""
     stages, agents = _of_calls(calls, min_samples, half_life_s)
     lengths, shares = _lengths(runs, half_life_s)
     any_ended = len(lengths) > 0
@@ -159,7 +160,7 @@ def figures_of(
 
 
 def run_lengths(lengths: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> tuple[float, ...]:
-    """Return quantiles for equal shares of interactions of these lengths."""
+    """Return ``RUN_LENGTHS`` quantiles of these interaction lengths, each for an equal share."""
     values = np.asarray(lengths, float)
     weights = np.ones(len(values)) if weights is None else np.asarray(weights, float)
     shares = [(number + 0.5) / RUN_LENGTHS for number in range(RUN_LENGTHS)]
@@ -215,11 +216,11 @@ def _stages(
 
 
 def _lengths(runs: Sequence[RunSeen], half_life_s: float) -> tuple[Floats, Floats]:
-    """Return the lengths of interactions and the share of each length.
+    """Return the observed interaction lengths, ascending, and the probability of each.
 
-    The estimator of Kaplan and Meier: among the interactions with at least this many calls, the share
-    that ended with exactly as many. Unfinished ones count for the lengths that they have reached; short
-    ones end first, and would otherwise count alone.
+    This is the Kaplan-Meier estimator: of the interactions with at least this many calls, the share
+    that ended with exactly this many. Unfinished interactions count for the lengths that they have
+    reached; otherwise the short ones, which end first, would dominate.
     """
     ended = np.array([run.ended for run in runs], bool)
     if not ended.any():
@@ -242,7 +243,7 @@ def _spread(values: Floats, weights: Floats) -> Spread:
 
 
 def _quantiles(values: Floats, weights: Floats, shares: Sequence[float]) -> list[float]:
-    """Return the smallest values up to which these shares of the weight lie."""
+    """Return for each share the smallest value with at least that share of the weight up to it."""
     order = np.argsort(values, kind="stable")
     below = np.cumsum(weights[order])
     at = np.searchsorted(below, np.asarray(shares) * below[-1])

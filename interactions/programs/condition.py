@@ -16,7 +16,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, SkipValidation, model_validator
 
 from fairserve.interactions.programs.output import (
     FieldError,
@@ -28,7 +30,14 @@ from fairserve.interactions.programs.output import (
     read,
     text_of,
 )
-from fairserve.interactions.programs.program_fields import Fields, kind, shown
+from fairserve.interactions.programs.program_fields import (
+    Declared,
+    NodeReference,
+    invalid,
+    kind,
+    printable,
+    shown,
+)
 
 NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 MAX_NUMBER_CHARS = 64
@@ -101,30 +110,45 @@ class Condition:
         return compare(text, self.value)
 
 
-def parse_condition(plain: object, path: str) -> Condition:
-    """Read a declared condition; that its node is an ancestor is the program's to check.
-
-    Raises ProgramError.
-    """
-    fields = Fields(plain, path, ("node", "op", "value", "path"))
-    node = fields.plain.get("node")
-    if not isinstance(node, str):
-        raise fields.wrong("node", f"must be the id of a node, not {kind(node)}")
-    op = fields.plain.get("op")
-    if not isinstance(op, str) or op not in OPS:
-        raise fields.wrong("op", f"is {shown(op)}; allowed: {', '.join(OPS)}")
-    return Condition(node, op, _value(fields, op), read_path(fields))
+def _check_op(value: object) -> object:
+    if not isinstance(value, str) or value not in OPS:
+        raise invalid(f"is {shown(value)}; allowed: {', '.join(OPS)}")
+    return value
 
 
-def read_path(fields: Fields) -> Path:
-    """Return the ``path`` of a condition or a map; empty if absent. Raises ProgramError."""
-    text = fields.text("path", 10_000)
-    if text is None:
-        return ()
+def _check_path(value: str) -> str:
     try:
-        return parse_path(text)
+        parse_path(value)
     except PathError as error:
-        raise fields.wrong("path", str(error)) from None
+        raise invalid(str(error)) from None
+    return value
+
+
+PathText = Annotated[str, printable(10_000), AfterValidator(_check_path)]
+"""A path such as ``plan.steps.0``."""
+
+
+class WhenIn(Declared):
+    """The node runs only if this holds."""
+
+    node: NodeReference = Field(description="The node whose output is tested.")
+    op: Annotated[str, BeforeValidator(_check_op)] = Field(json_schema_extra={"enum": list(OPS)})
+    value: SkipValidation[str | float | bool | None] = None
+    path: PathText | None = Field(None, description="Path in that output.")
+
+    @model_validator(mode="after")
+    def _check_value(self) -> Self:
+        self.value = _value(self.op, self.value, given="value" in self.model_fields_set)
+        return self
+
+    def condition(self) -> Condition:
+        """Return the condition; that its node is an ancestor is the program's to check."""
+        return Condition(self.node, self.op, self.value, path_of(self.path))
+
+
+def path_of(text: str | None) -> Path:
+    """Return a checked path; empty without one."""
+    return () if text is None else parse_path(text)
 
 
 def number(text: str) -> float | None:
@@ -135,22 +159,22 @@ def number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _value(fields: Fields, op: str) -> Value:
+def _value(op: str, value: object, *, given: bool) -> Value:
+    """Return the value of a comparison, as its operation takes it."""
     kind_of_value, _ = OPS[op]
-    value: Any = fields.plain.get("value")
     if kind_of_value == "none":
-        if "value" in fields.plain:
-            raise fields.wrong("value", f"{op} takes no value")
+        if given:
+            raise invalid(f"{op} takes no value", at="value")
         return None
     if isinstance(value, bool) and kind_of_value == "any":
         return value
     if isinstance(value, str) and kind_of_value in ("any", "text"):
         if not value and kind_of_value == "text":
-            raise fields.wrong("value", f"{op} needs a string that is not empty")
+            raise invalid(f"{op} needs a string that is not empty", at="value")
         return value
     if isinstance(value, int | float) and not isinstance(value, bool) and kind_of_value != "text":
         if not abs(value) <= 1e300:
-            raise fields.wrong("value", "is out of range; allowed: -1e300 to 1e300")
+            raise invalid("is out of range; allowed: -1e300 to 1e300", at="value")
         return float(value)
     allowed = {"any": "a string, a number, true or false", "text": "a string", "number": "a number"}
-    raise fields.wrong("value", f"must be {allowed[kind_of_value]}, not {kind(value)}")
+    raise invalid(f"must be {allowed[kind_of_value]}, not {kind(value)}", at="value")

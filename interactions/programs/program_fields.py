@@ -1,13 +1,26 @@
-"""Reading a declared program field by field: what is wrong is named with its path and what is allowed.
+"""The fields of a declared program, as pydantic reads them: an error names the path and what is allowed.
 
-Before any field is read, :func:`require_bounded` walks the whole structure without recursion and stops
-at its limits, so that a huge or deep declaration costs no more than an allowed one to reject.
+Models of the declaration derive from :class:`Declared`, and their fields have the types below. The JSON
+schema of a model is the API's description. Before any field is read, :func:`require_bounded` walks the
+whole structure without recursion and stops at its limits, so that a huge or deep declaration costs no
+more than an allowed one to reject.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
 MAX_DEPTH = 32
 SHOWN_CHARS = 40
@@ -68,61 +81,120 @@ def _require_text(text: str, path: str) -> None:
         ) from None
 
 
-class Fields:
-    """An object of the declaration at ``path``, whose fields are read by name."""
+class Declared(BaseModel):
+    """An object of the declaration. It has no other fields than these, and values keep their types."""
 
-    def __init__(self, plain: object, path: str, allowed: tuple[str, ...]) -> None:
-        """Raise ProgramError if ``plain`` is no object or has a field that is not allowed."""
-        self.path = path
+    model_config = ConfigDict(
+        extra="forbid", strict=True, hide_input_in_errors=True, allow_inf_nan=False
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_names(cls, plain: object) -> object:
         if not isinstance(plain, Mapping):
-            raise ProgramError(path, f"must be an object, not {kind(plain)}")
-        self.plain: Mapping[str, Any] = plain
+            raise invalid(f"must be an object, not {kind(plain)}")
         for name in plain:
-            if name not in allowed:
-                raise ProgramError(
-                    self.at(name if isinstance(name, str) else str(name)),
-                    f"is not known here; allowed: {', '.join(allowed)}",
-                )
+            if name not in cls.model_fields:
+                allowed = ", ".join(cls.model_fields)
+                raise invalid(f"is not known here; allowed: {allowed}", at=str(name))
+        absent = [name for name, each in cls.model_fields.items() if each.is_required()]
+        return {**dict.fromkeys(absent), **plain}  # null is as good as absent
 
-    def at(self, name: str) -> str:
-        """Return the path of a field."""
-        name = name if len(name) <= SHOWN_CHARS else f"{name[:SHOWN_CHARS]}..."
-        return f"{self.path}.{name}" if self.path else name
+    @classmethod
+    def read(cls, plain: object, path: str, context: object = None) -> Self:
+        """Return the object at ``path``. Raises ProgramError for the first field that is wrong."""
+        try:
+            return cls.model_validate(plain, context=context)
+        except ValidationError as error:
+            raise _program_error(path, error.errors(include_url=False)[0]) from None
 
-    def wrong(self, name: str, message: str) -> ProgramError:
-        """Return an error at a field."""
-        return ProgramError(self.at(name), message)
 
-    def text(self, name: str, max_chars: int) -> str | None:
-        """Return a printable text without surrounding space, or None if it is absent."""
-        value = self.plain.get(name)
-        if value is None:
-            return None
+def invalid(message: str, *, at: str = "") -> PydanticCustomError:
+    """Return the error of a validator; ``at`` is a field below the validated value."""
+    return PydanticCustomError("program", "{message}", {"message": message, "at": at})
+
+
+def printable(max_chars: int) -> BeforeValidator:
+    """Return the check of a printable text without surrounding space."""
+
+    def check(value: object) -> object:
         if not isinstance(value, str):
-            raise self.wrong(name, f"must be a string, not {kind(value)}")
+            raise invalid(f"must be a string, not {kind(value)}")
         if not 0 < len(value) <= max_chars:
-            raise self.wrong(name, f"has {len(value)} characters; allowed: 1 to {max_chars}")
+            raise invalid(f"has {len(value)} characters; allowed: 1 to {max_chars}")
         if not value.isprintable() or value != value.strip():
-            raise self.wrong(name, f"is {shown(value)}; allowed: printable, no space around it")
+            raise invalid(f"is {shown(value)}; allowed: printable, no space around it")
         return value
 
-    def integer(self, name: str, least: int, most: int) -> int | None:
-        """Return a whole number in a range, or None if it is absent."""
-        value = self.plain.get(name)
-        if value is None:
-            return None
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise self.wrong(name, f"must be a whole number, not {kind(value)}")
-        if not least <= value <= most:
-            raise self.wrong(name, f"is {_number(value)}; allowed: {least} to {most}")
-        return value
+    return BeforeValidator(check)
 
-    def list(self, name: str) -> list[Any] | None:
-        """Return a list, or None if it is absent."""
-        value = self.plain.get(name)
-        if value is not None and not isinstance(value, list):
-            raise self.wrong(name, f"must be a list, not {kind(value)}")
-        return value
+
+@dataclass(frozen=True)
+class Within:
+    """The check of a whole number in a range, which the schema names, too."""
+
+    least: int
+    most: int
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Return the schema of the number with its check."""
+        number = core_schema.int_schema(ge=self.least, le=self.most)
+        return core_schema.no_info_before_validator_function(self._check, number)
+
+    def _check(self, value: object) -> int:
+        return checked_integer(value, self.least, self.most)
+
+
+def checked_integer(value: object, least: int, most: int) -> int:
+    """Return a whole number in a range. Raises the error of a validator."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise invalid(f"must be a whole number, not {kind(value)}")
+    if not least <= value <= most:
+        raise invalid(f"is {_number(value)}; allowed: {least} to {most}")
+    return value
+
+
+def _reference(value: object) -> object:
+    if not isinstance(value, str):
+        raise invalid(f"must be the id of a node, not {kind(value)}")
+    return value
+
+
+NodeReference = Annotated[str, BeforeValidator(_reference)]
+"""The id of a node. That the node exists is checked later."""
+
+
+def _program_error(path: str, error: ErrorDetails) -> ProgramError:
+    """Return pydantic's error in our words: its path, the value, and what is allowed."""
+    context, names = error.get("ctx", {}), [*error["loc"]]
+    value = error.get("input")
+    match error["type"]:
+        case "program":
+            message = context["message"]
+            if context["at"]:
+                names.append(context["at"])
+        case "too_short":
+            message = "is empty"
+        case "list_type":
+            message = f"must be a list, not {kind(value)}"
+        case "dict_type":
+            message = f"must be an object, not {kind(value)}"
+        case _ if names and names[-1] == "[key]":
+            names, message = names[:-2], f"has a key that is {kind(value)}, not a string"
+        case _:
+            message = f"must be a string, not {kind(value)}"
+    for name in names:
+        path = _below(path, name)
+    return ProgramError(path, message)
+
+
+def _below(path: str, name: str | int) -> str:
+    if isinstance(name, int):
+        return f"{path}[{name}]"
+    name = name if len(name) <= SHOWN_CHARS else f"{name[:SHOWN_CHARS]}..."
+    return f"{path}.{name}" if path else name
 
 
 def kind(value: object) -> str:

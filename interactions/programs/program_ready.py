@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from fairserve.interactions.programs.call_body import Body
 from fairserve.interactions.programs.output import FieldError, JsonMemo, read, read_list
 from fairserve.interactions.programs.program import Node
 from fairserve.interactions.programs.program_state import NodeRun
 from fairserve.interactions.programs.program_task import Filling
 from fairserve.interactions.programs.template import TemplateError
-from fairserve.interactions.tracking.call_body import Body
 
 
 def why_skipped(node: Node, runs: Mapping[str, NodeRun], memo: JsonMemo) -> str:

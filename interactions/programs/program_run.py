@@ -30,6 +30,7 @@ from itertools import chain
 from typing import Any
 
 from fairserve.interactions.profiles.profile import DEFAULT_PROFILE, AppProfile
+from fairserve.interactions.programs.call_body import Body
 from fairserve.interactions.programs.output import JsonMemo, sized
 from fairserve.interactions.programs.program import Node, Program
 from fairserve.interactions.programs.program_ready import items_of, render, why_skipped
@@ -46,7 +47,6 @@ from fairserve.interactions.programs.program_state import (
 )
 from fairserve.interactions.programs.program_task import Task
 from fairserve.interactions.programs.template import TemplateError
-from fairserve.interactions.tracking.call_body import Body
 
 MAX_REASON_CHARS = 1_000
 

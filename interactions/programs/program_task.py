@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fairserve.interactions.programs.call_body import Body
 from fairserve.interactions.programs.output import (
     FieldError,
     JsonMemo,
@@ -23,7 +24,6 @@ from fairserve.interactions.programs.output import (
     text_of,
 )
 from fairserve.interactions.programs.template import Placeholder, TemplateError, TooLargeError
-from fairserve.interactions.tracking.call_body import Body
 
 
 @dataclass(frozen=True, slots=True)

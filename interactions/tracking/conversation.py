@@ -1,17 +1,17 @@
-"""Conversation keys: they show that a call continues an earlier one.
+"""Conversation keys, by which a call is recognised as the continuation of an earlier one.
 
-An agent's next call repeats the messages of its last one, the answer, and everything since. So every
-prefix of a conversation that ends with an answer has a key, a hash chained over its messages, and a
-call's answer extends its own chain by one. A call that brings results of tools names the call that
-requested them by the ids of the tool calls.
+The next call of an agent repeats the messages of the previous one, its answer, and everything
+since. So every prefix of a conversation that ends with an answer has a key, a hash chained over its
+messages, and each answer extends the chain of its call by one. A call with tool results refers to
+the call that requested the tools by the ids of the tool calls.
 
-Messages are compared as clients repeat them: white space around a text, the order of keys in the
-arguments of a tool call, and null for an empty text make no difference. System and developer messages
-are left out, because they change with the agent when a conversation is handed over, and with the hour.
-Keys are only compared within one run.
+Messages are normalised the way clients repeat them: whitespace around a text, the order of keys in
+the arguments of a tool call, and null instead of an empty text make no difference. System and
+developer messages are skipped, because they change when a conversation is handed to another agent,
+and when they contain the time. Keys are compared within one run only.
 
 Cost: one pass over the text, in C. Weakness: clients that shorten or rewrite their history are
-recognised by their tool results alone, or not at all; text completions are never recognised.
+recognised by their tool results only, or not at all; text completions are never recognised.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-_UNSAID = ("system", "developer")
+_IGNORED_ROLES = ("system", "developer")
 _KEY_BYTES = 8
 
 
 class Conversation:
-    """The messages of one chat request in OpenAI's shape; malformed ones make no key."""
+    """The messages of one chat request in OpenAI's shape; malformed ones produce no key."""
 
     __slots__ = ("_hasher", "history", "tool_results")
 
@@ -36,28 +36,28 @@ class Conversation:
         results: list[int] = []
         for message in messages:
             role = message.get("role")
-            if role in _UNSAID:
+            if role in _IGNORED_ROLES:
                 continue
-            hasher.update(_said(message))
+            hasher.update(_encoded(message))
             if role == "assistant":
                 history.append(_key(hasher.digest()))
                 results = []
             elif role == "tool":
                 results += _tool_keys([message.get("tool_call_id")])
         self.history = tuple(reversed(history))
-        """Keys of what it may continue, the longest first."""
+        """Keys of the conversations that the request may continue, longest first."""
         self.tool_results = tuple(dict.fromkeys(results))
-        """Keys of the tool calls whose results arrived since the last answer."""
+        """Keys of the tool calls whose results arrived after the last answer."""
 
     def answered(self, answers: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:
-        """Return the keys of this conversation with each of these answers, and of the requested tools.
+        """Return the keys of the conversation plus each answer, and of the requested tools.
 
-        ``answers`` are assistant messages, one a sample.
+        ``answers`` are assistant messages, one per sample.
         """
         keys: list[int] = []
         for answer in answers:
             hasher = self._hasher.copy()
-            hasher.update(_said({**answer, "role": "assistant"}))
+            hasher.update(_encoded({**answer, "role": "assistant"}))
             keys.append(_key(hasher.digest()))
             keys += _tool_keys(call.get("id") for call in _tool_calls(answer))
         return tuple(dict.fromkeys(keys))
@@ -75,7 +75,7 @@ def _tool_keys(ids: Iterable[Any]) -> list[int]:
     ]
 
 
-def _said(message: Mapping[str, Any]) -> bytes:
+def _encoded(message: Mapping[str, Any]) -> bytes:
     parts = [str(message.get("role")), _text(message.get("content"))]
     for call in _tool_calls(message):
         function = call.get("function")
@@ -84,7 +84,7 @@ def _said(message: Mapping[str, Any]) -> bytes:
         parts += [str(call.get("id")), str(function.get("name")), arguments]
     if message.get("tool_call_id") is not None:
         parts.append(str(message["tool_call_id"]))
-    # Lengths go before texts, so that no text can look like two.
+    # Each part is preceded by its length, so that no text can be mistaken for two.
     return "".join(f"{len(part)}:{part}" for part in parts).encode("utf-8", "surrogatepass") + b"\n"
 
 

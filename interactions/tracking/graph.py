@@ -1,15 +1,15 @@
-"""A declared interaction as a graph: checks its shape, and gives its stages, width and critical path.
+"""Graph of a declared interaction: validation, stages, width and critical path.
 
-A thin wrapper over :class:`networkx.DiGraph` for graphs that are known as a whole: for validation, for
-priorities within a run (ALGORITHMS section 3: prefer the longest remaining path) and for views. Live
-interactions grow call by call and belong to the tracker. A stage is 1 + the longest path from a root, as
-in the tracker.
+A thin wrapper over :class:`networkx.DiGraph` for graphs that are known as a whole: for validation,
+for priorities within a run (ALGORITHMS section 3: prefer the longest remaining path) and for views.
+Live interactions grow call by call and belong to the tracker. As there, a stage is 1 + the longest
+path from a root.
 
-Cost: linear in nodes and edges, without recursion; only :meth:`InteractionGraph.is_ancestor` prepares a
-bit per pair of nodes at its first use (5,000 nodes: 3 MB).
+Cost: linear in nodes and edges, without recursion. :meth:`InteractionGraph.is_ancestor` allocates
+one bit per pair of nodes on first use (5,000 nodes: 3 MB).
 
-Weakness: ``parallelism`` is the widest stage. Nodes of different stages may run at once, too, so that
-it is a lower bound of the widest antichain, which would cost a matching to find.
+Weakness: ``parallelism`` is the width of the widest stage. Nodes of different stages may run at
+once, too, so it is a lower bound of the widest antichain, which would require a matching.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 import networkx as nx
 
 SHOWN_NODES = 12
-"""A cycle longer than this is named by its first and its last nodes."""
+"""Maximum nodes of a cycle named in a message; longer ones show the first and last nodes."""
 
 
 class GraphError(ValueError):
@@ -47,7 +47,7 @@ class SelfReferenceError(GraphError):
 
 
 class GraphCycleError(GraphError):
-    """Nodes that wait for each other; ``cycle`` has each of them once, parents first."""
+    """Some nodes depend on each other; ``cycle`` contains each of them once, parents first."""
 
     def __init__(self, cycle: Sequence[str]) -> None:
         names = [*cycle, cycle[0]]
@@ -59,7 +59,7 @@ class GraphCycleError(GraphError):
 
 
 class GraphTooLargeError(GraphError):
-    """More nodes or edges than allowed."""
+    """The graph has more nodes or edges than allowed."""
 
     def __init__(self, what: str, count: int, limit: int) -> None:
         super().__init__("", f"has {count} {what}; allowed: {limit}")
@@ -73,7 +73,7 @@ class CriticalPath(NamedTuple):
 
 
 class InteractionGraph:
-    """An acyclic, immutable graph of calls; all orders are that of declaration, within a stage too."""
+    """An acyclic, immutable graph of calls; every order is that of declaration."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class InteractionGraph:
         max_nodes: int = 10_000,
         max_edges: int = 100_000,
     ) -> None:
-        """Build it from ``{node: parents}``; a parent named twice is one. Raises GraphError."""
+        """Build the graph from ``{node: parents}``; duplicate parents are merged. Raises GraphError."""
         if len(parents) > max_nodes:
             raise GraphTooLargeError("nodes", len(parents), max_nodes)
         edges = sum(map(len, parents.values()))
@@ -98,7 +98,7 @@ class InteractionGraph:
                     raise UnknownNodeError(node, parent)
                 digraph.add_edge(parent, node)
         self.digraph = nx.freeze(digraph)
-        """The graph itself, frozen, edges from parent to child."""
+        """The frozen graph, with edges from parent to child."""
         place = {node: number for number, node in enumerate(parents)}
         self._parents: dict[str, tuple[str, ...]] = {n: tuple(digraph.pred[n]) for n in parents}
         self._children: dict[str, tuple[str, ...]] = {
@@ -107,11 +107,11 @@ class InteractionGraph:
         self.columns: tuple[tuple[str, ...], ...] = tuple(
             tuple(sorted(column, key=place.__getitem__)) for column in self._generations()
         )
-        """Return the nodes of each stage."""
+        """Nodes of each stage."""
         self.stages: Mapping[str, int] = {
             node: stage for stage, column in enumerate(self.columns, start=1) for node in column
         }
-        """1 + the longest path from a root."""
+        """Stage of each node: 1 + the longest path from a root."""
         self._masks: dict[str, int] | None = None
         self._place = place
 
@@ -133,11 +133,11 @@ class InteractionGraph:
         return sum(map(len, self._parents.values()))
 
     def parents(self, node: str) -> tuple[str, ...]:
-        """Return the node's parents as declared, each once."""
+        """Return the node's parents in the order of declaration, without duplicates."""
         return self._parents[node]
 
     def children(self, node: str) -> tuple[str, ...]:
-        """Return the nodes that name this node as a parent."""
+        """Return the nodes that have this node as a parent."""
         return self._children[node]
 
     @property
@@ -157,15 +157,15 @@ class InteractionGraph:
 
     @property
     def parallelism(self) -> int:
-        """Return the nodes of the widest stage: that many can run at once."""
+        """Return the width of the widest stage: at least that many nodes can run at once."""
         return max(self.widths, default=0)
 
     def ancestors(self, node: str) -> frozenset[str]:
-        """Return all nodes before this one. Linear; for many questions use ``is_ancestor``."""
+        """Return all ancestors of a node. Linear; for many queries use ``is_ancestor``."""
         return frozenset(nx.ancestors(self.digraph, node))
 
     def is_ancestor(self, ancestor: str, node: str) -> bool:
-        """Return whether ``ancestor`` comes before ``node``; no node comes before itself."""
+        """Return whether ``ancestor`` precedes ``node``; no node precedes itself."""
         if self._masks is None:
             masks: dict[str, int] = {}
             for column in self.columns:
@@ -180,7 +180,7 @@ class InteractionGraph:
     def remaining(self, weights: Mapping[str, float]) -> dict[str, float]:
         """Return the weight of the heaviest path from each node to a sink, itself included.
 
-        ``weights`` has every node, in any unit, none negative.
+        ``weights`` contains every node, in any unit, without negative values.
         """
         left: dict[str, float] = {}
         for column in reversed(self.columns):
@@ -190,7 +190,7 @@ class InteractionGraph:
         return left
 
     def critical_path(self, weights: Mapping[str, float]) -> CriticalPath:
-        """Return the heaviest path; of equal ones the one through the nodes declared first."""
+        """Return the heaviest path; ties go to the nodes declared first."""
         left = self.remaining(weights)
         path: list[str] = []
         following = self.roots
@@ -208,9 +208,10 @@ class InteractionGraph:
         return found
 
     def _cycle(self, acyclic: Sequence[Sequence[str]]) -> list[str]:
-        """Return a cycle, parents first, from its node that was declared first.
+        """Return a cycle, parents first, starting at its node that was declared first.
 
-        Each node outside the generations has a parent outside them: a walk upwards meets itself.
+        Each node outside the generations has a parent outside them, so a walk upwards closes a
+        cycle.
         """
         done = {node for column in acyclic for node in column}
         node = next(node for node in self._parents if node not in done)

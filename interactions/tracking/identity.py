@@ -1,10 +1,10 @@
 """Identity of a call's run, from its headers and the ``metadata`` of its body.
 
-The first source that names a run decides: our own header, our own metadata, then the headers that agent
-frameworks and other gateways already send (in the order of ``ALIASES``). Without one the call is a run
-of its own. ``previous_response_id`` is never used: it names the last answer, not the root of the run.
-The ids are the client's; the caller scopes them to the authenticated app, so that one tenant's id never
-joins another's run (:func:`core_run_id`, :func:`core_call_id`).
+The first source that names a run is used: our own header, our own metadata, then the headers that
+agent frameworks and other gateways already send (in the order of ``ALIASES``). Without one, the
+call forms a separate run. ``previous_response_id`` is never used: it names the last answer, not
+the root of the run. The ids are chosen by clients; the caller scopes them to the authenticated app,
+so that a tenant's id never joins another tenant's run (:func:`core_run_id`, :func:`core_call_id`).
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ class IdentityError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CallIdentity:
-    """The place of a call in its run as the client declared it, with the client's own ids."""
+    """The place of a call in its run as declared by the client, with the client's ids."""
 
     run_id: str | None
-    """None: the call is a run of its own."""
+    """Id of the run; None: the call forms a separate run."""
     source: str = ""
-    """The header or metadata field that named the run."""
+    """Header or metadata field that named the run."""
     call_id: str | None = None
     parents: tuple[str, ...] | None = None
-    """None: not declared; empty: the call is a root."""
+    """Ids of the parents; None: not declared; empty: the call is a root."""
     agent: str | None = None
     final: bool = False
 
@@ -71,12 +71,12 @@ def identify(
     *,
     traceparent: bool = False,
 ) -> CallIdentity:
-    """Read a call's identity. ``headers`` has lower-case names.
+    """Return a call's identity. ``headers`` has lower-case names.
 
-    With ``traceparent`` the trace of a W3C ``traceparent`` header is the run of a call without another
-    source; malformed headers are ignored, as that standard requires. Metadata keys are
-    ``interaction_id``, ``interaction_final``, ``call_id``, ``parent_ids`` (a list or comma separated)
-    and ``agent``; a header wins over its key. Raises IdentityError.
+    With ``traceparent``, the trace id of a W3C ``traceparent`` header names the run if no other
+    source does; malformed headers are ignored, as that standard requires. Metadata keys are
+    ``interaction_id``, ``interaction_final``, ``call_id``, ``parent_ids`` (a list or comma
+    separated) and ``agent``; a header takes precedence over its key. Raises IdentityError.
     """
     sent = _Sent(headers, metadata or {})
     run_id, source = sent.text(RUN_HEADER, "interaction_id")
@@ -96,7 +96,7 @@ def identify(
 
 
 def core_run_id(app: str, run_id: str) -> str:
-    """Return the id of a run below the API. ``app`` contains no slash."""
+    """Return the internal id of a run. ``app`` contains no slash."""
     return f"{app}/{run_id}"
 
 
@@ -117,7 +117,7 @@ def client_call_id(core_run: str, core_id: str) -> str:
 
 
 def checked_id(value: str, source: str) -> str:
-    """Return an id without surrounding space. Raises IdentityError if unprintable or too long."""
+    """Return an id without surrounding whitespace. Raises IdentityError if invalid or too long."""
     text = value.strip()
     if not text:
         raise IdentityError(source, "is empty; leave it out instead")
@@ -130,7 +130,7 @@ def checked_id(value: str, source: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """Headers before metadata, with every value checked."""
+    """Sent headers and metadata; headers take precedence, and every value is checked."""
 
     headers: Mapping[str, str]
     metadata: Mapping[str, Any]
@@ -183,7 +183,7 @@ def _trace(text: str) -> str | None:
 
 
 def _alias(headers: Mapping[str, str]) -> tuple[str | None, str, str | None, bool]:
-    """Run id, its source, agent and final flag from the headers of others."""
+    """Return run id, source, agent and final flag from the headers of other tools."""
     for source in ALIASES:
         if source not in headers:
             continue
@@ -198,10 +198,10 @@ def _alias(headers: Mapping[str, str]) -> tuple[str | None, str, str | None, boo
 
 
 def _dynamo(headers: Mapping[str, str], session: str) -> tuple[str, str, str | None, bool]:
-    """Return Dynamo's run: every sub-agent has a session of its own, which names its parent's.
+    """Return Dynamo's run: each sub-agent has its own session, which names its parent's session.
 
-    They are one run, or a run would gain a share with every sub-agent it starts; the end of a
-    sub-agent's session does not end it.
+    They form one run; otherwise a run would gain a share with every sub-agent that it starts. The
+    end of a sub-agent's session does not end the run.
     """
     if DYNAMO_PARENT in headers:
         return checked_id(headers[DYNAMO_PARENT], DYNAMO_PARENT), DYNAMO_PARENT, session, False

@@ -1,10 +1,11 @@
-"""Bound on the immunity of an active run to throttling by load (FairServe 4.2; ALGORITHMS section 4).
+"""Bound on the immunity of an active run to overload limits (FairServe 4.2; ALGORITHMS section 4).
 
-Without a bound a client would put all its calls into one run that never ends. A declared profile is a
-claim, so the observed runs of an app decide: by ``p99`` immunity ends at ``factor`` times the 99th
-percentile of the calls or tokens of the app's runs. Until enough runs are known, and where nothing is
-learned, the declared value is used, capped at :data:`MOST_CALLS` calls of at most one context each. By
-``profile`` immunity ends at ``factor`` times the expected calls or tokens, however declared.
+Without a bound a client would put all its calls into one run that never ends. A declared profile is
+only a claim, so the observed runs of an app decide: with ``p99``, immunity ends at ``factor`` times
+the 99th percentile of the calls or tokens of the app's runs. Until enough runs have ended, or if
+learning is off, the declared value is used, capped at :data:`MOST_CALLS` calls of at most one
+context each. With ``profile``, immunity ends at ``factor`` times the expected calls or tokens,
+including declared ones.
 
 Weakness: users of an app share its percentile. A user whose long runs are a fiftieth of all raises it,
 by at most the daily growth that profiles allow.
@@ -18,11 +19,11 @@ from typing import Literal, NamedTuple
 from fairserve.interactions.profiles.profile import AppProfile
 
 MOST_CALLS = 100.0
-"""Calls of a run that a declaration is believed at most."""
+"""Maximum calls per run that a declaration alone can claim."""
 
 
 class UsualRun(NamedTuple):
-    """The longest run of an app that is still usual."""
+    """Size of the longest run of an app that counts as usual."""
 
     calls: float
     tokens: float
@@ -52,9 +53,7 @@ class ImmunityRule:
         return UsualRun(calls, calls * min(of_call, context_tokens))
 
     def holds(self, calls: int, tokens: int, profile: AppProfile, context_tokens: float) -> bool:
-        """Return whether a run is immune with this many accepted calls, of which the ended ones used
-        ``tokens``.
-        """
+        """Return whether a run with this many accepted calls is immune; ``tokens`` were used so far."""
         if not calls:
             return False
         usual = self.usual(profile, context_tokens)

@@ -1,19 +1,19 @@
 """One live run: its calls, their stages and parents, and the inferred parents of its next call.
 
-A stage is 1 + the longest path from a root. A call that names no parents is placed by its content and
-its arrival (with ``infer``; without, it is a root):
+A stage is 1 + the longest path from a root. A call that names no parents is placed by its content
+and arrival (with ``infer``; otherwise it is a root):
 
 - It continues the call whose conversation and answer it repeats, or that requested the tools whose
-  results it brings (:mod:`fairserve.interactions.tracking.conversation`). Calls that this one
-  started and that have ended by then, sub-agents for example, come before it, too.
-- Otherwise it follows all ended calls, and calls that overlap are parallel.
+  results it contains (:mod:`fairserve.interactions.tracking.conversation`). Ended calls that
+  descend from that call, for example those of sub-agents, become parents, too.
+- Otherwise it follows all ended calls; calls that overlap are parallel.
 
-State is compact, since there are many runs: of a call its id, an integer each for its stage and its
-parents, and twelve bytes for each key of its answer. Attaching is O(parents) and, for a conversation
-that is continued, a scan of the run's keys in C and of the calls since (``SINCE_CALLS`` at most).
+Runs are numerous, so their state is compact: each call costs its id, an integer each for its stage
+and its parents, and twelve bytes per key of its answer. Attaching is O(parents); continuing a
+conversation adds a scan of the run's keys in C and of the calls since (at most ``SINCE_CALLS``).
 
-Weakness: two conversations of one run that differ only in time appear to follow one another; a call
-whose parents are many more than ``MOST_PARENTS`` gets the latest of them.
+Weakness: two conversations of one run that differ only in time seem to follow each other; a call
+with more than ``MOST_PARENTS`` inferred parents keeps only the latest.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ RunState = Literal["open", "under_way", "complete", "cancelled", "aborted", "exp
 WasteCause = Literal["", "throttled", "cancelled", "failed", "expired"]
 
 MOST_PARENTS = 64
-"""Most inferred parents of a call."""
+"""Maximum number of inferred parents of a call."""
 _HALF = 32
 _LIVE = 1 << _HALF - 1
 _STAGE = _LIVE - 1
 _KEY = Struct("<QI")
 SINCE_CALLS = 256
-"""Most calls since the continued one among which further parents are sought."""
+"""Maximum number of calls after the continued one that are searched for further parents."""
 
 
 class RestoredCall(NamedTuple):
-    """An ended call of a run that is restored."""
+    """An ended call of a restored run."""
 
     call_id: str
     parents: tuple[str, ...]
     tokens: int
-    """Tokens used in all."""
+    """Total tokens used."""
     outcome: str = "completed"
     """Outcome as in scheduling.events, never ``refused``."""
     ended_age_s: float = 0.0
@@ -55,31 +55,31 @@ class RestoredCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RestoredRun:
-    """A run that was open before a restart, with its calls; none of them is live."""
+    """A run that was open before a restart, with its calls, none of which is live."""
 
     interaction_id: str
     owner: tuple[str, str, str]
     """Tenant, app and user."""
     calls: tuple[RestoredCall, ...] = ()
-    """Calls in the order of their acceptance."""
+    """Calls in the order of acceptance."""
     declared: bool = False
     sink: str | None = None
     """The call whose end completes the run."""
     closing: RunState | None = None
-    """State that its client had closed it with while calls were live."""
+    """State in which the client closed the run while calls were live; None if it did not."""
     opened_age_s: float = 0.0
     refused_age_s: float | None = None
-    """Seconds since a call was last rejected while the run was in progress; None: none was."""
+    """Seconds since the last rejection of a call of the active run; None if none was rejected."""
 
     @property
     def idle_age_s(self) -> float:
-        """Return the seconds since anything happened to the run."""
+        """Return the seconds since the last activity of the run."""
         ages = [self.opened_age_s, *(call.ended_age_s for call in self.calls)]
         return min(ages if self.refused_age_s is None else [*ages, self.refused_age_s])
 
     @property
     def last_call(self) -> RestoredCall | None:
-        """Return the call that ended last; of several at once the one accepted last."""
+        """Return the call that ended last; of simultaneous ones, the one accepted last."""
         return min(reversed(self.calls), key=lambda call: call.ended_age_s, default=None)
 
 
@@ -89,17 +89,17 @@ class Attachment(NamedTuple):
     stage: int
     under_way: bool
     immune: bool
-    """Active and within the immunity budget: must not be throttled by load."""
+    """True if the run is active and within its immunity budget: overload limits do not apply."""
     parents: tuple[int, ...] = ()
-    """Numbers of calls of its run, given or inferred (:meth:`Run.name`)."""
+    """Numbers of the parents within the run, given or inferred (:meth:`Run.name`)."""
     calls: int = 0
-    """Accepted calls of its run before it."""
+    """Calls of the run that were accepted before this one."""
     tokens: int = 0
-    """Used by those of them that have ended."""
+    """Tokens used by the ended calls of the run."""
 
 
 class Run:
-    """A live interaction, changed by the tracker alone."""
+    """A live interaction; only the tracker changes it."""
 
     __slots__ = (
         "_calls",
@@ -131,30 +131,30 @@ class Run:
         self.opened_s = self.last_active_s = now_s
         self.single = False
         self.declared = False
-        """True for a program's run: it takes only that program's calls, and ends with the program."""
+        """True for a program's run: it takes only calls of that program and ends with the program."""
         self.live = 0
         """Number of calls that have not ended."""
         self.tokens = 0
         self.trouble: WasteCause = ""
-        """Cause of the waste if the run ended now."""
+        """Cause of the waste if the run ended now; "" for none."""
         self.requested_tools = False
-        """The call that ended last requested tools: a call with their results should follow."""
+        """True if the call that ended last requested tools, so a call with the results is expected."""
         self.closing: RunState | None = None
-        """State with which the run ends when its last live call has ended."""
+        """State in which the run ends once its last live call has ended."""
         self.closing_final: str | None = None
         """The call whose end completes the run."""
         self.watched = False
-        """The run has an entry in the expiry heap."""
+        """True if the run has an entry in the expiry heap."""
         self.deepest = -1
-        """The call of the highest stage among those that have ended, the latest of them."""
+        """Number of the ended call with the highest stage, the latest of several; -1 for none."""
         self.numbers: dict[str, int] = {}
         """Numbers of the calls by id, in order of acceptance: parents have lower numbers. Read-only."""
         self._calls = array("Q", [0])
-        """By number: the start of its parents in ``_parents``, and in the lower half its stage and
-        whether it is live. The entry beyond the last call has the end of its parents."""
+        """By number: in the upper half the start of the call's parents in ``_parents``, in the lower
+        half its stage and a live flag. One more entry holds the end of the last call's parents."""
         self._parents = array("I")
         self._front: dict[int, None] = {}
-        """Calls that have ended, of whose children none has; in the order of their ends."""
+        """Ended calls without an ended child, in the order of their ends."""
         self._keys = bytearray()
         """Keys by which a later call is recognised as a continuation, each with its call's number."""
 
@@ -186,7 +186,7 @@ class Run:
         return [number for number, entry in enumerate(self._calls) if entry & _LIVE]
 
     def name(self, number: int) -> str:
-        """Return the id of a call. O(calls since)."""
+        """Return the id of a call. O(calls accepted after it)."""
         since = len(self.numbers) - 1 - number
         return next(islice(reversed(self.numbers), since, None))
 
@@ -214,7 +214,7 @@ class Run:
             return ()
         continued = self._continued(call) if call.history or call.tool_results else ()
         if len(continued) == 1:
-            return self._set_going_by(continued[0])
+            return self._latest_descendants(continued[0])
         if not continued:
             if len(front) <= MOST_PARENTS:
                 return tuple(front)
@@ -222,11 +222,11 @@ class Run:
             return tuple(sorted(latest | {self.deepest}))
         found: dict[int, None] = {}
         for number in continued:
-            found.update(dict.fromkeys(self._set_going_by(number)))
+            found.update(dict.fromkeys(self._latest_descendants(number)))
         return tuple(found)
 
     def _continued(self, call: Call) -> list[int]:
-        """Return the call whose conversation it continues, or those whose tool results it brings."""
+        """Return the continued call, or those whose tool results the call contains."""
         for key in call.history:
             number = self._owner_of(key)
             if number is not None:
@@ -239,15 +239,15 @@ class Run:
         return list(found)
 
     def _owner_of(self, key: int) -> int | None:
-        """Return the latest call with this key."""
+        """Return the number of the latest call with this key."""
         keys, wanted = self._keys, key.to_bytes(8, "little")
         at = keys.rfind(wanted)
-        while at % _KEY.size and at >= 0:  # it is not a key that is there, but parts of others
+        while at % _KEY.size and at >= 0:  # the match spans two entries
             at = keys.rfind(wanted, 0, at + 7)
         return None if at < 0 else _KEY.unpack_from(keys, at)[1]
 
-    def _set_going_by(self, number: int) -> tuple[int, ...]:
-        """Return the ended descendants of a call without those before another of them; else the call."""
+    def _latest_descendants(self, number: int) -> tuple[int, ...]:
+        """Return the ended descendants of a call that have no ended child; without any, the call."""
         front = self._front
         calls = len(self.numbers)
         if number in front or calls - number > SINCE_CALLS:
@@ -289,7 +289,7 @@ class Run:
             self._keys += _KEY.pack(key, number)
 
     def restore_call(self, call: RestoredCall) -> None:
-        """Add a call that has ended; a parent that is not here, or a call that is, is left out."""
+        """Add a call that has ended; unknown parents and duplicate calls are ignored."""
         numbers = self.numbers
         if call.call_id not in numbers:
             parents = [numbers[parent] for parent in call.parents if parent in numbers]
@@ -337,7 +337,7 @@ class Run:
             "deepest",
         ):
             setattr(run, name, plain[name])
-        run.declared = plain.get("declared", False)  # older states have no such runs
+        run.declared = plain.get("declared", False)  # absent in older snapshots
         for call_id, stage, parents in zip(
             plain["calls"], plain["stages"], plain["parents"], strict=True
         ):

@@ -1,4 +1,4 @@
-"""The end of a run: its state, what of its tokens was wasted, and why."""
+"""The end of a run: its final state, and the number and cause of its wasted tokens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STATES: Mapping[str, RunState] = {
 }
 
 ENDED_BY_ITSELF: frozenset[str] = frozenset({"complete", "cancelled", "expired"})
-"""States of runs that nothing cut off: they had all the calls that they were to have."""
+"""States of runs that were not cut off: they had all the calls that they were going to have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class RunEnd:
 
     @classmethod
     def of(cls, run: Run, state: RunState) -> RunEnd:
-        """Return the end of a run in a state; the run's own trouble has priority as the cause."""
+        """Return the end of a run; a cause recorded in the run takes precedence over the state's."""
         complete = state == "complete"
         return cls(
             interaction_id=run.interaction_id,

@@ -1,20 +1,19 @@
-"""Groups calls into interactions and follows each interaction through its life.
+"""Groups calls into interactions and tracks the life cycle of each interaction.
 
 A run is *open* once a client names it, *active* once one of its calls was accepted, and ends
-*complete*, *cancelled*, *aborted* or *expired* (FairServe 3.4 and 4.2: throttling depends on whether a
-call belongs to an active interaction). Few clients declare the end of a run. A run that has been idle
-for its app's time-out is complete if its last call was and nothing is missing; it has expired if it
-never had a call, if its declared sink never arrived, or if its last answer requested tools whose results
-never arrived. A late call reopens a run that ended by idling, within ``reopen_grace_s``; a run that its
-client closed stays closed. A *declared* run belongs to a program, which the platform executes: it has no
-other calls, and idles as long as its program does.
+*complete*, *cancelled*, *aborted* or *expired* (FairServe 3.4 and 4.2: throttling depends on
+whether a call belongs to an active interaction). Few clients declare the end of a run. A run that
+was idle for its app's time-out is complete if its last call completed and nothing is missing; it is
+expired if it never had a call, if its declared sink never arrived, or if its last answer requested
+tools whose results never arrived. A late call within ``reopen_grace_s`` reopens a run that ended by
+idling; a run closed by its client stays closed. A *declared* run belongs to a program, which the
+platform executes: it accepts no other calls and has no time-out of its own.
 
-The place of a call in its run is decided in :mod:`fairserve.interactions.tracking.run`. Each
-operation is O(1) in the number of runs, except for the heap of time-outs. All tables are bounded;
-ended runs are remembered for a bounded number of runs, so that a late reuse of their id differs from
-a new run.
+:mod:`fairserve.interactions.tracking.run` decides the place of a call in its run. Each operation is
+O(1) in the number of runs, except for the heap of time-outs. All tables are bounded. A bounded
+number of ended runs is remembered, so that late reuse of an id is not taken for a new run.
 
-Weakness: a run that reopens has ended twice for its listeners; the later end replaces the earlier.
+Weakness: a reopened run ends twice for its listeners; the later end replaces the earlier one.
 """
 
 from __future__ import annotations
@@ -60,9 +59,9 @@ class TrackerLimits:
     """Idle time in seconds after which an open run without a call expires."""
     calls_per_run: int = 10_000
     remembered_runs: int = 20_000
-    """Ended runs whose ids are still known."""
+    """Number of ended runs whose ids are remembered."""
     dormant_runs: int = 20_000
-    """Runs that idled to their end and may be reopened."""
+    """Maximum runs that ended by idling and can still be reopened."""
 
     def __post_init__(self) -> None:
         for name in ("tenant_share", "user_share"):
@@ -79,7 +78,7 @@ class TrackerLimits:
 
 
 class Tracker:
-    """All live interactions. ``now_s`` is monotonic seconds, given by the caller."""
+    """Tracks all live interactions. ``now_s`` is the caller's monotonic time in seconds."""
 
     def __init__(
         self,
@@ -98,10 +97,10 @@ class Tracker:
         self._reopen_grace_s = reopen_grace_s
         self._runs: dict[str, Run] = {}
         self._live_of: Counter[tuple[str, ...]] = Counter()
-        """Live runs by ``(tenant,)`` and by ``(tenant, user)``; those without are left out."""
+        """Live runs by ``(tenant,)`` and by ``(tenant, user)``; keys without a run are removed."""
         self._ended: OrderedDict[str, RunState] = OrderedDict()
         self._dormant: OrderedDict[str, tuple[float, Run]] = OrderedDict()
-        """Runs that idled to their end, until when they may be reopened; the first ones end first."""
+        """Runs that ended by idling and the time until which they can be reopened, earliest first."""
         self._expiry: list[tuple[float, str]] = []
 
     def __len__(self) -> int:
@@ -117,7 +116,7 @@ class Tracker:
         run = self._runs.get(interaction_id)
         return self._reopenable(interaction_id, now_s) if run is None else run
 
-    # --- the life of a run ------------------------------------------------------------------------
+    # --- life cycle of a run ----------------------------------------------------------------------
 
     def open(
         self,
@@ -128,20 +127,20 @@ class Tracker:
         *,
         declared: bool = False,
     ) -> None:
-        """Open an empty run, complete with the call ``sink`` if one is named.
+        """Open an empty run; if ``sink`` is given, the run is complete when that call ends.
 
-        Raises an InteractionError if the id was used before, or too many runs are live.
+        Raises an InteractionError if the id was used before, or if too many runs are live.
         """
         self._require_new(interaction_id)
         self._require_room(owner)
         self._new_run(interaction_id, owner, now_s, declared=declared).closing_final = sink
 
     def restore_run(self, restored: RestoredRun, now_s: float) -> RunEnd | None:
-        """Continue a run that was open before a restart.
+        """Restore a run that was open before a restart.
 
-        Returns its end if it has nothing to wait for: its client had closed it, or its sink has ended.
-        Raises as :meth:`open` does, and for too many calls. Weakness: the keys by which conversations
-        are recognised are not restored, so the next call that names no parents is placed by time.
+        Returns its end if it waits for nothing: its client had closed it, or its sink has ended.
+        Raises as :meth:`open` does, and if it has too many calls. Weakness: conversation keys are
+        not restored, so the next call that names no parents is placed by time.
         """
         self._require_new(restored.interaction_id)
         if len(restored.calls) > self._limits.calls_per_run:
@@ -171,7 +170,7 @@ class Tracker:
     ) -> Attachment:
         """Return the place that the call would get. Changes nothing. Raises InteractionError.
 
-        ``context_tokens`` is the most that one call of its model can use.
+        ``context_tokens`` is the maximum size of one call of the model.
         """
         interaction_id, parents = call.interaction_id, call.parents
         run = self._runs.get(interaction_id)
@@ -213,7 +212,7 @@ class Tracker:
         return Attachment(stage, calls > 0, immune, follows, calls, run.tokens)
 
     def accept(self, call: Call, attachment: Attachment, now_s: float) -> None:
-        """Add a call that the throttle admitted, at the place that :meth:`attach` returned."""
+        """Add a call that the throttle admitted, at the place returned by :meth:`attach`."""
         run = self._runs.get(call.interaction_id)
         if run is None:
             run = self._reopen(call.interaction_id, now_s)
@@ -227,14 +226,14 @@ class Tracker:
             run.closing_final = call.call_id
 
     def parent_ids(self, call: Call, attachment: Attachment) -> tuple[str, ...]:
-        """Return the parents of an accepted call, by their ids."""
+        """Return the ids of the parents of an accepted call."""
         if call.parents is not None:
             return call.parents
         run = self._runs[call.interaction_id]
         return tuple(map(run.name, attachment.parents))
 
-    def refuse(self, call: Call, now_s: float) -> bool:
-        """Record a rejected call; return whether this cut an active run."""
+    def reject(self, call: Call, now_s: float) -> bool:
+        """Record a rejected call; return whether its run was active."""
         run = self._runs.get(call.interaction_id)
         if run is None:
             return False
@@ -255,10 +254,11 @@ class Tracker:
         continuation_keys: tuple[int, ...] = (),
         requested_tools: bool = False,
     ) -> RunEnd | None:
-        """End an accepted call. ``outcome`` as in scheduling.events; ``tokens`` used in all.
+        """End an accepted call. ``outcome`` as in scheduling.events; ``tokens`` is the total used.
 
-        ``continuation_keys`` are the keys of its answer, ``requested_tools`` is true if it requested
-        tools. Returns the end of the run if this ended it. Raises KeyError for a call that is not live.
+        ``continuation_keys`` are the keys of its answer; ``requested_tools`` is true if the answer
+        requested tools. Returns the end of the run if the run ends, too. Raises KeyError if the
+        call is not live.
         """
         run = self._runs[call.interaction_id]
         run.end(call.call_id, continuation_keys)
@@ -266,7 +266,7 @@ class Tracker:
         run.last_active_s = now_s
         run.requested_tools = requested_tools
         if run.closing is not None:
-            pass  # the cause is recorded already: calls cancelled with their run are none
+            pass  # keep the recorded cause; calls cancelled with their run add none
         else:
             run.trouble = _trouble(outcome)
         if run.single or run.closing_final == call.call_id:
@@ -282,10 +282,11 @@ class Tracker:
     def close(
         self, interaction_id: str, *, cancel: bool, failed: bool = False
     ) -> tuple[RunEnd | None, list[str]]:
-        """End a run at its client's request: complete, cancelled, or ``failed``, after its live calls.
+        """End a run at its client's request once its live calls have ended.
 
-        Returns its end, if no call was live, and the ids of the live calls (which the caller
-        cancels if ``cancel``). Raises InteractionNotFoundError or InteractionClosedError.
+        The state is complete, cancelled (``cancel``) or aborted (``failed``). Returns its end if no
+        call was live, and the ids of the live calls (which the caller cancels if ``cancel``).
+        Raises InteractionNotFoundError or InteractionClosedError.
         """
         run = self._runs.get(interaction_id)
         if run is None:
@@ -294,7 +295,7 @@ class Tracker:
         state: RunState = "complete"
         if failed:
             state = "aborted"
-            run.single, run.closing_final = False, None  # no call's end makes it another
+            run.single, run.closing_final = False, None  # no call's end may change the state
         elif cancel:
             state = "aborted" if run.trouble in ("throttled", "failed") else "cancelled"
         run.closing = state
@@ -338,7 +339,7 @@ class Tracker:
                 self._dormant.popitem(last=False)
         return self._end(run, state)
 
-    # --- parts ------------------------------------------------------------------------------------
+    # --- helpers ----------------------------------------------------------------------------------
 
     def _new_run(
         self, interaction_id: str, owner: Owner, now_s: float, *, declared: bool = False
@@ -348,7 +349,7 @@ class Tracker:
         run = Run(interaction_id, owner, now_s)
         run.declared = declared
         self._enter(run)
-        self._watch(run, now_s)  # the first look sets the time of the next
+        self._watch(run, now_s)  # the first check computes the real due time
         return run
 
     def _enter(self, run: Run) -> None:
@@ -364,19 +365,19 @@ class Tracker:
                 del self._live_of[key]
 
     def _require_room(self, owner: Owner) -> None:
-        """Raise an error if one more run would be too many: of the user, of the tenant, or of all."""
+        """Raise an error if one more run would exceed the limit of the user, the tenant, or all."""
         tenant, _, user = owner
-        for whose, key in (("user", (tenant, user)), ("tenant", (tenant,))):
-            most = self._limits.share(whose)
+        for scope, key in (("user", (tenant, user)), ("tenant", (tenant,))):
+            most = self._limits.share(scope)
             if most < self._limits.live_runs and self._live_of[key] >= most:
                 raise OpenInteractionsError(
-                    f"the {whose} has {most:,} open interactions; close some, or wait until they end"
+                    f"the {scope} has {most:,} open interactions; close some, or wait until they end"
                 )
         if len(self._runs) >= self._limits.live_runs:
             raise TrackerFullError(f"{self._limits.live_runs} interactions are live already")
 
     def _reopenable(self, interaction_id: str, now_s: float) -> Run | None:
-        """Return a run that ended by idling and that a late call may still reopen."""
+        """Return a run that ended by idling and can still be reopened; else None."""
         until_s, run = self._dormant.get(interaction_id, (now_s, None))
         return run if until_s > now_s else None
 

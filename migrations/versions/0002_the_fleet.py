@@ -1,4 +1,4 @@
-"""Workers and aliases from the API; which model answered a call"""
+"""Workers and aliases added through the API; the model that answered a call"""
 
 from __future__ import annotations
 

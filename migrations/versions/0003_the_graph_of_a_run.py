@@ -1,4 +1,4 @@
-"""Names that clients give calls, and the calls that they follow"""
+"""Client names of calls, and the parents of calls"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits, budgets and prices; weights; suspended and deleted apps; what a call cost"""
+"""Limits, budgets and prices; weights; suspended and deleted apps; the cost of a call"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rollups of the ledger; everything that it holds is to be rolled up"""
+"""Rollups of the ledger; all existing rows are marked for rollup"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles that follow the ledger, and what was expected of each call"""
+"""Profiles learned from the ledger, and the expected values of each call"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Levels of a tenant's clients, where they are not those of the system"""
+"""Levels of a tenant's clients, if they differ from those of the system"""
 
 from __future__ import annotations
 

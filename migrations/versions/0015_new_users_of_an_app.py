@@ -1,4 +1,4 @@
-"""New users per minute of an app; user ids of settings and contracts in their one spelling"""
+"""New users per minute of an app; normalised user ids of settings and contracts"""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Ids stay in their one spelling."""
+    """Keep the normalised ids."""
     op.drop_column("limits", "new_users_per_minute")
 
 
 def _normal(user: str) -> str:
-    """NFC without surrounding white space; an id with characters that are not allowed stays as it is."""
+    """Return an id as NFC without surrounding whitespace; invalid characters are kept."""
     return unicodedata.normalize("NFC", user).strip()
 
 
 def _normalise_users() -> None:
-    """A user with two rows is blocked if either is; else the row in the one spelling holds."""
+    """Merge the rows of each user: blocked if any is, otherwise the row with the normalised id."""
     users = sa.table(
         "end_users",
         sa.column("tenant_id", sa.String),
@@ -55,7 +55,7 @@ def _normalise_users() -> None:
 
 
 def _normalise_contracts() -> None:
-    """If a user has two contracts, that of the normal spelling holds."""
+    """Keep the contract with the normalised id if a user has two."""
     contracts = sa.table(
         "contracts",
         sa.column("tenant_id", sa.String),

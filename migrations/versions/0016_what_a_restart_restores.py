@@ -1,4 +1,4 @@
-"""Interactions that are open, so that a restart restores them; which server holds the database"""
+"""Open interactions, so that a restart restores them; the server that holds the database"""
 
 from __future__ import annotations
 

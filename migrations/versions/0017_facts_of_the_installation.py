@@ -1,4 +1,4 @@
-"""Facts of the installation, such as which secret key its API keys were made with"""
+"""Facts of the installation, such as which secret key made its API keys"""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def sign_out(viewer: AnyViewer, form: OwnForm, session: WriteSession) -> Respons
 
 
 async def _principal(request: Request, key: str) -> Principal:
-    principal = await request.app.state.authenticator.authenticate(key)
+    principal = await request.app.state.authenticator.authenticate(key, audited=False)
     if principal.scope == "app":
         raise PermissionDeniedError("this is an app key; sign in with an admin or tenant key")
     found: Principal = principal

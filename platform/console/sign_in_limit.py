@@ -27,8 +27,6 @@ MAX_ADDRESSES = 10_000
 """Maximum number of counted addresses; wrong keys of others count in the total only."""
 MAX_WAITING = 1_000
 """Maximum number of concurrently waiting attempts."""
-MAX_ENTRIES = 20
-"""Maximum audit entries of failed attempts within ``WINDOW_S``."""
 _ALL = ""
 
 
@@ -103,33 +101,3 @@ class SignInLimit:
         self._wrong.forget_idle(now_s)
         if self._wrong.count(block, now_s) or len(self._wrong) < MAX_ADDRESSES:
             self._wrong.record(block, self._limit, now_s)
-
-
-class SignInFailures:
-    """Selects the failed attempts that get an entry in the audit log, and counts the others.
-
-    Within five minutes an address gets one entry, and all addresses ``MAX_ENTRIES``. The next entry
-    has the number of attempts without an entry.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._entries = SlidingLog(WINDOW_S)
-        """Entries by address, and in total."""
-        self._attempts = 0
-        """Attempts since the last entry."""
-
-    def count(self, address: str) -> int | None:
-        """Count a failed attempt; return the number to log, or None if it gets no entry."""
-        now_s = self._clock()
-        self._attempts += 1
-        block = address_block(address) or "unknown"
-        if self._entries.count(block, now_s):
-            return None
-        if self._entries.count(_ALL, now_s) >= MAX_ENTRIES:
-            return None
-        self._entries.forget_idle(now_s)
-        self._entries.record(block, 1, now_s)
-        self._entries.record(_ALL, MAX_ENTRIES, now_s)
-        attempts, self._attempts = self._attempts, 0
-        return attempts

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.console.settings import ConsoleSettings
-from fairserve.platform.console.sign_in_limit import SignInFailures, SignInLimit
+from fairserve.platform.console.sign_in_limit import SignInLimit
+from fairserve.platform.tenancy.failed_keys import FailureEntries
 
 MAX_SHARED = 100
 
@@ -65,7 +66,7 @@ class ConsoleState:
     def __init__(self, settings: ConsoleSettings) -> None:
         self.overviews = Shared()
         self.sign_ins = SignInLimit(settings.console_sign_ins, settings.console_sign_ins_in_all)
-        self.sign_in_failures = SignInFailures()
+        self.sign_in_failures = FailureEntries()
         self.warned_of_proxy = False
         """True after the warning about ignored proxy headers was logged."""
         self.streams = Streams(settings.console_streams)

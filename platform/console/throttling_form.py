@@ -16,9 +16,9 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from fairserve.interactions.call import LEVELS
 from fairserve.platform.db.base import ID_CHARS
-from fairserve.platform.tuning.parameters import describe, parameters_of, system_config
+from fairserve.platform.tenancy.system.parameters import describe, parameters_of, system_config
+from fairserve.platform.tenancy.system.settings import TuningSettings
 from fairserve.platform.tuning.service import Current
-from fairserve.platform.tuning.settings import TuningSettings
 from fairserve.scheduling.system import SystemConfig
 
 FIELD = "p."

@@ -20,11 +20,11 @@ from fairserve.platform.console.throttling_form import (
 )
 from fairserve.platform.db.operations import ThrottlingSetting
 from fairserve.platform.db.schemas import Paging
+from fairserve.platform.tenancy.system.parameters import system_config
+from fairserve.platform.tenancy.system.settings import TuningSettings
 from fairserve.platform.tuning import repository, service
-from fairserve.platform.tuning.parameters import system_config
 from fairserve.platform.tuning.preview.schemas import DEFAULT_MINUTES, FiguresOut, PreviewOut
 from fairserve.platform.tuning.service import Current
-from fairserve.platform.tuning.settings import TuningSettings
 
 PER_PAGE = 20
 MINUTES = (5, 10, 30)

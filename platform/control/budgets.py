@@ -14,7 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
-from fairserve.scheduling.dispatch.events import BudgetSpent, ContractChanged
+from fairserve.scheduling.events import BudgetSpent, ContractChanged
 
 logger = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from fairserve.interactions.call import NO_USAGE, Call, TokenUsage
 from fairserve.interactions.tracking.identity import client_call_id, client_run_id
-from fairserve.platform.control.messages import Grant, OnCancel, RefuseCall
-from fairserve.platform.control.record import CallRecord, Client, plain_of
+from fairserve.platform.control.messages import CallRecord, Client, Grant, OnCancel, RefuseCall
+from fairserve.platform.control.record import plain_of
 from fairserve.scheduling.dispatch.admission import BILLED
-from fairserve.scheduling.dispatch.events import CallOutcome, Refuse
+from fairserve.scheduling.events import CallOutcome, Refuse
 from fairserve.scheduling.fairness.cost import Linear
 from fairserve.throttling.quotas.price import FREE, TokenPrice
 
@@ -41,6 +41,8 @@ class CallState:
     queue_s: float | None = None
     started: bool = False
     usage: TokenUsage = NO_USAGE
+    ttft_s: float | None = None
+    """Seconds from submission to the first output, known at the end of the call."""
     journaled_s: float = 0.0
     """Monotonic time of its last progress entry in the journal."""
     run_opened_at: float = 0.0

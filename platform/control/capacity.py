@@ -11,9 +11,9 @@ from typing import NamedTuple
 from fairserve.interactions.call import Call
 from fairserve.interactions.tracking.run import Attachment
 from fairserve.platform.base.errors import FairServeError, RateLimitedError, UnavailableError
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
-from fairserve.scheduling.dispatch.rejection_context import RejectionContext
+from fairserve.scheduling.rejection_context import RejectionContext
 from fairserve.throttling.base import Decision, Scope
 
 RETRY_S = 5.0

@@ -6,8 +6,7 @@ Read only, on the event loop. Cost: O(models * levels), and the workers of a mod
 from __future__ import annotations
 
 from fairserve.interactions.call import owner_path
-from fairserve.platform.control.port import ClientState, LevelView
-from fairserve.platform.control.record import Client
+from fairserve.platform.control.messages import Client, ClientState, LevelView
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 
 

@@ -12,8 +12,7 @@ from collections.abc import Collection
 from statistics import fmean
 
 from fairserve.interactions.profiles.profile import AppProfile
-from fairserve.platform.control.port import Entitlements
-from fairserve.platform.control.record import Client
+from fairserve.platform.control.messages import Client, Entitlements
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.fairness.cost import Linear
 from fairserve.scheduling.fairness.level_weights import entitled_shares

@@ -12,8 +12,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -23,13 +22,13 @@ from fairserve.engine.backoff import Backoff
 from fairserve.platform.control.journal.entries import Entry
 from fairserve.platform.control.journal.journal import Journal
 from fairserve.platform.control.journal.segments import Position, read_entries
-from fairserve.platform.control.record import (
+from fairserve.platform.control.messages import (
     CallRecord,
     InteractionRecord,
     OpenInteractionRecord,
-    plain_of,
-    record_of,
+    Rows,
 )
+from fairserve.platform.control.record import plain_of, record_of
 
 logger = logging.getLogger(__name__)
 
@@ -41,29 +40,6 @@ GATHER_S = 0.2
 
 RunKey = tuple[str, str, str]
 """Tenant, app and the client's id of a run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Database rows of a part of the journal."""
-
-    calls: Sequence[CallRecord] = ()
-    ended: Sequence[InteractionRecord] = ()
-    opened: Sequence[OpenInteractionRecord] = ()
-    """Runs that are open after this part. A run in ``ended`` is open only if it is here, too."""
-
-    def __len__(self) -> int:
-        """Number of records."""
-        return len(self.calls) + len(self.ended) + len(self.opened)
-
-    def singly(self) -> Iterator[Rows]:
-        """Yield each record by itself."""
-        for call in self.calls:
-            yield Rows(calls=(call,))
-        for run in self.ended:
-            yield Rows(ended=(run,))
-        for opened in self.opened:
-            yield Rows(opened=(opened,))
 
 
 Sink = Callable[[Rows], None]
@@ -105,6 +81,15 @@ class Ledger:
         self._wake.set()
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
         self._thread.start()
+
+    def lag_bytes(self) -> int:
+        """Return the bytes of the journal that are not in the database yet. From any thread."""
+        return self._journal.bytes_after(self._position)
+
+    def waiting_s(self) -> float:
+        """Return the seconds for which the database has accepted no rows; 0 while it does."""
+        since_s = self.waits_since_s
+        return 0.0 if since_s is None else time.monotonic() - since_s
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all entries so far are in the database; return whether they are."""

@@ -19,10 +19,10 @@ from fairserve.platform.base.subscribers import Subscribers
 from fairserve.platform.control.call_state import CallState
 from fairserve.platform.control.capacity import QueueBounds, capacity_error, check_capacity
 from fairserve.platform.control.journal.journal import Journal, JournalUnavailableError
-from fairserve.platform.control.listener import CallListener
 from fairserve.platform.control.live_calls import LiveCalls
 from fairserve.platform.control.messages import (
     CallEvent,
+    CallRecord,
     Cancel,
     Grant,
     OnCancel,
@@ -34,12 +34,13 @@ from fairserve.platform.control.messages import (
     ServerStopping,
     Submit,
 )
-from fairserve.platform.control.record import CallRecord, plain_of
+from fairserve.platform.control.port import CallListener
+from fairserve.platform.control.record import plain_of
 from fairserve.platform.control.recorder import CallRecorder
 from fairserve.platform.control.runs import LiveRuns
 from fairserve.platform.control.translate import interaction_errors
 from fairserve.platform.tenancy.prices.book import PriceBook
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.admission import AdmissionOptions
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 
@@ -208,7 +209,6 @@ class CallLifecycle:
                 requested_tools=message.requested_tools,
             )
             return None
-        logger.warning("worker %s failed a call: %s", live.worker_id, message.error)
         now_s = self._clock()
         self.calls.wait_again(live, now_s)
         self._publish(live, "queued")

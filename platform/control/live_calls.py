@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from fairserve.platform.control.call_state import CallState
 from fairserve.platform.control.deadlines import Leases, QueueWaits
-from fairserve.platform.control.listener import CallListener
+from fairserve.platform.control.port import CallListener
 
 
 class LiveCalls:

@@ -1,20 +1,28 @@
-"""The messages between API replicas and control (DESIGN, "Roles"), and the events of a run.
+"""The values that cross the border of control: messages, events of runs, records and views.
 
-The embedded default sends them through memory; scaled out they travel through Redis streams.
 An API replica *submits* a call, receives a *grant* (or a rejection), streams from the granted worker
 itself, reports *progress*, and *releases* the call at its end. A grant is a lease: without progress it
-expires after ``lease_s``.
+expires after ``lease_s``. The embedded default sends the messages through memory; scaled out they travel
+through Redis streams (DESIGN, "Roles"). Records are the rows of journal and ledger; views are
+the state of control at one moment. Wall-clock times are UTC epoch seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 from fairserve.interactions.call import Call, TokenUsage
-from fairserve.platform.control.record import CallRecord
-from fairserve.scheduling.dispatch.events import CallOutcome
+from fairserve.interactions.tracking.run import RunState
+from fairserve.scheduling.events import CallOutcome
 from fairserve.throttling.base import Decision
+
+Client = tuple[str, str, str]
+"""Tenant, app and user."""
+
+
+# --- calls -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +114,126 @@ OnCancel = Callable[[Cancel], None]
 """Called by control, on the event loop, when a granted call must stop."""
 
 
+# --- records ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """One ledger row. A duration is None if the call ended before it began."""
+
+    call_id: str
+    tenant: str
+    app: str
+    user: str
+    model: str
+    interaction_id: str
+    stage: int
+    agent: str | None
+    outcome: CallOutcome
+    accepted_at: float
+    ended_at: float
+    input_tokens: int = 0
+    """Prompt tokens without ``system_tokens``."""
+    system_tokens: int = 0
+    cached_tokens: int = 0
+    extend_tokens: int = 0
+    output_tokens: int = 0
+    expected_output_tokens: int | None = None
+    """Prediction at its admission; None if it was not admitted, or in rows of older versions."""
+    service: float = 0.0
+    """Linear cost, wp=1, wq=2 (ALGORITHMS section 1), cached tokens included."""
+    queue_delay_s: float | None = None
+    ttft_s: float | None = None
+    duration_s: float | None = None
+    worker: str | None = None
+    name: str = ""
+    """The client's id of the call; a generated one where it chose none."""
+    parents: tuple[str, ...] = ()
+    """Names of the calls of its run that it follows, given or inferred."""
+    served_model: str = ""
+    """Model that served ``model``, the name in the request."""
+    wasted: bool = False
+    """Tokens were spent on a call that did not complete."""
+    charged: bool = True
+    """False for an attempt that delivered nothing and was repeated by its client."""
+    cost: int = 0
+    """Nanounits of the currency; a call that failed, or that is not charged, costs nothing."""
+    price_id: str = ""
+    """Id of the price of ``cost``; empty where the model had none."""
+    error: str = ""
+    refusal_reason: str = ""
+    refusal_scope: str | None = None
+    refusal_limit: int | None = None
+    refusal_count: int | None = None
+    refusal_window_s: float | None = None
+    refusal_retry_after_s: float | None = None
+    refusal_inputs: Mapping[str, Any] | None = None
+    """Other inputs of a rejection: load, state of the run, money; the columns of its event."""
+    mid_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InteractionRecord:
+    """One row of the interactions table, written when the interaction ends."""
+
+    interaction_id: str
+    tenant: str
+    app: str
+    user: str
+    state: str
+    opened_at: float
+    ended_at: float
+    calls: int
+    tokens: int
+    wasted_tokens: int
+    waste_cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenInteractionRecord:
+    """One row of the open interactions, from which a restart restores a run; ids are the client's.
+
+    Written when a run is opened, when the call that completes it is named, and when its client closes
+    it while calls are live. Runs of a single call and those of programs have none.
+    """
+
+    interaction_id: str
+    tenant: str
+    app: str
+    user: str
+    opened_at: float
+    sink: str | None = None
+    """Name of the call whose end completes the run."""
+    closing: RunState | None = None
+    """State with which the run ends once its live calls have ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Database rows of a part of the journal."""
+
+    calls: Sequence[CallRecord] = ()
+    ended: Sequence[InteractionRecord] = ()
+    opened: Sequence[OpenInteractionRecord] = ()
+    """Runs that are open after this part. A run in ``ended`` is open only if it is here, too."""
+
+    def __len__(self) -> int:
+        """Number of records."""
+        return len(self.calls) + len(self.ended) + len(self.opened)
+
+    def singly(self) -> Iterator[Rows]:
+        """Yield each record by itself."""
+        for call in self.calls:
+            yield Rows(calls=(call,))
+        for run in self.ended:
+            yield Rows(ended=(run,))
+        for opened in self.opened:
+            yield Rows(opened=(opened,))
+
+
+# --- events of runs --------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class CallEvent:
     """Control -> follower of a run: a call of it has another state."""
@@ -129,3 +257,127 @@ class ServerStopping:
 RunEvent = CallEvent | RunEnded | ServerStopping
 OnRunEvent = Callable[[RunEvent], None]
 """Receives the events of a run, on the event loop. Raises nothing."""
+
+
+# --- views -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """An interaction that is live or ended lately. Ids are core ids; times UTC epoch seconds."""
+
+    interaction_id: str
+    tenant: str
+    app: str
+    user: str
+    state: str
+    opened_at: float
+    last_active_at: float
+    calls: int
+    live_calls: int
+    tokens: int
+    ended_at: float | None = None
+    wasted_tokens: int = 0
+    waste_cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallView:
+    """A call that is queued or running."""
+
+    state: Literal["queued", "running"]
+    record: CallRecord
+    """Its row as known so far; the outcome in it has no meaning yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientState:
+    """Weights, limits and counter of a client as they are now."""
+
+    tenant_weight: float
+    app_weight: float
+    user_weight: float
+    weight: float
+    """Product of the three."""
+    blocked: bool
+    user_rpm: int | None
+    """Limits under overload, calls a minute: of the user, and of its app as a whole."""
+    app_rpm: int | None
+    counter: float | None
+    """The feeder's counter above that of the least served sibling with calls queued, in the feeder's
+    unit, the largest of all models; None where none is queued, or the feeder counts nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class LevelView:
+    """A level of a client's path, in one model's pool."""
+
+    model: str
+    path: tuple[str, ...]
+    counter: float | None
+    """Counter of the feeder, in its unit: the smaller is served first; None where it counts nothing."""
+    least_counter: float | None
+    """The smallest of its siblings, itself included, with calls queued; None if there are none."""
+    credits: dict[str, float]
+    """The router's deficit by worker, above 0 where the client is in credit; empty without one."""
+
+
+class Entitlements(NamedTuple):
+    """Entitlements of clients among each other."""
+
+    shares: Mapping[Client, float]
+    """Share of each client in the service of all of them."""
+    typical_service: Mapping[str, float]
+    """Tokens of a typical call by app, where the system in force counts typical calls; else 1."""
+
+    def service(self) -> dict[Client, float]:
+        """Return the service that each client is entitled to, in one unit for all."""
+        return {
+            client: share * self.typical_service[client[1]] for client, share in self.shares.items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """A worker as control sees it."""
+
+    worker_id: str
+    draining: bool
+    kv_capacity_tokens: int
+    demand_tokens: int
+    waiting_tokens: int
+    calls: int
+    model: str = ""
+    foreign_tokens: int = 0
+    """Tokens of calls from other servers at this worker, as it reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelView:
+    """A model's pool as control sees it."""
+
+    model: str
+    overloaded: bool
+    demand_tokens: int
+    capacity_tokens: int
+    queued_calls: int
+    high_watermark: float = 0.0
+    """Load, demand over capacity, at which overload begins; it ends at ``low_watermark``."""
+    low_watermark: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """The state of control at one moment."""
+
+    system: str
+    overloaded: bool
+    draining: bool
+    demand_tokens: int
+    capacity_tokens: int
+    queued_calls: int
+    running_calls: int
+    live_interactions: int
+    workers: tuple[WorkerView, ...]
+    models: tuple[ModelView, ...] = ()
+    parameters: dict[str, Any] = field(default_factory=dict)

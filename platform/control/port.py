@@ -1,152 +1,151 @@
-"""The interface of control: the only part of it that other rooms call.
+"""The interfaces of control: the only part of it, with its messages, that other rooms use.
 
 The embedded default is :class:`fairserve.platform.control.service.ControlService` in the same
 process; scaled out the same methods send their messages through Redis. ``progress`` and ``cancel``
-do not wait for their effect.
+do not wait for their effect. Only the server, which makes the parts of control, imports more of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol
 
+from fairserve.interactions.call import Call, TokenUsage
 from fairserve.interactions.tracking.run import RestoredRun
-from fairserve.platform.control.listener import CallListener
 from fairserve.platform.control.messages import (
+    CallView,
     Cancel,
+    Client,
+    ClientState,
+    ClusterView,
+    Entitlements,
     Grant,
+    LevelView,
     OnCancel,
     OnRunEvent,
     Progress,
     RefuseCall,
     Release,
+    RunView,
     Submit,
 )
-from fairserve.platform.control.record import CallRecord, Client
 from fairserve.platform.tenancy.apps.inboxes import ControlInbox
 from fairserve.scheduling.dispatch.admission import LimitsInUse
+from fairserve.scheduling.events import CallOutcome
 
 
-@dataclass(frozen=True, slots=True)
-class RunView:
-    """An interaction that is live or ended lately. Ids are core ids; times UTC epoch seconds."""
+class ObservedCall(Protocol):
+    """A call as listeners see it. Read only; it changes while the call lives."""
 
-    interaction_id: str
-    tenant: str
-    app: str
-    user: str
-    state: str
-    opened_at: float
-    last_active_at: float
-    calls: int
-    live_calls: int
-    tokens: int
-    ended_at: float | None = None
-    wasted_tokens: int = 0
-    waste_cause: str = ""
+    @property
+    def call(self) -> Call:
+        """The core's call."""
+        ...
 
+    @property
+    def owner(self) -> Client:
+        """Tenant, app and user."""
+        ...
 
-@dataclass(frozen=True, slots=True)
-class CallView:
-    """A call that is queued or running."""
+    @property
+    def worker_id(self) -> str | None:
+        """Worker of a running call; None: it is queued."""
+        ...
 
-    state: Literal["queued", "running"]
-    record: CallRecord
-    """Its row as known so far; the outcome in it has no meaning yet."""
+    @property
+    def ttft_s(self) -> float | None:
+        """Seconds from submission to the first output, known at the end of the call."""
+        ...
 
+    @property
+    def submitted_s(self) -> float:
+        """Monotonic time of its submission."""
+        ...
 
-@dataclass(frozen=True, slots=True)
-class ClientState:
-    """Weights, limits and counter of a client as they are now."""
+    @property
+    def started(self) -> bool:
+        """The worker has started the prompt."""
+        ...
 
-    tenant_weight: float
-    app_weight: float
-    user_weight: float
-    weight: float
-    """Product of the three."""
-    blocked: bool
-    user_rpm: int | None
-    """Limits under overload, calls a minute: of the user, and of its app as a whole."""
-    app_rpm: int | None
-    counter: float | None
-    """The feeder's counter above that of the least served sibling with calls queued, in the feeder's
-    unit, the largest of all models; None where none is queued, or the feeder counts nothing."""
+    @property
+    def queue_s(self) -> float | None:
+        """Seconds from submission until the worker started; None before."""
+        ...
 
+    @property
+    def usage(self) -> TokenUsage:
+        """Usage so far."""
+        ...
 
-@dataclass(frozen=True, slots=True)
-class LevelView:
-    """A level of a client's path, in one model's pool."""
+    @property
+    def run_opened_at(self) -> float:
+        """UTC epoch second at which its run was opened."""
+        ...
 
-    model: str
-    path: tuple[str, ...]
-    counter: float | None
-    """Counter of the feeder, in its unit: the smaller is served first; None where it counts nothing."""
-    least_counter: float | None
-    """The smallest of its siblings, itself included, with calls queued; None if there are none."""
-    credits: dict[str, float]
-    """The router's deficit by worker, above 0 where the client is in credit; empty without one."""
+    @property
+    def block_keys(self) -> Sequence[int]:
+        """Keys of the full blocks of the prompt, as the router matches them."""
+        ...
 
 
-class Entitlements(NamedTuple):
-    """Entitlements of clients among each other."""
+class CallListener:
+    """Receives the events of calls and runs. Override what you need: each method does nothing.
 
-    shares: Mapping[Client, float]
-    """Share of each client in the service of all of them."""
-    typical_service: Mapping[str, float]
-    """Tokens of a typical call by app, where the system in force counts typical calls; else 1."""
+    Control calls the methods on the event loop, in the order of the events; each returns at once and
+    raises nothing. ``now_s`` is the time of the monotonic clock. Cost: one call per listener.
+    """
 
-    def service(self) -> dict[Client, float]:
-        """Return the service that each client is entitled to, in one unit for all."""
-        return {
-            client: share * self.typical_service[client[1]] for client, share in self.shares.items()
-        }
+    def call_accepted(self, call: ObservedCall, now_s: float) -> None:
+        """Handle the acceptance of a call, which is queued now."""
 
+    def call_granted(self, call: ObservedCall) -> None:
+        """Handle the grant of a queued call, which has a worker now."""
 
-@dataclass(frozen=True, slots=True)
-class WorkerView:
-    """A worker as control sees it."""
+    def call_requeued(self, call: ObservedCall) -> None:
+        """Handle the return of a call to the queue after its worker failed."""
 
-    worker_id: str
-    draining: bool
-    kv_capacity_tokens: int
-    demand_tokens: int
-    waiting_tokens: int
-    calls: int
-    model: str = ""
-    foreign_tokens: int = 0
-    """Tokens of calls from other servers at this worker, as it reported."""
+    def call_started(self, call: ObservedCall, now_s: float) -> None:
+        """Handle the first token of a call; ``call.queue_s`` is how long it waited."""
 
+    def call_progressed(self, call: ObservedCall, now_s: float) -> None:
+        """Handle new totals in ``call.usage``."""
 
-@dataclass(frozen=True, slots=True)
-class ModelView:
-    """A model's pool as control sees it."""
+    def call_ended(self, call: ObservedCall, outcome: CallOutcome, now_s: float) -> None:
+        """Handle the end of an accepted call, with all of its usage; once per call."""
 
-    model: str
-    overloaded: bool
-    demand_tokens: int
-    capacity_tokens: int
-    queued_calls: int
-    high_watermark: float = 0.0
-    """Load, demand over capacity, at which overload begins; it ends at ``low_watermark``."""
-    low_watermark: float = 0.0
+    def call_dropped(self, call: ObservedCall) -> None:
+        """Handle the end of an accepted call that the journal could not store: it has no row."""
+
+    def call_refused(self, call: ObservedCall, reason: str, now_s: float) -> None:
+        """Handle the rejection of a call that never was accepted."""
+
+    def run_opened(self, tenant: str) -> None:
+        """Handle the start of a run, or its reopening."""
+
+    def run_ended(self, tenant: str) -> None:
+        """Handle the end of a run."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterView:
-    """The state of control at one moment."""
+class LedgerPort(Protocol):
+    """The ledger's thread as other rooms see it."""
 
-    system: str
-    overloaded: bool
-    draining: bool
-    demand_tokens: int
-    capacity_tokens: int
-    queued_calls: int
-    running_calls: int
-    live_interactions: int
-    workers: tuple[WorkerView, ...]
-    models: tuple[ModelView, ...] = ()
-    parameters: dict[str, Any] = field(default_factory=dict)
+    @property
+    def waits_since_s(self) -> float | None:
+        """Monotonic time since which the database accepts no rows; None while it does."""
+        ...
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all entries so far are in the database; return true if they are. Blocks."""
+        ...
+
+
+class DatabaseLease(Protocol):
+    """The lease of the database as other rooms see it."""
+
+    @property
+    def over(self) -> bool:
+        """True if another server may hold the database, so that this one accepts nothing new."""
+        ...
 
 
 class ControlPort(ControlInbox, Protocol):
@@ -252,7 +251,10 @@ class ControlPort(ControlInbox, Protocol):
         ...
 
     def entitlements(self, clients: Collection[Client]) -> Entitlements:
-        """Return what each of these clients is entitled to among them."""
+        """Return what each of these clients is entitled to among them.
+
+        From any thread, because it only reads settings: for many clients it takes tens of milliseconds.
+        """
         ...
 
     def client_state(self, client: Client) -> ClientState:

@@ -11,10 +11,11 @@ from dataclasses import replace
 
 from fairserve.platform.control.call_state import CallState, refusal_fields
 from fairserve.platform.control.journal.journal import Journal
-from fairserve.platform.control.listener import CallListener
-from fairserve.platform.control.record import CallRecord, plain_of
+from fairserve.platform.control.messages import CallRecord
+from fairserve.platform.control.port import CallListener
+from fairserve.platform.control.record import plain_of
 from fairserve.platform.control.retries import RecentAttempts
-from fairserve.scheduling.dispatch.events import CallOutcome, Refuse
+from fairserve.scheduling.events import CallOutcome, Refuse
 
 
 class CallRecorder:
@@ -76,6 +77,7 @@ class CallRecorder:
     ) -> None:
         """Record the end of an accepted call; called once."""
         self._forget(live)
+        live.ttft_s = ttft_s
         now_s = self._clock()
         for listener in self._listeners:
             listener.call_ended(live, outcome, now_s)

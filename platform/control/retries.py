@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from fairserve.platform.control.record import CallRecord
+from fairserve.platform.control.messages import CallRecord
 
 MAX_ATTEMPTS = 10_000
 RETENTION_S = 600.0

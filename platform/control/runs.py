@@ -16,10 +16,9 @@ from itertools import islice
 from fairserve.interactions.call import Call
 from fairserve.interactions.tracking.identity import client_call_id, client_run_id
 from fairserve.interactions.tracking.run import RestoredRun, Run, RunState
-from fairserve.platform.control.listener import CallListener
-from fairserve.platform.control.port import RunView
-from fairserve.platform.control.record import InteractionRecord, OpenInteractionRecord
-from fairserve.scheduling.dispatch.events import InteractionEnded
+from fairserve.platform.control.messages import InteractionRecord, OpenInteractionRecord, RunView
+from fairserve.platform.control.port import CallListener
+from fairserve.scheduling.events import InteractionEnded
 
 MAX_ENDED = 10_000
 """Ended runs that are kept: those of some seconds; the ledger writes several times a second."""

@@ -26,32 +26,30 @@ from fairserve.platform.control.client_state import client_levels, client_state
 from fairserve.platform.control.entitlement import entitlements
 from fairserve.platform.control.journal.journal import Journal
 from fairserve.platform.control.lifecycle import CallLifecycle, ControlOptions
-from fairserve.platform.control.listener import CallListener
 from fairserve.platform.control.messages import (
+    CallView,
     Cancel,
+    Client,
+    ClientState,
+    ClusterView,
+    Entitlements,
     Grant,
+    LevelView,
+    ModelView,
     OnCancel,
     OnRunEvent,
     Progress,
     RefuseCall,
     Release,
-    Submit,
-)
-from fairserve.platform.control.port import (
-    CallView,
-    ClientState,
-    ClusterView,
-    Entitlements,
-    LevelView,
-    ModelView,
     RunView,
+    Submit,
     WorkerView,
 )
-from fairserve.platform.control.record import Client
+from fairserve.platform.control.port import CallListener
 from fairserve.platform.control.runs import LiveRuns
 from fairserve.platform.control.translate import interaction_errors
 from fairserve.platform.tenancy.prices.book import PriceBook
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.admission import LimitsInUse
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.dispatch.switch import switch_system

@@ -17,6 +17,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, inspect, select, text
 
+import fairserve.migrations
 from fairserve.platform.db.operations import SchemaInfo
 
 UPGRADE_COMMAND = "fairserve db upgrade"
@@ -30,8 +31,6 @@ class SchemaError(Exception):
 
 def alembic_config() -> Config:
     """Return Alembic's configuration, built from the installed package without an alembic.ini."""
-    import fairserve.migrations
-
     config = Config()
     config.set_main_option("script_location", str(Path(next(iter(fairserve.migrations.__path__)))))
     return config

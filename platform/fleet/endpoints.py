@@ -1,4 +1,9 @@
-"""``/admin/cluster`` for operators, ``/health/*`` for process managers and load balancers."""
+"""``/admin/cluster`` for operators, and health checks for what starts, stops and balances servers.
+
+Liveness: the process answers. Readiness: a call that comes now is served. Each has the names that
+orchestrators and clients use; ``/health`` is a check of liveness, so that a probe of this path never
+restarts a server that only lacks workers.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +12,17 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse
 
-from fairserve.platform.control.lease import Lease
-from fairserve.platform.control.port import ControlPort
+from fairserve.platform.control.port import ControlPort, DatabaseLease
 from fairserve.platform.fleet.fleet_view import cluster_out
 from fairserve.platform.fleet.models import Models
-from fairserve.platform.tenancy.auth import require_admin
+from fairserve.platform.tenancy.principals import require_admin
 
 router = APIRouter()
+
+HEALTH_PATHS = frozenset(
+    {"/health", "/healthz", "/livez", "/readyz", "/health/liveliness", "/health/readiness"}
+)
+"""Paths that need no key."""
 
 
 @router.get("/admin/cluster", dependencies=[Depends(require_admin)])
@@ -25,15 +34,19 @@ async def read_cluster(request: Request) -> dict[str, Any]:
     ``kv_events`` has statistics of its KV events, null without a subscription; ``cache_view`` is the
     source of the router's view of its cache.
     """
-    return await cluster_out(request.app.state)
+    return await cluster_out(request.app.state.fleet)
 
 
+@router.get("/health")
+@router.get("/healthz")
+@router.get("/livez")
 @router.get("/health/liveliness")
 async def liveliness() -> dict[str, str]:
     """Report that the process is alive."""
     return {"status": "alive"}
 
 
+@router.get("/readyz", response_model=None)
 @router.get("/health/readiness", response_model=None)
 async def readiness(request: Request) -> JSONResponse:
     """Return 200 while a model can serve, else 503 with the reason.
@@ -45,7 +58,7 @@ async def readiness(request: Request) -> JSONResponse:
     """
     models: Models = request.app.state.models
     control: ControlPort = request.app.state.control
-    lease: Lease | None = request.app.state.lease
+    lease: DatabaseLease | None = request.app.state.lease
     if (await control.cluster()).draining:
         status = "draining"
     elif lease is not None and lease.over:

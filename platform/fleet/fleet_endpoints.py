@@ -24,7 +24,7 @@ from fairserve.platform.fleet.schemas import (
     WorkerOut,
 )
 from fairserve.platform.fleet.service import FleetChanges
-from fairserve.platform.tenancy.auth import AdminPrincipal, require_admin
+from fairserve.platform.tenancy.principals import AdminPrincipal, require_admin
 
 router = APIRouter(prefix="/admin/cluster")
 
@@ -32,7 +32,7 @@ AliasName = Annotated[ModelName, Path()]
 
 
 def _changes(request: Request, session: WriteSession, principal: AdminPrincipal) -> FleetChanges:
-    return changing.changes_of(request.app.state, session, principal)
+    return changing.changes_of(request.app.state.fleet, session, principal)
 
 
 Changes = Annotated[FleetChanges, Depends(_changes, scope="function")]
@@ -41,7 +41,7 @@ Changes = Annotated[FleetChanges, Depends(_changes, scope="function")]
 @router.get("/workers", dependencies=[Depends(require_admin)])
 async def list_workers(request: Request, query: Annotated[Paging, Query()]) -> Page[WorkerOut]:
     """Return workers of all sources, by id."""
-    found = await workers_out(request.app.state)
+    found = await workers_out(request.app.state.fleet)
     return Page(
         items=found[query.offset : query.offset + query.limit],
         total=len(found),
@@ -53,7 +53,7 @@ async def list_workers(request: Request, query: Annotated[Paging, Query()]) -> P
 @router.get("/workers/{worker_id}", dependencies=[Depends(require_admin)])
 async def read_worker(worker_id: str, request: Request) -> WorkerOut:
     """Return one worker."""
-    for worker in await workers_out(request.app.state):
+    for worker in await workers_out(request.app.state.fleet):
         if worker.id == worker_id:
             return worker
     raise NotFoundError(f"there is no worker {worker_id!r}", param="worker_id")
@@ -65,7 +65,7 @@ def join_worker(
 ) -> WorkerOut:
     """Add a worker. It serves once it responds and reports the model."""
     row = fleet.join(body)
-    changing.apply_after_commit(request.app.state, session)
+    changing.apply_after_commit(request.app.state.fleet, session)
     return worker_out(repository.spec_of(row), "api", "joining")
 
 
@@ -77,7 +77,7 @@ def drain_worker(
 
     ``note`` names the models that no worker serves any more.
     """
-    return changing.drain_worker(request.app.state, session, fleet, worker_id)
+    return changing.drain_worker(request.app.state.fleet, session, fleet, worker_id)
 
 
 @router.post("/workers/{worker_id}/undrain")
@@ -85,7 +85,7 @@ def undrain_worker(
     worker_id: str, request: Request, session: WriteSession, fleet: Changes
 ) -> WorkerOut:
     """Resume calls to a drained worker once it responds."""
-    return changing.undrain_worker(request.app.state, session, fleet, worker_id)
+    return changing.undrain_worker(request.app.state.fleet, session, fleet, worker_id)
 
 
 @router.delete("/workers/{worker_id}", status_code=status.HTTP_204_NO_CONTENT)
@@ -98,13 +98,15 @@ def remove_worker(
 ) -> None:
     """Drain a worker, then remove it. ``force=true`` does not wait for its calls."""
     fleet.remove(worker_id)
-    changing.apply_after_commit(request.app.state, session, drop=worker_id if query.force else "")
+    changing.apply_after_commit(
+        request.app.state.fleet, session, drop=worker_id if query.force else ""
+    )
 
 
 @router.get("/aliases", dependencies=[Depends(require_admin)])
 async def list_aliases(request: Request, query: Annotated[Paging, Query()]) -> Page[AliasOut]:
     """Return the aliases of all sources, by name."""
-    return aliases_page(request.app.state, query)
+    return aliases_page(request.app.state.fleet, query)
 
 
 @router.put("/aliases/{name:path}")
@@ -113,12 +115,12 @@ def put_alias(
 ) -> AliasOut:
     """Create or change an alias; effective from the next call."""
     row = fleet.put_alias(name, body)
-    changing.apply_after_commit(request.app.state, session)
-    return alias_out(row.name, body.target, "api", set(request.app.state.models.ready()))
+    changing.apply_after_commit(request.app.state.fleet, session)
+    return alias_out(row.name, body.target, "api", set(request.app.state.fleet.models.ready()))
 
 
 @router.delete("/aliases/{name:path}", status_code=status.HTTP_204_NO_CONTENT)
 def remove_alias(name: AliasName, request: Request, session: WriteSession, fleet: Changes) -> None:
     """Remove an alias; calls for it get 404 from now on."""
     fleet.remove_alias(name)
-    changing.apply_after_commit(request.app.state, session)
+    changing.apply_after_commit(request.app.state.fleet, session)

@@ -6,11 +6,11 @@ from collections.abc import Container, Iterable
 from dataclasses import asdict
 from typing import Any
 
-from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db.schemas import Page, Paging
 from fairserve.platform.fleet.fleet import DesiredWorker, DrainNote, Source
 from fairserve.platform.fleet.model_pools import ModelPools
 from fairserve.platform.fleet.models import Models
+from fairserve.platform.fleet.parts import FleetParts
 from fairserve.platform.fleet.pool import WorkerPool
 from fairserve.platform.fleet.running_fleet import RunningFleet
 from fairserve.platform.fleet.schemas import AliasOut, WorkerOut
@@ -18,13 +18,10 @@ from fairserve.platform.fleet.splits import Targets
 from fairserve.platform.fleet.worker_spec import WorkerSpec
 
 
-async def workers_out(state: Any) -> list[WorkerOut]:
+async def workers_out(parts: FleetParts) -> list[WorkerOut]:
     """Return all workers by id, including leaving ones. Call it on the event loop."""
-    fleet: RunningFleet = state.fleet
-    pool: WorkerPool = state.pool
-    pools: ModelPools = state.model_pools
-    models: Models = state.models
-    calls = {worker.worker_id: worker.calls for worker in (await state.control.cluster()).workers}
+    fleet, pool, pools, models = parts.running, parts.pool, parts.model_pools, parts.models
+    calls = {worker.worker_id: worker.calls for worker in (await parts.control.cluster()).workers}
     here = {member.worker_id: member for member in pool.members()}
     found = []
     for worker_id in sorted({*fleet.desired.workers, *fleet.present}):
@@ -153,28 +150,26 @@ def models_out(
     ]
 
 
-async def cluster_out(state: Any) -> dict[str, Any]:
+async def cluster_out(parts: FleetParts) -> dict[str, Any]:
     """Return workers, models, queue and load from control's current view."""
-    control: ControlPort = state.control
-    view = asdict(await control.cluster())
+    view = asdict(await parts.control.cluster())
     known = {worker["worker_id"]: worker for worker in view.pop("workers")}
     seen_models = view.pop("models")
-    members = member_views(state.pool, state.model_pools)
-    supervisor = state.supervisor
-    watch = state.fleet_watch
+    members = member_views(parts.pool, parts.model_pools)
+    supervisor, watch = parts.supervisor, parts.watch
     return {
         **view,
         "workers": [{**member, **known.get(member["worker_id"], {})} for member in members],
-        "models": models_out(state.models, state.model_pools, seen_models),
+        "models": models_out(parts.models, parts.model_pools, seen_models),
         "fleet_file": {"path": str(watch.path), "problem": watch.problem} if watch else None,
         "processes": [asdict(each) for each in supervisor.processes()] if supervisor else [],
     }
 
 
-def aliases_page(state: Any, paging: Paging) -> Page[AliasOut]:
+def aliases_page(parts: FleetParts, paging: Paging) -> Page[AliasOut]:
     """Return a page of the aliases of all sources, by name."""
-    ready = set(state.models.ready())
-    found = sorted(state.fleet.desired.aliases.items())
+    ready = set(parts.models.ready())
+    found = sorted(parts.running.desired.aliases.items())
     return Page(
         items=[
             alias_out(name, alias.targets, alias.source, ready)

@@ -15,7 +15,7 @@ import zmq
 from fairserve.engine.kv_events.subscriber import KvSubscriber
 from fairserve.engine.kv_events.view import KvView
 from fairserve.engine.wire.base import KvEndpoints
-from fairserve.scheduling.dispatch.events import CacheReport, WorkerCacheReset
+from fairserve.scheduling.events import CacheReport, WorkerCacheReset
 from fairserve.scheduling.locality.block_keys import BlockHasher
 
 logger = logging.getLogger(__name__)

@@ -34,8 +34,8 @@ from fairserve.platform.fleet.watch import (
     Watch,
 )
 from fairserve.platform.fleet.worker_spec import WorkerSpec
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import LocalScheduler
-from fairserve.scheduling.dispatch import events as ev
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS
 
 logger = logging.getLogger(__name__)

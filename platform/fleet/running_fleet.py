@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from fairserve.platform.control.port import ClusterView
+from fairserve.platform.control.messages import ClusterView
 from fairserve.platform.fleet.fleet import (
     Desired,
     Drain,

@@ -18,7 +18,7 @@ from fairserve.platform.fleet.joining import authorize, facts_of
 from fairserve.platform.fleet.kv_event_bridge import KvEventBridge
 from fairserve.platform.fleet.member import Member
 from fairserve.platform.fleet.worker_spec import WorkerSpec
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 
 logger = logging.getLogger(__name__)
 

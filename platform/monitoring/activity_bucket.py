@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from operator import itemgetter
 from typing import TypeVar
 
-from fairserve.platform.control.record import Client
+from fairserve.platform.control.messages import Client
 from fairserve.scheduling.metrics import jain_index
 
 MAX_CLIENTS = 500

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fairserve.platform.control.port import CallView, LevelView
+from fairserve.platform.control.messages import CallView, LevelView
 from fairserve.scheduling.dispatch.admission import LimitsInUse
 
 MAX_CALLS = 100

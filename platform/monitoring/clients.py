@@ -10,8 +10,8 @@ import heapq
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
+from fairserve.platform.control.messages import Client
 from fairserve.platform.control.port import ControlPort
-from fairserve.platform.control.record import Client
 from fairserve.platform.monitoring.activity import BUCKET_S, BUCKETS, Activity
 from fairserve.platform.monitoring.activity_bucket import ClosedBucket
 from fairserve.platform.monitoring.client_views import (

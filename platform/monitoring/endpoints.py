@@ -16,7 +16,7 @@ from fairserve.platform.monitoring.clients import Clients
 from fairserve.platform.monitoring.history import History
 from fairserve.platform.monitoring.live_snapshot import LiveSnapshot
 from fairserve.platform.monitoring.schemas import ClientOut, ClientQuery, LiveQuery
-from fairserve.platform.tenancy.auth import require_admin
+from fairserve.platform.tenancy.principals import require_admin
 
 router = APIRouter(prefix="/admin", dependencies=[Depends(require_admin)])
 

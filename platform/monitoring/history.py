@@ -17,8 +17,8 @@ from typing import Protocol
 
 from fairserve.engine.wire.base import WorkerMetrics
 from fairserve.platform.base.subscribers import Subscribers
-from fairserve.platform.control.port import ClusterView, ControlPort, WorkerView
-from fairserve.platform.control.record import Client
+from fairserve.platform.control.messages import Client, ClusterView, WorkerView
+from fairserve.platform.control.port import ControlPort
 from fairserve.platform.monitoring.activity import BUCKET_S, BUCKETS, Activity
 from fairserve.platform.monitoring.live_snapshot import (
     LiveSnapshot,

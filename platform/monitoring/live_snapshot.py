@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from fairserve.platform.control.port import ModelView
-from fairserve.platform.control.record import Client
+from fairserve.platform.control.messages import Client, ModelView
 from fairserve.platform.monitoring.activity import BUCKET_S, Activity
 from fairserve.platform.monitoring.activity_bucket import ClosedBucket, Counts
-from fairserve.scheduling.dispatch.events import CallOutcome
+from fairserve.scheduling.events import CallOutcome
 
 Series = list[float | None]
 

@@ -1,4 +1,4 @@
-"""Composition of the monitoring: activity of clients, their views, and the history.
+"""Monitoring as one part of the server: activity and views of clients, metrics, and the history.
 
 It listens to control and reads it through its port; control does not depend on it.
 """
@@ -8,9 +8,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable
 
+from fairserve.platform.control.messages import Client
 from fairserve.platform.control.port import ControlPort
-from fairserve.platform.control.record import Client
 from fairserve.platform.monitoring.activity import Activity
+from fairserve.platform.monitoring.call_metrics import CallMetrics
+from fairserve.platform.monitoring.client_shares import ClientShares
 from fairserve.platform.monitoring.clients import Clients
 from fairserve.platform.monitoring.history import History, PoolMember
 
@@ -32,6 +34,9 @@ class Monitoring:
             return control.entitlements(clients).service()
 
         self.activity = Activity(entitled, clock)
-        control.subscribe(self.activity)
+        self.call_metrics = CallMetrics()
+        for listener in (self.activity, self.call_metrics):
+            control.subscribe(listener)
+        self.client_shares = ClientShares(control, self.activity)
         self.clients = Clients(control, self.activity, clock, wall)
         self.history = History(control, self.activity, members, clock, wall)

@@ -8,7 +8,7 @@ from decimal import Decimal
 from pydantic import BaseModel, Field
 
 from fairserve.platform.base.money import NANO, Amount
-from fairserve.platform.control.port import CallView, LevelView
+from fairserve.platform.control.messages import CallView, LevelView
 from fairserve.platform.db.schemas import NamePart, ObjectId, Paging, Strict
 from fairserve.platform.monitoring.activity import BUCKETS
 from fairserve.platform.monitoring.client_views import ClientDetail, ClientSort, ClientView

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from pydantic import Field
 
 from fairserve.platform.base.settings import RoomSettings
 from fairserve.platform.tenancy.settings import TenancySettings
-
-if TYPE_CHECKING:  # the settings must import without the database's libraries
-    from sqlalchemy.orm import Session
-
-    from fairserve.scheduling.system import SystemConfig
+from fairserve.platform.tenancy.system.settings import TuningSettings
 
 
 class ReportingSettings(RoomSettings):
@@ -92,6 +88,7 @@ class ReportSettings(Protocol):
         """Return retention and bounds of exports."""
         ...
 
-    def system_in_force(self, session: Session) -> SystemConfig:
-        """Return the system in force, which defines service and levels."""
+    @property
+    def tuning(self) -> TuningSettings:
+        """The system whose fairness is reported, unless operators chose another."""
         ...

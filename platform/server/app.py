@@ -1,4 +1,4 @@
-"""The FastAPI application: routers, errors in one shape, a log line per request.
+"""The FastAPI application: routers, middleware, and errors in one shape.
 
 The middleware is plain ASGI: Starlette's ``BaseHTTPMiddleware`` buffers streams. What the endpoints
 find on ``app.state`` is in :mod:`fairserve.platform.server.http_state`.
@@ -6,11 +6,8 @@ find on ``app.state`` is in :mod:`fairserve.platform.server.http_state`.
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -18,7 +15,6 @@ from fastapi.responses import JSONResponse
 from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairserve.platform.background.jobs import endpoints as jobs
 from fairserve.platform.background.webhooks import endpoints as webhooks
@@ -27,6 +23,8 @@ from fairserve.platform.base.errors import (
     InvalidRequestError,
     NotFoundError,
 )
+from fairserve.platform.base.request_facts import add_facts
+from fairserve.platform.base.version import product_version
 from fairserve.platform.console.errors import error_page, is_console
 from fairserve.platform.console.router import router as console
 from fairserve.platform.console.security_headers import ConsoleHeaders
@@ -39,8 +37,11 @@ from fairserve.platform.reporting.exports import endpoints as exports
 from fairserve.platform.reporting.usage import endpoints as usage
 from fairserve.platform.reporting.usage.slots import ReportSlots
 from fairserve.platform.reporting.user_data import endpoints as user_data
+from fairserve.platform.server.http.access_log import AccessLog
 from fairserve.platform.server.http.intake import Intake
 from fairserve.platform.server.http_state import HttpState, put_on
+from fairserve.platform.server.metrics import endpoints as metrics
+from fairserve.platform.server.metrics.requests import RequestMetrics
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.completions import endpoints as completions
 from fairserve.platform.serving.completions.limit_headers import LimitHeaders
@@ -54,10 +55,6 @@ from fairserve.platform.tenancy.profiles import endpoints as profiles
 from fairserve.platform.tenancy.tenants import endpoints as tenants
 from fairserve.platform.tenancy.tenants import users
 from fairserve.platform.tuning import endpoints as throttling
-from fairserve.platform.tuning.preview.service import Previews
-
-logger = logging.getLogger(__name__)
-access_log = logging.getLogger("fairserve.access")
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 MANAGEMENT = (
@@ -70,6 +67,7 @@ MANAGEMENT = (
     fleet,
     jobs,
     live,
+    metrics,
     prices,
     profiles,
     tenants,
@@ -87,14 +85,15 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
     docs = "/docs" if settings.server.api_docs else None
     app = FastAPI(
         title="FairServe",
-        version=_version(),
+        version=product_version(),
         lifespan=lifespan,
         docs_url=docs,
         redoc_url=None,
         openapi_url="/openapi.json" if settings.server.api_docs else None,
     )
     console_state = ConsoleState(settings.console)
-    put_on(app, HttpState(settings, Previews(), ReportSlots(), console_state))
+    requests = RequestMetrics()
+    put_on(app, HttpState(settings, ReportSlots(), console_state, requests))
     for module in (completions, interactions, *MANAGEMENT):
         app.include_router(module.router)
     if settings.console.console:
@@ -108,7 +107,9 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
     app.add_middleware(Intake, settings=settings, answer=_answer)
     app.add_middleware(LimitHeaders)
     app.add_middleware(ConsoleHeaders)
-    app.add_middleware(RequestLog)
+    app.add_middleware(
+        AccessLog, trusted_proxies=settings.console.proxy_networks, on_request=requests.count
+    )
     return app
 
 
@@ -173,38 +174,5 @@ async def _answer_bug(request: Request, error: Exception) -> Response:
 
 
 def _answer(request: Request, error: FairServeError) -> Response:
+    add_facts(error=error.code)
     return error_page(request, error) if is_console(request) else error_response(error)
-
-
-class RequestLog:
-    """Log one line per request: method, path, status, time. Never a query, a header or a body."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one connection."""
-        if scope["type"] != "http" or not access_log.isEnabledFor(logging.DEBUG):
-            await self._app(scope, receive, send)
-            return
-        began_s = time.perf_counter()
-        status = 0
-
-        async def send_noted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, send_noted)
-        finally:
-            took_ms = (time.perf_counter() - began_s) * 1000
-            access_log.debug("%s %s %d %.1f ms", scope["method"], scope["path"], status, took_ms)
-
-
-def _version() -> str:
-    try:
-        return version("fairserve")
-    except PackageNotFoundError:
-        return "unknown"

@@ -15,24 +15,23 @@ from starlette.types import Scope
 
 from fairserve.platform.background.jobs.service import JobRequests
 from fairserve.platform.console.state import ConsoleState
-from fairserve.platform.control.lease import Lease
-from fairserve.platform.control.ledger import Ledger
-from fairserve.platform.control.service import ControlService
+from fairserve.platform.control.port import ControlPort, DatabaseLease, LedgerPort
 from fairserve.platform.db.engine import SessionFactory
-from fairserve.platform.fleet.fleet_file import FleetFileWatch
-from fairserve.platform.fleet.model_pools import ModelPools
 from fairserve.platform.fleet.models import Models
-from fairserve.platform.fleet.pool import WorkerPool
-from fairserve.platform.fleet.running_fleet import RunningFleet
-from fairserve.platform.fleet.supervisor import Supervisor
+from fairserve.platform.fleet.parts import FleetParts
 from fairserve.platform.monitoring.clients import Clients
 from fairserve.platform.monitoring.history import History
 from fairserve.platform.reporting.usage.slots import ReportSlots
+from fairserve.platform.server.metrics.metrics import Metrics
+from fairserve.platform.server.metrics.requests import RequestMetrics
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.completions.service import Completions
+from fairserve.platform.serving.decision.service import DecisionService
+from fairserve.platform.serving.interactions.service import RunParts
 from fairserve.platform.serving.programs.service import Programs
 from fairserve.platform.tenancy.auth import Authenticator
-from fairserve.platform.tuning.preview.service import Previews
+from fairserve.platform.tenancy.parts import TenancyParts
+from fairserve.platform.tuning.preview.service import PreviewParts
 
 
 @dataclass(frozen=True)
@@ -40,9 +39,9 @@ class HttpState:
     """State of an application from its creation on."""
 
     settings: Settings
-    previews: Previews
     report_slots: ReportSlots
     console: ConsoleState
+    request_metrics: RequestMetrics
     abort_connection: Callable[[Scope], None] | None = None
     """Drops the connection of a request in progress; set by the process that serves it."""
 
@@ -51,23 +50,23 @@ class HttpState:
 class RunningState:
     """State of an application while its platform runs."""
 
-    control: ControlService
+    control: ControlPort
     clients: Clients
+    metrics: Metrics
     history: History
-    pool: WorkerPool
-    fleet: RunningFleet
-    fleet_watch: FleetFileWatch | None
+    tenancy: TenancyParts
+    fleet: FleetParts
+    runs: RunParts
+    preview: PreviewParts
     models: Models
-    model_pools: ModelPools
-    supervisor: Supervisor | None
+    decisions: DecisionService
     completions: Completions
     programs: Programs
-    graph_slots: asyncio.Semaphore
     session_factory: SessionFactory
-    ledger: Ledger
+    ledger: LedgerPort
     jobs: JobRequests
     draining: asyncio.Event
-    lease: Lease | None
+    lease: DatabaseLease | None
     authenticator: Authenticator
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairserve.platform.background.webhooks.outbox import Outbox
-from fairserve.platform.control.ledger import Rows
+from fairserve.platform.control.messages import Rows
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.reporting.usage.repository import (

@@ -23,18 +23,22 @@ from fairserve.platform.background.jobs.in_process import JobsInProcess
 from fairserve.platform.control.lease import Lease
 from fairserve.platform.fleet.fleet import FleetPart, StoredFleet, clashes
 from fairserve.platform.fleet.fleet_file import FleetFileWatch
+from fairserve.platform.fleet.parts import FleetParts
 from fairserve.platform.fleet.static_workers import static_fleet
 from fairserve.platform.fleet.supervisor import Supervisor, socket_folder
 from fairserve.platform.fleet.worker_spec import WorkerSpec
 from fairserve.platform.monitoring.monitoring import Monitoring
 from fairserve.platform.reporting.traffic.recorder import TrafficRecorder
+from fairserve.platform.reporting.traffic.segments import recording_folder
 from fairserve.platform.reporting.usage.spent_budgets import SpentBudgets, retry_openings
 from fairserve.platform.server import recovery, wiring
 from fairserve.platform.server.app import create_app
 from fairserve.platform.server.http_state import RunningState, put_on
 from fairserve.platform.server.settings import Settings
-from fairserve.platform.serving.interactions.service import GRAPHS_AT_ONCE
+from fairserve.platform.serving.interactions.service import GRAPHS_AT_ONCE, RunParts
+from fairserve.platform.tenancy.parts import TenancyParts
 from fairserve.platform.tenancy.profiles.changes import ProfileChanges
+from fairserve.platform.tuning.preview.service import PreviewParts
 from fairserve.scheduling.system import SystemConfig
 
 if TYPE_CHECKING:
@@ -111,13 +115,17 @@ class Platform:
             settings.fleet, self.control, stored.system, seed=seed, on_ready=self._notify_ready
         )
         self.models, self.pool = self.workers.models, self.workers.pool
+        self.metrics = wiring.metrics(
+            settings, self.storage, self.control, self.monitoring, self.pool, self.lease
+        )
         serving = wiring.serving(settings, self.storage, self.control, self.workers)
+        self.decisions = serving.decisions
         self.answers, self.completions = serving.answers, serving.completions
         self.programs = serving.programs
         await self._start_fleet(stored.fleet, stored.system)
         await self.programs.start()
         self.jobs.start()
-        openings = retry_openings(self.control.openings)
+        openings = retry_openings(self.control.openings.retry)
         background = (self.profile_changes.run(), openings, self.monitoring.history.run())
         self._tasks.extend(asyncio.create_task(each) for each in background)
         self.started.set()
@@ -161,22 +169,48 @@ class Platform:
         return RunningState(
             control=self.control,
             clients=self.monitoring.clients,
+            metrics=self.metrics,
             history=self.monitoring.history,
-            pool=self.pool,
-            fleet=self.fleet,
-            fleet_watch=self.fleet_watch,
+            tenancy=TenancyParts(
+                self.settings.tenancy, self.storage.authenticator, self.control, self.programs
+            ),
+            fleet=FleetParts(
+                self.control,
+                self.sessions,
+                self.fleet,
+                self.pool,
+                self.models,
+                self.workers.model_pools,
+                self.supervisor,
+                self.fleet_watch,
+            ),
+            runs=RunParts(
+                self.control, self.sessions, self.ledger, self.programs, self.graph_slots
+            ),
+            preview=self._preview_parts(),
             models=self.models,
-            model_pools=self.workers.model_pools,
-            supervisor=self.supervisor,
+            decisions=self.decisions,
             completions=self.completions,
             programs=self.programs,
-            graph_slots=self.graph_slots,
             session_factory=self.sessions,
             ledger=self.ledger,
             jobs=self.jobs,
             draining=self.draining,
             lease=self.lease,
             authenticator=self.storage.authenticator,
+        )
+
+    def _preview_parts(self) -> PreviewParts:
+        settings = self.settings
+        recorded, embedded = settings.reporting.trace_recording, self.supervisor is not None
+        return PreviewParts(
+            settings=settings.tuning,
+            sessions=self.sessions,
+            control=self.control,
+            ledger=self.ledger,
+            recording=recording_folder(settings.db.data_dir) if recorded else None,
+            learning=settings.tenancy.learning_options,
+            embedded_batch=settings.fleet.worker_max_batch if embedded else None,
         )
 
     def _jobs(self) -> JobsInProcess | JobsOnCelery:

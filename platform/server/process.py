@@ -41,6 +41,9 @@ from fairserve.platform.server.http.connections import Connections
 from fairserve.platform.server.http.descriptors import connections_within, raise_descriptor_limit
 from fairserve.platform.server.http.protocol import LimitedProtocol, RequestLimits
 from fairserve.platform.server.lifecycle import Platform, build_app
+from fairserve.platform.server.logs import logging_to
+from fairserve.platform.server.metrics.endpoints import metrics_app
+from fairserve.platform.server.metrics.listener import serving_metrics
 from fairserve.platform.server.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -87,23 +90,32 @@ class ServerProcess:
         """Closes the locks, the socket and the database, also if the server cannot start."""
         self._admin_key: str | None = None
         self._port = 0
+        self._metrics_listener: socket.socket | None = None
 
     def run(self) -> int:
         """Lock, bind, serve. Raises StartError, SchemaError or SQLAlchemyError before it serves."""
         settings = self._settings
-        logging.basicConfig(
-            level=settings.server.log_level.upper(), format="%(levelname)s %(name)s: %(message)s"
-        )
         logging.getLogger("alembic").setLevel(logging.WARNING)
         # The loop shares the interpreter with the ledger's thread: it must not wait for 5 ms.
         sys.setswitchinterval(SWITCH_S)
         with self._open as stack:
             stack.callback(_detach_broken_outputs)
+            stack.enter_context(
+                logging_to(sys.stderr, settings.server.log_level, settings.server.log_format)
+            )
             self._lock_file(
                 settings.db.data_dir / "serve.lock", f"data folder {settings.db.data_dir}"
             )
-            listener = stack.enter_context(self._bind())
+            listener = stack.enter_context(
+                _bind(settings.server.host, settings.server.port, "--port")
+            )
             self._port = listener.getsockname()[1]
+            if settings.server.metrics_port:
+                self._metrics_listener = stack.enter_context(
+                    _bind(
+                        settings.server.metrics_host, settings.server.metrics_port, "--metrics-port"
+                    )
+                )
             engine = self._connect()
             lease = self._lease(engine)
             try:
@@ -122,6 +134,7 @@ class ServerProcess:
             app,
             http=_limited_protocol(settings),  # type: ignore[arg-type] # it is only called
             ws="none",
+            log_config=None,
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -131,6 +144,12 @@ class ServerProcess:
         )
         server = _Server(config, platform)
         app.state.abort_connection = server.abort
+        async with serving_metrics(metrics_app(app.state), self._metrics_listener):
+            return await self._run(server, platform, lease, listener)
+
+    async def _run(
+        self, server: _Server, platform: Platform, lease: Lease, listener: socket.socket
+    ) -> int:
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         failed: asyncio.Task[str] = asyncio.create_task(_first_failure(platform, lease))
         try:
@@ -195,18 +214,6 @@ class ServerProcess:
         )
         self._open.callback(lease.close)
         return lease
-
-    def _bind(self) -> socket.socket:
-        host, port = self._settings.server.host, self._settings.server.port
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        try:
-            return socket.create_server((host, port), family=family, backlog=2048)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise StartError(
-                    f"port {port} is in use; choose another one with --port (0 takes a free one)"
-                ) from error
-            raise StartError(f"cannot listen on {host}:{port}: {error.strerror}") from error
 
     # --- the banner ------------------------------------------------------------------------------
 
@@ -317,6 +324,19 @@ async def _workers_failure(platform: Platform) -> str:
     except WorkersFailedError as error:
         return str(error)
     return ""
+
+
+def _bind(host: str, port: int, flag: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            free = " (0 takes a free one)" if flag == "--port" else ""
+            raise StartError(
+                f"port {port} is in use; choose another one with {flag}{free}"
+            ) from error
+        raise StartError(f"cannot listen on {host}:{port}: {error.strerror}") from error
 
 
 def _folder_id(folder: Path) -> str:

@@ -27,8 +27,8 @@ from fairserve.platform.tenancy.apps.control_events import load_control_events
 from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.platform.tenancy.prices.repository import load_book
 from fairserve.platform.tenancy.profiles.changes import profile_versions
-from fairserve.platform.tuning.service import load_system
-from fairserve.scheduling.dispatch.events import Event
+from fairserve.platform.tenancy.system.in_force import load_system
+from fairserve.scheduling.events import Event
 from fairserve.scheduling.system import SystemConfig
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ async def restore(
     for event in events:
         control.post(event)
     ledger.start()
-    await asyncio.to_thread(spent.open_all, events, control.openings)
+    await asyncio.to_thread(spent.open_all, events, control.openings.open)
     # The database or the journal has everything that the last process left.
     if not await asyncio.to_thread(ledger.flush, RECOVERY_S):
         logger.warning("the ledger is behind: some calls will be missing in restored interactions")

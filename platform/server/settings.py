@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import Any, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
@@ -24,14 +24,10 @@ from fairserve.platform.fleet.settings import FleetSettings
 from fairserve.platform.reporting.settings import ReportingSettings
 from fairserve.platform.serving.settings import ServingSettings
 from fairserve.platform.tenancy.settings import TenancySettings
-from fairserve.platform.tuning.settings import TuningSettings
-
-if TYPE_CHECKING:  # settings are read without the database's libraries
-    from sqlalchemy.orm import Session
-
-    from fairserve.scheduling.system import SystemConfig
+from fairserve.platform.tenancy.system.settings import TuningSettings
 
 LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
 
 
 class ServerSettings(RoomSettings):
@@ -91,6 +87,24 @@ class ServerSettings(RoomSettings):
         "Each bound is at least one max_body_bytes.",
     )
     log_level: LogLevel = Field("info", description="debug, info, warning or error.")
+    log_format: LogFormat = Field(
+        "text", description="Form of a log line on standard error: text, or json (an object each)."
+    )
+    metrics_host: str = Field("127.0.0.1", description="Address of metrics_port.")
+    metrics_port: int = Field(
+        0,
+        ge=0,
+        le=65535,
+        description="Port that answers /metrics without a key; 0: none. With an admin key the API's "
+        "port answers it, too.",
+    )
+    metrics_top_clients: int = Field(
+        10,
+        ge=0,
+        le=1000,
+        description="Clients whose tenant, app and user are labels of metrics, the most served ones; "
+        "all others are one series.",
+    )
     api_docs: bool = Field(True, description="Serve the API's description at /docs.")
 
 
@@ -122,15 +136,6 @@ class Settings(BaseModel):
             else:
                 rooms[name] = value  # rejected
         super().__init__(**rooms)
-
-    def system_in_force(self, session: Session) -> SystemConfig:
-        """Return the system that operators chose last, or that of the settings. One query.
-
-        Raises ValueError if the stored choice is no longer valid.
-        """
-        from fairserve.platform.tuning.service import load_system  # half a second that few need
-
-        return load_system(session, self.tuning)
 
     def changed(self, **values: Any) -> Self:
         """Return a copy with other values of some settings, which are not checked."""

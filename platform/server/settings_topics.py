@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 _TOPICS = {
-    "Most used": "host port data_dir database_url model workers worker_urls system log_level",
+    "Most used": "host port data_dir database_url model workers worker_urls system log_level"
+    " log_format",
     "Workers": "fleet_file kv_events worker_kv_events worker_kv_tokens worker_max_batch",
     "Scheduling and throttling": "system_options local_scheduler overload_high overload_low feed_window"
     " cache_isolation immunity_factor",
@@ -35,6 +36,7 @@ _TOPICS = {
     "Background jobs": "background_jobs redis_url",
     "Webhooks": "webhook_interval_s webhook_timeout_s webhook_max_attempts webhook_retention_days"
     " webhook_allow_http webhook_allowed_networks",
+    "Metrics": "metrics_host metrics_port metrics_top_clients",
     "Console": "console console_session_hours console_idle_minutes console_sign_ins"
     " console_sign_ins_in_all console_streams",
 }

@@ -21,6 +21,7 @@ from fairserve.platform.background.jobs.in_process import JobsInProcess
 from fairserve.platform.background.jobs.job import JobContext
 from fairserve.platform.background.jobs.jobs import JOBS
 from fairserve.platform.background.webhooks.outbox import Outbox
+from fairserve.platform.base.version import product_version
 from fairserve.platform.control.journal.journal import Journal
 from fairserve.platform.control.lease import Lease, fenced
 from fairserve.platform.control.ledger import Ledger
@@ -37,10 +38,12 @@ from fairserve.platform.fleet.pool import WorkerPool
 from fairserve.platform.fleet.running_fleet import RunningFleet
 from fairserve.platform.fleet.settings import FleetSettings
 from fairserve.platform.fleet.supervisor import Supervisor, worker_command
+from fairserve.platform.monitoring.monitoring import Monitoring
 from fairserve.platform.reporting.traffic.recorder import TrafficRecorder
 from fairserve.platform.reporting.traffic.segments import delete_recording, recording_folder
 from fairserve.platform.reporting.usage.spent_budgets import SpentBudgets
 from fairserve.platform.server.ledger_rows import LedgerRows
+from fairserve.platform.server.metrics.metrics import Metrics, Sources
 from fairserve.platform.server.recovery import StoredState
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.completions.answer import ClientLimits
@@ -51,6 +54,7 @@ from fairserve.platform.serving.options import check_options, program_options
 from fairserve.platform.serving.programs.service import Programs
 from fairserve.platform.serving.programs.task_calls import TaskCalls
 from fairserve.platform.tenancy.auth import Authenticator
+from fairserve.platform.tenancy.failed_keys import FailedKeys
 from fairserve.scheduling.locality.block_keys import BlockHasher
 from fairserve.scheduling.system import SystemConfig
 
@@ -89,7 +93,8 @@ def storage(settings: Settings, engine: Engine | None, lease: Lease | None) -> S
     outbox = Outbox(settings.background, settings.tenancy.currency)
     rows = LedgerRows(sessions, hasher, outbox)
     ledger = Ledger(journal, rows.write, poison=(DataError, IntegrityError))
-    return Storage(engine, sessions, hasher, Authenticator(sessions, hasher), journal, rows, ledger)
+    authenticator = Authenticator(sessions, hasher, FailedKeys(sessions, hasher))
+    return Storage(engine, sessions, hasher, authenticator, journal, rows, ledger)
 
 
 def jobs(settings: Settings, stored: Storage) -> JobsInProcess | JobsOnCelery:
@@ -186,10 +191,36 @@ def workers(
     return Workers(http, bridge, models, model_pools, pool)
 
 
+def metrics(
+    settings: Settings,
+    stored: Storage,
+    control: ControlService,
+    monitoring: Monitoring,
+    pool: WorkerPool,
+    lease: Lease | None,
+) -> Metrics:
+    """Return the scrape over these parts."""
+    return Metrics(
+        Sources(
+            control=control,
+            monitoring=monitoring,
+            pool=pool,
+            journal=stored.journal,
+            ledger=stored.ledger,
+            lease=lease,
+            sessions=stored.sessions,
+            journal_limit_bytes=settings.control.journal_max_bytes,
+            version=product_version(),
+            top_clients=settings.server.metrics_top_clients,
+        )
+    )
+
+
 @dataclass(frozen=True)
 class Serving:
     """The services behind completions and programs."""
 
+    decisions: DecisionService
     answers: IdempotentAnswers
     completions: Completions
     programs: Programs
@@ -205,7 +236,8 @@ def serving(
         max_entries=own.idempotency_max_entries,
         max_bytes=own.idempotency_max_bytes,
     )
-    decisions = DecisionService(control, workers.models, check_options(own, settings.control))
+    options = check_options(own, infer_parents=settings.control.infer_parents)
+    decisions = DecisionService(stored.authenticator, control, workers.models, options)
     completions = Completions(
         decisions,
         workers.pool,
@@ -220,7 +252,7 @@ def serving(
         TaskCalls(decisions, workers.pool),
         program_options(own, settings.tenancy.learning_options),
     )
-    return Serving(answers, completions, programs)
+    return Serving(decisions, answers, completions, programs)
 
 
 def fleet(

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from fairserve.interactions.profiles.profile_learning import LearningOptions
-from fairserve.platform.control.settings import ControlSettings
 from fairserve.platform.serving.decision.check import CheckOptions
 from fairserve.platform.serving.programs.execution import ExecutionOptions
 from fairserve.platform.serving.programs.service import ProgramOptions
 from fairserve.platform.serving.settings import ServingSettings
 
 
-def check_options(settings: ServingSettings, control: ControlSettings) -> CheckOptions:
+def check_options(settings: ServingSettings, *, infer_parents: bool) -> CheckOptions:
     """Return the settings of the decision service."""
     return CheckOptions(
         default_max_tokens=settings.default_max_tokens,
         cache_isolation=settings.cache_isolation,
-        infer_parents=control.infer_parents,
+        infer_parents=infer_parents,
         run_from_traceparent=settings.run_from_traceparent,
     )
 

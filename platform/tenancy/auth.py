@@ -1,4 +1,4 @@
-"""Authentication: the principals of API keys, with a small cache, and the FastAPI dependencies.
+"""Authentication: API keys to principals, through a small cache. Knows no web framework.
 
 A key is looked up by its keyed hash, off the event loop; it counts as unknown while its app or tenant
 is suspended or deleted. Results are cached for 30 s: a revocation takes effect in this process at once,
@@ -18,9 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from hmac import compare_digest
-from typing import Annotated
 
-from fastapi import Depends, Request
 from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
@@ -35,6 +33,7 @@ from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.identity import ApiKey, App, KeyScope, Tenant
 from fairserve.platform.db.key_hash import KeyHasher
+from fairserve.platform.tenancy.failed_keys import FailedKeys
 
 CACHE_TTL_S = 30.0
 CACHE_ENTRIES = 10_000
@@ -72,6 +71,7 @@ class Authenticator:
         self,
         sessions: SessionFactory,
         hasher: KeyHasher,
+        failed_keys: FailedKeys | None = None,
         *,
         ttl_s: float = CACHE_TTL_S,
         stale_s: float = STALE_S,
@@ -79,8 +79,10 @@ class Authenticator:
         monotonic_s: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
+        """``failed_keys`` puts failed uses of keys in the audit log."""
         self._sessions = sessions
         self.hasher = hasher
+        self.failed_keys = failed_keys
         self._ttl_s = ttl_s
         self._stale_s = stale_s
         self._max_entries = max_entries
@@ -93,16 +95,22 @@ class Authenticator:
         """Time of the last successful check, by key id."""
         self._generation = 0
 
-    async def authenticate(self, key: str) -> Principal:
+    async def authenticate(self, key: str, *, audited: bool = True) -> Principal:
         """Return the principal of a key. Raises AuthenticationError or UnavailableError.
 
-        Reads the database, in a thread, only on a cache miss.
+        Reads the database, in a thread, only on a cache miss. Unless ``audited``, the
+        caller records failures itself.
         """
-        digest = self._digest(key)
-        principal = self._cached(digest)
-        if principal is not None:
-            return principal
-        return await asyncio.to_thread(self._look_up, key, digest)
+        try:
+            digest = self._digest(key)
+            principal = self._cached(digest)
+            if principal is not None:
+                return principal
+            return await asyncio.to_thread(self._look_up, key, digest)
+        except AuthenticationError:
+            if audited and self.failed_keys is not None:
+                await self.failed_keys.record(key)
+            raise
 
     async def confirm(self, principal: Principal) -> None:
         """Check that the principal's key is still valid. Raises AuthenticationError if it is not.
@@ -298,69 +306,40 @@ def _invalid_key() -> AuthenticationError:
     )
 
 
-async def current_principal(request: Request) -> Principal:
-    """Provide the principal of ``Authorization: Bearer <key>``, of any scope.
-
-    The server finds it before it reads the body (:mod:`fairserve.platform.server.http.intake`).
-    """
-    known: Principal | None = getattr(request.state, "principal", None)
-    if known is not None:
-        return known
-    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+def key_of(authorization: str) -> str:
+    """Return the key of an ``Authorization`` header, ``Bearer <key>``. Raises AuthenticationError."""
+    scheme, _, key = authorization.partition(" ")
     if scheme.lower() != "bearer" or not key.strip():
         raise AuthenticationError(
             "an API key is needed: Authorization: Bearer sk-fs-...",
             headers={"WWW-Authenticate": "Bearer"},
         )
-    authenticator: Authenticator = request.app.state.authenticator
-    principal = await authenticator.authenticate(key.strip())
-    request.state.principal = principal
-    return principal
+    return key.strip()
 
 
-CurrentPrincipal = Annotated[Principal, Depends(current_principal)]
-
-
-async def require_app(principal: CurrentPrincipal) -> Principal:
-    """Require an app key, as calls do."""
-    if principal.scope != "app":
+def require_scope(principal: Principal, scope: KeyScope) -> Principal:
+    """Return the principal if its key has this scope. Raises PermissionDeniedError."""
+    if principal.scope != scope:
+        article = "a" if scope == "tenant" else "an"
         raise PermissionDeniedError(
-            f"this needs an app key; the key given is for {principal.scope}"
+            f"this needs {article} {scope} key; the key given is for {principal.scope}"
         )
     return principal
 
 
-async def require_tenant(principal: CurrentPrincipal, request: Request) -> Principal:
-    """Require a tenant key, or an admin key with ``?tenant=<id>``.
+def tenant_principal(principal: Principal, named: str | None) -> Principal:
+    """Return the owner of a tenant key, or of an admin key that names a tenant.
 
-    The returned principal always has a ``tenant_id``; an admin's keeps the scope ``admin``, and its
-    tenant's existence is not checked here. Another tenant's id gets 404.
+    The principal returned always has a ``tenant_id``; an admin's stays ``admin`` in scope, and
+    whether its tenant exists is not checked here. Another tenant's id raises NotFoundError.
     """
-    named = request.query_params.get("tenant")
     if principal.scope == "admin":
         if not named:
             raise InvalidRequestError(
                 "an admin key names a tenant here: ?tenant=tn_...", param="tenant"
             )
         return replace(principal, tenant_id=named)
-    if principal.scope != "tenant":
-        raise PermissionDeniedError(
-            f"this needs a tenant key; the key given is for {principal.scope}"
-        )
+    require_scope(principal, "tenant")
     if named is not None and named != principal.tenant_id:
         raise NotFoundError("there is no such tenant", param="tenant")
     return principal
-
-
-async def require_admin(principal: CurrentPrincipal) -> Principal:
-    """Require an admin key."""
-    if principal.scope != "admin":
-        raise PermissionDeniedError(
-            f"this needs an admin key; the key given is for {principal.scope}"
-        )
-    return principal
-
-
-AppPrincipal = Annotated[Principal, Depends(require_app)]
-TenantPrincipal = Annotated[Principal, Depends(require_tenant)]
-AdminPrincipal = Annotated[Principal, Depends(require_admin)]

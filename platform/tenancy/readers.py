@@ -15,7 +15,8 @@ from sqlalchemy.orm import Session
 from fairserve.platform.base.errors import NotFoundError
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.usage import UsageCalls
-from fairserve.platform.tenancy.auth import CurrentPrincipal, Principal, require_tenant
+from fairserve.platform.tenancy.auth import Principal
+from fairserve.platform.tenancy.principals import CurrentPrincipal, require_tenant
 
 
 class NamesApp(Protocol):

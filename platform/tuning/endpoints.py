@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Query, Request
 
 from fairserve.platform.db.schemas import Page, Paging, TenantQuery
 from fairserve.platform.db.session import ReadSession, WriteSession
-from fairserve.platform.tenancy.auth import AdminPrincipal, require_admin
+from fairserve.platform.tenancy.principals import AdminPrincipal, require_admin
 from fairserve.platform.tenancy.readers import Reader, asked_app
 from fairserve.platform.tuning import events, repository, service
 from fairserve.platform.tuning.preview.schemas import PreviewIn, PreviewOut
@@ -41,7 +41,8 @@ def change_throttling(
     body: ThrottlingPut, request: Request, session: WriteSession, principal: AdminPrincipal
 ) -> ThrottlingChanged:
     """Change the settings at run time; omitted parameters are reset to their defaults."""
-    return service.change_and_apply(session, principal, request.app.state, body)
+    state = request.app.state
+    return service.change_and_apply(session, principal, state.settings.tuning, state.control, body)
 
 
 @router.post("/admin/throttling/preview", dependencies=[Depends(require_admin)])
@@ -50,7 +51,7 @@ async def preview_throttling(body: PreviewIn, request: Request) -> PreviewOut:
 
     The settings in force do not change. 409 while another preview runs, or without a recording.
     """
-    return await preview_of(request.app.state, body, request.is_disconnected)
+    return await preview_of(request.app.state.preview, body, request.is_disconnected)
 
 
 @router.get("/admin/throttling/history", dependencies=[Depends(require_admin)])

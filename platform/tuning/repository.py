@@ -11,13 +11,6 @@ from sqlalchemy.orm import Session
 from fairserve.platform.db.operations import ThrottlingSetting
 
 
-def current(session: Session) -> ThrottlingSetting | None:
-    """Return the version in force; None if the server's settings are."""
-    return session.scalars(
-        select(ThrottlingSetting).order_by(ThrottlingSetting.version.desc()).limit(1)
-    ).one_or_none()
-
-
 def history(
     session: Session, *, limit: int, offset: int
 ) -> tuple[Sequence[ThrottlingSetting], int]:

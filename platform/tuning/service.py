@@ -8,21 +8,22 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy.orm import Session
-from starlette.datastructures import State
 
 from fairserve.platform.base.errors import ConflictError, InvalidRequestError
+from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db import audit
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.operations import ThrottlingSetting
 from fairserve.platform.db.session import after_commit
 from fairserve.platform.tenancy.auth import Principal
-from fairserve.platform.tuning import repository
-from fairserve.platform.tuning.parameters import (
+from fairserve.platform.tenancy.system.in_force import newest_choice
+from fairserve.platform.tenancy.system.parameters import (
     Parameter,
     describe,
     effective_options,
     system_config,
 )
+from fairserve.platform.tenancy.system.settings import TuningSettings
 from fairserve.platform.tuning.schemas import (
     ParameterOut,
     ThrottlingChanged,
@@ -30,7 +31,6 @@ from fairserve.platform.tuning.schemas import (
     ThrottlingOut,
     ThrottlingPut,
 )
-from fairserve.platform.tuning.settings import TuningSettings
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.scheduling.system import SystemConfig
 
@@ -48,16 +48,10 @@ class Current:
 
 def load_current(session: Session, settings: TuningSettings) -> Current:
     """Return the newest version, or the server's settings."""
-    row = repository.current(session)
+    row = newest_choice(session)
     if row is None:
         return Current(settings.system)
     return Current(row.system, row.parameters, row.version, row.author, row.created_at)
-
-
-def load_system(session: Session, settings: TuningSettings) -> SystemConfig:
-    """Return the system to start with. Raises ValueError if the stored one is no longer valid."""
-    current = load_current(session, settings)
-    return system_config(settings, current.system, current.parameters)
 
 
 def change(
@@ -152,10 +146,13 @@ def _json(value: Any) -> Any:
 
 
 def change_and_apply(
-    session: Session, principal: Principal, state: State, body: ThrottlingPut
+    session: Session,
+    principal: Principal,
+    settings: TuningSettings,
+    control: ControlPort,
+    body: ThrottlingPut,
 ) -> ThrottlingChanged:
-    """Store a change and apply it after the commit; ``state`` has the server's services."""
-    settings = state.settings.tuning
+    """Store a change and apply it after the commit."""
     current, options, kept = change(session, principal, settings, body)
-    after_commit(session, lambda: state.control.apply_throttling(current.system, options))
+    after_commit(session, lambda: control.apply_throttling(current.system, options))
     return ThrottlingChanged(**report(settings, current).model_dump(), after_worker_restart=kept)

@@ -1,8 +1,8 @@
 """Admission of a call: access, contract limits, then throttling under overload.
 
-Each rejection names which of the three it is. A call that its contract rejects never reaches the
-throttle, which counts arrivals that are load. An accepted call releases its contract reservations when
-it ends: a call that failed or waited too long is not charged to anyone.
+Each rejection names which of the three caused it. A call rejected by its contract never reaches the
+throttle, which counts only arrivals that are load. Contract reservations of an accepted call are
+settled when it ends: a call that failed or waited too long is not charged.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any
 
 from fairserve.interactions.call import Call, TokenUsage
 from fairserve.interactions.errors import OpeningRateError
-from fairserve.scheduling.dispatch import events as ev
-from fairserve.scheduling.dispatch.directory import Directory, Setting, holder_of
+from fairserve.scheduling import events as ev
+from fairserve.scheduling.directory import Directory, Setting, holder_of
 from fairserve.throttling.base import ADMITTED, Decision, LimitUse, ThrottlingPolicy
 from fairserve.throttling.overload.window import SlidingLog
 from fairserve.throttling.quotas.contracts import Claim, Contracts, ContractUse
 from fairserve.throttling.quotas.price import FREE, TokenPrice
 
 BILLED: frozenset[ev.CallOutcome] = frozenset({"completed", "cancelled"})
-"""Outcomes of calls whose tokens are paid: a client that leaves has used what it left behind."""
+"""Outcomes of calls that are billed; a client that disconnects pays for the tokens used so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,25 +28,25 @@ class AdmissionOptions:
     """Options of contract limits."""
 
     contracts: bool = True
-    """Reject calls over contract limits; they are counted in any case."""
+    """Reject calls over contract limits; usage is counted in any case."""
     rates_cut_runs: bool = False
-    """Reject calls of active runs over a rate, too, as plain rate limits do. Budgets and parallel calls
-    always reject them."""
+    """Apply rates to calls of active runs, too, as plain rate limits do. Budgets and parallel-call
+    limits always apply to them."""
     openings_per_minute: int = 600
-    """Empty interactions that one user may open within a minute. They are no calls."""
+    """Maximum empty interactions that one user may open per minute; they are not calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitsInUse:
-    """Remaining limits of both kinds for a user's next call."""
+    """Remaining contract and throttle limits for a user's next call."""
 
     contract: ContractUse = field(default_factory=ContractUse)
     throttle: LimitUse | None = None
-    """Limit of the throttle, which may bind under overload only."""
+    """Limit of the throttle; under some policies it binds under overload only."""
 
 
 class Admission:
-    """Decides about arriving calls and remembers what accepted ones hold."""
+    """Decides about arriving calls and tracks the reservations of accepted ones."""
 
     def __init__(
         self, directory: Directory, throttle: ThrottlingPolicy, options: AdmissionOptions
@@ -65,7 +65,7 @@ class Admission:
     def decide(
         self, event: ev.CallArrived, *, overloaded: bool, under_way: bool, now_s: float
     ) -> Decision:
-        """Decide about a call; an admitted one reserves from now on what its contracts require."""
+        """Return the decision about a call; an admitted call reserves its contract amounts."""
         call, directory = event.call, self._directory
         owner = (call.tenant, call.app, call.user)
         if directory.blocked(call.tenant, call.user):
@@ -96,7 +96,7 @@ class Admission:
     def open(self, tenant: str, user: str, now_s: float) -> None:
         """Count an empty interaction that a user opens.
 
-        Raises OpeningRateError, and counts nothing, for one over ``openings_per_minute``.
+        Raises OpeningRateError over ``openings_per_minute``; the opening then does not count.
         """
         key, most = f"{tenant}/{user}", self._options.openings_per_minute
         if self._openings.count(key, now_s) >= most:
@@ -120,10 +120,10 @@ class Admission:
             refund=outcome not in BILLED or not charged,
         )
 
-    # --- beside the calls -------------------------------------------------------------------------
+    # --- settings and maintenance -----------------------------------------------------------------
 
     def take(self, event: Setting | ev.BudgetSpent) -> None:
-        """Apply a setting, or spending that the ledger reports. Raises as the directory does."""
+        """Apply a setting, or spending reported by the ledger. Raises as the directory does."""
         if isinstance(event, ev.BudgetSpent):
             for holder, quota in self._directory.quotas(*event.owner):
                 if event.scope in (None, holder[0]):
@@ -140,7 +140,7 @@ class Admission:
     def use(
         self, owner: tuple[str, str, str], *, overloaded: bool, now_s: float, at: float
     ) -> LimitsInUse:
-        """Return what is left; ``owner`` is tenant, app and user."""
+        """Return the remaining limits; ``owner`` is tenant, app and user."""
         arrival = self._directory.arrival(owner, overloaded=overloaded, under_way=False)
         contract = ContractUse()
         if self._options.contracts:
@@ -149,7 +149,7 @@ class Admission:
         return LimitsInUse(contract, self.throttle.use(arrival, now_s))
 
     def forget_idle(self, now_s: float) -> None:
-        """Drop what no longer matters."""
+        """Drop idle state."""
         self.throttle.forget_idle(now_s)
         self._openings.forget_idle(now_s)
         self._contracts.forget_idle(now_s)

@@ -1,16 +1,16 @@
-"""The dispatcher: every policy of one system composed into one state machine.
+"""The dispatcher: all policies of one system composed into one state machine.
 
     arrival -> tracker -> admission -> feeder queue -> [feed window] -> router -> worker
 
-Tracker, admission and directory are common; queue, router and workers are those of the call's model
-(:mod:`fairserve.scheduling.dispatch.model_pool`). Events in, commands out
-(:mod:`fairserve.scheduling.dispatch.events`); each event carries the time, so the live service and
-the simulator run the same code. ``snapshot`` plus the later events gives the state of an
-uninterrupted run. An invalid event raises before anything has changed.
+Tracker, admission and directory are shared; queue, router and workers are those of the call's model
+(:mod:`fairserve.scheduling.dispatch.model_pool`). It takes events and returns commands
+(:mod:`fairserve.scheduling.events`). Each event carries its time, so the live service and
+the simulator run the same code. A ``snapshot`` plus the later events gives the state of an
+uninterrupted run. An invalid event raises before any state changes.
 
 Cost per call, from arrival to end: one hash pass over the prompt, a few prefix matches, one feeder
-selection; nothing grows with the number of live interactions or of workers, and with that of the models
-only what they share: the charges of clients.
+selection. Nothing grows with the number of live interactions or workers; only the shared charges of
+clients grow with the number of models.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any
 from fairserve.interactions.call import NO_USAGE, Call, ClientPath, TokenUsage, client_path
 from fairserve.interactions.tracking.run_end import RunEnd
 from fairserve.interactions.tracking.tracker import Tracker, TrackerLimits
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import Feeder
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling.directory import Directory, Setting
 from fairserve.scheduling.dispatch.admission import Admission, AdmissionOptions, LimitsInUse
-from fairserve.scheduling.dispatch.directory import Directory, Setting
 from fairserve.scheduling.dispatch.membership import Membership
 from fairserve.scheduling.dispatch.model_pool import ModelPool
 from fairserve.scheduling.dispatch.queued_call import QueuedCall
@@ -41,7 +41,7 @@ def _not_dispatched(call_id: str) -> UnknownCallError:
 
 
 class Dispatcher:
-    """One system at work. ``seed`` keys the prefix hashes: keep it secret in production.
+    """State machine of one system. ``seed`` keys the prefix hashes: keep it secret in production.
 
     ``infer_parents`` and ``reopen_grace_s`` are passed to the tracker.
     """
@@ -72,10 +72,10 @@ class Dispatcher:
         self._block_tokens = block_tokens
         self._seed = seed
         self.pools: dict[str, ModelPool] = {}
-        """Pools by model, in the order in which they were first named; read-only."""
+        """Pools by model, in the order of first use; read-only."""
         self.first = self.new_pool()
-        """The pool of the first model that is named, there from the beginning: policies' options are
-        checked by building it."""
+        """Pool of the first model that is used. It exists from the start: building it validates the
+        policies' options."""
         self._membership = Membership(self.pool_of)
         self._handlers: dict[type, Callable[[Any, float], list[ev.Command]]] = {
             ev.AppChanged: self._on_setting,
@@ -99,13 +99,13 @@ class Dispatcher:
     # --- models -----------------------------------------------------------------------------------
 
     def new_pool(self) -> ModelPool:
-        """Return a new pool without workers that is not yet one of ``pools``."""
+        """Return a new pool without workers, not yet in ``pools``."""
         return ModelPool(
             self.system, self.directory, seed=self._seed, block_tokens=self._block_tokens
         )
 
     def pool_of(self, model: str) -> ModelPool:
-        """Return the pool of a model, made when the model is first named."""
+        """Return the pool of a model, created on first use."""
         found = self.pools.get(model)
         if found is None:
             found = self.new_pool() if self.pools else self.first
@@ -113,7 +113,7 @@ class Dispatcher:
         return found
 
     def compose(self, pools: dict[str, ModelPool]) -> None:
-        """Replace the pools by these, which have every call in progress and every worker."""
+        """Replace the pools by these, which contain every call in progress and every worker."""
         self.pools = pools
         self.first = next(iter(pools.values()), self.first)
         self._membership.compose(pools.values())
@@ -124,7 +124,7 @@ class Dispatcher:
             feeder.share([other for other in feeders if other is not feeder])
 
     def _feeders(self) -> list[Feeder]:
-        """Return the feeders of all models, or of the first one that will be named."""
+        """Return the feeders of all models, or of the initial pool if none is in use."""
         return [each.feeder for each in self.pools.values()] or [self.first.feeder]
 
     def _pool_of(self, live: QueuedCall) -> ModelPool:
@@ -133,13 +133,13 @@ class Dispatcher:
     # --- the interface ----------------------------------------------------------------------------
 
     def handle(self, event: ev.Event, now_s: float) -> list[ev.Command]:
-        """Take an event at ``now_s`` (monotonic seconds, not decreasing); returns what to do."""
+        """Handle an event at ``now_s`` (monotonic seconds, not decreasing); return the commands."""
         for each in self.pools.values():
             each.router.tick(now_s)
         return self._handlers[type(event)](event, now_s)
 
     def queued(self, model: str, *of: str) -> int:
-        """Return the queued calls of a model: all, those of a tenant, or those of a tenant's user."""
+        """Return the number of queued calls of a model: all, of a tenant, or of a tenant's user."""
         pool = self.pools.get(model)
         if pool is None:
             return 0
@@ -155,7 +155,7 @@ class Dispatcher:
         return any(each.overload.overloaded for each in self.pools.values())
 
     def load(self) -> tuple[int, int]:
-        """Return the demand and capacity in tokens, over the workers that take calls, of all models."""
+        """Return demand and capacity in tokens of all models, over the workers that take calls."""
         loads = [each.load() for each in self.pools.values()]
         return sum(demand for demand, _ in loads), sum(capacity for _, capacity in loads)
 
@@ -166,18 +166,18 @@ class Dispatcher:
         return []
 
     def levels(self, tenant: str) -> str:
-        """Return the levels of a tenant's clients: its own, or those of the system."""
+        """Return the levels of a tenant's clients: its own, or the system's."""
         return self.directory.levels(tenant) or self.system.levels
 
     def path(self, call: Call, now_s: float) -> ClientPath:
-        """Return the client that a call belongs to if it is queued now."""
+        """Return the client of a call if it were queued now."""
         own = client_path(call, self.levels(call.tenant))
         return own if self.newcomers is None else self.newcomers.client_of(call, own, now_s)
 
     def _on_tenant_changed(self, event: ev.TenantChanged, now_s: float) -> list[ev.Command]:
-        """Apply a tenant's weight and levels; its queued calls get the paths of its levels.
+        """Apply a tenant's weight and levels; queued calls move to the paths of its levels.
 
-        Its dispatched calls keep the path that they are charged to. O(calls in progress).
+        Dispatched calls keep the path to which they are charged. O(calls in progress).
         """
         self.admission.take(event)
         moved: dict[ModelPool, dict[str, ClientPath]] = {}
@@ -213,7 +213,7 @@ class Dispatcher:
             event, overloaded=pool.update_overload(), under_way=attachment.immune, now_s=now_s
         )
         if not decision.admitted:
-            mid_run = self.tracker.refuse(call, now_s)
+            mid_run = self.tracker.reject(call, now_s)
             state = pool.rejection_context(call, self.system, profile, attachment)
             return [ev.Refuse(call.call_id, decision, mid_run, state)]
 
@@ -223,7 +223,7 @@ class Dispatcher:
         return pool.queue(live)
 
     def limits_in_use(self, owner: tuple[str, str, str], now_s: float, at: float) -> LimitsInUse:
-        """Return what is left of limits for the next call of a tenant's app and user."""
+        """Return the remaining limits for the next call of ``owner``: tenant, app and user."""
         return self.admission.use(owner, overloaded=self.overloaded, now_s=now_s, at=at)
 
     # --- a call runs ------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ class Dispatcher:
 
     def _on_tokens_decoded(self, event: ev.TokensDecoded, now_s: float) -> list[ev.Command]:
         lives: dict[ModelPool, list[tuple[QueuedCall, int]]] = {}
-        for call_id, tokens in event.totals:  # the many events of the core: no call per entry here
+        for call_id, tokens in event.totals:  # hot loop: no function call per entry
             live = self._live.get(call_id)
             if live is None or live.worker_id is None:
                 raise _not_dispatched(call_id)
@@ -276,7 +276,7 @@ class Dispatcher:
         return commands + pool.feed.pump()
 
     def _slices(self, call: Call, usage: TokenUsage, charged: float | None) -> float:
-        """Return the cost of a call in typical calls, whatever the feeder counts in."""
+        """Return the cost of a call in typical calls, independent of the feeder's unit."""
         if charged is not None:
             return charged
         weights = SliceWeights()
@@ -326,7 +326,7 @@ class Dispatcher:
         if live is None:
             raise UnknownCallError(f"call {call_id!r} is not live")
         commands: list[ev.Command] = [ev.CancelCall(call_id, live.worker_id, outcome)]
-        if live.worker_id is None:  # else CallEnded follows when the worker has released the call
+        if live.worker_id is None:  # otherwise CallEnded follows from the worker
             self._pool_of(live).feed.remove(live)
             self.admission.ended(live.call, outcome, NO_USAGE)
             commands += self._finish(live.call, outcome, NO_USAGE, now_s)

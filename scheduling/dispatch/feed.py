@@ -1,10 +1,10 @@
-"""The feed: calls from the cluster's queue to its workers, as far as the workers' windows are open.
+"""The feed: moves calls from the cluster's queue to workers, within the workers' feed windows.
 
     feeder queue -> [feed window] -> router -> worker
 
-The feeder chooses the next call for the open workers, the router its worker. A worker whose window is
-full may still take a call of an active run whose context it holds (a *hit*, ``hit_share`` of the system,
-decision 7); where there are such workers, hits go first.
+The feeder chooses the next call for the open workers, and the router its worker. A worker with a
+full window may still admit a call of an active run whose prefix it holds (a *hit*, ``hit_share`` of
+the system, decision 7). If there are such workers, hits go first.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 
 from fairserve.interactions.call import Call, client_id
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import Feeder, Router
-from fairserve.scheduling.dispatch import events as ev
 from fairserve.scheduling.dispatch.queued_call import QueuedCall
 from fairserve.scheduling.dispatch.worker_table import Worker, WorkerTable
 from fairserve.scheduling.locality.locality import Locality
@@ -39,16 +39,16 @@ class Feed:
         self._hit_share = hit_share
         self._queued: dict[str, QueuedCall] = {}
         self._queued_of: Counter[tuple[str, ...]] = Counter()
-        """Queued calls by ``(tenant,)`` and by ``(tenant, user)``; those without are left out."""
+        """Queued calls by ``(tenant,)`` and by ``(tenant, user)``; keys without calls are removed."""
         self._retries: dict[str, QueuedCall] = {}
-        """The queued calls that a worker has failed."""
+        """Queued calls that failed at a worker before."""
         self._by_kinds: dict[frozenset[str], set[str]] = {}
-        """Ids of the queued calls that only some kinds of worker can serve, by those kinds."""
+        """Ids of the queued calls that only some kinds of workers can serve, by these kinds."""
         self.demand_tokens = 0
         """Uncached prompt tokens plus expected output tokens of all queued calls."""
 
     def add(self, live: QueuedCall) -> list[ev.Command]:
-        """Queue a call that arrives. Raises ValueError if it is queued already."""
+        """Queue an arriving call. Raises ValueError if it is queued already."""
         call = live.call
         cached, holders = self._queue(live)
         self._feeder.add(call)
@@ -56,7 +56,7 @@ class Feed:
         return self.pump(hit=held and self._is_hit(call, cached))
 
     def requeue(self, live: QueuedCall) -> list[ev.Command]:
-        """Queue a call again that its worker failed before its first token."""
+        """Requeue a call whose worker failed before the first token."""
         self._queue(live)
         self._feeder.requeue(live.call)
         return self.pump()
@@ -71,9 +71,7 @@ class Feed:
         return cached, holders
 
     def queued_of(self, whose: tuple[str, ...]) -> int:
-        """Return the queued calls of a tenant, ``(tenant,)``, or of one of its users, ``(tenant,
-        user)``.
-        """
+        """Return the queued calls of a tenant, ``(tenant,)``, or of a user, ``(tenant, user)``."""
         return self._queued_of[whose]
 
     def _enter(self, live: QueuedCall) -> None:
@@ -105,10 +103,10 @@ class Feed:
         self.demand_tokens -= live.demand_tokens
 
     def pump(self, *, hit: bool = False) -> list[ev.Command]:
-        """Feed queued calls to open workers until one of the two runs out.
+        """Dispatch queued calls to open workers until there are no more of either.
 
-        Hits go first if a full worker may hold the prefix of a queued call: with ``hit``, or if a worker
-        has begun to admit hits since the last pump.
+        Hits go first if a full worker may hold the prefix of a queued call: with ``hit``, or if a
+        worker started to admit hits after the last pump.
         """
         commands: list[ev.Command] = []
         hit = hit or self._worker_table.hits_newly_admitted
@@ -133,10 +131,10 @@ class Feed:
         return commands
 
     def _not_for(self, workers: WorkerSet) -> Collection[str]:
-        """Return the queued calls that none of these workers may take.
+        """Return the queued calls that none of these workers can take.
 
-        They step aside until another worker opens, and keep their place in the feeder. O(calls that
-        were retried, and calls that need a kind of worker of which none is open).
+        They are skipped until another worker opens, and keep their place in the feeder. O(retried
+        calls + calls that need a kind of worker of which none is open).
         """
         if not self._retries and not self._by_kinds:
             return frozenset()
@@ -148,10 +146,10 @@ class Feed:
         return excluded
 
     def _candidates(self, workers: WorkerSet, live: QueuedCall) -> WorkerSet:
-        """Return those of the workers that may take a call.
+        """Return the workers among these that can take a call.
 
-        They are of a kind that can serve it, and it has not failed there, unless no other such worker
-        serves.
+        Their kind can serve the call, and the call has not failed there, unless it has failed at
+        all such workers.
         """
         serving = self._worker_table.serving()
         if live.call.kinds:
@@ -165,9 +163,10 @@ class Feed:
         return share is not None and cached_tokens >= share * call.prompt_tokens
 
     def _next_hit(self) -> tuple[Call, WorkerSet] | tuple[None, None]:
-        """Return the next cache hit for a full worker, and the workers that hold its prefix.
+        """Return the next hit for a full worker, and the workers that hold its prefix.
 
-        A retry is no hit: it waits for its turn. Nor is a call that some of these workers cannot serve.
+        A retry never counts as a hit; it waits for its turn. Nor does a call that some of these
+        workers cannot serve.
         """
         full = self._worker_table.admits_hits_only()
         if not full:

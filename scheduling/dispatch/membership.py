@@ -1,6 +1,6 @@
-"""Membership of workers in the pools of models: they join, report, drain, and are lost.
+"""Membership of workers in the model pools: they join, report, drain, and are lost.
 
-Part of the dispatcher. O(1) per event; a join, a drain and a loss cost what they cost the router.
+Part of the dispatcher. O(1) per event, plus the router's cost for a join, drain or loss.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.model_pool import ModelPool
 from fairserve.scheduling.dispatch.worker_table import Worker
 from fairserve.scheduling.errors import UnknownWorkerError
 
 
 class Membership:
-    """The workers of all pools. ``pool_of`` returns the pool of a model, made at its first use."""
+    """The workers of all pools. ``pool_of`` returns the pool of a model, created on first use."""
 
     def __init__(self, pool_of: Callable[[str], ModelPool]) -> None:
         self._pool_of = pool_of
@@ -32,11 +32,11 @@ class Membership:
         }
 
     def compose(self, pools: Iterable[ModelPool]) -> None:
-        """Use the workers of these pools from now on."""
+        """Replace the pools whose workers are managed."""
         self._homes = {worker_id: each for each in pools for worker_id in each.worker_table.workers}
 
     def lose_silent(self, silence_s: float, now_s: float) -> None:
-        """Remove workers that reported once, and not for this long."""
+        """Remove workers that have reported before, but not for this long."""
         for worker_id, pool in list(self._homes.items()):
             last_s = pool.worker_table.workers[worker_id].last_report_s
             if last_s is not None and now_s - last_s > silence_s:
@@ -79,6 +79,6 @@ class Membership:
 
     def _on_cache_report(self, event: ev.CacheReport, now_s: float) -> list[ev.Command]:
         pool = self._homes.get(event.worker_id)
-        if pool is not None:  # else the worker has left, and its event is late
+        if pool is not None:  # otherwise the worker has left, and its event is late
             pool.locality.reports.take(event)
         return []

@@ -1,8 +1,8 @@
-"""The workers of one model and the queue in front of them: one of the dispatcher's pools.
+"""Workers of one model and the queue in front of them: one of the dispatcher's pools.
 
-Runs, limits and profiles belong to the dispatcher and are common to all pools; a pool has its own queue,
-router with its deficits, believed caches, feed window and overload. A client's service in one pool
-counts in the queues of the others (:meth:`~fairserve.scheduling.base.Feeder.share`).
+Runs, limits and profiles belong to the dispatcher and are shared by all pools. A pool has its own
+queue, router with deficits, believed caches, feed window and overload flag. A client's service in
+one pool counts in the queues of the others (:meth:`~fairserve.scheduling.base.Feeder.share`).
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Any
 from fairserve.interactions.call import Call, ClientPath
 from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.interactions.tracking.run import Attachment
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import Feeder, Router
-from fairserve.scheduling.dispatch import events as ev
-from fairserve.scheduling.dispatch.directory import Directory
+from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.dispatch.feed import Feed
 from fairserve.scheduling.dispatch.queued_call import QueuedCall
-from fairserve.scheduling.dispatch.rejection_context import RejectionContext
 from fairserve.scheduling.dispatch.worker_table import Worker, WorkerTable
 from fairserve.scheduling.locality.locality import Locality
 from fairserve.scheduling.registry import FEEDERS, ROUTERS
+from fairserve.scheduling.rejection_context import RejectionContext
 from fairserve.scheduling.system import SystemConfig
 from fairserve.throttling.overload.watermarks import OverloadDetector, Watermarks
 
 
 class ModelPool:
-    """Changed by the dispatcher alone. Raises what its policies raise for their options."""
+    """State of one pool; only the dispatcher changes it. Raises what its policies raise."""
 
     def __init__(
         self, system: SystemConfig, directory: Directory, *, seed: int, block_tokens: int
@@ -44,12 +44,12 @@ class ModelPool:
         )
 
     def compose(self, feeder: Feeder, router: Router) -> None:
-        """Begin with these policies, before the first call."""
+        """Set the policies, before the first call."""
         self.feeder, self.router = feeder, router
         self.feed = Feed(self.locality, feeder, router, self.worker_table, self._hit_share)
 
     def load(self) -> tuple[int, int]:
-        """Return the demand and capacity in tokens, over the workers that take calls."""
+        """Return demand and capacity in tokens, over the workers that take calls."""
         return self.worker_table.load(self.feed.demand_tokens)
 
     def update_overload(self) -> bool:
@@ -65,7 +65,7 @@ class ModelPool:
         *,
         asked: bool = True,
     ) -> RejectionContext:
-        """Return the state that a rejection is decided on now. O(1). ``asked``: immunity was checked."""
+        """Return the state for a rejection made now. O(1). ``asked``: immunity was checked."""
         demand, capacity = self.load()
         marks = self.overload.watermarks
         usual = system.immunity.usual(profile, self.worker_table.context_tokens)
@@ -90,17 +90,17 @@ class ModelPool:
     # --- a call at its worker ---------------------------------------------------------------------
 
     def queue(self, live: QueuedCall) -> list[ev.Command]:
-        """Queue a call that was not rejected."""
+        """Queue an admitted call."""
         self.locality.register(live.call)
         return self.feed.add(live)
 
     def worker_of(self, live: QueuedCall) -> Worker | None:
-        """Return the worker of a dispatched call, if its epoch is still the same."""
+        """Return the worker of a dispatched call if its epoch is still the same."""
         assert live.worker_id is not None
         return self.worker_table.get(live.worker_id, live.epoch)
 
     def start(self, live: QueuedCall) -> None:
-        """Start a call that left its worker's queue: the window has space again, its demand is known."""
+        """Start a call that left its worker's queue: window space is freed, its demand is known."""
         if live.started:
             return
         live.started = True
@@ -116,7 +116,7 @@ class ModelPool:
             self.grow(live, more)
 
     def grow(self, live: QueuedCall, tokens: int) -> None:
-        """Add tokens that the calls of this one's worker hold."""
+        """Add tokens held by the calls of this call's worker."""
         worker = self.worker_of(live)
         if worker is not None:
             self.worker_table.add_demand(worker, tokens)
@@ -124,7 +124,7 @@ class ModelPool:
     def decoded(self, entries: Iterable[tuple[QueuedCall, int]]) -> None:
         """Charge dispatched calls for their output tokens so far."""
         charged = []
-        at, grown = None, 0  # a call of the present worker, and the tokens of its calls
+        at, grown = None, 0  # a call of the current worker, and the new tokens of its calls
         for live, tokens in entries:
             more = tokens - live.output_tokens
             if not live.started:
@@ -145,7 +145,7 @@ class ModelPool:
             self.feeder.decoded(charged)
 
     def leave(self, live: QueuedCall, output_tokens: int, now_s: float) -> None:
-        """Take a dispatched call off its worker."""
+        """Remove a dispatched call from its worker."""
         self.start(live)
         worker = self.worker_of(live)
         if worker is not None:
@@ -156,9 +156,9 @@ class ModelPool:
         self.router.finished(live.call, worker_id, live.charge_factor, output_tokens)
 
     def requeue(self, live: QueuedCall, client: ClientPath, now_s: float) -> list[ev.Command]:
-        """Queue a call again whose worker failed before its first token; another worker is preferred.
+        """Requeue a call whose worker failed before the first token; other workers are preferred.
 
-        It waits as a call of ``client``, whose path may have changed since it was dispatched.
+        It waits as a call of ``client``, which may differ from the client at dispatch.
         """
         assert live.worker_id is not None
         self.leave(live, 0, now_s)
@@ -204,7 +204,7 @@ class ModelPool:
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
         """Return the state as plain JSON values; ages, not times."""
-        self.router.tick(now_s)  # so that no time is lost between its last tick and the restore
+        self.router.tick(now_s)  # so that the snapshot includes the time since the last tick
         return {
             "locality": self.locality.snapshot(now_s),
             "feeder": self.feeder.snapshot(),
@@ -214,7 +214,7 @@ class ModelPool:
         }
 
     def restore(self, state: dict[str, Any], calls: Iterable[Call], now_s: float) -> None:
-        """Replace the state by an earlier snapshot, but for the feed, which :meth:`resume` sets.
+        """Replace the state by an earlier snapshot, except the feed, which :meth:`resume` sets.
 
         ``calls`` are the live calls of this pool.
         """
@@ -227,5 +227,5 @@ class ModelPool:
         self.overload.overloaded = state["overloaded"]
 
     def resume(self, lives: Iterable[QueuedCall]) -> None:
-        """Continue with these calls, which feeder and router have already."""
+        """Continue with these calls, which feeder and router already contain."""
         self.feed.restore(lives)

@@ -1,4 +1,4 @@
-"""A call between its acceptance and its end, as the dispatcher keeps it."""
+"""The dispatcher's record of a call between acceptance and end."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from fairserve.interactions.call import Call, TokenUsage, call_from_plain, call_
 
 @dataclass(slots=True)
 class QueuedCall:
-    """Queued while it has no worker, then dispatched; mutated by the dispatcher and its feed."""
+    """A call, queued until it has a worker; changed by the dispatcher and its feed."""
 
     call: Call
     demand_tokens: int = 0
-    """Demand of the call: in the queue, or at its worker."""
+    """Demand of the call in tokens, in the queue or at its worker."""
     worker_id: str | None = None
     epoch: int = 0
-    """Epoch of the worker, which distinguishes the lives of one that returns."""
+    """Epoch of the worker, which distinguishes successive joins under the same id."""
     charge_factor: float = 1.0
     hit_tokens: int = 0
-    """Tokens to compute if its worker has most of its prompt cached, else 0."""
+    """Tokens to compute if the worker has most of the prompt cached, else 0."""
     cached_tokens: int = 0
     output_tokens: int = 0
     started: bool = False
     avoid: list[str] = field(default_factory=list)
-    """Workers that failed it before its first token."""
+    """Workers where the call failed before its first token."""
 
     def usage(self) -> TokenUsage:
         """Return the known usage so far."""

@@ -1,10 +1,10 @@
 """Replaces the system of a dispatcher while calls are queued and running.
 
-Profiles, limits, runs, workers and believed caches are kept. A new policy starts with fair counters and
-knows every queued and running call, so that no call is lost, rejected or granted twice. A policy whose
-name and options stay the same keeps its state, unless the levels or the rule for newcomers change: then
-all clients are others. (The levels of one tenant change by an event, :meth:`Dispatcher.handle`, which
-leaves every other tenant as it is.)
+Profiles, limits, runs, workers and believed caches are kept. A new policy starts with fair counters
+and all queued and running calls, so that no call is lost, rejected or granted twice. A policy whose
+name and options do not change keeps its state, unless the levels or the rule for newcomers change,
+which changes all clients. (The levels of one tenant change by an event, :meth:`Dispatcher.handle`,
+which affects no other tenant.)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fairserve.throttling.registry import THROTTLES
 P = TypeVar("P")
 
 LiveState = tuple[Call, str | None, TokenUsage]
-"""A call, its worker (None while it is queued), and its usage so far."""
+"""A call, its worker (None while queued), and its usage so far."""
 
 
 def switch_system(
@@ -36,8 +36,9 @@ def switch_system(
 ) -> None:
     """Change the dispatcher to ``system``; everything that can fail precedes the first change.
 
-    ``calls`` are all queued and running calls in the order of their acceptance; ``seed`` is that of the
-    dispatcher. Raises ValueError, KeyError or TypeError for options that a policy does not accept.
+    ``calls`` are all queued and running calls in the order of acceptance; ``seed`` is the
+    dispatcher's. Raises ValueError, KeyError or TypeError for options that a policy does not
+    accept.
     """
     before = dispatcher.system
     # Everything that can fail is built first.
@@ -46,7 +47,7 @@ def switch_system(
         throttle = _built(THROTTLES[system.throttle], **system.throttle_options)
 
     block_tokens = dispatcher.first.locality.block_tokens
-    # All new: a feeder that is kept would continue to follow the prefix tree of its old pool.
+    # The pools are all new: a kept feeder would continue to use the prefix tree of its old pool.
     pools = {
         model: _built(ModelPool, system, dispatcher.directory, seed=seed, block_tokens=block_tokens)
         for model in dispatcher.pools or [""]
@@ -83,13 +84,13 @@ def switch_system(
         newcomers.slices, newcomers.growth_s = system.newcomer_slices, system.newcomer_growth_s
     dispatcher.first = first
     dispatcher.compose(pools if dispatcher.pools else {})
-    if not same_feeder:  # the new feeders share their counters from here on
+    if not same_feeder:  # the new feeders share their counters from now on
         for model, pool in dispatcher.pools.items():
             _fill_feeder(pool.feeder, [entry for entry in calls if entry[0].pool == model])
 
 
 def _fill_feeder(feeder: Feeder, calls: Sequence[LiveState]) -> None:
-    """Add the calls to a new feeder: the granted ones first, then the queue in order."""
+    """Add the calls to a new feeder: granted ones first, then the queue in order."""
     for call, worker_id, usage in calls:
         if worker_id is not None:
             feeder.add(call)
@@ -101,7 +102,7 @@ def _fill_feeder(feeder: Feeder, calls: Sequence[LiveState]) -> None:
 
 
 def _fill_router(router: Router, worker_table: WorkerTable, calls: Sequence[LiveState]) -> None:
-    """Add the workers to a new router, and the calls that run on them."""
+    """Add the workers and their running calls to a new router."""
     for name in worker_table.workers:
         router.add_worker(name)
     for call, worker_id, _ in calls:
@@ -113,7 +114,7 @@ def _fill_router(router: Router, worker_table: WorkerTable, calls: Sequence[Live
 
 
 def _built(factory: Callable[..., P], *arguments: Any, **options: Any) -> P:
-    """Return a policy from its registry; raise ValueError for an option that it does not have."""
+    """Build a policy; raise ValueError for an option that it does not have."""
     try:
         return factory(*arguments, **options)
     except TypeError as error:

@@ -1,12 +1,12 @@
-"""The workers that serve one model, as control sees them: what waits at them, what they hold.
+"""Workers of one model as control sees them: their waiting and held tokens.
 
 Feed window (ALGORITHMS section 7, point 1): a worker is *open* while the prompt and expected output
-tokens of the calls that are queued at or in flight to it stay below ``feed_window`` times its KV
-capacity; the call that reaches the window is the last. A closed worker still admits *hits*, calls of
-active runs whose prefix it holds, while the tokens that its waiting hits have to compute stay below the
-same limit (``hit_share`` of a system, decision 7). Demand (section 4): per call the uncached prompt plus
-expected output while it is queued, the tokens it holds once it runs. The open workers are a mask and
-demand is a sum, both kept up to date: O(1) per event, however many workers there are.
+tokens of the calls queued at it or in flight to it are below ``feed_window`` times its KV capacity;
+the call that reaches the window is the last. A closed worker still admits *hits*, calls of active
+runs whose prefix it holds, while the tokens to compute of its waiting hits are below the same limit
+(``hit_share`` of a system, decision 7). Demand (section 4): per queued call the uncached prompt
+plus expected output, per running call the tokens it holds. The open workers are a mask and demand
+is a sum, both kept up to date: O(1) per event for any number of workers.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from fairserve.scheduling.locality.workers import Workers, WorkerSet
 
 @dataclass(slots=True)
 class Worker:
-    """One engine replica, changed by its table. ``epoch`` distinguishes its lives if it returns."""
+    """An engine replica, changed by its table only. ``epoch`` distinguishes successive joins."""
 
     worker_id: str
     epoch: int
     kv_capacity_tokens: int
     context_tokens: int
-    """Tokens of the longest call that it takes."""
+    """Maximum tokens of one call."""
     draining: bool = False
     last_report_s: float | None = None
     waiting_tokens: int = 0
-    """Prompt + expected output of calls dispatched to it that have not started."""
+    """Prompt + expected output tokens of dispatched calls that have not started."""
     hit_tokens: int = 0
     """Uncached prompt and expected output tokens of the hits among these calls."""
     demand_tokens: int = 0
-    """Demand of all calls dispatched to it."""
+    """Demand of all calls dispatched to the worker, in tokens."""
     calls: int = 0
     foreign_tokens: int = 0
-    """Tokens that calls of others hold or wait for there, as reported: demand, too."""
+    """Reported tokens held or awaited there by calls of others; they count as demand."""
     kind: str = ""
-    """Calls may need a kind of worker; empty: it serves every call."""
+    """Kind of worker, which calls may require; empty: it serves every call."""
 
 
 class WorkerTable:
@@ -56,17 +56,17 @@ class WorkerTable:
         self._serving = 0
         """Mask of the workers that take calls."""
         self._open = 0
-        """Mask of those of them whose window is not full."""
+        """Mask of the workers that take calls and whose window is not full."""
         self._of_kind: Counter[str] = Counter()
         """Masks of all workers, by kind."""
         self._light = 0
-        """Mask of the workers whose hits compute less than a window; empty without ``hits``."""
+        """Mask of the workers whose waiting hits are below a window; empty without ``hits``."""
         self.context_tokens = 0
-        """The longest call that any worker takes; of the last ones that were here if there is none."""
+        """Maximum tokens of one call at any worker; the last known value if there are no workers."""
         self.hits_newly_admitted = False
-        """A worker has become light, since this was last set to False."""
+        """True if a worker started to admit hits since this was last set to False."""
         self._demand_tokens = 0
-        """Over the workers that take calls, as is the capacity."""
+        """Demand over the workers that take calls, like the capacity."""
         self._capacity_tokens = 0
 
     def join(
@@ -101,7 +101,7 @@ class WorkerTable:
         self._update_open(worker)
 
     def drain(self, worker: Worker) -> None:
-        """Stop a worker from taking calls; those it has still count."""
+        """Stop a worker from taking calls; its current calls still count."""
         if not worker.draining:
             worker.draining = True
             self._leave(worker)
@@ -133,7 +133,7 @@ class WorkerTable:
         return worker if worker is not None and worker.epoch == epoch else None
 
     def report(self, worker: Worker, foreign_tokens: int, now_s: float) -> None:
-        """Record a report of a live worker; ``foreign_tokens`` of others. ValueError if negative."""
+        """Record a report of a live worker. Raises ValueError if ``foreign_tokens`` is negative."""
         if foreign_tokens < 0:
             raise ValueError(f"foreign_tokens is {foreign_tokens}; allowed: 0 or more")
         worker.last_report_s = now_s
@@ -142,13 +142,13 @@ class WorkerTable:
             self._demand_tokens += more
 
     def add_demand(self, worker: Worker, tokens: int) -> None:
-        """Add tokens that a worker's calls hold; negative ones are released."""
+        """Add tokens held by a worker's calls; negative to release them."""
         worker.demand_tokens += tokens
         if not worker.draining:
             self._demand_tokens += tokens
 
     def add_waiting(self, worker: Worker, tokens: int, hit_tokens: int) -> None:
-        """Add tokens that wait at a worker, possibly negative; ``hit_tokens`` as in :class:`Worker`."""
+        """Add waiting tokens of a worker, possibly negative; ``hit_tokens`` as in :class:`Worker`."""
         worker.waiting_tokens += tokens
         worker.hit_tokens += hit_tokens
         if not worker.draining:
@@ -185,7 +185,7 @@ class WorkerTable:
         return self._light & ~self._open
 
     def able(self, kinds: Collection[str]) -> int:
-        """Return the mask of the workers that can serve calls which need one of these kinds."""
+        """Return the mask of the workers that can serve calls requiring one of these kinds."""
         mask = self._of_kind[""]
         for kind in kinds:
             mask |= self._of_kind[kind]
@@ -197,7 +197,7 @@ class WorkerTable:
         return self._open != 0
 
     def load(self, queued_tokens: int) -> tuple[int, int]:
-        """Return demand and capacity over the workers that take calls, the queue's demand included."""
+        """Return demand and capacity over the workers that take calls, including the queue's demand."""
         return queued_tokens + self._demand_tokens, self._capacity_tokens
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
@@ -215,7 +215,7 @@ class WorkerTable:
         }
 
     def restore(self, state: dict[str, Any], now_s: float) -> None:
-        """Replace the state by an earlier snapshot; the workers' numbers were restored before."""
+        """Replace the state by an earlier snapshot; the workers' numbers must be restored before."""
         self._epoch = state["epoch"]
         self.context_tokens = state["context_tokens"]
         self.workers = {}

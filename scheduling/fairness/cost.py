@@ -1,8 +1,8 @@
-"""Cost functions: how much service a call has received (ALGORITHMS section 1).
+"""Cost functions: the service of a token usage (ALGORITHMS section 1).
 
 VTC 3.1 and 4.2 (linear), B.2 (profiled); DLPM section 3 (extend); FairServe 4.3 (weighted slice).
-Every cost maps a :class:`TokenUsage` to a number that grows with it, so any of them is charged
-incrementally: ``cost(new) - cost(old)``, token by token, at admission, or at the end.
+Every cost maps a :class:`TokenUsage` to a number that increases with it, so each can be charged
+incrementally as ``cost(new) - cost(old)``: per token, at admission, or at the end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Cost = Callable[[TokenUsage], float]
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """``wp * prompt + wq * output``; cached tokens count in full."""
+    """Linear cost ``wp * prompt + wq * output``; cached tokens count in full."""
 
     wp: float = 1.0
     wq: float = 2.0
@@ -30,10 +30,10 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class Profiled:
-    """VTC B.2: fitted to the time a request takes, quadratic in the output."""
+    """VTC B.2: fitted to the processing time of a request, quadratic in the output."""
 
     def __call__(self, usage: TokenUsage) -> float:
-        """Return the service of a usage; nothing used costs nothing."""
+        """Return the service of a usage; 0 for no usage."""
         prompt, output = usage.prompt_tokens, usage.output_tokens
         if prompt == 0 and output == 0:
             return 0.0
@@ -42,7 +42,7 @@ class Profiled:
 
 @dataclass(frozen=True, slots=True)
 class Extend:
-    """``we * extend + wq * output``: a prefix is charged once, when it is computed."""
+    """Extend cost ``we * extend + wq * output``: a prefix is charged once, when it is computed."""
 
     we: float = 1.0
     wq: float = 2.0
@@ -54,7 +54,7 @@ class Extend:
 
 @dataclass(frozen=True, slots=True)
 class SliceWeights:
-    """alpha, beta, gamma of FairServe 4.3: weights of input, system and output tokens."""
+    """Weights alpha, beta, gamma of FairServe 4.3 for input, system and output tokens."""
 
     alpha: float = 1.0
     beta: float = 2.0
@@ -68,13 +68,11 @@ class SliceWeights:
             )
 
     def slice(self, usage: TokenUsage, cached_weight: float = 1.0) -> float:
-        """Return the weighted tokens, of which cached ones count ``cached_weight``, 0 to 1."""
+        """Return the weighted tokens; cached ones are multiplied by ``cached_weight``, 0 to 1."""
         return self.prompt_slice(usage, cached_weight) + self.gamma * usage.output_tokens
 
     def prompt_slice(self, usage: TokenUsage, cached_weight: float = 1.0) -> float:
-        """Return the weighted tokens of the prompt. Cached tokens are the system tokens first: they
-        lead it.
-        """
+        """Return the weighted tokens of the prompt; system tokens, which lead it, are cached first."""
         text, system, cached, _ = usage
         return self._prompt(text, system, cached, cached_weight)
 
@@ -88,11 +86,11 @@ class SliceWeights:
         return whole - (1.0 - cached_weight) * saved
 
     def typical_call(self, profile: AppProfile, stage: int, cached_weight: float = 1.0) -> float:
-        """Return w_aj: the believed slice of a call of exactly the expected size at stage ``stage``.
+        """Return w_aj: the slice of a call of exactly the expected size at stage ``stage``.
 
-        The same function of a call as :meth:`slice`, or an app would choose between two measures of
-        its calls. A prompt whose cached share no call has shown counts as cached: a client that declares
-        otherwise would be charged less than its weight.
+        It is the same function of a call as :meth:`slice`; otherwise an app could choose between
+        two measures of its calls. Where no call has shown a cached share, the prompt counts as
+        cached: a client that declares otherwise would be charged less than its weight.
         """
         expected = profile.stage(stage)
         text, system = expected.input_tokens, expected.system_tokens
@@ -102,14 +100,14 @@ class SliceWeights:
         return profile.believed(stage, prompt + self.gamma * expected.output_tokens)
 
     def typical_interaction(self, profile: AppProfile, cached_weight: float = 1.0) -> float:
-        """Return the slice of a whole interaction of the expected size."""
+        """Return the slice of an interaction of the expected size."""
         stages = range(1, len(profile.stages) + 1)
         total = sum(self.typical_call(profile, stage, cached_weight) for stage in stages)
         return total / len(profile.stages) * profile.calls_per_interaction
 
 
 def check_cached_weight(cached_weight: float, charge_cached: bool | None) -> float:
-    """Return the weight in force: 1 or 0 where the alias ``charge_cached`` is given.
+    """Return the weight in force; the alias ``charge_cached`` overrides it with 1 or 0.
 
     Raises ValueError for a weight out of range.
     """

@@ -1,9 +1,9 @@
 """One node of the tree of virtual counters, and its children in lazy heaps.
 
-Three values of the children with something queued are needed: the smallest counter, the smallest counter
-without predictions, and the earliest arrival. Each has a heap whose entries are lower bounds: counters
-and arrivals normally grow, so a stale entry is corrected when it reaches the top, and only a fall pushes
-a fresh entry. The second and the third heap are made at their first use.
+Three values of the children with queued calls are needed: the smallest counter, the smallest
+counter without predictions, and the earliest arrival. Each has a heap whose entries are lower
+bounds: counters and arrivals normally increase, so a stale entry is corrected when it reaches the
+top, and only a decrease pushes a new entry. The second and third heap are created on first use.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from fairserve.interactions.call import ClientPath
 
 _SLACK = 64
-"""Excess of entries over twice the children at which a heap is rebuilt."""
+"""Number of entries over twice the children at which a heap is rebuilt."""
 
 
 Entry = tuple[float, int, str, "Node"]
@@ -23,7 +23,7 @@ Entry = tuple[float, int, str, "Node"]
 
 
 class Node:
-    """A client (a leaf), or a level above clients (a parent): its counter, its calls, its children."""
+    """A client (leaf) or an outer level (parent), with its counter, calls and children."""
 
     __slots__ = (
         "active",
@@ -49,38 +49,38 @@ class Node:
     def __init__(self, name: str, parent: Node | None) -> None:
         self.name = name
         self.parent: Node = self if parent is None else parent
-        """The root is its own."""
+        """Parent; the root is its own parent."""
         self.served = 0.0
         """The counter without outstanding predictions."""
         self.reserved = 0.0
-        """Outstanding predictions. The counter is the sum of both."""
+        """Outstanding predictions; the counter is ``served + reserved``."""
         self.elsewhere = 0.0
-        """The part of ``reserved`` that belongs to calls of other counters."""
+        """Part of ``reserved`` that belongs to calls of other counters."""
         self.queued = 0
         """Queued calls here and below."""
         self.calls = 0
         """Queued and running calls here and below."""
         self.earliest = 0
-        """Arrival number of the earliest queued call; of a parent, a lower bound of it."""
+        """Arrival number of the earliest queued call; for a parent, a lower bound of it."""
         self.path: ClientPath = ()
-        """Client's path, of a leaf."""
+        """Client path of a leaf; empty for a parent."""
         self.line: tuple[Node, ...] = ()
-        """Nodes that a leaf's charges go to, outermost first, itself last; empty for a parent."""
+        """Nodes charged for a leaf, outermost first, the leaf last; empty for a parent."""
         self.queue: Any = None
-        """Data of the counters' owner for a client, of a leaf."""
+        """Data that the owner of the counters attaches to a leaf."""
         self.children: dict[str, Node] = {}
         self.last_left: Node | None = None
-        """The child that left the queue last; its present counter is what counts."""
+        """The child that left the queue last; lifts use its current counter."""
         self.active = 0
-        """Number of children with something queued."""
+        """Number of children with queued calls."""
         self.entry: Entry | None = None
-        """Valid entry in its parent's heap by counter; None if there is none."""
+        """Valid entry in the parent's heap by counter; None if there is none."""
         self.by_counter: list[Entry] = []
         self.by_served: list[tuple[float, str, Node]] | None = None
         self.by_arrival: list[tuple[int, str, Node]] | None = None
 
     def become_leaf(self, path: ClientPath) -> None:
-        """Make this node the client of that path."""
+        """Turn this node into the client of that path."""
         self.path = path
         line = [self]
         while line[-1].parent is not line[-1].parent.parent:
@@ -94,16 +94,14 @@ class Node:
             yield from child.below()
 
     def forget(self, child: Node) -> None:
-        """Take out a child that has no calls."""
+        """Remove a child that has no calls."""
         assert not child.calls, "only an idle one may be forgotten"
         del self.children[child.name]
         if self.last_left is child:
             self.last_left = None
 
     def enter(self, child: Node) -> None:
-        """Update the heaps for a child that got its first queued call, an earlier arrival or less
-        service.
-        """
+        """Update the heaps for a child's first queued call, earlier arrival, or decreased service."""
         self.fell(child)
         if self.by_served is not None:
             heappush(self.by_served, (child.served, child.name, child))
@@ -115,19 +113,19 @@ class Node:
                 self._rank_by_arrival({entry[-1] for entry in self.by_arrival})
 
     def fell(self, child: Node) -> None:
-        """Update the heap for a queued child whose counter fell."""
+        """Update the heap for a queued child whose counter decreased."""
         heap = self.by_counter
         heappush(heap, child.renew())
-        if len(heap) > 2 * self.active + _SLACK:  # mostly stale: begin anew
+        if len(heap) > 2 * self.active + _SLACK:  # mostly stale: rebuild
             self._rank_by_counter({entry[-1] for entry in heap})
 
     def renew(self) -> Entry:
-        """Return a new valid entry with the present counter."""
+        """Push and return a valid entry with the current counter."""
         entry = self.entry = (self.served + self.reserved, self.earliest, self.name, self)
         return entry
 
     def least(self, *, client: bool = False) -> Node:
-        """Return the child to be served next; with ``client`` the leaf, by the same rule level by level.
+        """Return the child to serve next; with ``client`` the leaf, by the same rule level by level.
 
         Raises IndexError if nothing is queued below.
         """
@@ -144,9 +142,9 @@ class Node:
                     heap = child.by_counter
             elif child.entry is None and child.queued:
                 entry = (child.served + child.reserved, child.earliest, child.name, child)
-                child.entry = entry  # ``renew``, without the call
+                child.entry = entry  # ``renew``, inlined
                 heapreplace(heap, entry)
-            else:  # nothing is queued, or a fresher entry exists further down
+            else:  # nothing is queued, or a newer entry exists in the heap
                 heappop(heap)
 
     def least_served(self) -> float:
@@ -165,7 +163,7 @@ class Node:
                 return served
 
     def settle_earliest(self) -> int:
-        """Make the bound exact: the arrival number of the earliest call queued here or below."""
+        """Make ``earliest`` exact and return it."""
         if self.line:
             return self.earliest
         if self.by_arrival is None:
@@ -189,7 +187,7 @@ class Node:
                 heappop(heap)
 
     def rank(self) -> None:
-        """Make the heaps anew from the children."""
+        """Rebuild the heaps from the children."""
         children = self.children.values()
         self._rank_by_counter(children)
         if self.by_served is not None:
@@ -213,7 +211,7 @@ class Node:
 
 
 def _tied(heap: list[Entry]) -> bool:
-    """Return whether another entry may be as small, so that exact arrivals decide."""
+    """Return whether another entry may be equally small, so that exact arrivals decide."""
     value, size = heap[0][0], len(heap)
     return (size > 1 and heap[1][0] == value) or (size > 2 and heap[2][0] == value)
 

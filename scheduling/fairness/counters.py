@@ -1,22 +1,22 @@
-"""Virtual counters: the service that each client has received, with the lift of VTC, by levels.
+"""Virtual counters: the service that each client has received, with VTC's lift, by levels.
 
-VTC Algorithm 2 lines 7-15 and 21-22, shared by VTC and WSC (ALGORITHMS section 2). A client is a path
-of levels, outermost first. Clients form a tree, and every node of it (a tenant, its users) has a counter
-among its siblings. A node below which nothing was queued is lifted when a call arrives there: to the
-counter of the sibling that left the queue last if no sibling is queued, else to the smallest counter
-among the queued siblings. Selection takes the smallest counter level by level; a charge goes to the
-whole path. So a tenant has one tenant's share, however many users it names. A path of one level is VTC
-as published.
+VTC Algorithm 2 lines 7-15 and 21-22, shared by VTC and WSC (ALGORITHMS section 2). A client is a
+path of levels, outermost first. Clients form a tree, and every node (a tenant, each of its users)
+has a counter among its siblings. When a call arrives at a node with nothing queued below it, the
+node is lifted: to the smallest counter among the queued siblings or, if none is queued, to the
+counter of the sibling that left the queue last. Selection takes the smallest counter level by
+level; a charge goes to the whole path. So a tenant has one tenant's share, however many users it
+names. With paths of one level this is VTC as published.
 
-Charges that contain a prediction are kept apart (``reserve``). A newcomer that is lifted to a level that
-is later refunded would wait: the lift compares counters without outstanding predictions.
-Ties go to the node with the earliest queued call, then to the smaller name.
+Predicted charges are kept apart (``reserve``): the lift compares counters without outstanding
+predictions, because a newcomer lifted to a level that is later refunded would wait. Ties go to the
+node with the earliest queued call, then to the smaller name.
 
 Cost, amortised: O(log siblings) per level for an arrival and for a selection, O(1) per level for a
-charge (the heaps are in :mod:`fairserve.scheduling.fairness.counter_node`).
+charge (heaps: :mod:`fairserve.scheduling.fairness.counter_node`).
 
-Paths of different lengths may be mixed: where a client's path is the beginning of another's, its own
-calls are a child named ``""`` beside the longer paths.
+Paths of different lengths can be mixed: if a client's path is a prefix of another's, its own calls
+form a child named ``""`` beside the longer paths.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from fairserve.interactions.call import ClientPath
 from fairserve.scheduling.fairness.counter_node import Node, node_from_plain, node_to_plain
 
 Factors = tuple[float, ...]
-"""Factors on a cost at each level of a path, outermost first: 1 / the weight at that level."""
+"""Multipliers of a cost at each level of a path, outermost first: 1 / the level's weight."""
 
 _SWEEP_MIN = 1024
-"""Least number of new nodes between two sweeps of idle ones."""
+"""Minimum number of new nodes between two sweeps of idle ones."""
 
 _ROUNDING = 1e-9
-"""Largest rest of a prediction that counts as zero."""
+"""Largest rest of a prediction that counts as zero, to allow for rounding errors."""
 
 
 class VirtualCounters:
     """A tree of counters.
 
-    ``arrive`` returns the node of the client, which the other methods take. The node is valid while a
-    call of the client is queued or running here; afterwards it may be forgotten.
+    ``arrive`` returns the node of the client, which the other methods take. The node is valid while
+    a call of the client is queued or running; afterwards it may be forgotten.
 
-    Without ``lift_when_idle`` a node that finds no sibling queued keeps its counter, as in the code of
-    the VTC paper; its text lifts it to that of the sibling that left the queue last.
+    Without ``lift_when_idle`` a node that finds no sibling queued keeps its counter, as in the code
+    of the VTC paper; the paper's text lifts it to the sibling that left the queue last.
     """
 
     def __init__(self, *, lift_when_idle: bool = True) -> None:
@@ -54,15 +54,15 @@ class VirtualCounters:
         self._root = Node("", None)
         self._nodes = 0
         self._predicting = False
-        """True once anything was reserved: lifts then compare counters without predictions."""
+        """True once anything was reserved; lifts then compare counters without predictions."""
         self._sweep_at = _SWEEP_MIN
 
     # --- the queue --------------------------------------------------------------------------------
 
     def arrive(self, path: ClientPath, arrival: int) -> Node:
-        """Lines 7-15: queue a call with this arrival number, and return the node of its client.
+        """Queue a call with this arrival number and return its client's node (lines 7-15).
 
-        Lifts every node of the path below which nothing was queued. Raises ValueError for ().
+        Lifts every node of the path with nothing queued below it. Raises ValueError for ().
         """
         client = self.client(path)
         for node in client.line:
@@ -84,14 +84,14 @@ class VirtualCounters:
         return client
 
     def _lift_level(self, parent: Node) -> float:
-        """Lines 9-14: return the counter that a child with nothing queued is lifted to."""
+        """Return the counter to which a child with nothing queued is lifted (lines 9-14)."""
         if not parent.active:
             last = parent.last_left if self._lift_when_idle else None
             return 0.0 if last is None else last.served
         return parent.least_served() if self._predicting else parent.least().served
 
     def least(self) -> Node:
-        """Line 21: return the client with the smallest counter. Raises IndexError if none is queued."""
+        """Return the client with the smallest counter (line 21). IndexError if none is queued."""
         return self._root.least(client=True)
 
     def dispatch(
@@ -103,10 +103,10 @@ class VirtualCounters:
         *,
         upcoming: bool = True,
     ) -> Node | None:
-        """Remove a queued call that runs; charge ``cost``, reserve ``predicted`` (lines 25-27).
+        """Move a queued call to running; charge ``cost``, reserve ``predicted`` (lines 25-27).
 
-        ``earliest`` is as in ``leave``. Returns the client to be served next; None if there is none,
-        or without ``upcoming``.
+        ``earliest`` is as in ``leave``. Returns the client to serve next; None if there is none, or
+        without ``upcoming``.
         """
         if earliest is not None:
             client.earliest = earliest
@@ -134,19 +134,19 @@ class VirtualCounters:
         entry = root.by_counter[0]
         top = entry[3]
         if top.entry is entry and top.line:
-            return top  # the same as the line below, with fewer steps
+            return top  # same result as the line below, with fewer steps
         return root.least(client=True)
 
     def leave(self, client: Node, earliest: int | None) -> None:
-        """Remove a queued call that does not run; ``earliest`` arrived first among the client's rest."""
+        """Remove a queued call that will not run; ``earliest`` is the first arrival among the rest."""
         self.dispatch(client, earliest, upcoming=False)
         self.done(client)
 
     @contextmanager
     def hidden(self, clients: Iterable[Node]) -> Iterator[None]:
-        """Hide queued clients inside the context, in which nothing may change.
+        """Hide queued clients within the context, which must not change any state.
 
-        Cost: O(levels * log siblings) per client. The state afterwards is the state before.
+        Cost: O(levels * log siblings) per client. The previous state is restored afterwards.
         """
         held = [(client, client.queued) for client in clients]
         for client, queued in held:
@@ -167,13 +167,13 @@ class VirtualCounters:
                     node.parent.enter(node)
 
     def done(self, client: Node) -> None:
-        """End a running call of the client, or prepare its return to the queue."""
+        """Count a running call less, because it ended or is about to be queued again."""
         for node in client.line:
             node.calls -= 1
             if node.reserved != node.elsewhere and node.calls == node.queued:
                 node.reserved = (
                     node.elsewhere
-                )  # a rounding error: only running calls have predictions
+                )  # only running calls have predictions; the rest is a rounding error
                 _fell(node)
 
     # --- charges ----------------------------------------------------------------------------------
@@ -186,14 +186,14 @@ class VirtualCounters:
             node.entry = None
 
     def reserve(self, client: Node, cost: float) -> None:
-        """Charge a prediction, to be realised or released later."""
+        """Charge a prediction, which is realised or released later."""
         self._predicting = True
         for node in client.line:
             node.reserved += cost
             node.entry = None
 
     def release(self, client: Node, cost: float) -> None:
-        """Release part of a prediction that did not come true."""
+        """Release the part of a prediction that did not come true."""
         for node in client.line:
             _reduce(node, cost)
             _fell(node)
@@ -210,7 +210,7 @@ class VirtualCounters:
                 _fell(node)
 
     def refund(self, client: Node, cost: float) -> None:
-        """Refund a charge whose service was lost through no fault of the client."""
+        """Refund a charge for service that was lost through no fault of the client."""
         for node in client.line:
             node.served = max(0.0, node.served - cost)
             if node.queued:
@@ -219,8 +219,8 @@ class VirtualCounters:
     def change(self, client: Node, served: float, reserved: float, factors: Factors) -> None:
         """Add to a client's received service and reservations, at each level times its factor.
 
-        Does the work of ``charge``, ``reserve``, ``release``, ``realise`` and ``refund`` with factors;
-        negative amounts are refunded, released, or have come true. Cost: O(levels).
+        This is ``charge``, ``reserve``, ``release``, ``realise`` and ``refund`` with factors;
+        negative amounts are refunded, released or realised. Cost: O(levels).
         """
         if reserved > 0:
             self._predicting = True
@@ -239,9 +239,10 @@ class VirtualCounters:
     ) -> None:
         """Add a client's received service and reservations from other counters.
 
-        Both may be negative: a refund, and a prediction that is released or has come true. They stay
-        apart, as for own calls, so that a lift sees no prediction of another model. An unknown client
-        starts at the counter that it would have if it arrived now. Raises ValueError for ().
+        Both may be negative, for a refund or for a prediction that was released or realised. They
+        are kept apart, as for own calls, so that lifts ignore the predictions of other models. An
+        unknown client starts at the counter that it would have if it arrived now. Raises ValueError
+        for ().
         """
         if reserved > 0:
             self._predicting = True
@@ -259,7 +260,7 @@ class VirtualCounters:
             self._sweep()
 
     def _known_levels(self, path: ClientPath) -> int:
-        """Return the number of existing nodes of the client's line, from the outermost."""
+        """Return the number of existing nodes on the client's path, from the outermost."""
         node, levels = self._root, 0
         for name in path:
             child = node.children.get(name)
@@ -268,10 +269,10 @@ class VirtualCounters:
             node, levels = child, levels + 1
         return levels + ("" in node.children)
 
-    # --- questions --------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------
 
     def value(self, path: ClientPath) -> float:
-        """Return the counter at the end of the path, predictions included; 0 if it is unknown."""
+        """Return the counter at the end of the path, predictions included; 0 if unknown."""
         node = self._find(path)
         return 0.0 if node is None else node.served + node.reserved
 
@@ -286,7 +287,7 @@ class VirtualCounters:
         return node is not None and bool(node.active)
 
     def outstanding(self, path: ClientPath) -> float:
-        """Return the predictions charged to the end of the path that have not come true."""
+        """Return the outstanding predictions charged to the end of the path."""
         node = self._find(path)
         return 0.0 if node is None else node.reserved
 
@@ -304,14 +305,14 @@ class VirtualCounters:
     def reach(self, slack: float) -> Callable[[Node], tuple[float, ...] | None]:
         """Return a function that checks whether a queued client is within a slack.
 
-        It returns the counters along the client's path, outermost first, or None unless each is at most
-        ``slack`` above the smallest among its queued siblings. Valid until something is queued, leaves
-        or is charged. Cost: O(1) per client, once the levels above it are known.
+        The function returns the counters along the client's path, outermost first, or None unless
+        each is at most ``slack`` above the smallest among its queued siblings. It is valid until a
+        call is queued, leaves or is charged. Cost: O(1) per client once its outer levels are known.
         """
         known: dict[Node, tuple[tuple[float, ...], float] | None] = {}
 
         def below(parent: Node) -> tuple[tuple[float, ...], float] | None:
-            """Return the parent's own counters, and the largest counter that a child may have."""
+            """Return the parent's counters, and the largest counter that a child may have."""
             above = () if parent is self._root else within(parent)
             if above is None:
                 return None
@@ -335,7 +336,7 @@ class VirtualCounters:
     # --- the tree ---------------------------------------------------------------------------------
 
     def client(self, path: ClientPath) -> Node:
-        """Return the node of the client's own calls, made if missing. Raises ValueError for ()."""
+        """Return the node of the client's own calls, created if missing. Raises ValueError for ()."""
         if not path:
             raise ValueError("a client path has no levels; allowed: one or more")
         node = self._root
@@ -384,10 +385,10 @@ class VirtualCounters:
             node = child
         return node
 
-    # --- forgetting -------------------------------------------------------------------------------
+    # --- removal of idle nodes --------------------------------------------------------------------
 
     def _sweep(self) -> None:
-        """Forget idle nodes at or below every queued sibling: the lift makes that harmless.
+        """Forget idle nodes at or below every queued sibling, which the lift makes harmless.
 
         The nodes below an idle parent are forgotten with it. Their counters differed by at most the
         charges of their last running calls, and idle clients owe each other nothing.
@@ -438,17 +439,17 @@ def _changed(node: Node, served_before: float, before: float) -> None:
 
 def _reserve_elsewhere(node: Node, cost: float) -> None:
     own = node.reserved - node.elsewhere
-    left = node.elsewhere + cost  # rounding, or a call that began before these counters
+    left = node.elsewhere + cost  # a rest: rounding, or a call that began before these counters
     node.elsewhere = left if left > _ROUNDING else 0.0
     node.reserved = own + node.elsewhere
 
 
 def _reduce(node: Node, cost: float) -> None:
-    left = node.reserved - cost  # rounding may have ended it before
+    left = node.reserved - cost  # may be negative by rounding
     node.reserved = left if left > _ROUNDING else 0.0
 
 
 def _fell(node: Node) -> None:
-    """Update the heap entry of a node whose counter fell: a queued node may now be next."""
+    """Update the heap entry of a node whose counter decreased: a queued node may now be next."""
     if node.queued:
         node.parent.fell(node)

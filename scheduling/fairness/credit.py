@@ -1,6 +1,6 @@
-"""One client's deficits at all workers: ``q[i, w]`` of Algorithm 2, for one level of the client's path.
+"""A client's deficits at all workers: ``q[i, w]`` of Algorithm 2, for one level of the client's path.
 
-Only workers that the client has used have an entry; all others share one common value. The workers in
+Only workers that the client has used have an entry; all others share one value. The workers in
 credit are a bit mask, so that a router checks 256 workers as fast as 8.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Credit:
-    """Starts at 0 everywhere. O(1) but for refills, which are O(workers used)."""
+    """Deficits that start at 0 everywhere. O(1), except refills, which are O(workers used)."""
 
     __slots__ = ("_at", "_elsewhere", "_known", "_positive", "active", "outstanding")
 
@@ -22,11 +22,11 @@ class Credit:
         self._known = 0
         """Mask of the workers with an entry."""
         self._positive = 0
-        """Mask of those of them that are in credit."""
+        """Mask of the workers with an entry where the client is in credit."""
         self.outstanding = 0
-        """Calls that were dispatched and have not ended."""
+        """Number of dispatched calls that have not ended."""
         self.active = 0
-        """Clients of this level, or below it, with such calls."""
+        """Number of clients at or below this level with such calls."""
 
     def value(self, slot: int) -> float:
         """Return ``q`` at a worker."""
@@ -48,19 +48,19 @@ class Credit:
             self._positive &= ~bit
 
     def charge(self, slot: int, cost: float) -> None:
-        """Take ``cost`` from the deficit at one worker."""
+        """Subtract ``cost`` from the deficit at one worker."""
         self._set(slot, self._at.get(slot, self._elsewhere) - cost)
 
     def add(self, amount: float) -> None:
-        """Raise the deficit at every worker; a negative amount lowers it."""
+        """Add ``amount`` to the deficit at every worker; it may be negative."""
         self._elsewhere += amount
         for slot, q in self._at.items():
             self._set(slot, q + amount)
 
     def refill(self, quantum: float, mask: int) -> None:
-        """Refill by rounds of one quantum each, until the client is in credit at a worker of ``mask``.
+        """Refill by rounds of one quantum until the client is in credit at a worker of ``mask``.
 
-        A round goes to every worker at or below zero, so no deficit rises above one quantum.
+        A round refills every worker at or below zero, so no deficit exceeds one quantum.
         """
         best = max(
             (q for slot, q in self._at.items() if mask >> slot & 1),
@@ -71,11 +71,11 @@ class Credit:
         self._refill(quantum, _rounds_to_credit(best, quantum))
 
     def forgive(self, quantum: float) -> None:
-        """Refill by rounds of one quantum every worker at or below zero, until it is in credit."""
+        """Refill every worker at or below zero by rounds of one quantum until it is in credit."""
         self._refill(quantum, None)
 
     def _refill(self, quantum: float, rounds: int | None) -> None:
-        """Refill at most this many rounds where ``q`` is at or below zero; None: as many as needed."""
+        """Refill workers at or below zero by at most this many rounds; None: as many as needed."""
         for slot, q in self._at.items():
             if q <= 0:
                 self._set(slot, _refilled(q, quantum, rounds))
@@ -83,21 +83,21 @@ class Credit:
             self._elsewhere = _refilled(self._elsewhere, quantum, rounds)
 
     def join(self, slot: int, others: int) -> None:
-        """Add a worker; the client starts there at its best deficit of the others."""
+        """Add a worker; the client starts there with its best deficit at the others."""
         values = list(self._at.values())
         if others & ~self._known or not values:
             values.append(self._elsewhere)
         self._set(slot, max(values))
 
     def leave(self, slot: int) -> None:
-        """Remove a worker and the deficit there."""
+        """Remove a worker and its deficit."""
         if self._at.pop(slot, None) is not None:
             self._known &= ~(1 << slot)
             self._positive &= self._known
 
     @property
     def harmless(self) -> bool:
-        """Return whether a new start at 0 is no gain: nothing outstanding, in credit everywhere."""
+        """Return whether a restart at 0 is no gain: nothing outstanding, in credit everywhere."""
         return not self.outstanding and self._elsewhere > 0 and self._positive == self._known
 
     def snapshot(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class Credit:
 
     @classmethod
     def restored(cls, state: dict[str, Any]) -> Credit:
-        """Return the credit of an earlier snapshot."""
+        """Return the credit restored from a snapshot."""
         credit = cls()
         credit._elsewhere = state["elsewhere"]
         credit.outstanding, credit.active = state["outstanding"], state["active"]

@@ -1,16 +1,16 @@
 """Deficits with counted refills, level by level: DLPM Algorithm 1, lines 3-11 (ALGORITHMS section 5).
 
-Clients are paths of levels. Every prefix of a path has an account: its deficit ``q``, charged for all
-calls below it. A refill adds the quantum to every known account at or below zero among siblings; it is
-due when some of them have waiting calls and none of these is in credit. A call may run when all the
-accounts of its path are in credit. With paths of one level this is Algorithm 1.
+Clients are paths of levels. Every prefix of a path has an account with a deficit ``q``, charged for
+all calls below it. A refill adds the quantum to every known account at or below zero among
+siblings; it is due when some siblings have waiting calls and none of these is in credit. A call may
+run if all accounts of its path are in credit. With paths of one level this is Algorithm 1.
 
-Refills are counted, not executed: a number of rounds per group of siblings, and per account the round
-at which its deficit was last true, determine the deficit now in O(1). Waiting accounts out of credit are
-listed by the round in which they will be in credit, so that rounds which change nothing but the counts
-are skipped at once. Cost: O(levels) per charge, O(log rounds ahead) per account that gains or loses
-credit. An account first seen starts at 0; one that is idle and in credit may be forgotten, since a new
-start at 0 is then no gain.
+Refills are counted, not executed: the number of rounds per group of siblings, and per account the
+round at which its deficit was last exact, determine the current deficit in O(1). Waiting accounts
+out of credit are listed by the round in which they will be in credit, so that rounds that only
+change counts are skipped at once. Cost: O(levels) per charge, O(log rounds ahead) per account that
+gains or loses credit. An account first seen starts at 0; one that is idle and in credit can be
+forgotten, since a restart at 0 is then no gain.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Any
 from fairserve.interactions.call import ClientPath
 
 _SWEEP_MIN = 1024
-"""Idle accounts are looked through when there are about this many more."""
+"""Number of new idle accounts after which all are swept."""
 
 
 class Account:
-    """One client, or an outer level of several. Private to the users of :class:`Deficits`."""
+    """A client, or an outer level of several. Private to the users of :class:`Deficits`."""
 
     __slots__ = (
         "busy",
@@ -49,33 +49,33 @@ class Account:
     def __init__(self, path: ClientPath, parent: Account | None) -> None:
         self.path = path
         self.parent = parent
-        """None for the root of all levels, which has no deficit."""
+        """Outer level; None for the root, which has no deficit."""
         self.line: tuple[tuple[Account, Account], ...] = (
             () if parent is None else ((self, parent), *parent.line)
         )
-        """Accounts that its charges go to, itself first, each with its parent."""
+        """Accounts charged for this one, itself first, each with its parent."""
         self.deficit = 0.0
         self.round: int = 0 if parent is None else parent.rounds
-        """The siblings' round at which the deficit was true."""
+        """Round of the siblings at which the deficit was last exact."""
         self.waiting = 0
-        """Waiting calls, of all levels below."""
+        """Waiting calls here and below."""
         self.busy = 0
         """Waiting and running calls of a client, or known accounts below an outer level."""
         self.credit = False
         """True while calls wait and the deficit is positive."""
         self.ticket = False
-        """True if it is among its parent's ``parked``."""
+        """True if the account is in its parent's ``parked``."""
         self.rounds: int = 0
-        """Refills of the accounts one level below."""
+        """Number of refills of the accounts one level below."""
         self.in_credit = 0
-        """Number of these with ``credit``."""
+        """Number of accounts one level below with ``credit``."""
         self.parked: dict[int, list[Account]] = {}
         """Accounts out of credit, by round. The round may be too early, since charges postpone it, and
-        the account may wait no longer: both are corrected when a list is read."""
+        the account may no longer wait: both are corrected when a list is read."""
         self.parked_rounds: list[int] = []
-        """Keys of ``parked``, a heap."""
+        """Keys of ``parked`` as a heap."""
         self.tickets = 0
-        """Number of accounts in the lists."""
+        """Number of accounts in ``parked``."""
 
     def in_round(self, round_number: int, quantum: float) -> float:
         """Return the deficit at a round of the siblings. Changes nothing."""
@@ -85,20 +85,20 @@ class Account:
         return self.deficit + quantum * min(missed, math.floor(-self.deficit / quantum) + 1)
 
     def ready(self, quantum: float) -> int:
-        """Return the siblings' round in which it is, or will be, in credit."""
+        """Return the siblings' round in which the account is, or will be, in credit."""
         if self.deficit > 0:
             return self.round
         return self.round + math.floor(-self.deficit / quantum) + 1
 
 
 class Deficits:
-    """Accounts of all levels. A subclass may have its own kind of account, and handle gained credit."""
+    """Accounts of all levels. Subclasses may define their own kind of account, and gained credit."""
 
     def __init__(self, quantum: float) -> None:
         self.quantum = quantum
         self.root = self._make((), None)
         self.starved: dict[Account, None] = {}
-        """Accounts below which calls wait and no waiting account is in credit: refills are due."""
+        """Outer levels with waiting calls and no waiting account in credit, where refills are due."""
         self._clients: dict[ClientPath, Account] = {}
         self._outer: dict[ClientPath, Account] = {(): self.root}
         self._sweep_at = _SWEEP_MIN
@@ -106,7 +106,7 @@ class Deficits:
     # --- CheckRefill (lines 3-7) ------------------------------------------------------------------
 
     def check_refill(self) -> None:
-        """Lines 3-7: refill where calls wait and none is in credit, until one of them is in credit."""
+        """Refill levels where calls wait and none is in credit, until one is in credit (lines 3-7)."""
         while self.starved:
             for parent in list(self.starved):
                 self.refill_to(parent, self.next_round(parent))
@@ -166,7 +166,7 @@ class Deficits:
         return client
 
     def known(self, path: ClientPath) -> Account:
-        """Return the client's account; make it, with those of its outer levels, if it is unknown."""
+        """Return the client's account, created with its outer levels if unknown."""
         client = self._clients.get(path)
         if client is None:
             if len(self._clients) + len(self._outer) >= self._sweep_at:
@@ -208,13 +208,13 @@ class Deficits:
                 self.starved.pop(parent, None)
 
     def end(self, client: Account) -> None:
-        """End a call that does not wait; forget the client if it is idle and in credit."""
+        """End a call that is not waiting; forget the client if it is idle and in credit."""
         client.busy -= 1
         if not client.busy:
             self._forget(client)
 
     def charge(self, client: Account, cost: float) -> None:
-        """Take ``cost`` from every account of the path."""
+        """Subtract ``cost`` from every account of the path."""
         for account, parent in client.line:
             if account.round != parent.rounds:
                 account.deficit = account.in_round(parent.rounds, self.quantum)
@@ -224,7 +224,7 @@ class Deficits:
                 self._park(account, parent)
                 self._leave_credit(account, parent)
 
-    # --- lists of accounts out of credit ----------------------------------------------------------
+    # --- accounts out of credit -------------------------------------------------------------------
 
     def _enter_credit(self, parent: Account, accounts: list[Account]) -> None:
         for account in accounts:
@@ -240,15 +240,15 @@ class Deficits:
             self.starved[parent] = None
 
     def _gained(self, parent: Account, accounts: list[Account]) -> None:
-        """Handle that accounts below this one with waiting calls are in credit now."""
+        """Handle that accounts below ``parent`` with waiting calls are now in credit."""
 
     def _ready(self, account: Account, parent: Account) -> int:
-        """Return the round to wait for; never the present one, in case a division was rounded."""
+        """Return the round to wait for; never the current one, in case a division was rounded."""
         return max(account.ready(self.quantum), parent.rounds + 1)
 
     def _park(self, account: Account, parent: Account) -> None:
         if account.ticket:
-            return  # at an earlier round: corrected when that round is reached
+            return  # listed at an earlier round: corrected when that round is reached
         account.ticket = True
         parent.tickets += 1
         ready = self._ready(account, parent)
@@ -261,7 +261,7 @@ class Deficits:
 
     @staticmethod
     def _drop_tickets(parent: Account) -> None:
-        """Drop forgotten accounts from the lists, most of which they are; keep those that wait."""
+        """Drop forgotten accounts from the lists when they are the majority; keep those that wait."""
         parked: dict[int, list[Account]] = {}
         for round_number, there in parent.parked.items():
             for account in there:
@@ -272,10 +272,10 @@ class Deficits:
         heapq.heapify(parent.parked_rounds)
         parent.tickets = sum(map(len, parked.values()))
 
-    # --- forgetting -------------------------------------------------------------------------------
+    # --- removal of idle accounts -----------------------------------------------------------------
 
     def _forget(self, account: Account, at_zero: bool = False) -> None:
-        """Forget an idle account in credit, and the outer levels that have no other below them."""
+        """Forget an idle account in credit, and outer levels that become empty."""
         is_client = self._clients.get(account.path) is account
         known = self._clients if is_client else self._outer
         while (parent := account.parent) is not None and not account.busy:
@@ -302,7 +302,7 @@ class Deficits:
         return len(self._clients)
 
     def value(self, path: ClientPath) -> float:
-        """Return ``q`` of a client or an outer level; 0 if it is unknown. Changes nothing."""
+        """Return ``q`` of a client or an outer level; 0 if unknown. Changes nothing."""
         account = self._clients.get(path) or self._outer.get(path)
         if account is None or account.parent is None:
             return 0.0
@@ -325,7 +325,7 @@ class Deficits:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Replace the state by an earlier snapshot: accounts without calls."""
+        """Replace the state by an earlier snapshot, which has accounts without calls."""
         self.root = self._make((), None)
         self.starved, self._clients, self._outer = {}, {}, {(): self.root}
         self._sweep_at = state["sweep_at"]

@@ -1,8 +1,8 @@
 """Weights of clients with levels: a weight divides the share of siblings, and nothing else.
 
-A client's path has one to three levels (``LEVELS`` of :mod:`fairserve.interactions.call`). Tenant, app
-and user have a weight each, which counts at its own level. Where a path has no level of the app, the
-app's weight counts with the user's; on a path of one level all three do.
+A client's path has one to three levels (``LEVELS`` of :mod:`fairserve.interactions.call`). Tenant,
+app and user each have a weight, which counts at their level. If a path has no level for the app,
+the app's weight is multiplied with the user's; on a path of one level all three are.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def weights_by_level(weights: Weights, levels: int) -> tuple[float, ...]:
 def entitled_shares(
     weights: Mapping[Owner, Weights], levels: Callable[[str], str]
 ) -> dict[Owner, float]:
-    """Return the share of all service that each of these owners is entitled to; they add up to 1.
+    """Return the share of all service to which each owner is entitled; the shares sum to 1.
 
-    ``levels`` returns the levels of a tenant's clients, one of ``LEVELS``. At each level a node's part
-    of its parent's share is its weight over those of its siblings here.
-    Owners of one path (a user's apps, where there is no level of apps) divide it by their weights.
-    O(owners * levels).
+    ``levels`` returns the levels of a tenant's clients, one of ``LEVELS``. At each level a node's
+    part of its parent's share is its weight over the sum of its siblings' weights. Owners with the
+    same path (a user's apps, if there is no level for apps) divide it by their weights. O(owners *
+    levels).
     """
     leaves: dict[ClientPath, dict[Owner, float]] = {}
     nodes: dict[ClientPath, float] = {}

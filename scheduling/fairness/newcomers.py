@@ -1,31 +1,33 @@
 """Shared entitlement of an app's new users: they are one client until they have a history.
 
 Under ``tenant > user`` an app that invents users takes the share of its tenant's other apps: 900
-invented users beside 26 real ones have 900 of 926 parts. With ``newcomers="shared"`` the calls of an
-app's users without a history are those of one client, a sibling of the users that have one. A user has
-a history when ``newcomer_slices`` H typical calls were charged to that client for its calls and the app
-has a place for one more. Then it is a client of its own, lifted as any newcomer. Users whose settings
-an operator changed have a history. No paper has this; ``own`` is theirs.
+invented users beside 26 real ones receive 900 of 926 parts. With ``newcomers="shared"`` the calls
+of an app's users without a history belong to one client, a sibling of the users with one. A user
+has a history once ``newcomer_slices`` H typical calls were charged to that client for its calls and
+the app has a free slot. Then it is a separate client, lifted like any newcomer. Users whose
+settings an operator changed have a history. No paper has this option; ``own`` is their behaviour.
 
-Bound. An app that invents any number of users has one user's share for them, and one more for each
-history.
+Bound. An app that invents any number of users receives one user's share for them, and one more for
+each history.
 
-- Each history costs H of the charges to the newcomers' client, which has one user's share of the tenant
-  up to the feeder's bound. The cost is the same whether they are earned in turn or side by side.
-- With n histories at the beginning, k more in a time T: ``1 + n + k <= (2 + n) exp(T / G)``, G =
-  ``newcomer_growth_s``. The first place is free G after the app's first newcomer, each later one
-  ``G / (1 + histories)`` after the last one was taken, and places are not saved up. So k histories wait
-  at least ``G * sum(1 / (1 + n + j))``, j from 1 to k - 1, which is ``G log((1 + n + k) / (2 + n))`` or
-  more. This holds without other waiting users, too, when service costs nothing.
+- Each history costs H of the charges to the newcomers' client, which has one user's share of the
+  tenant up to the feeder's bound. The cost is the same whether histories are earned in turn or side
+  by side.
+- With n histories at the start, k more in a time T: ``1 + n + k <= (2 + n) exp(T / G)``, G =
+  ``newcomer_growth_s``. The first slot is free G after the app's first newcomer, each later one
+  ``G / (1 + histories)`` after the last one was taken, and slots do not accumulate. So k histories
+  take at least ``G * sum(1 / (1 + n + j))``, j from 1 to k - 1, which is at least
+  ``G log((1 + n + k) / (2 + n))``. This also holds without other waiting users, when service costs
+  nothing.
 
-Histories count by tenant and app, so one app's users do not pay for those of another, and an app that
-names another one's users has no share of theirs. Newcomers of one app wait in one queue, in the order of
-its calls. At most 200,000 users with a history or on their way to one are kept, of which those of the
-largest app of the largest tenant are dropped first; a history ends after 30 days without service. Cost:
-O(1) per call; O(tenants + apps of a tenant) once in 1,000 users beyond the bound.
+Histories are kept by tenant and app, so one app's users do not pay for those of another, and an app
+that uses the user names of another gains nothing. The newcomers of an app wait in one queue, in the
+order of its calls. At most 200,000 users with a history, or progress towards one, are kept; beyond
+that, the largest app of the largest tenant loses users first. A history ends after 30 days without
+service. Cost: O(1) per call; O(tenants + apps of a tenant) once per 1,000 users over the limit.
 
-Weakness: a new app of many real users is like one user in its first days. An app that pays, and waits
-``G log(n)``, has n users.
+Weakness: a new app of many real users is treated like one user in its first days. An app that pays
+and waits ``G log(n)`` has n users.
 """
 
 from __future__ import annotations
@@ -35,41 +37,41 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairserve.interactions.call import Call, ClientPath, client_id
-from fairserve.scheduling.dispatch.directory import Directory
+from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.system import SystemConfig
 
 MAX_USERS = 200_000
-"""Users with a history, and on their way to one, of all tenants."""
+"""Maximum users with a history, or progress towards one, over all tenants."""
 RETENTION_S = 30 * 86_400.0
-"""Time in seconds after the end of a user's last call at which its history ends."""
+"""Seconds after the end of a user's last call at which its history ends."""
 _ROOM = 1_000
-"""Users forgotten at once when there are too many."""
+"""Number of users forgotten at once when ``MAX_USERS`` is exceeded."""
 _MARK = "\0newcomers of "
-"""Begins the name of a common client. A user with such a name never has a history."""
+"""Prefix of the name of a shared client. A user with such a name never has a history."""
 
 
 class _App:
-    """The users of one app of one tenant, each in order of their last call's end."""
+    """Users of one app of one tenant, each in the order of their last call's end."""
 
     __slots__ = ("earned", "known", "place_s")
 
     def __init__(self, place_s: float) -> None:
         self.place_s = place_s
-        """Time at which the next user may have a history."""
+        """Time at which the next slot for a history is free."""
         self.known: OrderedDict[str, float] = OrderedDict()
-        """Users with a history, and when their last call ended."""
+        """End of the last call of each user with a history."""
         self.earned: OrderedDict[str, float] = OrderedDict()
-        """Users on their way to one, and what was charged for them so far."""
+        """Typical calls charged so far for each user without a history."""
 
     def __len__(self) -> int:
         return len(self.known) + len(self.earned)
 
 
 class Newcomers:
-    """The users with a history, and those on their way to one.
+    """Users with a history, and users on their way to one.
 
-    ``slices`` is the cost of a history in typical calls, ``growth_s`` bounds how fast an app gets them;
-    either may be changed.
+    ``slices`` is the cost of a history in typical calls, ``growth_s`` bounds the growth of an app's
+    histories; both can be changed at any time.
     """
 
     def __init__(self, directory: Directory, slices: float, growth_s: float) -> None:
@@ -77,11 +79,11 @@ class Newcomers:
         self.slices, self.growth_s = slices, growth_s
         self._tenants: dict[str, dict[str, _App]] = {}
         self._sizes: dict[str, int] = {}
-        """Users that are kept, by tenant."""
+        """Number of kept users by tenant."""
         self._users = 0
 
     def __len__(self) -> int:
-        """Return the number of users that are kept."""
+        """Return the number of kept users."""
         return self._users
 
     def known(self, tenant: str, app: str, user: str, now_s: float) -> bool:
@@ -103,7 +105,7 @@ class Newcomers:
         return _common(call, own)
 
     def ended(self, call: Call, slices: float, now_s: float) -> None:
-        """Record an ended call and its client's charge for it, in typical calls."""
+        """Record the end of a call and the charge to its client, in typical calls."""
         tenant, user = call.tenant, call.user
         app = self._app(tenant, call.app)
         if app is not None:
@@ -181,6 +183,6 @@ def newcomers_of(system: SystemConfig, directory: Directory) -> Newcomers | None
 
 
 def _common(call: Call, own: ClientPath) -> ClientPath:
-    """Return the client of the newcomers of the call's app, at the user's level of ``own``."""
+    """Return the client of the app's newcomers, at the user's level of ``own``."""
     name = _MARK + call.app
     return (*own[:-1], name) if len(own) > 1 else (client_id((call.tenant, name)),)

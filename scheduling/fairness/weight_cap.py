@@ -1,23 +1,23 @@
-"""A cap on the weight ``w_aj`` of an app, relative to the other apps of its tenant.
+"""Cap on the weight ``w_aj`` of an app relative to the other apps of its tenant.
 
-WSC divides a call's cost by the weight of its app's typical call, so an app whose calls are larger gets
-more tokens, by design. With ``weight_cap`` a weight counts at most that many times the median weight, at
-the same stage, of the tenant's other apps in use: use beyond that is charged as further typical calls.
-At 1 two apps of a tenant divide its tokens, not its calls.
+WSC divides a call's cost by the weight of its app's typical call, so by design an app with larger
+calls receives more tokens. With ``weight_cap`` a weight counts at most that many times the median
+weight, at the same stage, of the tenant's other apps in use; further use is charged as additional
+typical calls. At 1 two apps of a tenant divide its tokens, not its calls.
 
-Limits of abuse:
+Resistance to manipulation:
 
-- A cap only makes calls dearer, for their user and for their tenant. So no tenant gains by it over
-  another one, whatever apps it registers.
-- An app's own calls and profile have no part in its cap. The others' have, by their lower median: to
-  raise the cap, or to lower that of a sibling, half of the others must be in league.
-- Apps in use are those with a call among the last 10,000 that the tenant had dispatched, so registering
+- A cap only raises the cost of calls, for their user and tenant. So no tenant gains from it over
+  another tenant, whatever apps it registers.
+- An app's own calls and profile do not affect its cap. The lower median of the other apps does:
+  half of them would have to cooperate to raise the cap, or to lower that of a sibling.
+- Apps in use are those with a call among the tenant's last 10,000 dispatched calls, so registering
   an app changes nothing.
 
-An app that is alone in its tenant has no cap. Apps in use are counted by model.
-Cost: O(1) per call; O(64 apps) at the first call of an app at a stage after a profile or the set of apps
-in use changed.
-Weakness: beside a sibling of tiny calls an honest app of large ones has no larger share of the tokens.
+An app that is alone in its tenant has no cap. Apps in use are counted per model. Cost: O(1) per
+call; O(64 apps) at the first call of an app at a stage after a profile or the set of apps in use
+changed. Weakness: beside a sibling with tiny calls an honest app with large ones has no larger
+share of the tokens.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from typing import Any
 
 from fairserve.interactions.call import Call
 from fairserve.interactions.profiles.profile import MAX_STAGES, AppProfile
-from fairserve.scheduling.dispatch.directory import Directory
+from fairserve.scheduling.directory import Directory
 
 MAX_APPS = 64
-"""Apps in use of a tenant; the one used longest ago is left out."""
+"""Maximum apps in use per tenant; the least recently used one is dropped."""
 MAX_TENANTS = 10_000
-"""The one used longest ago is forgotten."""
+"""Maximum tenants; the least recently used one is dropped."""
 _MAX_MEDIANS = 1024
-"""Kept of a tenant; they are computed again when there are more."""
+"""Maximum medians kept per tenant; when exceeded, they are computed again."""
 _IN_USE_CALLS = 10_000
-"""Dispatched calls of a tenant, none of an app's, after which the app is no longer in use."""
+"""Number of a tenant's dispatched calls after which an app without one is no longer in use."""
 
 
 class _Tenant:
     def __init__(self, calls: int = 0) -> None:
         self.calls = calls
-        """Calls dispatched so far."""
+        """Number of calls dispatched so far."""
         self.apps: OrderedDict[str, int] = OrderedDict()
-        """Apps in use, each with the number of its last call, the oldest first."""
+        """Number of the last call of each app in use, oldest first."""
         self.medians: dict[tuple[str, int], float] = {}
-        """Medians of the other apps' weights by app and stage, as of ``profiles``."""
+        """Medians of the other apps' weights by app and stage, computed from ``profiles``."""
         self.profiles = -1
 
     def use(self, app: str) -> None:
@@ -66,7 +66,7 @@ class _Tenant:
 
 
 class WeightCap:
-    """The largest weight that counts, for each app and stage. An infinite ``cap`` is none."""
+    """Maximum counted weight by app and stage. An infinite ``cap`` disables it."""
 
     def __init__(
         self, cap: float, directory: Directory, weight_of: Callable[[AppProfile, int], float]
@@ -75,7 +75,7 @@ class WeightCap:
         self._tenants: OrderedDict[str, _Tenant] = OrderedDict()
 
     def of_dispatched(self, call: Call) -> float:
-        """Return the largest weight that counts of a call dispatched now; its app is then in use."""
+        """Return the maximum counted weight of a call dispatched now; its app becomes in use."""
         if self._cap == math.inf:
             return math.inf
         tenant = self._tenants.get(call.tenant)
@@ -88,7 +88,7 @@ class WeightCap:
         if tenant.profiles != self._directory.profile_changes:
             tenant.profiles = self._directory.profile_changes
             tenant.medians.clear()
-        key = (call.app, min(call.stage, MAX_STAGES + 1))  # later ones have the same weights
+        key = (call.app, min(call.stage, MAX_STAGES + 1))  # later stages have the same weights
         median = tenant.medians.get(key)
         if median is None:
             if len(tenant.medians) >= _MAX_MEDIANS:

@@ -1,12 +1,12 @@
-"""Queued calls of active interactions, and the order in which they go first.
+"""Queued calls of active interactions, and their order among each other.
 
-A run is active from its first dispatch to its end (FairServe, Algorithm 1 lines 31-38). Among the
-clients that are within the slack the paper serves the one with the smallest counter, its earliest call.
-By progress the run goes first that is expected to need the fewest calls until its end, by its app's
-profile: the mean time of runs is shortest if nearly finished runs go first, and the slack bounds the
-cost to the others.
+A run is active from its first dispatch to its end (FairServe, Algorithm 1 lines 31-38). Of the
+clients within the slack, the paper serves the one with the smallest counter, its earliest call.
+With ``progress`` the run goes first that is expected to need the fewest calls until its end, by its
+app's profile: the mean run time is shortest if nearly finished runs go first, and the slack bounds
+the cost to the others.
 
-Cost: O(log calls) to add and drop, O(clients with such calls) to choose.
+Cost: O(log calls) to add and remove, O(clients with such calls) to choose.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fairserve.scheduling.fairness.counter_node import Node
 from fairserve.scheduling.feeders.earliest import Earliest
 
 Within = Callable[[Node], tuple[float, ...] | None]
-"""The counters of a client, level by level; None where it is beyond the slack."""
+"""Returns the counters of a client, level by level; None if it is beyond the slack."""
 
 
 class ActiveRuns:
@@ -35,23 +35,23 @@ class ActiveRuns:
 
     @property
     def interactions(self) -> list[str]:
-        """Return their ids, in a stable order."""
+        """Return the ids of the active interactions, in a stable order."""
         return sorted(self._interactions)
 
     def restore(self, interactions: Iterable[str]) -> None:
-        """Set the active interactions; none of their calls is queued yet."""
+        """Set the active interactions, none of which has a queued call yet."""
         self._interactions = set(interactions)
         self._queued = {}
 
     def begin(self, interaction_id: str) -> bool:
-        """Make an interaction active; return False if it was."""
+        """Make an interaction active; return False if it already was."""
         if interaction_id in self._interactions:
             return False
         self._interactions.add(interaction_id)
         return True
 
     def end(self, interaction_id: str) -> None:
-        """End an interaction; its queued calls are dropped one by one."""
+        """End an interaction; its queued calls are discarded separately."""
         self._interactions.discard(interaction_id)
 
     def add(self, client: Node, call: Call, seq: int) -> None:
@@ -60,7 +60,7 @@ class ActiveRuns:
         self._queued.setdefault(client, Earliest()).add(call.call_id, (remaining, seq))
 
     def discard(self, client: Node, call_id: str) -> None:
-        """Remove a call if it is here."""
+        """Remove a call if present."""
         found = self._queued.get(client)
         if found is not None:
             found.discard(call_id)
@@ -68,9 +68,9 @@ class ActiveRuns:
                 del self._queued[client]
 
     def in_order(self, within: Within, excluded: Collection[str] = frozenset()) -> Iterator[str]:
-        """Yield the first call of each client within the slack, in the order in which they would go.
+        """Yield the first call of each client within the slack, in the order of service.
 
-        Excluded calls are left out. Ties: the smaller counter, then the earlier arrival.
+        Excluded calls are skipped. Ties: the smaller counter, then the earlier arrival.
         """
         firsts: list[tuple[float, tuple[float, ...], int, str]] = []
         for client, calls in self._queued.items():

@@ -1,22 +1,22 @@
-"""Centralised DLPM (DLPM paper 5.1, the strawman): Algorithm 1 over the cluster's one waiting queue.
+"""Centralised DLPM (DLPM paper 5.1, the strawman): Algorithm 1 over the cluster's waiting queue.
 
-A feeder, not a router: calls stay in the global queue until a worker takes them at once, and DLPM
-chooses among all waiting calls. So: among the clients in credit at every level of their path, the
-call with the longest match at any worker that can take one now; siblings are refilled when none that
-waits is in credit (:mod:`fairserve.scheduling.fairness.deficits`, shared with the local DLPM).
-Dispatch charges ``we * extend``, every generated token ``wq``; a client's weight divides its
-charges. The router chooses the worker: an open one with that match, because only open workers are
-offered (``cache_aware`` with ``match_threshold`` 0 and ``balance_abs`` null).
+It is a feeder, not a router: calls stay in the global queue until a worker can run them at once,
+and DLPM chooses among all waiting calls. Of the clients in credit at every level of their path, the
+call with the longest match at any worker with free capacity is chosen; siblings are refilled when
+none that waits is in credit (:mod:`fairserve.scheduling.fairness.deficits`, shared with the local
+DLPM). Dispatch charges ``we * extend``, every generated token ``wq``; a client's weight divides its
+charges. The router chooses an open worker with that match, since only open workers are offered
+(``cache_aware`` with ``match_threshold`` 0 and ``balance_abs`` null).
 
-Departures: the walk of Algorithm 1 is not executed, the call that it would take first is looked up
-in the groups of :mod:`fairserve.scheduling.locality.waiting_index`, so the strawman's matching of
-the whole queue at each step is not paid here (the simulator charges it, and the synchronisation).
-Caches are believed, not queried. A call returned by a failed worker has paid and pays only for its
-use beyond that.
+Departures: the walk of Algorithm 1 is not executed; the call that it would take first is looked up
+in the groups of :mod:`fairserve.scheduling.locality.waiting_index`. So the strawman's cost of
+matching the whole queue at each step does not arise here (the simulator charges it, and the
+synchronisation). Cache contents are believed, not queried. A call requeued after a worker failure
+is charged only for use beyond what it already paid.
 
-Cost of a selection: O(clients in the groups with the longest matches), O(waiting clients) where nothing
-matches. Weakness: a worker has nothing queued behind its running calls, so each step waits for the
-scheduler; and as in DLPM a call may be overtaken by longer matches of its own client.
+Cost of a selection: O(clients in the groups with the longest matches), O(waiting clients) if
+nothing matches. Weakness: a worker has nothing queued behind its running calls, so each step waits
+for the scheduler; and as in DLPM a call may be overtaken by longer matches of its own client.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 
 from fairserve.interactions.call import Call, ClientPath, TokenUsage, path_of_id
 from fairserve.scheduling.base import Feeder
-from fairserve.scheduling.dispatch.directory import Directory
+from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.fairness.deficits import Account, Deficits
 from fairserve.scheduling.locality.locality import Locality
 from fairserve.scheduling.locality.waiting_index import WaitingIndex
@@ -37,7 +37,7 @@ from fairserve.scheduling.locality.waiting_index import WaitingIndex
 
 @dataclass(frozen=True, slots=True)
 class CentralDlpmOptions:
-    """``quantum`` is Q^u in units of the extend cost; ``we`` and ``wq`` are its weights."""
+    """Options: ``quantum`` is Q^u in units of the extend cost, ``we`` and ``wq`` are its weights."""
 
     quantum: float = 5000.0
     we: float = 1.0
@@ -56,7 +56,7 @@ class _Queued:
     client: Account
     seq: int
     extend_tokens: int = 0
-    """Prompt tokens that were paid for before its worker failed."""
+    """Prompt tokens that were paid before its worker failed."""
     output_tokens: int = 0
 
 
@@ -66,7 +66,7 @@ class _Dispatched:
     seq: int
     weight: float
     extend_tokens: int
-    """Prompt tokens paid for."""
+    """Prompt tokens paid so far."""
     output_tokens: int
 
 
@@ -87,7 +87,7 @@ class CentralDlpm:
         self._seq = 0
         self._queued: dict[str, _Queued] = {}
         self._queues: dict[Account, list[tuple[int, str]]] = {}
-        """Per client ``(arrival number, call id)`` of its queued calls, ascending."""
+        """Queued calls of each client as ``(arrival number, call id)``, ascending."""
         self._dispatched: dict[str, _Dispatched] = {}
 
     def __len__(self) -> int:
@@ -95,15 +95,15 @@ class CentralDlpm:
         return len(self._queued)
 
     def deficit(self, client: str) -> float:
-        """Return ``q`` of a client, or of an outer level by its id; 0 if it is unknown."""
+        """Return ``q`` of a client, or of an outer level by its id; 0 if unknown."""
         return self._deficits.value(path_of_id(client))
 
     def counter(self, path: ClientPath) -> float | None:
-        """Return the service of a client or an outer level beyond its refills: ``-q``."""
+        """Return ``-q``: the service of a client or an outer level beyond its refills."""
         return -self._deficits.value(path)
 
     def least_counter(self, path: ClientPath = ()) -> float | None:
-        """Return ``-q`` of the queued account with most credit one level below."""
+        """Return the smallest ``-q`` among the queued accounts one level below."""
         depth = len(path)
         below = {
             client.path[: depth + 1]
@@ -142,7 +142,7 @@ class CentralDlpm:
         return entry
 
     def remove(self, call_id: str) -> Call | None:
-        """Drop a queued call without a refund."""
+        """Remove a queued call without a refund."""
         if call_id not in self._queued:
             return None
         entry = self._dequeue(call_id)
@@ -150,7 +150,7 @@ class CentralDlpm:
         return entry.call
 
     def move(self, paths: Mapping[str, ClientPath]) -> None:
-        """Give queued calls another client, whose account it is to be charged for them."""
+        """Move queued calls to other clients, whose accounts will be charged for them."""
         for call_id, path in paths.items():
             client = self._deficits.arrive(path)
             entry = self._dequeue(call_id)
@@ -162,12 +162,12 @@ class CentralDlpm:
         """Do nothing: this feeder does not use interactions."""
 
     def share(self, others: Sequence[Feeder]) -> None:
-        """Do nothing: deficits are those of one model."""
+        """Do nothing: deficits belong to one model."""
 
     def served_elsewhere(
         self, client: ClientPath, served: float, reserved: float, factors: tuple[float, ...]
     ) -> None:
-        """Do nothing: deficits are those of one model."""
+        """Do nothing: deficits belong to one model."""
 
     def begun_elsewhere(self, interaction_id: str) -> None:
         """Do nothing: this feeder does not use interactions."""
@@ -179,9 +179,10 @@ class CentralDlpm:
     ) -> Call | None:
         """Return the call that the walk of Algorithm 1 would take first. Changes nothing.
 
-        Ties of match go to the earlier arrival. If no client is in credit, returns the call after the
-        refill that ``dispatch`` then carries out. Weakness: ``dispatch`` does not refill while a client
-        in credit has only excluded calls, so others overdraw by the calls that they dispatch.
+        Equal matches are ordered by arrival. If no client is in credit, returns the call that is
+        first after the refill that ``dispatch`` then performs. Weakness: ``dispatch`` does not
+        refill while a client in credit has only excluded calls, so others overdraw by the calls
+        that they dispatch.
         """
         aside = [self._dequeue(call_id) for call_id in excluded if call_id in self._queued]
         try:
@@ -221,7 +222,7 @@ class CentralDlpm:
     def peek_hit(
         self, workers: Collection[str], excluded: Collection[str] = frozenset()
     ) -> Call | None:
-        """Return None: no call goes before its turn for its prefix."""
+        """Return None: no call is dispatched out of order."""
         return None
 
     def dispatch(self, call_id: str, cached_tokens: int) -> float:
@@ -241,7 +242,7 @@ class CentralDlpm:
         return 1.0 / weight
 
     def _charge(self, record: _Dispatched, extend_tokens: int, output_tokens: int) -> None:
-        """Charge the cost beyond the amount paid."""
+        """Charge the cost beyond the amount already paid."""
         extend = max(0, extend_tokens - record.extend_tokens)
         output = max(0, output_tokens - record.output_tokens)
         if extend or output:
@@ -251,7 +252,7 @@ class CentralDlpm:
             self._deficits.charge(record.client, cost / record.weight)
 
     def charge(self, call_id: str, usage: TokenUsage) -> None:
-        """Charge a dispatched call for what it has used so far."""
+        """Charge a dispatched call for its usage so far."""
         self._charge(self._dispatched[call_id], usage.extend_tokens, usage.output_tokens)
 
     def decoded(self, totals: Iterable[tuple[str, int]]) -> None:
@@ -267,7 +268,7 @@ class CentralDlpm:
         self._deficits.end(record.client)
 
     def requeue(self, call: Call) -> None:
-        """Queue a call whose worker failed again, at its old place; it has paid."""
+        """Requeue a call whose worker failed, at its old place; its charges remain."""
         record = self._dispatched.pop(call.call_id)
         client = self._deficits.arrive(call.client)
         self._deficits.end(record.client)

@@ -1,4 +1,4 @@
-"""A set of calls with its first: a heap whose stale entries are dropped when they reach the top."""
+"""Set of calls with fast access to the first: a heap that drops stale entries at its top."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Generic, TypeVar
 
 _SLACK = 64
-"""Excess of entries over twice the calls at which the heap is rebuilt."""
+"""Number of entries over twice the calls at which the heap is rebuilt."""
 
 
 K = TypeVar("K")
 Key = TypeVar("Key", bound=Any)
-"""Key of a call's place: its sequence number, or a tuple that ends with it."""
+"""Sort key of a call: its sequence number, or a tuple that ends with it."""
 
 
 class Earliest(Generic[Key]):
-    """Calls with the keys of their places. Every method is O(log calls), amortised."""
+    """Calls with their sort keys. Every method is O(log calls), amortised."""
 
     __slots__ = ("_heap", "_keys")
 
@@ -29,20 +29,20 @@ class Earliest(Generic[Key]):
         return len(self._keys)
 
     def add(self, call_id: str, key: Key) -> None:
-        """Add a call with a unique key; it may be here already, with the same one."""
+        """Add a call with a unique key; adding it again with the same key is allowed."""
         if call_id not in self._keys:
             self._keys[call_id] = key
             heappush(self._heap, (key, call_id))
 
     def discard(self, call_id: str) -> None:
-        """Remove a call if it is here."""
+        """Remove a call if present."""
         self._keys.pop(call_id, None)
         if len(self._heap) > 2 * len(self._keys) + _SLACK:
             self._heap = [(key, call_id) for call_id, key in self._keys.items()]
             heapify(self._heap)
 
     def first(self) -> tuple[Key, str]:
-        """Return the smallest key and its call. Raises IndexError if there is none."""
+        """Return the smallest key and its call. Raises IndexError if empty."""
         heap = self._heap
         while self._keys.get(heap[0][1]) != heap[0][0]:
             heappop(heap)
@@ -58,7 +58,7 @@ class Earliest(Generic[Key]):
 
 
 def discard_from(sets: dict[K, Any], key: K, call_id: str) -> None:
-    """Remove a call from one of the sets; an empty set is removed, too."""
+    """Remove a call from one of the sets; a set that becomes empty is removed, too."""
     found = sets.get(key)
     if found is not None:
         found.discard(call_id)

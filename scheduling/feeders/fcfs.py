@@ -1,7 +1,7 @@
 """First come, first served: calls enter the cluster in the order of their arrival.
 
 The feeder of every baseline. The charge factor is 1, or 1 / weight for weighted VTC (VTC 4.3).
-Weakness: a flood fills the queue.
+Weakness: one client can fill the queue.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Any
 
 from fairserve.interactions.call import Call, ClientPath, TokenUsage
 from fairserve.scheduling.base import Feeder
-from fairserve.scheduling.dispatch.directory import Directory
+from fairserve.scheduling.directory import Directory
 
 
 @dataclass(frozen=True, slots=True)
 class FcfsOptions:
-    """With ``weighted``, the weights of users reach the workers' schedulers as charge factors."""
+    """Options: with ``weighted``, user weights reach the local schedulers as charge factors."""
 
     weighted: bool = False
 
 
 class FcfsFeeder:
-    """A plain queue. Every operation is O(1)."""
+    """A queue in the order of arrival. Every operation is O(1)."""
 
     def __init__(self, directory: Directory, options: FcfsOptions = FcfsOptions()) -> None:
         self.options = options
@@ -38,7 +38,7 @@ class FcfsFeeder:
         self._queue[call.call_id] = call
 
     def remove(self, call_id: str) -> Call | None:
-        """Drop a queued call."""
+        """Remove a queued call and return it."""
         return self._queue.pop(call_id, None)
 
     def peek(
@@ -50,11 +50,11 @@ class FcfsFeeder:
     def peek_hit(
         self, workers: Collection[str], excluded: Collection[str] = frozenset()
     ) -> Call | None:
-        """Return None: no call goes before its turn for its prefix."""
+        """Return None: no call is dispatched out of order."""
         return None
 
     def dispatch(self, call_id: str, cached_tokens: int) -> float:
-        """Take a call out. Raises KeyError if it is not queued."""
+        """Remove a queued call. Raises KeyError if it is not queued."""
         call = self._queue.pop(call_id)
         if not self.options.weighted:
             return 1.0
@@ -70,7 +70,7 @@ class FcfsFeeder:
         """Do nothing: this feeder charges nothing."""
 
     def requeue(self, call: Call) -> None:
-        """Queue a call again at the front."""
+        """Requeue a call at the front."""
         self._queue[call.call_id] = call
         self._queue.move_to_end(call.call_id, last=False)
 

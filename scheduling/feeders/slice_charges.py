@@ -1,12 +1,12 @@
 """Charges of WSC for a call between its dispatch and its end (FairServe 4.3, Algorithm 1 lines 39-48).
 
 Line 47: ``w_aj`` is the slice of the app's typical call at the call's stage. Line 48: a call costs
-``E_i (alpha L_I + beta L_S + gamma L_O) / w_aj``; the effort ``E_i = 1 / weight`` and ``w_aj`` are fixed
-at dispatch. With levels a weight counts at its own level only: it
-divides the share among siblings, and a user of weight 9 leaves its tenant's share as it is. With
-``reserves`` the expected slice is reserved at dispatch, and real service replaces it as it is reported;
-without (the paper) only the final usage is charged.
-Cost: O(levels of the client) per charge, and as much again per other model that shares the counters.
+``E_i (alpha L_I + beta L_S + gamma L_O) / w_aj``; the effort ``E_i = 1 / weight`` and ``w_aj`` are
+fixed at dispatch. With levels a weight counts at its own level only: it divides the share among
+siblings, and a user of weight 9 does not change its tenant's share. With ``reserves`` the expected
+slice is reserved at dispatch and replaced by real service as it is reported; without (the paper)
+only the final usage is charged. Cost: O(levels of the client) per charge, and the same again for
+each other model that shares the counters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fairserve.scheduling.fairness.level_weights import Weights, weights_by_leve
 @dataclass(slots=True)
 class _Dispatched:
     node: Node
-    """Counter node of the client; kept while the call runs."""
+    """Counter node of the client, which is kept while the call runs."""
     seq: int
     per_token: float
     """Counter units per weighted token: E_i / w_aj, or 1 / w_aj with ``factors``; fixed at dispatch."""
@@ -38,7 +38,7 @@ class _Dispatched:
     prompt_cost: float = 0.0
     """Part of the cost that does not depend on the output."""
     factors: Factors | None = None
-    """E_i by level, where the levels differ."""
+    """E_i by level, if the levels differ."""
 
 
 class SliceCharges:
@@ -61,11 +61,11 @@ class SliceCharges:
         self._reference = self.typical_of(DEFAULT_PROFILE, 1)
         self._dispatched: dict[str, _Dispatched] = {}
         self.listener: Callable[[ClientPath, float, float, Factors], None] | None = None
-        """Called with a client, the changes of its received service and of its reservations, and the
-        factors on both at each level."""
+        """Called with a client, the changes of its received service and of its reservations, and
+        the factors on both at each level."""
 
     def typical_of(self, profile: AppProfile, stage: int) -> float:
-        """Line 47: return w_aj in weighted tokens; the same for all apps where tokens are counted."""
+        """Return w_aj in weighted tokens (line 47); equal for all apps if tokens are the currency."""
         if not self._profiles:
             profile = DEFAULT_PROFILE
         if self._normalise == "interaction":
@@ -73,7 +73,7 @@ class SliceCharges:
         return self._weights.typical_call(profile, stage, self._cached_weight)
 
     def _cost(self, record: _Dispatched, usage: TokenUsage) -> float:
-        """Line 48: return the cost of a usage in counter units."""
+        """Return the cost of a usage in counter units (line 48)."""
         tokens = self._weights.prompt_slice(usage, self._cached_weight)
         record.prompt_cost = record.per_token * tokens
         return record.prompt_cost + record.per_output * usage.output_tokens
@@ -89,11 +89,11 @@ class SliceCharges:
         weights: Weights,
         most_typical: float = math.inf,
     ) -> float:
-        """Charge a call at its dispatch, and return its charge factor (ALGORITHMS section 7).
+        """Charge a call at dispatch and return its charge factor (ALGORITHMS section 7).
 
         ``most_typical`` caps the app's typical call, in weighted tokens. ``weights`` are those of
-        its tenant, app and user. The charge factor contains their product: the layers behind the feeder
-        have one weight for all levels.
+        tenant, app and user. The charge factor contains their product, since the layers behind the
+        feeder have one weight for all levels.
         """
         per_token = 1.0 / min(self.typical_of(profile, call.stage), most_typical)
         charge_factor = per_token * self._reference / math.prod(weights)
@@ -117,7 +117,7 @@ class SliceCharges:
         return charge_factor
 
     def charge(self, call_id: str, usage: TokenUsage) -> None:
-        """Charge a call for what it has used so far. Raises KeyError if it is not dispatched."""
+        """Charge a call for its usage so far. Raises KeyError if it is not dispatched."""
         if self._reserves:
             record = self._dispatched[call_id]
             self._charge_up_to(record, self._cost(record, usage))
@@ -138,12 +138,12 @@ class SliceCharges:
         realised = min(more, record.reserved)
         record.reserved -= realised
         if realised == more and record.factors is None and self.listener is None:
-            self._counters.realise(record.node, more)  # the usual case, without further calls
+            self._counters.realise(record.node, more)  # fast path
         else:
             self._change(record, more, -realised)
 
     def finish(self, call_id: str, usage: TokenUsage) -> float:
-        """End a call: release what was reserved and not used. Return the client's charge for it."""
+        """End a call, release its unused reservation, and return the client's total charge for it."""
         record = self._dispatched.pop(call_id)
         self._charge_up_to(record, self._cost(record, usage))
         self._leave(record)
@@ -200,7 +200,7 @@ class SliceCharges:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Replace the state by an earlier snapshot; the counters were restored before."""
+        """Replace the state by an earlier snapshot; the counters must be restored before."""
         self._dispatched = {
             call_id: _Dispatched(
                 self._counters.client(tuple(path)),

@@ -1,7 +1,7 @@
 """Weighted service counter (FairServe 4.3, Algorithm 1 lines 12-18 and 27-48).
 
-``u_i`` is the counter of user i. It grows by the slice of its app's typical call that each of its calls
-uses, so a call of exactly the expected size costs 1 in every app. The paper's lines:
+``u_i`` is the counter of user i. It increases by each call's use relative to the typical call of
+its app, so a call of exactly the expected size costs 1 in every app. The paper's lines:
 
     12-18  a user with nothing queued is lifted as in VTC                    VirtualCounters.arrive
     31-35  if an interaction in progress has a call waiting: of these        WscFeeder._active_runs_first
@@ -15,34 +15,35 @@ Departures, each an option with the paper's value available (ALGORITHMS section 
 ``locality_slack`` (0), ``max_bypass`` (0: never), ``cached_weight`` (1), ``normalise``, ``run_priority``
 (``arrival``), ``run_order`` (``arrival``), ``weight_cap`` (infinite).
 
-A client is a path of levels (:mod:`fairserve.scheduling.fairness.counters`) and every rule holds by
-levels: the least served client is found level by level, and a client is within a slack when at each
+A client is a path of levels (:mod:`fairserve.scheduling.fairness.counters`) and every rule applies
+by level: the least served client is found level by level, and a client is within a slack if at each
 level its counter is at most the smallest among its queued siblings plus the slack. So a tenant's
-share does not grow with the users that it names, and a slack's bound holds among tenants and among a
-tenant's users.
+share does not grow with the users that it names, and a slack's bound holds among tenants and among
+a tenant's users.
 
-Bound: let U be the largest slice of a call, expected or used, over its client's weight, R the most
-calls that a client has dispatched at a time, and S the larger slack. Counters of siblings with calls
-queued differ by at most ``S + 2 R U`` at any time. Proof. A counter is received service plus
-reservations. Let the client with the larger counter have been selected last at t, when m was the
-smallest counter. It was at most m + S then, and grows until its next selection only by what its
-dispatched calls cost: R U at most, as a call is charged U at most in all, its reservation included.
-Received service never falls but by refunds (of calls that a worker failed, which are queued again). So
-each client's stays at m - R U or above, and one that arrives later is lifted to no less. With
-``charge="finish"`` nothing is reserved, R calls go before the first is charged; the bound is the same.
+Bound: let U be the largest slice of a call, expected or used, over its client's weight, R the
+maximum number of calls that a client has dispatched at a time, and S the larger slack. Counters of
+siblings with queued calls differ by at most ``S + 2 R U`` at any time. Proof. A counter is received
+service plus reservations. Let t be the last selection of the client with the larger counter, and m
+the smallest counter at t. The larger counter was at most m + S then, and until its next selection
+it increases only by the cost of its dispatched calls: at most R U, as a call is charged at most U
+in total, its reservation included. Received service decreases only by refunds (of calls whose
+worker failed, which are queued again). So each client's stays at or above m - R U, and one that
+arrives later is lifted to no less. With ``charge="finish"`` nothing is reserved, and R calls are
+dispatched before the first is charged; the bound is the same.
 
-These rules choose the run. ``run_order`` chooses among its queued calls: ``critical_path`` takes the one
-with the most expected output between it and the end of the run, so that the run ends sooner; its client
-is charged and bypassed as before. A call chosen for its cached prefix is replaced only by a call with as
-long a cached prefix.
+These rules choose the run. ``run_order`` chooses among its queued calls: ``critical_path`` takes
+the one with the most expected output on its path to the end of the run, so that the run ends
+sooner; its client is charged and bypassed as before. A call chosen for its cached prefix is
+replaced only by a call with an equally long cached prefix.
 
-Cost of a selection: O(log siblings) per level for the least served client, O(clients) in the groups
-of calls with the longest matches (:mod:`fairserve.scheduling.locality.waiting_index`), where nothing
-matches O(clients with active runs), and O(log calls) of the run.
+Cost of a selection: O(log siblings) per level for the least served client; O(clients) in the groups
+of calls with the longest matches (:mod:`fairserve.scheduling.locality.waiting_index`); O(clients
+with active runs) if nothing matches; and O(log calls) of the run.
 
-Charge and weight are the same function of a call. A difference would be free service: with cached
-tokens charged at 0 and weights from whole prompts, a cached prompt of 16,000 tokens bought 35 times the
-service.
+Charge and weight are the same function of a call. Otherwise service would be free: with cached
+tokens charged at 0 and weights from whole prompts, a cached prompt of 16,000 tokens bought 35 times
+the service.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ from typing import Any
 
 from fairserve.interactions.call import Call, ClientPath, TokenUsage
 from fairserve.scheduling.base import Feeder
-from fairserve.scheduling.dispatch.directory import Directory
+from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.fairness.cost import SliceWeights
 from fairserve.scheduling.fairness.counter_node import Node
 from fairserve.scheduling.fairness.counters import Factors, VirtualCounters
@@ -67,7 +68,7 @@ from fairserve.scheduling.locality.locality import Locality
 from fairserve.scheduling.locality.waiting_index import WaitingIndex
 
 _AS_WELL_CACHED = 0.1
-"""Largest difference of two cached shares of a prompt that count as equal."""
+"""Maximum difference of two cached shares of a prompt that count as equal."""
 
 
 @dataclass(slots=True)
@@ -99,19 +100,19 @@ class WscFeeder:
         self._index = WaitingIndex(locality.tree)
         self._seq = 0
         self._clients: dict[Node, None] = {}
-        """Clients with queued calls; a node's ``queue`` holds the calls, the earliest first."""
+        """Clients with queued calls; a node's ``queue`` holds the calls, earliest first."""
         self._homes: dict[str, Node] = {}
         """Client of each queued call."""
         self._critical_path = options.run_order == "critical_path"
         self._runs: dict[str, set[str]] = {}
-        """Queued calls by interaction."""
+        """Ids of queued calls by interaction."""
         self._ways: dict[str, Earliest[tuple[float, int]]] = {}
-        """Queued calls by interaction whose path to the end of the run is known, the longest first."""
+        """Queued calls with a known path to the end of the run, longest first, by interaction."""
         self._by_progress = options.interaction_priority and options.run_priority == "progress"
         self._active_runs = ActiveRuns(by_progress=self._by_progress)
         self._batch_only = options.in_progress == "batch"
         self._batch: dict[str, str] = {}
-        """Interaction of each dispatched call, with ``in_progress="batch"``."""
+        """Interaction of each dispatched call; used with ``in_progress="batch"``."""
         self._others: tuple[Feeder, ...] = ()
 
     # --- Algorithm 1 ------------------------------------------------------------------------------
@@ -124,7 +125,7 @@ class WscFeeder:
         self._enqueue(_Queued(call, self._seq), front=False)
 
     def _enqueue(self, entry: _Queued, *, front: bool) -> None:
-        """Lines 12-18 and 25: lift the client if it has nothing queued, then queue the call."""
+        """Lift the client if it has nothing queued, then queue the call (lines 12-18 and 25)."""
         node = self._counters.arrive(entry.call.client, entry.seq)
         self._place(node, entry)
         if front:
@@ -133,7 +134,7 @@ class WscFeeder:
     def peek(
         self, open_workers: Collection[str], excluded: Collection[str] = frozenset()
     ) -> Call | None:
-        """Lines 31-38, within the slacks: return the next call. Cost: O(excluded) more if any are."""
+        """Return the next call (lines 31-38), within the slacks. Cost: plus O(excluded)."""
         if not self._homes:
             return None
         if not excluded:
@@ -158,7 +159,7 @@ class WscFeeder:
         return self._first_of_run(first or oldest, excluded).call
 
     def _active_runs_first(self, excluded: Collection[str]) -> _Queued | None:
-        """Lines 31-35: return the first call of an active run, of the clients within the slack."""
+        """Return the first call of an active run among the clients within the slack (lines 31-35)."""
         in_order = self._active_runs.in_order(self._within_slack(), excluded)
         return next(map(self._entry, in_order), None)
 
@@ -166,7 +167,7 @@ class WscFeeder:
         return self._counters.reach(self.options.interaction_slack)
 
     def dispatch(self, call_id: str, cached_tokens: int) -> float:
-        """Line 39: remove a call, reserve its expected slice. Raises KeyError if it is not queued."""
+        """Remove a call and reserve its expected slice (line 39). KeyError if it is not queued."""
         node = self._homes[call_id]
         oldest = _first(self._counters.least())
         if oldest.call.call_id != call_id and not self._leads(
@@ -190,13 +191,13 @@ class WscFeeder:
         )
 
     def _begin(self, interaction_id: str) -> None:
-        """Give priority to the queued calls of an interaction whose call is dispatched."""
+        """Give priority to an interaction's queued calls once one of its calls is dispatched."""
         self._prefer(interaction_id)
         for other in self._others:
             other.begun_elsewhere(interaction_id)
 
     def charge(self, call_id: str, usage: TokenUsage) -> None:
-        """Charge a call for what it has used so far; its reservation covers the expected part."""
+        """Charge a call for its usage so far; its reservation covers the expected part."""
         self._charges.charge(call_id, usage)
 
     def decoded(self, totals: Iterable[tuple[str, int]]) -> None:
@@ -204,13 +205,13 @@ class WscFeeder:
         self._charges.decoded(totals)
 
     def finish(self, call_id: str, usage: TokenUsage) -> float:
-        """Lines 44-48: charge what was used in all, and release the rest of the reservation."""
+        """Charge the total usage and release the rest of the reservation (lines 44-48)."""
         charged = self._charges.finish(call_id, usage)
         self._leave_batch(call_id)
         return charged
 
     def requeue(self, call: Call) -> None:
-        """Reverse the charges of a call whose worker failed, and queue it first of its client's."""
+        """Reverse the charges of a call whose worker failed; requeue it first of its client."""
         seq = self._charges.uncharge(call.call_id)
         self._leave_batch(call.call_id)
         self._enqueue(_Queued(call, seq), front=True)
@@ -251,7 +252,7 @@ class WscFeeder:
         return None if best is None else self._entry(best[3])
 
     def _worth(self, chosen: _Queued, oldest: _Queued, open_workers: Collection[str]) -> bool:
-        """Return whether its cached tokens let a match overtake the least served client."""
+        """Return whether its cached tokens justify that a match overtakes the least served client."""
         node = self._homes[chosen.call.call_id]
         if not self.options.locality_gain or node is self._homes[oldest.call.call_id]:
             return True
@@ -267,23 +268,24 @@ class WscFeeder:
     def peek_hit(
         self, workers: Collection[str], excluded: Collection[str] = frozenset()
     ) -> Call | None:
-        """Return the longest match at one of these workers, of clients within ``locality_slack``.
+        """Return the longest match at one of these workers, among clients within ``locality_slack``.
 
-        Its run must be active: if the call waits, the run's own context is lost. Such calls count
-        against ``max_bypass`` but are not stopped by it: no other call could go to these workers.
+        Its run must be active, since the run's cached context is lost if the call waits. Such calls
+        count against ``max_bypass`` but are not blocked by it: no other call could use these
+        workers.
         """
         chosen = self._longest_match(workers, excluded)
         if chosen is None or chosen.call.interaction_id not in self._active_runs:
             return None
         first, share = self._first_of_run(chosen, excluded, workers), self._cached_share
         if first is not chosen and share(first.call, workers) < share(chosen.call, workers):
-            return chosen.call  # as many tokens of a longer prompt may not make a hit
+            return chosen.call  # the same tokens of a longer prompt may not be a hit
         return first.call
 
     def _nearer_its_end(
         self, chosen: _Queued, open_workers: Collection[str], excluded: Collection[str]
     ) -> _Queued:
-        """Return the call of a run nearer its end that replaces a call chosen for its match.
+        """Return a call of a run closer to its end that replaces a call chosen for its match.
 
         Both runs are active, and about the same share of both prompts is cached.
         """
@@ -299,7 +301,7 @@ class WscFeeder:
     def _first_of_run(
         self, chosen: _Queued, excluded: Collection[str], workers: Collection[str] | None = None
     ) -> _Queued:
-        """Return the call of the same run that goes first, or the call itself.
+        """Return the first call of the same run, possibly the call itself.
 
         With ``workers`` a replacement must have as many tokens cached at one of them.
         """
@@ -316,7 +318,7 @@ class WscFeeder:
         return first
 
     def _leads(self, call: Call, other: Call) -> bool:
-        """Return whether a call of a run goes before another call of the same run."""
+        """Return whether a call of a run precedes another call of the same run."""
         return (
             self._critical_path
             and call.interaction_id == other.interaction_id
@@ -377,10 +379,10 @@ class WscFeeder:
         return entry.call
 
     def move(self, paths: Mapping[str, ClientPath]) -> None:
-        """Assign queued calls to other clients. Cost: O(levels * log siblings) per call.
+        """Move queued calls to other clients. Cost: O(levels * log siblings) per call.
 
-        A call arrives at its new path before it leaves the old one: levels in both paths are not
-        lifted, and a new level starts at the counter of the least served of its siblings.
+        A call arrives at its new path before it leaves the old one: levels shared by both paths are
+        not lifted, and a new level starts at the counter of its least served sibling.
         """
         for call_id in sorted(paths, key=lambda call_id: self._entry(call_id).seq):
             before = self._homes[call_id]
@@ -426,7 +428,7 @@ class WscFeeder:
     def served_elsewhere(
         self, client: ClientPath, served: float, reserved: float, factors: Factors
     ) -> None:
-        """Charge a client for service from another model; typical calls count the same."""
+        """Charge a client for service by another model; typical calls count the same."""
         self._counters.charge_elsewhere(client, served, reserved, factors)
 
     def begun_elsewhere(self, interaction_id: str) -> None:

@@ -1,4 +1,4 @@
-"""The options of WSC (:mod:`fairserve.scheduling.feeders.wsc`), and the values that papers have."""
+"""Options of WSC (:mod:`fairserve.scheduling.feeders.wsc`), with the papers' values."""
 
 from __future__ import annotations
 
@@ -11,43 +11,45 @@ from fairserve.scheduling.fairness.cost import SliceWeights, check_cached_weight
 
 @dataclass(frozen=True, slots=True)
 class WscOptions:
-    """Slacks are in typical calls."""
+    """Options of WSC; slacks are in typical calls."""
 
     charge: Literal["expected", "finish"] = "expected"
     currency: Literal["slices", "tokens"] = "slices"
-    """Unit of the counters: ``slices`` of the calls that are typical of their apps, or weighted
-    ``tokens``, the same for all apps. Tokens ignore profiles: no output is expected, and slacks
-    count calls of ``DEFAULT_PROFILE``."""
+    """Unit of the counters: typical calls of each app (``slices``), or weighted ``tokens``, equal
+    for all apps. ``tokens`` ignores profiles: no output is expected, and slacks count calls of
+    ``DEFAULT_PROFILE``."""
     interaction_priority: bool = True
     in_progress: Literal["run", "batch"] = "run"
-    """Interactions in progress, which go first: ``run`` counts one from its first dispatched call to its
-    end, ``batch`` (the paper, Algorithm 1 line 31) while a call of it is dispatched."""
+    """Rule for interactions in progress, which have priority: ``run`` counts one from its first
+    dispatched call to its end, ``batch`` (the paper, Algorithm 1 line 31) while a call is
+    dispatched."""
     interaction_slack: float = 1.0
     locality_slack: float = 8.0
     locality_gain: bool = True
-    """The slack is for a call whose prompt is all cached while nothing is of the oldest call's of the
-    least served client; else it shrinks with the difference of the two shares. Without: the same for
-    every match."""
+    """Scale the slack by the difference of the cached shares of the matched call and of the oldest
+    call of the least served client; the full slack applies at a difference of 1. False: always
+    full."""
     max_bypass: int = 16
     cached_weight: float = 1.0
-    """Cost of a cached prompt token, as a share of an uncached one; in the charge and in the weight."""
+    """Cost of a cached prompt token relative to an uncached one, in the charge and in the weight."""
     charge_cached: bool | None = None
-    """Alias, replaces ``cached_weight`` where it is given: by 1 if true, by 0 if false."""
+    """Alias that replaces ``cached_weight`` if given: 1 for true, 0 for false."""
     normalise: Literal["call", "interaction"] = "call"
     weight_cap: float = math.inf
-    """An app's weight counts at most so many times the median of its tenant's other apps in use
-    (:mod:`fairserve.scheduling.fairness.weight_cap`); infinite (the paper) is no cap."""
+    """Maximum weight of an app as a multiple of the median of its tenant's other apps in use
+    (:mod:`fairserve.scheduling.fairness.weight_cap`); infinite (the paper) means no cap."""
     run_priority: Literal["progress", "arrival"] = "arrival"
-    """Choice among the active runs within the slack: that of the least served client, or the one that is
-    expected to need the fewest calls until its end. In a mix of long and short runs ``progress`` takes
-    0.91 to 0.99 of the mean time of a run, and up to 1.8 times the p99 wait for a first token."""
+    """Choice among the active runs within the slack: ``arrival`` takes that of the least served
+    client, ``progress`` the one with the fewest expected calls until its end. In a mix of long and
+    short runs ``progress`` takes 0.91 to 0.99 of the mean run time and up to 1.8 times the p99
+    TTFT."""
     run_order: Literal["critical_path", "arrival"] = "critical_path"
-    """Among the queued calls of one run: the one with the longest way to its end first, or the
-    oldest. It does not choose the run; where programs declare nothing, both are the same. In virtual
-    time (``benchmarks/scripts/run_order.py``, ten rounds) programs of a chain beside many short
-    calls took 0.953 of the time (0.939 to 0.968) with two users, 0.885 (0.862 to 0.907) with eight;
-    chains side by side 0.99; random and recorded graphs 1.00; four random ones of a user at once
-    1.026 (1.010 to 1.045)."""
+    """Choice among the queued calls of one run: the longest path to its end, or the oldest. It does
+    not choose the run; for undeclared programs both are the same. In virtual time
+    (``benchmarks/scripts/run_order.py``, ten rounds) chain programs beside many short calls took
+    0.953 of the time (0.939 to 0.968) with two users and 0.885 (0.862 to 0.907) with eight; chains
+    side by side 0.99; random and recorded graphs 1.00; four random graphs of a user at once 1.026
+    (1.010 to 1.045)."""
     alpha: float = 1.0
     beta: float = 2.0
     gamma: float = 1.0
@@ -95,5 +97,5 @@ VTC = WscOptions(
     beta=1.0,
     gamma=2.0,
 )
-"""VTC (Algorithms 2 and 4 of its paper) as a feeder: tokens by client, ``wp=1`` and ``wq=2``. The prompt
-is charged at selection, the output as it is decoded."""
+"""VTC (Algorithms 2 and 4 of its paper) as a feeder: tokens by client, ``wp=1`` and ``wq=2``. The
+prompt is charged at selection, the output as it is decoded."""

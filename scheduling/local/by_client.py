@@ -1,8 +1,8 @@
 """Schedulers that choose a client, then its earliest call, and stop at the first that does not fit.
 
-VTC, LCF and DRR differ in the order of clients and in the charges; the queues, the ids and the pull
-protocol are common to them. The bounds of the VTC paper rest on stopping instead of passing over the
-call (Algorithm 2 lines 23-24): no call that fits overtakes the least served client.
+VTC, LCF and DRR differ in the order of clients and in the charges; they share the queues, the ids
+and the pull protocol. The bounds of the VTC paper depend on stopping instead of skipping the call
+(Algorithm 2 lines 23-24): no call that fits overtakes the least served client.
 
 Weakness: while that call waits for memory, calls that would fit wait, too.
 """
@@ -17,17 +17,17 @@ from fairserve.scheduling.local.client_queues import Entry
 
 
 class ByClient(ABC):
-    """The protocol of :class:`~fairserve.scheduling.base.LocalScheduler` over queues by client.
+    """Implementation of :class:`~fairserve.scheduling.base.LocalScheduler` over queues by client.
 
-    A subclass keeps a :class:`ClientQueue` with each client and handles the events of a call. The next
-    offer may be fixed when a call is accepted; a call that arrives between that and ``peek`` then has
-    its turn after it.
+    A subclass attaches a :class:`ClientQueue` to each client and handles the events of a call. The
+    next offer may be determined when a call is accepted; a call that arrives between that and
+    ``peek`` is then considered after it.
     """
 
     def __init__(self) -> None:
         self._arrivals = 0
         self._entries: dict[str, Entry] = {}
-        """Waiting and running calls."""
+        """Waiting and running calls by id."""
         self._waiting = 0
         self._offered: Entry | None = None
         self._stopped = False
@@ -68,13 +68,13 @@ class ByClient(ABC):
         """Run the peeked call."""
 
     def skip(self) -> None:
-        """End the pass: no call overtakes."""
+        """End the pass: no call overtakes the one that does not fit."""
         assert self._offered is not None, "skip follows a peek that offered a call"
         self._offered = None
         self._stopped = True
 
     def finish(self, call_id: str) -> None:
-        """Remove a call that ended or was cancelled, waiting or running. Raises KeyError if unknown."""
+        """Remove a call that ended or was cancelled, waiting or running. KeyError if unknown."""
         entry = self._entries.pop(call_id)
         if not entry.waiting:
             self._ended(entry)
@@ -85,17 +85,17 @@ class ByClient(ABC):
         self._cancelled(entry)
 
     def requeue(self, call_id: str) -> None:
-        """Queue a preempted call again, at its old place."""
+        """Requeue a preempted call at its old place."""
         entry = self._running(call_id)
         self._waiting += 1
         self._preempted(entry)
 
     def surplus(self, call_id: str) -> tuple[float, ...]:
-        """Return the lead of a call's client over its siblings. Raises KeyError if it does not run."""
+        """Return the lead of a call's client over its siblings. KeyError if it is not running."""
         return self._surplus(self._running(call_id))
 
     def _running(self, call_id: str) -> Entry:
-        """Return a running call. Raises KeyError if it does not run."""
+        """Return a running call. Raises KeyError if it is not running."""
         entry = self._entries[call_id]
         if entry.waiting:
             raise KeyError(call_id)
@@ -103,27 +103,27 @@ class ByClient(ABC):
 
     @abstractmethod
     def decoded(self, call_id: str, tokens: int) -> None:
-        """Charge what a running call generated. Raises KeyError if it does not run."""
+        """Charge the tokens that a running call generated. Raises KeyError if it is not running."""
 
     @abstractmethod
     def _surplus(self, entry: Entry) -> tuple[float, ...]:
-        """Return the lead of a running call's client, the outermost level first."""
+        """Return the lead of a running call's client, outermost level first."""
 
     @abstractmethod
     def _choose(self) -> Entry:
-        """Return the call to offer; at least one waits."""
+        """Return the call to offer; at least one call waits."""
 
     @abstractmethod
     def _enqueue(self, entry: Entry) -> None:
-        """Add an arrived call to the queue of its client."""
+        """Add an arrived call to its client's queue."""
 
     @abstractmethod
     def _cancelled(self, entry: Entry) -> None:
-        """Remove a call that did not run from the queue of its client."""
+        """Remove a waiting call from its client's queue."""
 
     @abstractmethod
     def _preempted(self, entry: Entry) -> None:
-        """Return a preempted call to the queue of its client."""
+        """Return a preempted call to its client's queue."""
 
     @abstractmethod
     def _ended(self, entry: Entry) -> None:

@@ -1,8 +1,9 @@
-"""Schedulers that order the waiting calls by the cached part of their prompts, and charge nothing.
+"""Schedulers that order waiting calls by the cached part of their prompts, without charges.
 
-LPM and Preble's groups differ in the order; the ids and the pull protocol are common to them. The papers
+LPM and Preble's groups differ in the order; they share the ids and the pull protocol. The papers
 add calls "until the memory pool is full": the first that does not fit ends the pass
-(``when_full="stop"``, also SGLang's behaviour). ``"skip"`` continues with calls that may fit, as DLPM.
+(``when_full="stop"``, also SGLang's behaviour). ``"skip"`` continues with other calls, as DLPM
+does.
 
 Weakness of both: no client is protected from another, and with ``"skip"`` a large call among small
 ones may never run.
@@ -27,14 +28,14 @@ def check_when_full(when_full: str) -> None:
 
 
 class ByMatch(ABC):
-    """The protocol of :class:`~fairserve.scheduling.base.LocalScheduler` over sorted lists of calls."""
+    """Base of the :class:`~fairserve.scheduling.base.LocalScheduler` classes over sorted lists."""
 
     def __init__(self, when_full: WhenFull) -> None:
         self._places = MatchedPlaces(self._placement)
         self._when_full = when_full
         self._arrivals = 0
         self._calls: dict[str, MatchedCall] = {}
-        """Waiting and running."""
+        """Waiting and running calls by id."""
         self._offered: MatchedCall | None = None
         self._stopped = True
 
@@ -43,7 +44,7 @@ class ByMatch(ABC):
         return len(self._places)
 
     def add(self, call: LocalCall) -> None:
-        """Queue a call; it is offered from the next pass on. ValueError for a known id."""
+        """Queue a call; it is offered from the next pass on. Raises ValueError for a known id."""
         if call.call_id in self._calls:
             raise ValueError(f"call {call.call_id!r} is already scheduled")
         self._arrivals += 1
@@ -52,14 +53,14 @@ class ByMatch(ABC):
         self._places.add(matched)
 
     def start_pass(self, cache: PrefixCache) -> None:
-        """Begin a step: match what may have changed."""
+        """Begin a step: recompute matches that may have changed."""
         self._places.start_pass(cache)
         self._offered = None
         self._stopped = False
         self._begin()
 
     def peek(self) -> LocalCall | None:
-        """Return the call offered next, None when the step is over."""
+        """Return the next call, or None at the end of the step."""
         if self._offered is None and not self._stopped:
             self._offered = self._next()
         return None if self._offered is None else self._offered.call
@@ -72,7 +73,7 @@ class ByMatch(ABC):
         self._accepted()
 
     def skip(self) -> None:
-        """Pass over the offered call; it is not offered again in this step."""
+        """Skip the offered call until the next step."""
         matched = self._take_offer("skip")
         if self._when_full == "stop":
             self._stopped = True
@@ -85,11 +86,11 @@ class ByMatch(ABC):
         return offered
 
     def decoded(self, call_id: str, tokens: int) -> None:
-        """Check that the call runs; nothing is charged. Raises KeyError if it does not."""
+        """Check that the call is running; nothing is charged. Raises KeyError otherwise."""
         self._of_running(call_id)
 
     def finish(self, call_id: str) -> None:
-        """Remove a call that ended or was cancelled, waiting or running. Raises KeyError if unknown."""
+        """Remove a call that ended or was cancelled, waiting or running. KeyError if unknown."""
         matched = self._calls.pop(call_id)
         if matched.running:
             return
@@ -98,18 +99,18 @@ class ByMatch(ABC):
             self._offered = None
 
     def requeue(self, call_id: str) -> None:
-        """Queue a preempted call again, with its old arrival."""
+        """Requeue a preempted call with its old arrival."""
         matched = self._of_running(call_id)
         matched.running = False
         self._places.add(matched)
 
     def surplus(self, call_id: str) -> tuple[float, ...]:
-        """Return (): no service is counted. Raises KeyError if the call does not run."""
+        """Return (): no service is counted. Raises KeyError if the call is not running."""
         self._of_running(call_id)
         return ()
 
     def _of_running(self, call_id: str) -> MatchedCall:
-        """Return a running call. Raises KeyError if it does not run."""
+        """Return a running call. Raises KeyError if it is not running."""
         matched = self._calls[call_id]
         if not matched.running:
             raise KeyError(call_id)
@@ -117,7 +118,7 @@ class ByMatch(ABC):
 
     @abstractmethod
     def _placement(self, matched: MatchedCall, matched_tokens: int) -> tuple[list[Item], int]:
-        """Return the list of a call, and its rank there."""
+        """Return the list of a call, and its rank in the list."""
 
     @abstractmethod
     def _begin(self) -> None:
@@ -125,8 +126,8 @@ class ByMatch(ABC):
 
     @abstractmethod
     def _next(self) -> MatchedCall | None:
-        """Return the call offered next."""
+        """Return the call to offer next."""
 
     @abstractmethod
     def _accepted(self) -> None:
-        """Handle that the call offered last was accepted."""
+        """Handle that the last offered call was accepted."""

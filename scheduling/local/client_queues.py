@@ -1,8 +1,8 @@
-"""A client's waiting calls in order of arrival.
+"""A client's waiting calls in the order of arrival.
 
-New calls wait in a double-ended queue. Only a preempted call that returns to an older place goes into a
-heap, so a queue without preemption costs no comparisons. A cancelled call stays in its place and is
-dropped when it reaches the front or when such calls are the majority.
+New calls wait in a double-ended queue. Only a preempted call that returns to an older place goes
+into a heap, so a queue without preemption needs no comparisons. A cancelled call stays in place and
+is dropped when it reaches the front, or when cancelled calls are the majority.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fairserve.scheduling.base import LocalCall
 
 
 class Entry:
-    """A call in a scheduler, from its arrival to its end."""
+    """A scheduler's record of a call, from arrival to end."""
 
     __slots__ = ("account", "arrival", "cached_tokens", "call", "client", "cost", "waiting")
 
@@ -23,39 +23,40 @@ class Entry:
         self.call = call
         self.arrival = call.arrival
         self.waiting = True
-        """True while it is in a queue, as opposed to running or ended."""
+        """True while the call is queued, as opposed to running or ended."""
         self.cached_tokens = -1
-        """Cached prompt tokens at its first selection, for schedulers that charge by them; else -1."""
+        """Cached prompt tokens at the first selection, if the scheduler charges by them; else -1."""
         self.cost = -1.0
-        """Cost of its selection, if known before; else -1."""
+        """Cost of the selection if it is known before; else -1."""
         self.client: Any = None
-        """Data of the scheduler about the client."""
+        """Scheduler's data about the client."""
         self.account: Any = None
-        """Data of the scheduler about the call's charges."""
+        """Scheduler's data about the call's charges."""
 
 
 class ClientQueue:
-    """O(1) per call, O(log returned calls of the client) for one that was preempted; amortised."""
+    """Waiting calls. O(1) per call, O(log requeued calls) for a preempted one; amortised."""
 
     __slots__ = ("_gone", "_returned", "first", "fresh", "in_order")
 
     def __init__(self) -> None:
         self.first: Entry | None = None
-        """The call that arrived first."""
+        """Call that arrived first."""
         self.fresh: deque[Entry] = deque()
-        """Calls in order of arrival."""
+        """Calls in the order of arrival."""
         self.in_order = True
-        """True if all wait in ``fresh``: nothing was cancelled or requeued. Its front is the first."""
+        """True if all calls wait in ``fresh``, with none cancelled or requeued; its front is the
+        first."""
         self._returned: list[tuple[int, Entry]] = []
         self._gone = 0
-        """Entries that do not wait any more."""
+        """Number of entries that no longer wait."""
 
     def __len__(self) -> int:
         """Return the number of waiting calls."""
         return len(self.fresh) + len(self._returned) - self._gone
 
     def add(self, entry: Entry) -> None:
-        """Queue a call at the place that its arrival number gives it."""
+        """Queue a call at the place given by its arrival number."""
         entry.waiting = True
         arrival = entry.arrival
         fresh = self.fresh
@@ -68,7 +69,7 @@ class ClientQueue:
             self.first = entry
 
     def remove(self, entry: Entry) -> Entry | None:
-        """Take out a call, most often the first; returns the first of the others."""
+        """Remove a call, most often the first; return the first of the others."""
         entry.waiting = False
         if self.in_order and entry is self.first:
             self.fresh.popleft()
@@ -76,7 +77,7 @@ class ClientQueue:
             return self.first
         self._gone += 1
         if 2 * self._gone > len(self.fresh) + len(self._returned) + 16:
-            # a set: a call that left from behind the first and returned may be here twice
+            # a set: a call that was removed and requeued may be here twice
             standing = {*self.fresh, *(other for _, other in self._returned)}
             waiting = [other for other in standing if other.waiting]
             self.fresh = deque(sorted(waiting, key=lambda other: other.arrival))
@@ -84,7 +85,7 @@ class ClientQueue:
         return self._settle()
 
     def _settle(self) -> Entry | None:
-        """Drop what does not wait from both fronts; sets and returns the first call."""
+        """Drop entries that no longer wait from both fronts; set and return the first call."""
         fresh, returned = self.fresh, self._returned
         while fresh and not fresh[0].waiting:
             fresh.popleft()

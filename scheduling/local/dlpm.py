@@ -1,6 +1,6 @@
 """Deficit longest prefix match (DLPM paper, Algorithm 1): locality within a fairness bound.
 
-``q_i`` is the deficit of client i, ``Q^u`` the quantum. The paper's lines, and where they are:
+``q_i`` is the deficit of client i, ``Q^u`` the quantum. The lines of Algorithm 1 and their methods:
 
     3-7    CheckRefill: if no client with a waiting call has q > 0, every       Deficits.check_refill
            known client with q <= 0 gets q + Q^u
@@ -11,21 +11,22 @@
     23-25  run it: q_i <- q_i - we * extend_length(r)                           Dlpm.accept
     27     q_i <- q_i - wq for each decoded token                               Dlpm.decoded
 
-With levels a call may run while ``q`` is positive at every level of its client's path, and CheckRefill
-applies among siblings (:mod:`fairserve.scheduling.fairness.deficits`). Charges are divided by the call's
-weight. ``quantum -> 0`` behaves as VTC with the extend cost, ``quantum -> inf`` as LPM.
+With levels a call may run while ``q`` is positive at every level of its client's path, and
+CheckRefill applies among siblings (:mod:`fairserve.scheduling.fairness.deficits`). The call's
+weight divides its charges. ``quantum -> 0`` behaves as VTC with the extend cost, ``quantum -> inf``
+as LPM.
 
-Departures, both options (:mod:`fairserve.scheduling.local.dlpm_options`): ``refill_when_stuck``, and
-``max_bypass``: a call that does not fit is overtaken at most so often, then it goes first and the walk
-stops at it.
+Departures, both options (:mod:`fairserve.scheduling.local.dlpm_options`): ``refill_when_stuck``;
+and ``max_bypass``, the number of calls that may overtake a call that does not fit. Once it is
+reached, the call goes first and the walk stops at it.
 
-The walk skips clients out of credit without visiting their calls (``dlpm_order``), and a call is matched
-again only after one of its blocks is stored or evicted (``match_groups``). An engine may stop asking at
-any point; the next pass begins at the top. Cost: O(levels * log clients) per call offered, and per
-client that gains or loses credit; O(calls) in a pass in which nothing in credit fits.
+The walk skips clients out of credit without visiting their calls (``dlpm_order``), and a call is
+matched again only after one of its blocks is stored or evicted (``match_groups``). An engine may
+stop at any point; the next pass begins at the top. Cost: O(levels * log clients) per offered call,
+and per client that gains or loses credit; O(calls) in a pass in which nothing in credit fits.
 
-Weakness: bounds grow with the longest prompt and output of any client, as in every deficit scheme. Past
-the advance the worker is not work conserving either: it waits for memory, as in the paper.
+Weakness: the bounds grow with the longest prompt and output of any client, as in every deficit
+scheme. Beyond ``stuck_advance`` the scheduler is not work conserving, as in the paper.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from fairserve.scheduling.local.match_groups import MatchedCall
 from fairserve.scheduling.local.matched_places import Item, MatchedPlaces
 
 _EXHAUSTED = 1 << 40
-"""Subtracted from the rank of a call that was overtaken as often as allowed: it goes first."""
+"""Subtracted from the rank of a call that reached ``max_bypass``, so that it goes first."""
 
 
 class Dlpm:
@@ -53,19 +54,19 @@ class Dlpm:
         self._places = MatchedPlaces(self._placement)
         self._order = DlpmOrder(options.quantum)
         self._calls: dict[str, MatchedCall] = {}
-        """Waiting and running calls."""
+        """Waiting and running calls by id."""
         self._offered: MatchedCall | None = None
         self._over = True
         """True once the pass has ended."""
         self._past_stuck: Iterator[MatchedCall] | None = None
         """Calls to offer when nothing in credit fits."""
         self._admitted = 0
-        """Calls admitted in this pass."""
+        """Number of calls admitted in this pass."""
 
     # --- Algorithm 1 ------------------------------------------------------------------------------
 
     def add(self, call: LocalCall) -> None:
-        """Lines 11-13: queue a call; a new client starts at 0. Raises ValueError for a known id."""
+        """Queue a call; a new client starts at 0 (lines 11-13). Raises ValueError for a known id."""
         if call.call_id in self._calls:
             raise ValueError(f"call {call.call_id!r} is already scheduled")
         if not call.weight > 0:
@@ -77,7 +78,7 @@ class Dlpm:
         self._places.add(matched)
 
     def start_pass(self, cache: PrefixCache) -> None:
-        """Line 16: sort by matched prefix length, matching only calls whose match may have changed."""
+        """Sort by matched prefix length (line 16); recompute only matches that may have changed."""
         for matched in self._places.passed_over:
             matched.bypassed += self._admitted
         self._admitted = 0
@@ -89,7 +90,7 @@ class Dlpm:
         self._order.to_the_top()
 
     def peek(self) -> LocalCall | None:
-        """Lines 18-21: return the next call whose client is in credit; None ends the step."""
+        """Return the next call of a client in credit (lines 18-21); None ends the step."""
         if self._offered is None:
             if self._over:
                 return None
@@ -100,7 +101,7 @@ class Dlpm:
         return self._offered.call
 
     def _next_in_credit(self) -> MatchedCall | None:
-        """Walk on; at the end of the queue, walk it once more from the top (lines 17-21)."""
+        """Continue the walk; at the end of the queue, walk once more from the top (lines 17-21)."""
         if self._past_stuck is not None or not self._places.placed:
             return None
         found = self._order.next_call()
@@ -110,7 +111,7 @@ class Dlpm:
         return found
 
     def skip(self) -> None:
-        """Line 22: the offered call does not fit; it is not offered again in this step."""
+        """Skip the offered call, which does not fit, until the next step (line 22)."""
         matched = self._offered
         assert matched is not None, "skip follows a peek that offered a call"
         self._offered = None
@@ -118,7 +119,7 @@ class Dlpm:
         self._over = self._exhausted(matched.bypassed + self._admitted)
 
     def accept(self, cached_tokens: int) -> None:
-        """Lines 23-25: the offered call runs; charge its client ``we`` per extend token."""
+        """Run the offered call and charge its client ``we`` per extend token (lines 23-25)."""
         matched = self._offered
         assert matched is not None, "accept follows a peek that offered a call"
         self._offered = None
@@ -130,14 +131,14 @@ class Dlpm:
         self._order.unwait(client)
         self._admitted += 1
         matched.running = True
-        if matched.per_token < 0:  # a preempted call paid for its prompt before
+        if matched.per_token < 0:  # a preempted call has paid for its prompt
             matched.per_token = self.options.wq / call.weight
             cached_tokens = min(cached_tokens, call.prompt_tokens)
             tokens = call.prompt_tokens - (1 - self.options.cached_weight) * cached_tokens
             self._order.charge(client, self.options.we * tokens / call.weight)
 
     def decoded(self, call_id: str, tokens: int) -> None:
-        """Line 27: charge ``wq`` per token that a running call generated."""
+        """Charge ``wq`` per token generated by a running call (line 27). KeyError if not running."""
         matched = self._calls[call_id]
         if not matched.running:
             raise KeyError(call_id)
@@ -146,7 +147,7 @@ class Dlpm:
     # --- ends and preemptions ---------------------------------------------------------------------
 
     def finish(self, call_id: str) -> None:
-        """Remove a call that ended or was cancelled. Raises KeyError if it is unknown."""
+        """Remove a call that ended or was cancelled. Raises KeyError if unknown."""
         matched = self._calls.pop(call_id)
         if not matched.running:
             self._places.remove(matched)
@@ -156,7 +157,7 @@ class Dlpm:
         self._order.end(matched.client)
 
     def requeue(self, call_id: str) -> None:
-        """Queue a preempted call again, at its old place; its prompt stays paid for."""
+        """Requeue a preempted call at its old place, with its prompt paid. KeyError if not running."""
         matched = self._calls[call_id]
         if not matched.running:
             raise KeyError(call_id)
@@ -172,11 +173,11 @@ class Dlpm:
         return len(self._places)
 
     def deficit(self, client_id: str) -> float:
-        """Return ``q`` of a client, or of an outer level by its id; 0 if it is unknown."""
+        """Return ``q`` of a client, or of an outer level by its id; 0 if unknown."""
         return self._order.value(path_of_id(client_id))
 
     def surplus(self, call_id: str) -> tuple[float, ...]:
-        """Return the debts of its client's levels. Raises KeyError if the call does not run."""
+        """Return the debts of its client's levels. Raises KeyError if the call is not running."""
         matched = self._calls[call_id]
         if not matched.running:
             raise KeyError(call_id)
@@ -199,7 +200,7 @@ class Dlpm:
         return 0 < self.options.max_bypass <= bypassed
 
     def _next_past_stuck(self) -> MatchedCall | None:
-        """Return the next call of a client out of credit, where nothing in credit fits."""
+        """Return the next call of a client out of credit, if nothing in credit fits."""
         if self._past_stuck is None:
             if not self._places.placed or not self.options.refill_when_stuck:
                 return None
@@ -214,7 +215,7 @@ class Dlpm:
                 clients.setdefault(self._rounds_to_credit(client), {})[client] = None
         for needed in sorted(clients):
             for _, _, matched in heapq.merge(*[list(client.calls) for client in clients[needed]]):
-                if matched.place is not None:  # neither cancelled nor passed over since
+                if matched.place is not None:  # neither cancelled nor skipped since
                     yield matched
 
     def _may_advance(self, client: Member) -> bool:
@@ -225,7 +226,7 @@ class Dlpm:
         )
 
     def _rounds_to_credit(self, client: Member) -> tuple[int, ...]:
-        """Return the refills to credit at each level, the outermost first."""
+        """Return the number of refills to credit at each level, outermost first."""
         quantum = self.options.quantum
         return tuple(
             0 if account.credit else account.ready(quantum) - parent.rounds

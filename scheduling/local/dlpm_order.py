@@ -1,13 +1,13 @@
 """The walk of DLPM over the calls of clients in credit, without visiting the others.
 
-Each client has its waiting calls in order; each outer level has its members in credit in a heap by their
-first call. A member that is out of credit leaves the heap when it reaches the top, and returns when a
-refill restores its credit. A walk only moves forward, as in Algorithm 1: a client that gains credit in
-mid-walk continues behind the call offered last, and its calls before that wait for the next walk of the
-same step.
+Each client holds its waiting calls in order; each outer level holds its members in credit in a heap
+by their first call. A member out of credit leaves the heap when it reaches the top, and returns
+when a refill restores its credit. A walk only moves forward, as in Algorithm 1: a client that gains
+credit during a walk continues after the call offered last, and its earlier calls wait for the next
+walk of the same step.
 
-Cost: O(levels * log clients) per call offered, and per client that gains or loses credit.
-Weakness: in mid-walk a client may so be offered a later call before an earlier one.
+Cost: O(levels * log clients) per offered call, and per client that gains or loses credit. Weakness:
+during a walk a client may thus be offered a later call before an earlier one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fairserve.scheduling.local.match_groups import MatchedCall
 from fairserve.scheduling.local.matched_places import Item
 
 _MANY = 16
-"""Members gaining credit at once from which they enter the heap together."""
+"""Number of members gaining credit at once from which the heap is rebuilt instead."""
 
 _Key = tuple[int, int]
 """Rank and arrival: the place of a call in the walk."""
@@ -41,13 +41,13 @@ class Member(Account):
         self.calls: list[Item] = []
         """Calls of a client that may be offered in this pass."""
         self.heap: list[_Entry] = []
-        """Members of an outer level: each one in credit that has calls, at its first call or before it;
-        an entry that is not its member's ``first`` is stale."""
+        """Members in credit of an outer level that have calls, at the place of their first call or
+        earlier; an entry that is not its member's ``first`` is stale."""
         self.first: _Entry | None = None
 
 
 _Entry = tuple[int, int, Member]
-"""Rank and arrival of a member's first call, as it was when the entry was made, and the member."""
+"""Rank and arrival of a member's first call when the entry was made, and the member."""
 
 
 class DlpmOrder(Deficits):
@@ -56,9 +56,9 @@ class DlpmOrder(Deficits):
     def __init__(self, quantum: float) -> None:
         super().__init__(quantum)
         self._at: _Key = _TOP
-        """Position of the walk."""
+        """Current position of the walk."""
         self._behind: list[Member] = []
-        """Clients with calls that the walk had passed when they gained credit."""
+        """Clients with calls before the position of the walk when they gained credit."""
 
     def _make(self, path: ClientPath, parent: Account | None) -> Member:
         return Member(path, parent)
@@ -86,7 +86,7 @@ class DlpmOrder(Deficits):
         heapq.heapify(level.heap)
 
     def offer(self, member: Member) -> None:
-        """Update the levels above a member whose first call may be earlier than before."""
+        """Update the levels above a member whose first call may now be earlier."""
         parent = member.parent
         while parent is not None and member.credit:
             ordered: list[Item] | list[_Entry] = member.calls or member.heap
@@ -103,14 +103,14 @@ class DlpmOrder(Deficits):
             member, parent = parent, parent.parent
 
     def to_the_top(self) -> None:
-        """Start the walk anew."""
+        """Restart the walk."""
         self._at = _TOP
         for client in self._behind:
             self.offer(client)
         self._behind.clear()
 
     def next_call(self) -> MatchedCall | None:
-        """Walk on to the next call whose client may run, after the refills that are due."""
+        """Advance to the next call whose client may run, after the refills that are due."""
         if self.starved:
             self.check_refill()
         root = self.root

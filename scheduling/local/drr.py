@@ -1,29 +1,30 @@
 """Deficit round robin adapted to unknown output lengths (VTC paper, C.2), by levels.
 
-Clients form a ring. When a client is visited and its balance ``C`` is not positive, it gets the quantum;
-while it is positive its calls are taken, each paying ``wp`` per prompt token, so the last one overdraws;
-every decoded token costs ``wq`` more. A client deep in debt is passed by for several rounds. One with
-nothing queued is refilled until its balance is positive, and no further. Charges are divided by the
-call's weight. ``quantum -> 0`` behaves as VTC.
+Clients form a ring. When a client is visited with a balance ``C`` that is not positive, it receives
+the quantum. While the balance is positive its calls are taken; each pays ``wp`` per prompt token,
+so the last one overdraws, and ``wq`` per decoded token. A client deep in debt is skipped for
+several rounds. A client with nothing queued is refilled until its balance is positive, and no
+further. The call's weight divides its charges. ``quantum -> 0`` behaves as VTC.
 
-A client is a path of levels. The nodes below one parent (the users of a tenant) form a ring of their
-own, with its own rounds; selection goes from the outermost ring inwards, and a charge goes to the whole
-path. So a tenant has one tenant's share, however many users it names. A path of one level is C.2.
+A client is a path of levels. The nodes below one parent (the users of a tenant) form a separate
+ring with its own rounds; selection goes from the outermost ring inwards, and a charge goes to the
+whole path. So a tenant has one tenant's share, however many users it names. A path of one level is
+C.2.
 
-The paper calls simulating the rounds inefficient; here they are counted, not executed: a node's
-balance determines the round in which it will be positive, a heap of (round, place in the ring) has the
-next node on top, and a balance is brought up to date when it is read. A decision costs O(log siblings)
-per level, whatever the quantum.
+The paper calls simulating the rounds inefficient; here they are counted, not executed. A node's
+balance determines the round in which it will be positive, the heap of (round, place in the ring)
+has the next node on top, and a balance is updated when it is read. A decision costs O(log siblings)
+per level for any quantum.
 
-Settled here: rounds pass only on the way to a client with a waiting call, so an empty queue does not
-forgive debts; a new node joins at the end of its ring and is visited in the next round; a pass that
-ended because a call did not fit continues with the same client. Where a client's path is the beginning
-of another's, the client and the level are two siblings.
+Decisions beyond the paper: rounds pass only on the way to a client with a waiting call, so an empty
+queue does not forgive debts; a new node joins at the end of its ring and is visited in the next
+round; a pass that ended because a call did not fit continues with the same client. If a client's
+path is a prefix of another's, the client and the level are two siblings.
 
 Bound (outputs reserved), at each level among siblings: with ``U = wp * longest prompt + wq * M`` a
 balance stays in ``(-U, quantum]`` and the service of backlogged siblings differs by at most
-``2 * (U + 2 * quantum)``.
-Weakness: a newcomer waits for its place in the ring, whatever service the others have received.
+``2 * (U + 2 * quantum)``. Weakness: a newcomer waits for its turn in the ring, regardless of the
+service of others.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ from fairserve.scheduling.local.client_queues import ClientQueue, Entry
 from fairserve.scheduling.local.vtc_options import check_token_weights
 
 _SWEEP_MIN = 1024
-"""Idle nodes are looked through when there are about this many more."""
+"""Number of new idle nodes after which all are swept."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrrOptions:
-    """``quantum`` is Q in units of the cost; ``wp`` and ``wq`` weigh prompt and output tokens."""
+    """Options: ``quantum`` is Q in units of the cost; ``wp`` and ``wq`` weigh prompt and output."""
 
     quantum: float = 500.0
     wp: float = 1.0
@@ -74,20 +75,20 @@ class _Node:
     def __init__(self, ring: _Ring, above: tuple[_Node, ...], *, client: bool) -> None:
         ring.places += 1
         self.ring = ring
-        """Ring of the node."""
+        """Ring that contains the node."""
         self.place = ring.places
-        """Place in the ring; never used twice."""
+        """Place in the ring; never reused."""
         self.visited = ring.round
-        """The last round whose visit is contained in the balance."""
+        """Last round whose visit is included in the balance."""
         self.balance = 0.0
         self.ready = 0
-        """The round in which the next visit finds the balance positive; true while calls wait."""
+        """Round in which the next visit finds the balance positive; exact while calls wait."""
         self.waiting = 0
-        """Waiting calls, here and below."""
+        """Waiting calls here and below."""
         self.running = 0
-        """Running calls, here and below."""
+        """Running calls here and below."""
         self.line: tuple[_Node, ...] = (*above, self)
-        """The nodes that its charges go to, outermost first."""
+        """Nodes charged for this one, outermost first."""
         self.queue = ClientQueue()
         self.below: _Ring | None = None if client else _Ring(ring.quantum)
 
@@ -101,20 +102,20 @@ class _Ring:
         self.quantum = quantum
         self.round = 0
         self.place = 0
-        """Place that the present round has reached."""
+        """Place reached in the current round."""
         self.places = 0
         self.active = 0
         """Number of nodes with waiting calls."""
         self.heap: list[tuple[int, int, _Node]] = []
-        """Entries ``(ready, place, node)`` of those; replaced if they reach the top too early."""
+        """Entries ``(ready, place, node)`` of these nodes; replaced if they reach the top too early."""
 
     def choose(self) -> _Node:
-        """Return the node whose turn it is; one of them has a waiting call."""
+        """Return the node whose turn it is; at least one has a waiting call."""
         heap = self.heap
         while True:
             ready, place, node = heap[0]
             if not node.waiting or ready > node.ready:
-                heapq.heappop(heap)  # of an earlier time; a waiting node has another entry
+                heapq.heappop(heap)  # stale; a waiting node has another entry
             elif ready < node.ready:
                 heapq.heapreplace(heap, (node.ready, place, node))
             else:
@@ -124,7 +125,7 @@ class _Ring:
                 self.await_credit(node)  # the division was rounded
 
     def enter(self, node: _Node) -> None:
-        """Enter a node that has a waiting call again."""
+        """Add a node that has a waiting call again."""
         self.active += 1
         self.settle(node)
         if node.balance <= 0:
@@ -133,7 +134,7 @@ class _Ring:
             node.ready = self.round
         else:
             node.ready = node.visited + 1
-        if len(self.heap) > 2 * self.active + 64:  # mostly left by earlier visits
+        if len(self.heap) > 2 * self.active + 64:  # mostly stale
             waiting = {entry[2] for entry in self.heap if entry[2].waiting} | {node}
             self.heap = [(each.ready, each.place, each) for each in waiting]
             heapq.heapify(self.heap)
@@ -141,18 +142,18 @@ class _Ring:
             heapq.heappush(self.heap, (node.ready, node.place, node))
 
     def charge(self, node: _Node, cost: float) -> None:
-        """Take ``cost`` from the node's balance."""
+        """Subtract ``cost`` from the node's balance."""
         self.settle(node)
         node.balance -= cost
         if node.balance <= 0:
             self.await_credit(node)
 
     def await_credit(self, node: _Node) -> None:
-        """Queue the node at the round in which refills will have made its settled balance positive."""
+        """Queue the node at the round in which refills make its settled balance positive."""
         node.ready = node.visited + math.floor(-node.balance / self.quantum) + 1
 
     def settle(self, node: _Node) -> _Node:
-        """Carry out the visits since the node was last settled."""
+        """Apply the visits since the node was last settled."""
         visited = self.round if node.place <= self.place else self.round - 1
         missed = visited - node.visited
         if missed > 0:
@@ -164,7 +165,7 @@ class _Ring:
 
 
 class Drr(ByClient):
-    """O(log siblings) per level and selection, O(1) per level and decoded token, both amortised."""
+    """Local scheduler DRR. O(log siblings) per level and selection, O(1) per level and token."""
 
     def __init__(self, options: DrrOptions = DrrOptions()) -> None:
         super().__init__()
@@ -172,11 +173,11 @@ class Drr(ByClient):
         self._root = _Ring(options.quantum)
         self._clients: dict[ClientPath, _Node] = {}
         self._levels: dict[ClientPath, _Node] = {}
-        """Levels above clients, by the beginning of a path."""
+        """Levels above clients, by path prefix."""
         self._sweep_at = _SWEEP_MIN
 
     def balance(self, client_id: str) -> float:
-        """Return ``C`` of a client, or of an outer level by its id; 0 if it is unknown."""
+        """Return ``C`` of a client, or of an outer level by its id; 0 if unknown."""
         path = path_of_id(client_id)
         node = self._clients.get(path) or self._levels.get(path)
         return 0.0 if node is None else node.ring.settle(node).balance
@@ -257,9 +258,9 @@ class Drr(ByClient):
             node.ring.charge(node, cost)
 
     def _sweep(self) -> None:
-        """Forget idle nodes in credit: coming back, they wait for the next round's quantum.
+        """Forget idle nodes in credit; if they return, they wait for the next round's quantum.
 
-        A level stays as long as a node below it.
+        A level is kept as long as it has a node below it.
         """
         self._clients = {path: node for path, node in self._clients.items() if _kept(node)}
         inner = {path[:length] for path in self._clients for length in range(1, len(path))}

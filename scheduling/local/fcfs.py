@@ -1,6 +1,6 @@
 """First come, first served: arrival order, and the first call that does not fit ends the pass.
 
-The base of every "no fairness" row of the papers. Weakness: a flood of one client delays all.
+The baseline of every "no fairness" row of the papers. Weakness: a flood of one client delays all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Fcfs:
         self._offered: str | None = None
 
     def add(self, call: LocalCall) -> None:
-        """Append a call. Raises ValueError for an id that is already here."""
+        """Append a call. Raises ValueError for a known id."""
         if call.call_id in self._waiting or call.call_id in self._running:
             raise ValueError(f"call {call.call_id!r} is already scheduled")
         self._arrivals += 1
@@ -48,26 +48,26 @@ class Fcfs:
         self._offered = None
 
     def skip(self) -> None:
-        """End the pass: no call overtakes."""
+        """End the pass: no call overtakes the one that does not fit."""
         self._stopped = True
 
     def decoded(self, call_id: str, tokens: int) -> None:
-        """Check that the call runs; nothing is charged. Raises KeyError if it does not."""
+        """Check that the call is running; nothing is charged. Raises KeyError otherwise."""
         if call_id not in self._running:
             raise KeyError(call_id)
 
     def finish(self, call_id: str) -> None:
-        """Forget a call. Raises KeyError if it is unknown."""
+        """Remove a call. Raises KeyError if unknown."""
         if self._running.pop(call_id, None) is None:
             del self._waiting[call_id]
 
     def requeue(self, call_id: str) -> None:
-        """Put a preempted call back in front."""
+        """Requeue a preempted call at the front."""
         self._waiting[call_id] = self._running.pop(call_id)
         self._waiting.move_to_end(call_id, last=False)
 
     def surplus(self, call_id: str) -> tuple[float, ...]:
-        """Return (): no service is counted. Raises KeyError if the call does not run."""
+        """Return (): no service is counted. Raises KeyError if the call is not running."""
         if call_id not in self._running:
             raise KeyError(call_id)
         return ()

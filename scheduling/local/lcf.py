@@ -1,12 +1,12 @@
 """Least counter first: VTC without the lift, the baseline of VTC section 5.1.
 
-The client with the least service since the beginning goes first. A client that was away keeps the credit
-of its absence, so it displaces all others until it has caught up: fair over all time, unfair over every
-interval. The lift removes that weakness.
+The client with the least service since the start goes first. A client that was idle keeps the
+credit of its absence, so it displaces all others until it has caught up: fair over the whole time,
+unfair over every interval. The lift removes this weakness.
 
-Departure: without the lift, a counter is never harmless to forget, and the paper keeps all of them.
-Here at most about ``remembered_clients`` idle clients, idle levels above them included, are remembered;
-beyond that, those with the smallest counters are forgotten, which gain the least by it.
+Departure: without the lift, forgetting a counter is never harmless, and the paper keeps all of
+them. Here about ``remembered_clients`` idle clients are kept, idle outer levels included; beyond
+that, those with the smallest counters are forgotten, which gain the least from it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fairserve.scheduling.local.vtc_options import VtcOptions, check_token_weigh
 
 @dataclass(frozen=True, slots=True)
 class LcfOptions:
-    """``wp`` and ``wq`` weigh prompt and output tokens."""
+    """Options: ``wp`` and ``wq`` weigh prompt and output tokens."""
 
     wp: float = 1.0
     wq: float = 2.0
@@ -45,7 +45,7 @@ class UnliftedCounters(VirtualCounters):
         return 0.0
 
     def _sweep(self) -> None:
-        """Forget idle nodes; a parent goes after its children, whose counters are part of its own."""
+        """Forget idle nodes; a parent goes after its children, whose counters it includes."""
         nodes = list(self._root.below())
         idle = [node for node in reversed(nodes) if not node.calls]
         idle.sort(key=lambda node: node.served)

@@ -1,13 +1,13 @@
 """Prediction of a call's output tokens at its selection (VTC 4.4, B.3).
 
 The three predictors of the paper: the mean of the client's last five outputs, the true length
-(oracle), and the true length within +-50 %. Only a simulator has the true length; it sets
-``LocalCall.output_tokens``. A fourth, ``profile``, uses the prediction of the app's token profile, the
-same number that the feeder reserves; the call carries it.
+(oracle), and the true length within +-50 %. Only a simulator knows the true length; it sets
+``LocalCall.output_tokens``. A fourth, ``profile``, uses the prediction of the app's token profile,
+the same number that the feeder reserves; it is part of the call.
 
-Departure: the paper does not define the prediction for a client's first calls; here nothing is predicted
-until one of them has ended. Weakness: the mean is poor for a client that alternates between short and
-long outputs, and a client can steer it.
+Departure: the paper does not define the prediction for a client's first calls; here it is 0 until
+one of them has ended. Weakness: the mean is poor for a client that alternates between short and
+long outputs, and a client can manipulate it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ Prediction = Literal["mean", "profile", "oracle", "noisy"]
 
 _LAST = 5
 _REMEMBERED_CLIENTS = 10_000
-"""Histories of clients that have not ended a call for longest are forgotten beyond this many."""
+"""Maximum clients with a history; beyond that, those without an ended call for longest are dropped."""
 
 
 class Predictor(Protocol):
-    """Foretells output lengths in tokens."""
+    """Predictor of output lengths in tokens."""
 
     def check(self, call: LocalCall) -> None:
-        """Raise ValueError if no prediction is possible for such a call."""
+        """Raise ValueError if no prediction is possible for this call."""
         ...
 
     def predict(self, call: LocalCall) -> int:
-        """Return the predicted tokens of the call; 0 where nothing is known."""
+        """Return the predicted output tokens of the call; 0 if nothing is known."""
         ...
 
     def ended(self, client_id: str, output_tokens: int) -> None:
@@ -42,7 +42,7 @@ class Predictor(Protocol):
 
 
 class MeanOfLast:
-    """The mean of the client's last five outputs, rounded to whole tokens."""
+    """Predicts the mean of the client's last five outputs, rounded to whole tokens."""
 
     def __init__(self) -> None:
         self._outputs: dict[str, deque[int]] = {}
@@ -66,7 +66,7 @@ class MeanOfLast:
 
 
 class ByProfile:
-    """The prediction of the app's profile."""
+    """Predicts the output length of the app's profile."""
 
     def check(self, call: LocalCall) -> None:
         """Accept any call."""
@@ -80,7 +80,7 @@ class ByProfile:
 
 
 class Oracle:
-    """The true length, times a factor drawn from ``1 - noise`` to ``1 + noise`` for each call.
+    """Predicts the true length times a factor drawn from ``1 - noise`` to ``1 + noise`` per call.
 
     The factor depends only on the seed and the call's id, not on the order of arrivals.
     """
@@ -108,7 +108,7 @@ class Oracle:
 
 
 def make_predictor(kind: Prediction | None, *, noise: float, seed: int) -> Predictor | None:
-    """Return the predictor of that name. Raises ValueError if it is unknown."""
+    """Return the named predictor. Raises ValueError if unknown."""
     if kind is None:
         return None
     if kind == "mean":

@@ -1,10 +1,11 @@
-"""Longest prefix match: the waiting call of which most tokens are cached goes first (SGLang's LPM).
+"""Longest prefix match: the waiting call with the most cached tokens goes first (SGLang's LPM).
 
-DLPM paper 4.1, the base that DLPM bounds: at each step the waiting calls are sorted by matched prefix
-length, ties by arrival, and added until the memory is full. Departure: SGLang falls back to first come
-first served above 128 waiting calls, because the order costs it too much; here it stays.
+DLPM paper 4.1, the base of DLPM: at each step the waiting calls are sorted by matched prefix
+length, ties by arrival, and added until the memory is full. Departure: above 128 waiting calls
+SGLang falls back to first come, first served, because sorting is too expensive there; here it does
+not.
 
-Weakness: a client whose prompts share nothing waits for as long as others send what is cached.
+Weakness: a client whose prompts share nothing waits as long as others send cached prompts.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from fairserve.scheduling.local.matched_places import Item
 
 @dataclass(frozen=True, slots=True)
 class LpmOptions:
-    """Behaviour at a call that does not fit: ``stop`` (the papers) or ``skip`` it."""
+    """Options: at a call that does not fit, ``stop`` (the papers) or ``skip`` it."""
 
     when_full: WhenFull = "stop"
 

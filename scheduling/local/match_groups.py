@@ -1,16 +1,16 @@
-"""Waiting calls in groups by the place in the cache where their match ends, matched as one.
+"""Waiting calls grouped by the place in the cache where their match ends, and matched as one.
 
-A call's match changes only when the last block of its match is evicted or the block after it is stored.
-Calls whose match ends at the same place are a group: they agree up to there. When that place is evicted
-all of them match the same shorter prefix, so one of them is matched for the group; when a block is
-stored, the calls that wait for this very block are matched one by one, since they may part behind it.
-New calls are matched at the next pass. Between two passes a call or group is matched at most once for
-each such event, and only if the event concerns it; during a pass no match changes.
+A call's match changes only when the last block of its match is evicted or the block after it is
+stored. Calls whose match ends at the same place form a group: their prompts are equal up to there.
+When that place is evicted, all of them match the same shorter prefix, so one of them is matched for
+the group. When a block is stored, the calls waiting for this block are matched one by one, since
+their prompts may differ after it. New calls are matched at the next pass. Between two passes a call
+or group is matched at most once, and only if an event concerns it; during a pass no match changes.
 
-A :class:`GroupOrder`, the scheduler's, receives the changes of groups.
+A scheduler's :class:`GroupOrder` receives the changes of groups.
 
-Cost: O(1) look-ups per block of an event; one match for a group that is evicted, or a call whose next
-block is stored; a few dictionary operations per call that moves.
+Cost: O(1) look-ups per block of an event; one match per evicted group, or per call whose next block
+is stored; a few dictionary operations per call that moves.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _Match = Callable[[LocalCall], tuple[int, Hashable, Hashable]]
 
 
 class MatchedCall:
-    """A call of a scheduler that orders by matches, from its arrival to its end."""
+    """Record of a call in a scheduler that orders by matches, from arrival to end."""
 
     __slots__ = (
         "bypassed",
@@ -41,19 +41,19 @@ class MatchedCall:
     def __init__(self, call: LocalCall) -> None:
         self.call = call
         self.group: MatchGroup | None = None
-        """None for one that is new or does not wait."""
+        """Group of the call; None if it is new or not waiting."""
         self.following: Hashable = None
         """Name of the block after its match."""
         self.bypassed = 0
         """Number of other calls admitted in passes in which this one did not fit."""
         self.running = False
-        """True if it was accepted and has not ended; as the next three, for the scheduler."""
+        """True between acceptance and end. This and the next three are set by the scheduler."""
         self.client: Any = None
-        """Data of the scheduler about the client."""
+        """Scheduler's data about the client."""
         self.per_token = -1.0
-        """Charge of a generated token; below 0 until its prompt was charged."""
+        """Charge per generated token; negative until the prompt was charged."""
         self.place: Any = None
-        """Place in the order; None while it is not to be offered."""
+        """Place in the order; None while the call is not to be offered."""
         self.item: Any = None
 
 
@@ -67,15 +67,15 @@ class MatchGroup:
         """Name of the last block of their match."""
         self.tokens = tokens
         self.evicted = False
-        """True if its last block was evicted; it is matched at the next pass."""
+        """True if the last block was evicted; the group is matched at the next pass."""
         self.calls: dict[MatchedCall, None] = {}
 
 
 class GroupOrder(Protocol):
-    """The order of a scheduler, which follows its groups."""
+    """A scheduler's order of calls, updated by changes of the groups."""
 
     def joined(self, call: MatchedCall) -> None:
-        """Place a call that is in its group now, to be offered from the present pass on."""
+        """Place a call that joined its group; it is offered from the current pass on."""
         ...
 
     def left(self, call: MatchedCall) -> None:
@@ -88,20 +88,20 @@ class GroupOrder(Protocol):
 
 
 class MatchGroups:
-    """The groups of one scheduler's waiting calls; a listener of the cache."""
+    """Groups of one scheduler's waiting calls; a listener of the cache."""
 
     def __init__(self, order: GroupOrder) -> None:
         self._order = order
         self._new: dict[MatchedCall, None] = {}
         self._at: dict[Hashable, dict[int, MatchGroup]] = {}
-        """Groups by the name of their last block, and by their tokens."""
+        """Groups by the name of their last block, then by matched tokens."""
         self._awaiting: dict[Hashable, dict[MatchedCall, None]] = {}
         """Calls by the name of the block that follows their match."""
         self._evicted: list[MatchGroup] = []
-        """Groups whose last block was evicted since the last pass. They are in ``_at`` no longer, so
-        that no call joins them whose match really ends there."""
+        """Groups whose last block was evicted since the last pass. They are no longer in ``_at``,
+        so that calls whose match really ends there do not join them."""
         self._stored: dict[Hashable, None] = {}
-        """Names of blocks that calls await and that were stored since the last pass."""
+        """Names of awaited blocks that were stored since the last pass."""
         self._cache: PrefixCache | None = None
 
     def add(self, call: MatchedCall) -> None:
@@ -109,14 +109,14 @@ class MatchGroups:
         self._new[call] = None
 
     def remove(self, call: MatchedCall) -> None:
-        """Remove a call that waits no longer."""
+        """Remove a call that no longer waits."""
         if call.group is None:
             del self._new[call]
         else:
             self._leave(call)
 
     def start_pass(self, cache: PrefixCache) -> None:
-        """Match new calls and those that events concern, and notify the order."""
+        """Match new calls and those affected by events, and notify the order."""
         if cache is not self._cache:
             self._cache = cache
             cache.follow(self)
@@ -161,12 +161,12 @@ class MatchGroups:
                 self._follow(call, *match(call.call))
 
     def _match_group(self, group: MatchGroup, match: _Match) -> None:
-        """Match a group again whose place was evicted, and perhaps stored again."""
+        """Rematch a group whose last block was evicted, and possibly stored again."""
         calls = list(group.calls)
         if not calls:
             return
         tokens, last, following = match(calls[0].call)
-        if tokens < group.tokens:  # they agree on more than that
+        if tokens < group.tokens:  # their common prefix is longer than that
             for call in calls:
                 self._await(call, following)
             group.evicted = False
@@ -235,7 +235,7 @@ class MatchGroups:
                 awaiting[following] = {call: None}
 
     def _put(self, group: MatchGroup, last: Hashable) -> None:
-        """Set the end of a group's match; join it with the group that ends there already."""
+        """Set the end of a group's match; merge it with a group that ends at the same place."""
         group.last = last
         groups = self._at.setdefault(last, {})
         other = groups.get(group.tokens)

@@ -1,10 +1,10 @@
-"""Places of waiting calls in sorted lists, by the cached part of their prompts.
+"""Places of waiting calls in lists sorted by the cached part of their prompts.
 
-The order behind LPM, Preble's groups and DLPM: the list of a call, and its rank there, follow from its
-match. The groups (:mod:`fairserve.scheduling.local.match_groups`) report changed matches.
+This is the order behind LPM, Preble's groups and DLPM: a call's match determines its list and its
+rank there. The groups (:mod:`fairserve.scheduling.local.match_groups`) report changed matches.
 
-Cost: O(log calls) comparisons per call that arrives, leaves or has another match, and moving pointers in
-a list, which counts only beyond 10,000 calls in one list.
+Cost: O(log calls) comparisons per call that arrives, leaves or changes its match, plus moving
+pointers in a list, which matters only beyond 10,000 calls in one list.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from fairserve.scheduling.base import PrefixCache
 from fairserve.scheduling.local.match_groups import MatchedCall, MatchGroup, MatchGroups
 
 Item = tuple[int, int, MatchedCall]
-"""``(rank, arrival, call)``: lists are in this order, and no two calls arrive at once."""
+"""``(rank, arrival, call)``: lists are sorted by it, and arrivals are unique."""
 
 Placement = Callable[[MatchedCall, int], tuple[list[Item], int]]
-"""Function of a call and its matched tokens: its list and its rank there; the lowest is first."""
+"""Maps a call and its matched tokens to its list and its rank there; the lowest is first."""
 
 
 class MatchedPlaces:
-    """Sorted lists of calls. The scheduler owns the lists; its placement assigns them to calls."""
+    """Sorted lists of calls. The scheduler owns the lists; its placement assigns calls to them."""
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
         self._groups = MatchGroups(self)
         self._waiting = 0
         self._fresh: list[MatchedCall] = []
-        """Calls that were put at a place since the pass began."""
+        """Calls that were placed since the pass began."""
         self.passed_over: list[MatchedCall] = []
-        """Calls that were set aside in this pass."""
+        """Calls that were skipped in this pass."""
         self.placed = 0
-        """Calls that may be offered in this pass: waiting, not new, not passed over."""
+        """Number of calls that may be offered in this pass: waiting, not new, not skipped."""
 
     def __len__(self) -> int:
         """Return the number of waiting calls."""
@@ -46,7 +46,7 @@ class MatchedPlaces:
         self._groups.add(call)
 
     def remove(self, call: MatchedCall) -> None:
-        """Remove a call that waits no longer."""
+        """Remove a call that no longer waits."""
         self._waiting -= 1
         self._groups.remove(call)
 
@@ -56,11 +56,11 @@ class MatchedPlaces:
         self.passed_over.append(call)
 
     def start_pass(self, cache: PrefixCache) -> list[MatchedCall]:
-        """Match what may have changed; returns the calls that have a new place, in any order."""
+        """Update matches that may have changed; return the calls with a new place, in any order."""
         fresh: list[MatchedCall] = []
         self._fresh = fresh
         for call in self.passed_over:
-            if call.group is not None:  # else it left
+            if call.group is not None:  # otherwise it left
                 self.joined(call)
         self.passed_over.clear()
         self._groups.start_pass(cache)
@@ -91,7 +91,7 @@ class MatchedPlaces:
             del place[0 if place[0] is call.item else bisect_left(place, call.item)]
 
     def moved(self, group: MatchGroup) -> None:
-        """Place the calls of a group again whose match changed."""
+        """Update the places of a group's calls after its match changed."""
         for call in group.calls:
             if call.place is not None:
                 self.left(call)

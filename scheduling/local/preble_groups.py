@@ -1,11 +1,11 @@
-"""Preble's local queue: ten groups by hit share, the better groups getting more places in a batch.
+"""Preble's local queue: ten groups by hit share; the better groups get more places in a batch.
 
-A call of whose prompt a share ``hit`` is cached is in group ``ceil(10 * hit) - 1``, those without a hit
-in group 0. A step visits the groups from 9 down to 0 and takes at most ``10 * (g + 1)`` calls of group
-``g``, in order of arrival; so calls without a hit are delayed and never starved.
+A call with a cached share ``hit`` of its prompt is in group ``ceil(10 * hit) - 1``; calls without a
+hit are in group 0. A step visits the groups from 9 down to 0 and takes at most ``10 * (g + 1)``
+calls of group ``g``, in the order of arrival, so calls without a hit are delayed but never starve.
 
-Weakness: it is not fair to clients, only to hit shares; and a step ends when the shares of the groups
-that have calls are used up, so a large batch of calls without a hit is filled ten at a time.
+Weakness: it is fair to hit shares, not to clients; and a step ends when the places of all groups
+with calls are used up, so a large batch of calls without a hit is filled ten at a time.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from fairserve.scheduling.local.matched_places import Item
 
 GROUPS = 10
 PLACES_PER_GROUP = 10
-"""Places of group 0 in one step; group ``g`` has ``g + 1`` times as many."""
+"""Number of places of group 0 in one step; group ``g`` has ``g + 1`` times as many."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrebleGroupsOptions:
-    """Behaviour at a call that does not fit: ``stop`` (until the batch is full) or ``skip`` it."""
+    """Options: at a call that does not fit, ``stop`` (until the batch is full) or ``skip`` it."""
 
     when_full: WhenFull = "stop"
 
@@ -32,7 +32,7 @@ class PrebleGroupsOptions:
 
 
 def group_of(prompt_tokens: int, matched_tokens: int) -> int:
-    """Return ``ceil(10 * hit) - 1`` in whole numbers, 0 without a hit."""
+    """Return ``ceil(10 * hit) - 1`` in integer arithmetic; 0 without a hit."""
     if prompt_tokens <= 0:
         return 0
     share = -(-GROUPS * min(matched_tokens, prompt_tokens) // prompt_tokens)
@@ -47,9 +47,9 @@ class PrebleGroups(ByMatch):
         self.options = options
         self._groups: list[list[Item]] = [[] for _ in range(GROUPS)]
         self._group = -1
-        """The group visited now; below 0 the step is over."""
+        """Group being visited; negative when the step is over."""
         self._left = 0
-        """Places left in this step."""
+        """Places of this group that are left in this step."""
 
     def _placement(self, matched: MatchedCall, matched_tokens: int) -> tuple[list[Item], int]:
         return self._groups[group_of(matched.call.prompt_tokens, matched_tokens)], 0

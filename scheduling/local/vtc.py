@@ -1,6 +1,6 @@
 """Virtual token counter (VTC paper, Algorithms 2-4): the least served client goes first.
 
-``c_i`` is the counter of client i. The lines of Algorithm 2, and where they are:
+``c_i`` is the counter of client i. The lines of Algorithm 2 and their methods:
 
     7-15   a call of client u arrives; if u has nothing queued, lift its          Vtc.add,
            counter to the smallest one queued, or to that of the client           VirtualCounters.arrive
@@ -10,22 +10,24 @@
     25-27  run it: c_k += wp * prompt tokens, cached or not                       Vtc.accept
     31     c_i += wq for each decoded token                                       Vtc.decoded
 
-Algorithm 3: with ``predict``, ``wq`` times the predicted output is charged at selection, too (26), then
-only the tokens past the prediction (32-36); tokens that were not generated are refunded at the end
-(37-38). Algorithm 4: ``cost`` may be any function, charged by its growth. A charge is divided by the
-call's weight (weighted VTC, 4.3).
+Algorithm 3: with ``predict``, ``wq`` times the predicted output is also charged at selection (26),
+then only tokens past the prediction (32-36); tokens that were not generated are refunded at the end
+(37-38). Algorithm 4: ``cost`` may be any function, charged by its increments. The call's weight
+divides its charges (weighted VTC, 4.3).
 
-Departures: a newcomer is lifted to the level of the counters *without* outstanding predictions, since
-it would otherwise wait for service that is refunded later. A preempted call is not charged again; its
-outstanding prediction is refunded and charged again, less the generated part, at its next selection.
+Departures: a newcomer is lifted to the level of the counters *without* outstanding predictions,
+since it would otherwise wait for service that is refunded later. A preempted call is not charged
+again; its outstanding prediction is refunded, and charged again without the generated part at its
+next selection.
 
-Bounds (``U = max(wp * longest prompt, wq * M)``, outputs reserved, ``wp <= wq``): counters of queued
-clients differ by at most U (Lemma 4.3), service of backlogged ones by 2 U (Theorem 4.4). The paper
-proves nothing for prediction and preemption; tested here: with prediction add twice the outstanding
-predicted cost of a client to U; where outputs are not reserved and calls are preempted, ``wq`` times
-the longest outputs of the calls that run at once takes the place of ``wq * M``.
+Bounds (``U = max(wp * longest prompt, wq * M)``, outputs reserved, ``wp <= wq``): counters of
+queued clients differ by at most U (Lemma 4.3), the service of backlogged ones by 2 U (Theorem 4.4).
+The paper proves nothing for prediction and preemption; tested here: with prediction, twice the
+outstanding predicted cost of a client is added to U; if outputs are not reserved and calls are
+preempted, ``wq`` times the longest outputs of the concurrently running calls replaces ``wq * M``.
 
-Weakness: blind to the prefix cache, so it alternates between prompts that would be cheap together.
+Weakness: it ignores the prefix cache, so it alternates between prompts that would be cheap
+together.
 """
 
 from __future__ import annotations
@@ -59,8 +61,8 @@ class Vtc(ByClient):
     """The local scheduler of the VTC paper.
 
     Cost, amortised: O(log siblings) per level and admission, O(1) per level for decoded tokens. An
-    admission moves one heap entry per level, and one more for every sibling that was charged since the
-    last pass when it comes to the top. ``accept`` finds the next offer; ``peek`` only reads it.
+    admission moves one heap entry per level, and one more for every sibling charged since the last
+    pass that reaches the top. ``accept`` determines the next offer; ``peek`` only reads it.
     """
 
     def __init__(
@@ -73,18 +75,18 @@ class Vtc(ByClient):
         self._predictor = make_predictor(options.predict, noise=options.noise, seed=options.seed)
         self._counters = counters or VirtualCounters(lift_when_idle=options.lift_when_idle)
         self._by_token = self._cost is None and self._predictor is None
-        """Every token costs ``wq`` regardless of earlier ones: calls need no account."""
+        """True if every token costs ``wq`` regardless of earlier ones, so calls need no account."""
 
     # --- Algorithms 2 to 4 ------------------------------------------------------------------------
 
     def add(self, call: LocalCall) -> None:
-        """Lines 7-15: queue a call. Raises ValueError as the base does, or if an oracle lacks data."""
+        """Queue a call (lines 7-15). Raises ValueError as the base does, or if an oracle lacks data."""
         if self._predictor is not None:
             self._predictor.check(call)
         super().add(call)
 
     def _enqueue(self, entry: Entry) -> None:
-        """Lines 8-15: lift the client if it has nothing queued, then queue the call."""
+        """Lift the client if it has nothing queued, then queue the call (lines 8-15)."""
         call = entry.call
         client = entry.client = self._counters.arrive(call.path, call.arrival)
         if client.queue is None:
@@ -94,12 +96,12 @@ class Vtc(ByClient):
             entry.cost = self._wp * call.prompt_tokens / call.weight
 
     def _choose(self) -> Entry:
-        """Lines 21-22: return the earliest call of the client with the smallest counter."""
+        """Return the earliest call of the client with the smallest counter (lines 21-22)."""
         first: Entry = self._counters.least().queue.first
         return first
 
     def accept(self, cached_tokens: int) -> None:
-        """Lines 25-27: charge the selected call to its client's path, and find the next offer."""
+        """Charge the selected call to its client's path, and find the next offer (lines 25-27)."""
         entry = self._offered
         assert entry is not None, "accept follows a peek that offered a call"
         self._waiting -= 1
@@ -107,10 +109,10 @@ class Vtc(ByClient):
         if cost < 0:
             cost, predicted = self._select(entry, cached_tokens)
         else:
-            entry.cost = 0.0  # not again after a preemption
+            entry.cost = 0.0  # not charged again after a preemption
         client = entry.client
         queue = client.queue
-        if queue.in_order:  # what ``remove`` does then, without the call
+        if queue.in_order:  # ``remove``, inlined for this case
             fresh = queue.fresh
             fresh.popleft()
             entry.waiting = False
@@ -138,7 +140,7 @@ class Vtc(ByClient):
         return cost, account.outstanding
 
     def decoded(self, call_id: str, tokens: int) -> None:
-        """Line 31: charge the growth of the cost that no prediction covers (Algorithm 3 lines 32-36)."""
+        """Charge the cost increment beyond any prediction (line 31, Algorithm 3 lines 32-36)."""
         entry = self._running(call_id)
         if self._by_token:
             self._counters.charge(entry.client, self._wq * tokens / entry.call.weight)
@@ -182,7 +184,7 @@ class Vtc(ByClient):
         self._enqueue(entry)
 
     def _release_prediction(self, entry: Entry) -> None:
-        """Algorithm 3 lines 37-38: refund the predicted tokens that were not generated."""
+        """Refund the predicted tokens that were not generated (Algorithm 3 lines 37-38)."""
         account: _Account | None = entry.account
         if account is not None and account.outstanding:
             self._counters.release(entry.client, account.outstanding)

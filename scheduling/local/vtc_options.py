@@ -1,4 +1,4 @@
-"""Options of VTC (:mod:`fairserve.scheduling.local.vtc`), and the cost functions that they name."""
+"""Options of VTC (:mod:`fairserve.scheduling.local.vtc`), and its named cost functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CostName = Literal["linear", "extend", "profiled"]
 
 @dataclass(frozen=True, slots=True)
 class VtcOptions:
-    """``wp`` and ``wq`` weigh prompt and output tokens (``profiled`` has constants of its own)."""
+    """Options: ``wp`` and ``wq`` weigh prompt and output tokens (``profiled`` has fixed constants)."""
 
     wp: float = 1.0
     wq: float = 2.0
@@ -22,10 +22,10 @@ class VtcOptions:
     """``extend`` charges only uncached prompt tokens; ``profiled`` is the cost of B.2."""
     lift_when_idle: bool = True
     """Lift a client that arrives at an empty queue to the counter of the client that left it last
-    (Algorithm 2); false keeps its counter, as the paper's code does, which made the paper's tables."""
+    (Algorithm 2). False keeps its counter, as in the paper's code and tables."""
     predict: Prediction | None = None
     noise: float = 0.5
-    """Largest relative error of ``predict="noisy"``."""
+    """Maximum relative error of ``predict="noisy"``."""
     seed: int = 0
     """Seed of the errors of ``predict="noisy"``."""
 
@@ -38,7 +38,7 @@ class VtcOptions:
 
 
 def check_token_weights(wp: float, wq: float) -> None:
-    """Raise ValueError unless both are finite, not negative, and one is over 0."""
+    """Raise ValueError unless both are finite and not negative, and one is positive."""
     if not (0 <= wp < math.inf and 0 <= wq < math.inf and wp + wq > 0):
         raise ValueError(f"wp is {wp}, wq is {wq}; allowed: finite, not negative, not both 0")
 

@@ -5,37 +5,37 @@ from __future__ import annotations
 from fairserve.scheduling.locality.prefix_node import Node
 
 _NEW_MAX = 10_000
-"""New nodes without a look-up after which the map is dropped."""
+"""Number of new nodes without a look-up after which the map is dropped."""
 
 _SWEEP_MIN = 65_536
-"""The map is looked through when it has about this many entries too many."""
+"""Number of stale entries from which the map is swept."""
 
 
 class BlockMap:
-    """Node of each block, for events that name blocks. Built at the first look-up, not before.
+    """Node of each block, for events that name blocks. Built at the first look-up.
 
-    Nodes that were added since the last look-up wait in a list; entries of evicted blocks are detected
-    at look-up, and swept when they are the majority.
+    Nodes added since the last look-up wait in a list; entries of evicted blocks are detected at
+    look-up and swept when they are the majority.
     """
 
     def __init__(self) -> None:
         self._used = False
         self._nodes: dict[int, Node] = {}
-        """Nodes by block key, some of evicted blocks."""
+        """Nodes by block key, including some of evicted blocks."""
         self._new: list[Node] = []
         self._sweep_at = _SWEEP_MIN
 
     def added(self, node: Node) -> None:
-        """Add a new node, or one that got keys of another one."""
+        """Add a new node, or one that received keys of another node."""
         if self._used:
             self._new.append(node)
-            if len(self._new) > _NEW_MAX:  # no look-ups any more
+            if len(self._new) > _NEW_MAX:  # there are no look-ups any more
                 self._used = False
                 self._nodes.clear()
                 self._new.clear()
 
     def find(self, key: int, heads: dict[int, Node]) -> tuple[Node, int] | None:
-        """Return the node of a cached block and its place in it. ``heads`` has all nodes."""
+        """Return the node of a cached block and its index in it. ``heads`` has all nodes."""
         self._catch_up(heads)
         node = self._nodes.get(key)
         if node is None:

@@ -1,8 +1,8 @@
-"""Believed contents of the prefix caches: block keys per call, and the tree of all workers.
+"""Believed contents of the prefix caches: the block keys of each call, and the tree of all workers.
 
-The tree follows the cache events of the workers that publish them. One object per model pool, shared by
-router, feeder and overload detector, so that a match is the same for all of them. Keys are computed once
-per call and dropped when it ends.
+The tree follows the cache events of workers that publish them. Router, feeder and overload detector
+of a model pool share one object, so that they see the same matches. Keys are computed once per call
+and dropped when it ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fairserve.scheduling.locality.workers import Workers
 
 
 class Locality:
-    """The cluster's prefix caches as the router believes them to be."""
+    """The cluster's prefix caches as believed by the router."""
 
     def __init__(self, seed: int, block_tokens: int = 16) -> None:
         self._hasher = BlockHasher(seed, block_tokens)
@@ -45,11 +45,11 @@ class Locality:
         self.tree.remove_worker(worker_id)
 
     def keys(self, call_id: str) -> BlockKeys:
-        """Return the block keys of a registered call; none for others."""
+        """Return the block keys of a registered call; empty for others."""
         return self._keys.get(call_id, ())
 
     def register(self, call: Call) -> None:
-        """Compute the keys of a call; matches are 0 for calls that are not registered."""
+        """Compute the keys of a call; unregistered calls match 0 tokens."""
         given = call.block_keys
         if given is None:
             self._keys[call.call_id] = self._hasher.keys(call.token_ids, call.salt)
@@ -63,7 +63,7 @@ class Locality:
     def match(self, call: Call, mask: int) -> tuple[int, int]:
         """Return the longest match in tokens at any worker of ``mask``, and the mask of its holders.
 
-        When nothing matches: 0 and all of them (Algorithm 2: G is then every worker).
+        If nothing matches: 0 and all of ``mask`` (in Algorithm 2, G is then every worker).
         """
         blocks, holders = self.tree.match(self._keys.get(call.call_id, ()), mask)
         if not blocks:
@@ -85,7 +85,7 @@ class Locality:
         self.reports.left(call.call_id, worker_id, now_s)
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
-        """Return the state as plain JSON values; keys of live calls are computed anew on restore."""
+        """Return the state as plain JSON values; keys of live calls are recomputed on restore."""
         return {"tree": self.tree.snapshot(), "reports": self.reports.snapshot(now_s)}
 
     def restore(self, state: dict[str, Any], calls: Iterable[Call], now_s: float) -> None:

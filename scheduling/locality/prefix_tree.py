@@ -1,16 +1,16 @@
-"""Believed contents of prefix caches: the segments of block keys, and the workers that hold them.
+"""Believed contents of prefix caches: segments of block keys, and the workers that hold them.
 
-A segment is a node of a radix tree (:mod:`fairserve.scheduling.locality.segments`), with the mask of
+A segment is a node of a radix tree (:mod:`fairserve.scheduling.locality.segments`) with the mask of
 the workers that hold all of it; a worker that holds a node holds its ancestors.
 
-Each worker's part is bounded by its capacity. The least recently used leaf is evicted first, from its
-end, block by block; a node that other workers hold, too, is evicted as a whole, so that evictions do not
-cut shared prefixes to pieces.
+Each worker's part is bounded by its capacity. The least recently used leaf is evicted first, from
+its end, block by block. A node that other workers hold, too, is evicted as a whole, so that
+evictions do not fragment shared prefixes.
 
-Used for the router's belief of all caches, and with one worker as a local prefix cache. Paths of calls
-in progress are locked in the latter, and at workers that publish their cache.
-Cost: O(nodes on the path + log blocks) for a match or an insertion. Memory: 8 bytes a block and some 500
-a node; with events by block key about 80 bytes a block more.
+It represents the router's belief about all caches and, with one worker, a local prefix cache. Paths
+of calls in progress are locked in the latter, and at workers that publish their cache. Cost:
+O(nodes on the path + log blocks) for a match or an insertion. Memory: 8 bytes per block and about
+500 per node; with events by block key about 80 more per block.
 
 Weakness: the eviction of a block in the middle of a path drops the worker's blocks below it.
 """
@@ -28,7 +28,7 @@ from fairserve.scheduling.locality.workers import Workers
 
 
 class PrefixTree:
-    """Block keys -> workers."""
+    """Map from prefixes, as block keys, to the workers that hold them."""
 
     def __init__(self, workers: Workers | None = None) -> None:
         self.workers = Workers() if workers is None else workers
@@ -36,17 +36,17 @@ class PrefixTree:
         self._caches: dict[int, Cache] = {}
 
     def follow(self, appeared: Appeared, disappeared: Disappeared, renamed: Renamed) -> None:
-        """Subscribe, as :meth:`fairserve.scheduling.locality.segments.Segments.follow`."""
+        """Subscribe, as with :meth:`fairserve.scheduling.locality.segments.Segments.follow`."""
         self._segments.follow(appeared, disappeared, renamed)
 
     def __len__(self) -> int:
-        """Return the number of distinct blocks that are cached somewhere."""
+        """Return the number of distinct blocks that are cached anywhere."""
         return self._segments.blocks
 
     # --- workers ----------------------------------------------------------------------------------
 
     def add_worker(self, worker_id: str, capacity_blocks: int) -> None:
-        """Add a worker with an empty cache. Raises ValueError if it is there already."""
+        """Add a worker with an empty cache. Raises ValueError if it was added before."""
         slot = self.workers.slot(worker_id)
         if slot in self._caches:
             raise ValueError(f"worker {worker_id!r} is in the tree already")
@@ -62,23 +62,23 @@ class PrefixTree:
         self.workers.forget(worker_id)
 
     def clear_worker(self, worker_id: str) -> None:
-        """Empty a worker's cache; its number stays. Unknown workers are ignored."""
+        """Empty a worker's cache; the worker keeps its number. Unknown workers are ignored."""
         cache = self._cache(worker_id)
         if cache is not None:
             for link in cache:  # children before their parents
                 self._drop(link.node, cache)
 
     def mask(self, workers: Collection[str]) -> int:
-        """Return the bit mask of some workers; unknown ones are left out."""
+        """Return the bit mask of some workers; unknown ones are ignored."""
         return self.workers.mask(workers)
 
     def locked_blocks(self, worker_id: str) -> int:
-        """Return the blocks that a worker holds and may not evict; 0 for an unknown one."""
+        """Return the number of blocks that a worker holds and must not evict; 0 if unknown."""
         cache = self._cache(worker_id)
         return 0 if cache is None else cache.locked
 
     def resize(self, worker_id: str, capacity_blocks: int) -> None:
-        """Change a worker's capacity; evict now the unlocked blocks over it."""
+        """Change a worker's capacity; unlocked blocks over it are evicted now."""
         cache = self._cache(worker_id)
         assert cache is not None, f"unknown worker {worker_id!r}"
         cache.capacity = capacity_blocks
@@ -101,15 +101,13 @@ class PrefixTree:
         return self._segments.find(keys)
 
     def match(self, keys: BlockKeys, mask: int) -> tuple[int, int]:
-        """Return the blocks of the longest match at any worker of ``mask``, and the mask of those with
-        it.
-        """
+        """Return the longest match in blocks at any worker of ``mask``, and the mask of its holders."""
         blocks, node = self._segments.find(keys)
         return self.match_at(node, blocks, mask)
 
     @staticmethod
     def match_at(node: Node, depth: int, mask: int) -> tuple[int, int]:
-        """Return the match of a path that ends at block ``depth``, in this node or, since, above it."""
+        """Return the match of a path that ended at block ``depth`` in this node, or now above it."""
         while depth:
             if node.start < depth:
                 holders = node.mask & mask
@@ -130,7 +128,7 @@ class PrefixTree:
     def insert(self, keys: BlockKeys, worker_id: str) -> None:
         """Insert the blocks that the worker has, or will soon have, as its most recently used.
 
-        May evict others of its blocks. Unknown workers are ignored.
+        May evict other blocks of the worker. Unknown workers are ignored.
         """
         cache = self._cache(worker_id)
         wanted = len(keys)
@@ -139,7 +137,7 @@ class PrefixTree:
         segments = self._segments
         blocks, node = segments.find(keys)
         if blocks < node.start + len(node.keys):
-            node = segments.split(node, blocks)  # what is beyond is not used now
+            node = segments.split(node, blocks)  # the part beyond is not used now
         grown = blocks < wanted
         if grown:
             rest = keys[blocks:]
@@ -152,7 +150,7 @@ class PrefixTree:
             self._shrink(cache)
 
     def insert_below(self, parent: int, keys: Sequence[int], worker_id: str) -> None:
-        """Insert the path to the block ``parent`` and these, if the worker has that block."""
+        """Insert these blocks after the block ``parent`` if the worker has that block."""
         cache = self._cache(worker_id)
         found = self._segments.find_block(parent)
         if cache is None or found is None or not found[0].mask & cache.bit:
@@ -168,7 +166,7 @@ class PrefixTree:
         self.insert(path, worker_id)
 
     def _touch(self, node: Node, cache: Cache) -> None:
-        """Mark this node and its ancestors as held and just used by the worker, the deepest first."""
+        """Mark this node and its ancestors as held and just used by the worker, deepest first."""
         slot, bit, edge = cache.slot, cache.bit, cache.edge
         while node.parent is not None:
             link = node.links.get(slot)
@@ -185,7 +183,7 @@ class PrefixTree:
             node = node.parent
 
     def _shrink(self, cache: Cache) -> None:
-        """Evict the worker's least recently used blocks down to its capacity, as far as unlocked."""
+        """Evict the worker's least recently used unlocked blocks down to its capacity."""
         edge = cache.edge
         link, excess = edge.newer, cache.blocks - cache.capacity
         while excess > 0 and link is not edge:
@@ -199,10 +197,10 @@ class PrefixTree:
             link = newer
 
     def evict(self, keys: BlockKeys, worker_id: str) -> None:
-        """Remove blocks that the worker dropped, in any order; unknown ones are ignored.
+        """Remove blocks that the worker evicted, in any order; unknown ones are ignored.
 
-        Its blocks below them are removed, too: without its prefix a block cannot be used. Locked ones
-        stay.
+        The worker's blocks below them are removed, too: a block cannot be used without its prefix.
+        Locked blocks stay.
         """
         cache = self._cache(worker_id)
         if cache is None:
@@ -216,7 +214,7 @@ class PrefixTree:
         for node, cut in cuts.items():
             link = node.links.get(cache.slot)
             if link is None or link.locks:
-                continue  # it went with one of its ancestors, or stays
+                continue  # it was removed with an ancestor, or stays
             self._drop_below(node, cache)
             if cut == 0:
                 self._drop(node, cache)
@@ -228,7 +226,7 @@ class PrefixTree:
 
     def _drop_below(self, node: Node, cache: Cache) -> None:
         below = [node]
-        for each in below:  # grows while it is walked: parents before their children
+        for each in below:  # grows during the walk: parents before their children
             below += [child for child in each.children or () if child.mask & cache.bit]
         for each in reversed(below[1:]):
             self._drop(each, cache)
@@ -245,7 +243,7 @@ class PrefixTree:
             self._segments.remove(node)
 
     def _truncate(self, node: Node, kept: int, cache: Cache) -> None:
-        """Cut the end off a leaf that only this worker holds."""
+        """Truncate a leaf that only this worker holds."""
         cut = len(node.keys) - kept
         cache.blocks -= cut
         if node.links[cache.slot].locks:
@@ -255,9 +253,9 @@ class PrefixTree:
     # --- locks ------------------------------------------------------------------------------------
 
     def lock(self, keys: BlockKeys, worker_id: str, *, exact: bool = False) -> Node:
-        """Keep what the worker holds of this path until :meth:`unlock` of the node returned.
+        """Keep the worker's blocks of this path until :meth:`unlock` of the returned node.
 
-        With ``exact`` nothing beyond the path is kept: its last node is cut there.
+        With ``exact`` nothing beyond the path is kept: its last node is split there.
         """
         cache = self._cache(worker_id)
         assert cache is not None, f"unknown worker {worker_id!r}"
@@ -279,7 +277,7 @@ class PrefixTree:
     def _count_locks(node: Node, cache: Cache, by: int) -> None:
         while node.parent is not None:
             link = node.links.get(cache.slot)
-            if link is not None and link.locks + by >= 0:  # else it was dropped all the same
+            if link is not None and link.locks + by >= 0:  # otherwise it was dropped nevertheless
                 link.locks += by
                 if not link.locks:
                     cache.locked -= len(node.keys)
@@ -290,10 +288,9 @@ class PrefixTree:
     # --- state ------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the state as plain JSON values: nodes with parents first, and each worker's recency
-        order.
+        """Return the state as plain JSON values: nodes, parents first, and each worker's recency order.
 
-        Locks are not in it: they belong to running calls.
+        Locks are not included: they belong to running calls.
         """
         numbers: dict[Node, int] = {self._segments.root: -1}
         nodes: list[list[Any]] = []

@@ -1,17 +1,17 @@
-"""Cache events of the workers, and the belief about blocks beyond them (decision 9).
+"""Applies the cache events of workers, and keeps a belief about unreported blocks (decision 9).
 
-For a worker that publishes nothing the tree holds the prompts sent there, least recently used evicted
-first. For one that publishes everything it holds the reported blocks, and the prompts of the calls that
-are there: those it has or will have. Their paths are locked in the tree: a worker evicts nothing of a
-running call, so an eviction of such a block is an earlier one. When a call has left, and its events have
-had time to arrive, the parts of its prompt that the worker never confirmed are removed. Nothing is
-removed for lack of space: the worker decides that.
+For a worker that publishes nothing, the tree holds the prompts sent there, with LRU eviction. For
+one that publishes everything, it holds the reported blocks and the prompts of its calls, which it
+has or will have. These paths are locked in the tree: a worker evicts nothing of a running call, so
+an eviction of such a block happened earlier. Once a call has left and its events have had time to
+arrive, the unconfirmed parts of its prompt are removed. Nothing is removed for lack of space: the
+worker decides that.
 
-For one that publishes only a part (events were lost for good) all reported events are applied, and other
-blocks stay believed, within the capacity.
+For one that publishes only a part (events were lost permanently) all reported events are applied,
+and other blocks stay believed, within the capacity.
 
-Cost: O(nodes on the path) per call to lock and to unlock; one look-up when it has left, one a block if
-it was not computed. Memory: about 70 bytes a block that a worker reported.
+Cost: O(nodes on the path) per call to lock and to unlock; one look-up when it has left, or one per
+block if it was not computed. Memory: about 70 bytes per block that a worker reported.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairserve.scheduling.dispatch.events import CacheReport, WorkerCached, WorkerEvicted
+from fairserve.scheduling.events import CacheReport, WorkerCached, WorkerEvicted
 from fairserve.scheduling.locality.block_keys import BlockKeys
 from fairserve.scheduling.locality.prefix_node import Node
 from fairserve.scheduling.locality.prefix_tree import PrefixTree
 
 LATE_S = 2.0
-"""Longest delay in seconds of a prompt's events after the end of its call."""
+"""Maximum delay of a prompt's events after the end of its call, in seconds."""
 ROOM = 2
-"""Largest share of its capacity that a publishing worker may have in the tree: held and expected."""
+"""Maximum size of a publishing worker's part of the tree, relative to its capacity."""
 
 
 @dataclass(slots=True)
 class _Cache:
-    """One worker. ``complete`` is None while it publishes nothing."""
+    """State of one worker. ``complete`` is None while it publishes nothing."""
 
     capacity_blocks: int
     complete: bool | None = None
     held: set[int] = field(default_factory=set)
-    """Blocks that it reported as held."""
+    """Blocks reported as held."""
     there: dict[str, BlockKeys] = field(default_factory=dict)
-    """Prompts of the calls at it, by call."""
+    """Prompts of the worker's calls, by call."""
     locks: dict[str, Node] = field(default_factory=dict)
-    """Locked nodes by call, if it publishes anything."""
+    """Locked nodes by call, if the worker publishes anything."""
     left: deque[tuple[float, BlockKeys]] = field(default_factory=deque)
-    """Departure times of calls and their prompts, until ``LATE_S`` later, if it publishes all."""
+    """Departure time and prompt of calls that left within ``LATE_S``, if it publishes everything."""
 
 
 class Reports:
-    """Keeps the tree in line with the cache events of workers. Part of :class:`Locality`."""
+    """Keeps the tree consistent with the cache events of workers. Part of :class:`Locality`."""
 
     def __init__(self, tree: PrefixTree) -> None:
         self._tree = tree
@@ -65,14 +65,14 @@ class Reports:
         self._caches.pop(worker_id, None)
 
     def complete(self, worker_id: str) -> bool | None:
-        """Return whether a worker publishes all that it holds; None if it publishes nothing."""
+        """Return whether a worker publishes all its blocks; None if it publishes nothing."""
         cache = self._caches.get(worker_id)
         return None if cache is None else cache.complete
 
     # --- calls ------------------------------------------------------------------------------------
 
     def placed(self, call_id: str, worker_id: str, keys: BlockKeys) -> None:
-        """Record a call that goes to a worker; its prompt is in the tree already."""
+        """Record a call that goes to a worker; its prompt is already in the tree."""
         cache = self._caches.get(worker_id)
         if cache is not None:
             cache.there[call_id] = keys
@@ -146,7 +146,7 @@ class Reports:
     # --- state ------------------------------------------------------------------------------------
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
-        """Return the state as plain JSON values; ages, not times. The tree is not in it."""
+        """Return the state as plain JSON values; ages, not times. The tree is not included."""
         return {
             worker_id: {
                 "capacity_blocks": cache.capacity_blocks,
@@ -161,7 +161,7 @@ class Reports:
     def restore(
         self, state: dict[str, Any], keys_of: Callable[[str], BlockKeys], now_s: float
     ) -> None:
-        """Replace the state by an earlier snapshot; the tree was restored before."""
+        """Replace the state by an earlier snapshot; the tree must be restored before."""
         self._caches = {}
         for worker_id, plain in state.items():
             cache = _Cache(plain["capacity_blocks"], plain["complete"], set(plain["held"]))

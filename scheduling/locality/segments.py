@@ -1,13 +1,14 @@
-"""A radix tree of segments: the end of a path of block keys, for any holder.
+"""Radix tree of segments: finds the end of a path of block keys, for any set of holders.
 
 A node is a run of blocks without a branch. Keys are chained
 (:mod:`fairserve.scheduling.locality.block_keys`), so one map from the first key of a node to the
-node replaces the maps of children, and to compare a node with a prompt is to compare one key.
-Evictions by block key need the map of all blocks: it is made at the first such event, and brought up
-to date by each, so that decisions do not pay.
+node replaces maps of children, and one key comparison compares a whole prefix. Evictions by block
+key need the map of all blocks: it is built at the first such event and updated by each, so that
+decisions do not pay for it.
 
-Nodes are split and joined here, the lists of their holders with them; the prefix tree
-(:mod:`fairserve.scheduling.locality.prefix_tree`) decides which worker holds a node, and for how long.
+This class splits and joins nodes together with the lists of their holders; the prefix tree
+(:mod:`fairserve.scheduling.locality.prefix_tree`) decides which worker holds a node, and for how
+long.
 """
 
 from __future__ import annotations
@@ -20,32 +21,32 @@ from fairserve.scheduling.locality.block_map import BlockMap
 from fairserve.scheduling.locality.prefix_node import Link, Node
 
 Appeared = Callable[[int], None]
-"""Is given the first key of a node whose blocks now have their first holder."""
+"""Listener that receives the first key of a node whose blocks got their first holder."""
 
 Disappeared = Callable[[Node, int], None]
 """Listener for a node that lost its last holder beyond its first ``kept`` blocks; 0: all of it."""
 
 Renamed = Callable[[Node, Node, int], None]
-"""Is given two nodes and a depth: paths that ended in the first node, at that depth at most, end in the
-second one now; nothing was stored or evicted."""
+"""Listener that receives two nodes and a depth: paths that ended in the first node, at most at that
+depth, now end in the second one; nothing was stored or evicted."""
 
 _SHORT_BLOCKS = 8
-"""A node that is shorter is joined with its only child, or parent, when it is used."""
+"""Length below which a node is joined with its only child, or its parent, when it is used."""
 
 
 class Segments:
-    """Nodes by the keys that lead to them. O(nodes on the path + log blocks) to find or add one."""
+    """Nodes by their first keys. O(nodes on the path + log blocks) to find or add one."""
 
     def __init__(self) -> None:
         self.root = Node(None, 0, array("Q"))
         self.heads: dict[int, Node] = {}
         """Nodes by their first key."""
         self.blocks = 0
-        """Blocks of all nodes."""
+        """Number of blocks of all nodes."""
         self._block_map = BlockMap()
         self._found: tuple[BlockKeys | None, tuple[int, Node]] = (None, (0, self.root))
-        """The last result of :meth:`find`, until a node changes: one call looks it up several times,
-        and calls that share a prefix one after another."""
+        """The last result of :meth:`find`, until a node changes: one call is looked up several
+        times, and calls that share a prefix often follow one another."""
         self._appeared: list[Appeared] = []
         self._disappeared: list[Disappeared] = []
         self._renamed: list[Renamed] = []
@@ -53,14 +54,15 @@ class Segments:
     def follow(self, appeared: Appeared, disappeared: Disappeared, renamed: Renamed) -> None:
         """Subscribe to blocks that get their first holder, and to those that lose their last one.
 
-        A listener for the block after a match is notified at its key, which is the first of the run.
+        A listener for the block after a match is notified with its key, which is the first of the
+        run.
         """
         self._appeared.append(appeared)
         self._disappeared.append(disappeared)
         self._renamed.append(renamed)
 
     def clear(self) -> None:
-        """Forget all nodes, without events."""
+        """Remove all nodes, without events."""
         self.root = Node(None, 0, array("Q"))
         self.heads = {}
         self.blocks, self._block_map = 0, BlockMap()
@@ -111,13 +113,13 @@ class Segments:
         return depth, node
 
     def find_block(self, key: int) -> tuple[Node, int] | None:
-        """Return the node that has a block, and its place in it. Needs the map of all blocks."""
+        """Return the node of a block and the block's index in it. Needs the map of all blocks."""
         return self._block_map.find(key, self.heads)
 
     # --- writing ----------------------------------------------------------------------------------
 
     def add(self, parent: Node, start: int, keys: array[int]) -> Node:
-        """Add a child without holders; :meth:`notify_appeared` follows when it has one."""
+        """Add a child without holders; call :meth:`notify_appeared` once it has one."""
         node = Node(parent, start, keys)
         if parent.children is None:
             parent.children = {}
@@ -134,7 +136,7 @@ class Segments:
             appeared(key)
 
     def split(self, lower: Node, depth: int) -> Node:
-        """Cut a node at a depth inside it; returns the new upper part, the lower keeps its identity."""
+        """Split a node at a depth inside it; return the new upper part. The lower one stays as it is."""
         self._forget_found()
         parent = lower.parent
         assert parent is not None
@@ -158,11 +160,10 @@ class Segments:
         return upper
 
     def merge_path(self, node: Node) -> None:
-        """Join nodes that splits have left on a path that was just used, where branches have been
-        removed.
+        """Join short nodes on a path that was just used, where branches have been removed.
 
-        A node and its only child become one if the same workers hold and lock both, and one of the
-        two is short: long parts are left for the next branch.
+        A node and its only child are joined if the same workers hold and lock both and one of the
+        two is short: long parts are kept for the next branch.
         """
         upper = node.parent
         while upper is not None and upper.children is not None and upper.parent is not None:
@@ -209,7 +210,7 @@ class Segments:
         self.truncate(node, 0)
 
     def truncate(self, node: Node, kept: int) -> None:
-        """Cut the end off a node without children."""
+        """Truncate a node without children."""
         self._forget_found()
         self.blocks -= len(node.keys) - kept
         del node.keys[kept:]

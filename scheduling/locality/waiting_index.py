@@ -1,17 +1,18 @@
-"""Index of the queued calls by their cached blocks: the longest match at some workers.
+"""Index of the queued calls by their cached blocks: finds the longest match at some workers.
 
-A look-up in the prefix tree for every queued call at every selection costs O(queue * log blocks).
-Instead calls are kept in groups: all calls whose deepest cached block is the same one. The depth of a
-group never changes; a call changes its group only when the block after its deepest one appears in the
-tree (it watches for that key) or its deepest block disappears. The holders of the block are read from
-the tree at each look-up, so a second worker that gets it moves nothing.
+Matching every queued call in the prefix tree at every selection would cost O(queue * log blocks).
+Instead, calls with the same deepest cached block form a group. The depth of a group never changes;
+a call changes its group only when the block after its deepest one appears in the tree (the call
+watches that key) or its deepest block disappears. The holders of the block are read from the tree
+at each look-up, so nothing moves when a second worker stores it.
 
-At workers that do not hold a group's block, its calls may still match a shorter prefix. It is the same
-for all of them, since they share everything up to that block: one walk up the tree per group.
+At workers that do not hold a group's block, its calls may still match a shorter prefix. That prefix
+is the same for all of them, since they share everything up to the block: one walk up the tree per
+group.
 
-Cost: one match to add a call, O(1) to remove it, one match per call that changes its group;
-a selection visits the groups from the deepest down, one call per client in each, and stops where
-no longer match can come.
+Cost: one match to add a call, O(1) to remove it, one match per call that changes its group. A
+selection visits the groups from the deepest down, one call per client in each, and stops when no
+longer match is possible.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from fairserve.scheduling.locality.prefix_node import Node
 from fairserve.scheduling.locality.prefix_tree import PrefixTree
 
 Client = Any
-"""Whatever the feeder keeps per client; hashable."""
+"""Client as represented by the feeder; hashable."""
 
 
 class Group:
@@ -35,13 +36,14 @@ class Group:
 
     def __init__(self, key: int, depth: int, node: Node) -> None:
         self.key = key
-        """Key of their deepest cached block."""
+        """Key of the deepest cached block."""
         self.depth = depth
-        """Blocks that all members share and that are cached somewhere."""
+        """Number of blocks that all members share and that are cached anywhere."""
         self.node = node
         """Node of that block."""
         self.calls: dict[Client, list[tuple[int, str]]] = {}
-        """Per client ``(arrival number, call id)``, ascending: only the first can be next."""
+        """Calls of each client as ``(arrival number, call id)``, ascending: only the first can be
+        next."""
 
 
 class _Waiting(NamedTuple):
@@ -53,7 +55,7 @@ class _Waiting(NamedTuple):
 
 
 class WaitingIndex:
-    """Follows one tree. Every queued call is in one group, or matches nothing."""
+    """Index over one tree. Every queued call is in one group, or matches nothing."""
 
     def __init__(self, tree: PrefixTree) -> None:
         self._tree = tree
@@ -65,16 +67,16 @@ class WaitingIndex:
         """Groups by their node."""
         self._by_depth: dict[int, dict[Group, None]] = {}
         self._depths: list[int] = []
-        """The depths that have groups, ascending."""
+        """Depths of all groups, ascending."""
         self._watchers: dict[int, dict[str, None]] = {}
-        """Calls by the key of the block that would make their match longer."""
+        """Calls by the key of the block that would extend their match."""
 
     def __len__(self) -> int:
         """Return the number of queued calls."""
         return len(self._calls)
 
     def add(self, call_id: str, keys: BlockKeys, client: Client, arrival: int) -> None:
-        """Add a queued call. Raises ValueError if it is here already."""
+        """Add a queued call. Raises ValueError if it was added before."""
         if call_id in self._calls:
             raise ValueError(f"call {call_id!r} is indexed already")
         depth, node = self._tree.find(keys)
@@ -120,22 +122,22 @@ class WaitingIndex:
                 del self._watchers[following]
 
     def clear(self) -> None:
-        """Forget all calls, when the tree was restored from a snapshot."""
+        """Remove all calls, when the tree was restored from a snapshot."""
         self._calls, self._groups, self._at, self._by_depth = {}, {}, {}, {}
         self._depths, self._watchers = [], {}
 
     def longest_first(self, mask: int) -> Iterator[tuple[int, int, Group]]:
         """Yield ``(depth, match, group)``: groups from the deepest down.
 
-        ``match`` is in blocks, the longest at any worker of ``mask``, 1 to ``depth``. The order is
-        by ``depth``, so a reader may stop at a depth below the best match that it has seen.
+        ``match`` is the longest match in blocks at any worker of ``mask``, 1 to ``depth``. Results
+        are ordered by ``depth``, so a reader can stop at a depth below the best match so far.
         """
         match_at = self._tree.match_at
         for depth in reversed(self._depths):
             for group in self._by_depth[depth]:
                 node = group.node
                 if node.mask & mask and node.start < depth:
-                    yield depth, depth, group  # what follows would find it, too
+                    yield depth, depth, group  # the code below would give the same
                 else:
                     match, _ = match_at(node, depth, mask)
                     if match:
@@ -165,11 +167,11 @@ class WaitingIndex:
             del self._at[group.node]
 
     def _appeared(self, key: int) -> None:
-        """Match the calls again that waited for this block, which is in the tree now."""
+        """Rematch the calls that waited for this block, which is now in the tree."""
         self._match_again(self._watchers.get(key))
 
     def _disappeared(self, node: Node, kept: int) -> None:
-        """Match the calls again that ended at blocks which are held nowhere any more."""
+        """Rematch the calls whose match ended at blocks that no worker holds any more."""
         for group in list(self._at.get(node, ())):
             if group.depth > node.start + kept:
                 self._match_again(call_id for own in group.calls.values() for _, call_id in own)

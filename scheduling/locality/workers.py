@@ -1,7 +1,7 @@
 """Workers as bits: every worker has a small number, so that a set of workers is one integer.
 
-Routers, prefix tree and pool work on such masks; names are looked up only at the edges. Numbers are
-reused after a worker has left. Where two workers are equally good the smaller number wins.
+Routers, prefix tree and pool work on such masks; names are looked up only at the boundary. Numbers
+are reused after a worker has left. Of equally good workers the smaller number wins.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Workers:
         return worker_id in self._slots
 
     def slot(self, worker_id: str) -> int:
-        """Return the worker's number, a free one if it had none."""
+        """Return the worker's number; a new worker gets a free one."""
         slot = self._slots.get(worker_id)
         if slot is None:
             slot = 0
@@ -46,7 +46,7 @@ class Workers:
         return self._names[(mask & -mask).bit_length() - 1]
 
     def mask(self, workers: Collection[str]) -> int:
-        """Return the mask of some workers; unknown ones are left out. O(1) for a :class:`WorkerSet`."""
+        """Return the mask of some workers; unknown ones are ignored. O(1) for a :class:`WorkerSet`."""
         if isinstance(workers, WorkerSet) and workers.workers is self:
             return workers.mask
         mask = 0

@@ -1,13 +1,14 @@
 """Cache-aware routing of SGLang's gateway: locality while the load is balanced, balance otherwise.
 
-Three rules, in this order. The load is out of balance when both ``max - min > balance_abs`` and
-``max > balance_rel * min`` outstanding calls: then the least loaded worker. Else, when the longest match
-is more than ``match_threshold`` of the prompt: the least loaded of the workers that have it. Else the
-least loaded worker. (Earlier versions of the gateway took the smallest tree in the last case.)
+There are three rules, in this order. If both ``max - min > balance_abs`` and
+``max > balance_rel * min`` outstanding calls, the load is unbalanced and the least loaded worker is
+chosen. Otherwise, if the longest match exceeds ``match_threshold`` of the prompt, the least loaded
+worker with that match is chosen. Otherwise the least loaded worker is. (Earlier versions of the
+gateway chose the smallest tree in the last case.)
 
-The load is that of all workers, open or not; only open ones are chosen. The gateway keeps a tree over
-the text that it has sent; here it is the cluster's own :class:`Locality`. Weakness: no client is
-protected from another, and ``balance_abs`` 64 lets one worker run that far ahead.
+The load counts all workers, open or not; only open ones are chosen. The gateway keeps a tree over
+the text that it has sent; here the cluster's :class:`Locality` is used. Weakness: no client is
+protected from another, and with ``balance_abs`` 64 one worker may run that far ahead.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from fairserve.scheduling.routers.loads import check_balance
 
 @dataclass(frozen=True, slots=True)
 class CacheAwareOptions:
-    """With ``balance_abs`` None loads never count. With ``match_threshold`` 0 any match counts."""
+    """Options: ``balance_abs`` None ignores loads; with ``match_threshold`` 0 any match counts."""
 
     match_threshold: float = 0.3
     balance_abs: int | None = 64
@@ -36,7 +37,7 @@ class CacheAwareOptions:
 
 
 class CacheAware(LeastLoaded):
-    """A baseline: counts loads as its parent does. O(log blocks) per call."""
+    """Cache-aware router; loads are counted as in its parent. O(log blocks) per call."""
 
     def __init__(
         self, locality: Locality, options: CacheAwareOptions = CacheAwareOptions()
@@ -46,7 +47,7 @@ class CacheAware(LeastLoaded):
         self._locality = locality
 
     def select(self, call: Call, open_workers: Collection[str]) -> str | None:
-        """Choose by the three rules. Changes nothing."""
+        """Return a worker by the three rules. Changes nothing."""
         usable = self._workers.mask(open_workers) & self._loads.all
         if not usable:
             return None

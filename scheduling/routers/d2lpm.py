@@ -1,7 +1,7 @@
 """Decentralised DLPM (DLPM paper, Algorithm 2; "DoubleQ" in its earlier version).
 
-``q[i, w]`` is the deficit of client i at worker w, ``s_w`` the worker's outstanding calls. The paper's
-lines, and where they are:
+``q[i, w]`` is the deficit of client i at worker w, ``s_w`` the worker's outstanding calls. The lines of
+Algorithm 2 and their methods:
 
     3-9    SelectWorker(G, i): A = {w: q[i, w] > 0}; while A is empty,           D2lpm.select
            q[i, w] += Q^w for all w; of G and A, else of A, the smallest s_w
@@ -12,20 +12,21 @@ lines, and where they are:
     21-23  at the end: q[i, w] -= wq * output tokens; s_w -= 1                   D2lpm.finished
     26-27  a prefix was evicted at w                                             Reports.take
 
-With levels (ALGORITHMS sections 0 and 6) every level of the client's path has deficits of its own: a
-call may go where all of them are in credit, every charge goes to the whole path, and a level is refilled
-when it has no credit at any worker that the levels above it leave. A level above the client binds only
-while one of its siblings has calls outstanding, too: a level without competition needs no fairness. With
-equal quanta a tenant of many users would leave the worker that has their prefix after a few calls, so by
-default (``level_quantum``) the quantum of such a level is multiplied by its clients with calls
-outstanding. The feeder and the workers decide the shares, not this router.
+With levels (ALGORITHMS sections 0 and 6) every level of the client's path has separate deficits: a
+call may go where all of them are in credit, every charge goes to the whole path, and a level is
+refilled when it has no credit at any worker where the outer levels have credit. An outer level
+applies only while one of its siblings has outstanding calls, too: without competition no fairness
+is needed. With equal quanta a tenant of many users would leave the worker with their prefix after a
+few calls, so by default (``level_quantum``) the quantum of an outer level is multiplied by its
+clients with outstanding calls. The feeder and the workers decide the shares, not this router.
 
-With a feed window only *open* workers may be chosen (ALGORITHMS section 7, point 2): if the client has
-credit only at closed ones, the least loaded open worker takes the call without a refill. Charges are
-multiplied by the call's charge factor. Weakness: the fairness bound grows with the number of workers
-and holds only for clients backlogged at all of them (Theorem 5.1). Options limit two more (decision 8):
-a client without credit leaves the worker with all its runs' contexts (``quantum_prompts``,
-``cached_weight``), and a client with credit stays at a crowded worker (``balance_abs``).
+With a feed window only *open* workers can be chosen (ALGORITHMS section 7, point 2): if the client
+has credit only at closed ones, the least loaded open worker is chosen without a refill. Charges are
+multiplied by the call's charge factor. Weakness: the fairness bound grows with the number of
+workers and holds only for clients backlogged at all of them (Theorem 5.1). Options limit two
+further weaknesses (decision 8): a client without credit leaves the worker that holds its runs'
+contexts (``quantum_prompts``, ``cached_weight``), and a client with credit stays at a crowded
+worker (``balance_abs``).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from fairserve.scheduling.routers.d2lpm_options import D2lpmOptions
 from fairserve.scheduling.routers.loads import Loads
 
 _SWEEP_MIN = 1024
-"""Least number of new levels between two sweeps of idle ones."""
+"""Minimum number of new levels between two sweeps of idle ones."""
 
 
 class D2lpm:
@@ -51,11 +52,11 @@ class D2lpm:
         self._locality = locality
         self._loads = Loads(locality.workers)
         self._credits: dict[ClientPath, Credit] = {}
-        """Deficits by path, outer levels included: a tenant, a user of it."""
+        """Deficits by path, outer levels included."""
         self._paths: dict[ClientPath, list[Credit]] = {}
         """Deficits along the path of each client used since the last sweep."""
         self._active = 0
-        """Clients with calls outstanding."""
+        """Number of clients with outstanding calls."""
         self._prompts = 0
         self._prompt_sum = 0.0
         self._sweep_at = _SWEEP_MIN
@@ -63,13 +64,13 @@ class D2lpm:
     # --- Algorithm 2 ------------------------------------------------------------------------------
 
     def select(self, call: Call, open_workers: Collection[str]) -> str | None:
-        """Lines 3-9 and 13: choose among the open workers; refill if in credit at no worker."""
+        """Return an open worker (lines 3-9 and 13); refill if the client is in credit at no worker."""
         loads = self._loads
         usable = self._locality.workers.mask(open_workers) & loads.all
         if not usable:
             return None
         in_credit = self._in_credit(call) & usable
-        if not in_credit:  # line 7 has no open worker: neither refill nor wait
+        if not in_credit:  # credit only at closed workers: neither refill nor wait
             return loads.least(usable)
         if loads.unbalanced(self.options.balance_abs, self.options.balance_rel):
             return loads.least(in_credit)
@@ -77,11 +78,11 @@ class D2lpm:
         return loads.least(having & in_credit or in_credit)  # lines 7-9
 
     def _in_credit(self, call: Call) -> int:
-        """Lines 4-6: return A, the workers where all levels of the path are in credit; never empty."""
+        """Return A, the workers where all levels of the path are in credit (lines 4-6); never empty."""
         *above, client = self._path(call.client)
         mask, active = self._loads.all, self._active
         for credit in above:
-            competes = active > credit.active  # with a sibling that has calls outstanding
+            competes = active > credit.active  # a sibling has outstanding calls
             active = credit.active
             if credit.within(mask) != mask:
                 quantum = self._quantum(call)
@@ -97,13 +98,13 @@ class D2lpm:
         return client.within(mask)
 
     def dispatched(self, call: Call, worker_id: str, charge_factor: float) -> None:
-        """Lines 16-17: charge the prompt, count the call."""
+        """Charge the prompt and count the call (lines 16-17)."""
         self._loads.dispatched(worker_id)
         slot = self._locality.workers.slot(worker_id)
         prompt = charge_factor * self.options.we * call.prompt_tokens
         path = self._path(call.client)
         if not self._prompts and self.options.quantum is None:
-            for credit in path:  # their first quantum was in tokens: no charge factor was known
+            for credit in path:  # the first quantum was in tokens: no charge factor was known
                 credit.add((charge_factor - 1.0) * self._quantum(call))
         self._prompts += 1
         self._prompt_sum += prompt
@@ -121,7 +122,7 @@ class D2lpm:
     def finished(
         self, call: Call, worker_id: str | None, charge_factor: float, output_tokens: int
     ) -> None:
-        """Lines 21-23: charge the output, stop counting the call."""
+        """Charge the output and stop counting the call (lines 21-23)."""
         there = worker_id is not None and worker_id in self._loads.calls
         cost = charge_factor * self.options.wq * output_tokens
         path = self._path(call.client)
@@ -171,7 +172,7 @@ class D2lpm:
         return {worker_id: credit.value(slot(worker_id)) for worker_id in self._loads.calls}
 
     def _path(self, client: ClientPath) -> list[Credit]:
-        """Return the deficits of the path, outermost level first; create missing ones."""
+        """Return the deficits of the path, outermost level first; missing ones are created."""
         found = self._paths.get(client)
         if found is not None:
             return found
@@ -195,7 +196,7 @@ class D2lpm:
         return prompts * max(1.0, self._prompt_sum / self._prompts)
 
     def _sweep(self, but: ClientPath) -> None:
-        """Forget clients for which a new start at 0 is no gain, except ``but``."""
+        """Forget clients for which a restart at 0 is no gain, except ``but``."""
         self._credits = {
             client: credit
             for client, credit in self._credits.items()
@@ -226,7 +227,7 @@ class D2lpm:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Replace the state by an earlier snapshot; the locality was restored before."""
+        """Replace the state by an earlier snapshot; the locality must be restored before."""
         self._loads.restore(state["loads"])
         self._credits = {tuple(path): Credit.restored(plain) for path, plain in state["credits"]}
         self._active = state["active"]

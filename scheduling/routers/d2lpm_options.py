@@ -12,23 +12,23 @@ from fairserve.scheduling.routers.loads import check_balance
 
 @dataclass(frozen=True, slots=True)
 class D2lpmOptions:
-    """``quantum`` is Q^w in tokens times charge factor; None means ``quantum_prompts`` mean prompts."""
+    """Options: ``quantum`` is Q^w in tokens times charge factor; None uses ``quantum_prompts``."""
 
     quantum: float | None = None
     quantum_prompts: float = 20.0
     we: float = 1.0
     wq: float = 2.0
     cached_weight: float = 1.0
-    """Cost of a prompt token that the worker is believed to have cached, as a share of an uncached one;
-    1 is the paper's."""
+    """Cost of a prompt token believed to be cached at the worker, relative to an uncached one; 1 is
+    the paper's."""
     charge_cached: bool | None = None
-    """Alias that replaces ``cached_weight``: by 1 if true, by 0 if false."""
+    """Alias that replaces ``cached_weight``: 1 for true, 0 for false."""
     balance_abs: int | None = None
-    """Ignore matches while one worker has this many more outstanding calls than another, and
-    ``balance_rel`` times as many; None (the paper): never."""
+    """Ignore matches while one worker has this many more outstanding calls than another and
+    ``balance_rel`` times as many; None (the paper) never does."""
     balance_rel: float = 1.5
     level_quantum: Literal["clients", "equal"] = "clients"
-    """Quantum of a level above the client: times its active clients, or the same at every level."""
+    """Quantum of an outer level: multiplied by its active clients, or equal at every level."""
 
     def __post_init__(self) -> None:
         if self.quantum is not None and not self.quantum > 0:

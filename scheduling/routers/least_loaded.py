@@ -1,4 +1,4 @@
-"""Least loaded: the open worker with the fewest outstanding calls. Blind to caches and clients."""
+"""Least loaded: the open worker with the fewest outstanding calls. Ignores caches and clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairserve.scheduling.routers.loads import Loads
 
 
 class LeastLoaded:
-    """A baseline. O(distinct loads) per call."""
+    """Baseline router by outstanding calls. O(distinct loads) per call."""
 
     def __init__(self, locality: Locality) -> None:
         self._workers = locality.workers
@@ -42,11 +42,11 @@ class LeastLoaded:
     def finished(
         self, call: Call, worker_id: str | None, charge_factor: float, output_tokens: int
     ) -> None:
-        """Count it no longer."""
+        """Stop counting the call."""
         self._loads.finished(worker_id)
 
     def credits(self, path: ClientPath) -> Mapping[str, float]:
-        """Return no deficits: there are none."""
+        """Return no deficits: this router has none."""
         return {}
 
     def snapshot(self) -> dict[str, Any]:

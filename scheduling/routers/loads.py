@@ -1,7 +1,7 @@
 """Outstanding calls per worker: s_w of Algorithm 2, needed by every router that uses load.
 
-The workers with an equal count are one bit mask, so the least loaded worker of any set is found by
-visiting the counts from the smallest up: O(distinct counts), however many workers there are.
+Workers with an equal count form one bit mask, so the least loaded worker of any set is found by
+visiting the counts in ascending order: O(distinct counts) for any number of workers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fairserve.scheduling.locality.workers import Workers
 
 
 def check_balance(by_calls: int | None, factor: float) -> None:
-    """Raise ValueError for bounds that :meth:`Loads.unbalanced` does not take."""
+    """Raise ValueError for bounds that :meth:`Loads.unbalanced` does not accept."""
     if by_calls is not None and by_calls < 0:
         raise ValueError(f"balance_abs is {by_calls}; allowed: 0 or more, or null")
     if not factor >= 1:
@@ -21,22 +21,22 @@ def check_balance(by_calls: int | None, factor: float) -> None:
 
 
 class Loads:
-    """Counts of calls that were dispatched and have not ended. Masks are those of ``workers``."""
+    """Counts of dispatched calls that have not ended. Masks are those of ``workers``."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
         self.calls: dict[str, int] = {}
         """Calls by worker in the order of joining; changed only here."""
         self.all = 0
-        """The mask of all workers."""
+        """Mask of all workers."""
         self._bits: dict[str, int] = {}
         self._masks: dict[int, int] = {}
         """Workers by count; no mask is empty."""
         self._counts: list[int] = []
-        """The counts that some worker has, ascending."""
+        """Distinct counts of the workers, ascending."""
 
     def add_worker(self, worker_id: str, calls: int = 0) -> None:
-        """Add a worker with outstanding calls. Raises ValueError if it is there already."""
+        """Add a worker with outstanding calls. Raises ValueError if it was added before."""
         if worker_id in self.calls:
             raise ValueError(f"worker {worker_id!r} is known already")
         self._add(worker_id, calls)
@@ -60,12 +60,12 @@ class Loads:
         self._count(worker_id, self.calls[worker_id] + 1)
 
     def finished(self, worker_id: str | None) -> None:
-        """Count one call less; a worker that is gone is ignored."""
+        """Count one call less; a lost worker is ignored."""
         if worker_id is not None and worker_id in self.calls:
             self._count(worker_id, self.calls[worker_id] - 1)
 
     def least(self, mask: int) -> str | None:
-        """Return the worker of the mask with the fewest calls; ties by the smaller number."""
+        """Return the worker of the mask with the fewest calls; ties go to the smaller number."""
         masks = self._masks
         for count in self._counts:
             found = masks[count] & mask
@@ -74,14 +74,13 @@ class Loads:
         return None
 
     def extremes(self) -> tuple[int, int]:
-        """Return the fewest and the most outstanding calls. Raises IndexError if there is no worker."""
+        """Return the fewest and the most outstanding calls. Raises IndexError without workers."""
         return self._counts[0], self._counts[-1]
 
     def unbalanced(self, by_calls: int | None, factor: float) -> bool:
-        """Return whether the most exceed the fewest by more than ``by_calls``, and by more than a
-        factor.
+        """Return whether the largest count exceeds the smallest by both ``by_calls`` and ``factor``.
 
-        With None, never.
+        With ``by_calls`` None the answer is always False.
         """
         if by_calls is None:
             return False
@@ -115,7 +114,7 @@ class Loads:
         return dict(self.calls)
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Replace the state by an earlier snapshot; the workers' numbers were restored before."""
+        """Replace the state by an earlier snapshot; the workers' numbers must be restored before."""
         self.calls, self._bits, self._masks, self._counts = {}, {}, {}, []
         self.all = 0
         for worker_id, count in state.items():

@@ -1,21 +1,22 @@
 """Preble (Srivatsa et al., "Efficient Distributed Prompt Scheduling"): exploit caches, explore by load.
 
-E2: when more than ``exploit_share`` of a prompt is matched by recent prompts, the candidates are the
-workers to which its nearest allocated prefix was sent, else all. The candidate of the lowest cost gets
-it: its load (:mod:`fairserve.scheduling.routers.preble_loads`) over a window of three minutes, and the
-prefill of the blocks that the call would evict there, least recently used first. When the loads of
-shared nodes differ by ``rebalance_ratio``, nodes move from the most to the least loaded worker, the
-cheapest first; a worker's only one is assigned to both.
+E2: if recent prompts match more than ``exploit_share`` of a prompt, the candidates are the workers
+to which its nearest allocated prefix was sent, otherwise all. The candidate with the lowest cost is
+chosen: its load (:mod:`fairserve.scheduling.routers.preble_loads`) over a window of three minutes,
+plus the prefill of the blocks that the call would evict there, least recently used first. When the
+loads of shared nodes differ by ``rebalance_ratio``, nodes move from the most to the least loaded
+worker, the cheapest first; a worker's only node is assigned to both.
 
-From the published code, as intended: its argmin over some of the workers mistakes a place in the list of
-candidates for a worker; a prompt seen before in full counts as a match, not as a new node; a call
-allocates its prefix to the worker that gets it, not to all candidates. Departures: the only node is
-shared without the test of its TTFT; one pass over the nodes at most per ``workers`` calls.
+Corrections of the published code, as intended by the paper: its argmin over some of the workers
+mistakes an index in the list of candidates for a worker; a prompt seen completely before counts as
+a match, not as a new node; a call allocates its prefix to its worker, not to all candidates.
+Departures: the only node is shared without the test of its TTFT; at most one pass over the nodes
+per ``workers`` calls.
 
-The dispatcher reports the time (:meth:`Preble.tick`) and the start of calls (:meth:`Preble.started`);
-driven without them, the window is the last ``window_calls`` calls and the time per token stays
-``token_s``. A decision costs O(workers + nodes on its path + evicted nodes), each with a binary search.
-Weakness: no fairness at all; the clients of a hot prefix wait for its worker.
+The dispatcher reports the time (:meth:`Preble.tick`) and the start of calls
+(:meth:`Preble.started`). Without these the window is the last ``window_calls`` calls and the time
+per token stays ``token_s``. A decision costs O(workers + nodes on its path + evicted nodes), each
+with a binary search. Weakness: no fairness at all; the clients of a hot prefix wait for its worker.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from fairserve.scheduling.routers.running_median import RunningMedian
 
 @dataclass(slots=True)
 class _Recent:
-    """A call in the window. Pins ``leaf``."""
+    """A call in the window. It pins ``leaf``."""
 
     at_s: float
     leaf: Node
@@ -53,7 +54,7 @@ class _Recent:
 
 @dataclass(slots=True)
 class _Running:
-    """A call at a worker (None: the worker is gone). Pins ``leaf``."""
+    """A call at a worker (None: the worker was lost). It pins ``leaf``."""
 
     leaf: Node
     worker_id: str | None
@@ -69,7 +70,7 @@ class Preble:
         self._tree = RequestTree(self._on_split, self._on_drop)
         self._loads = PrebleLoads(options, locality.block_tokens)
         self._held: dict[str, OrderedDict[int, None]] = {}
-        """Per worker the nodes sent there, least recently used first; in the order of joining."""
+        """Nodes sent to each worker, least recently used first; workers in the order of joining."""
         self._important: dict[int, Statistics] = {}
         """Statistics by the serial number of the node."""
         self._window: deque[_Recent] = deque()
@@ -98,15 +99,15 @@ class Preble:
     # --- workers ----------------------------------------------------------------------------------
 
     def add_worker(self, worker_id: str, calls: int = 0) -> None:
-        """Add a worker without load: the part of its earlier calls is unknown.
+        """Add a worker without load, since its share of earlier calls is unknown.
 
-        Raises ValueError if it is there already.
+        Raises ValueError if it was added before.
         """
         self._loads.add_worker(worker_id)
         self._held[worker_id] = OrderedDict()
 
     def remove_worker(self, worker_id: str) -> None:
-        """Remove a worker and all allocations to it. O(nodes). Unknown ones are ignored."""
+        """Remove a worker and all allocations to it. O(nodes). Unknown workers are ignored."""
         if worker_id not in self._held:
             return
         for node in self._tree.nodes.values():
@@ -122,7 +123,7 @@ class Preble:
     # --- selection --------------------------------------------------------------------------------
 
     def select(self, call: Call, open_workers: Collection[str]) -> str | None:
-        """Choose among open workers by E2; ties by order of joining. Changes nothing."""
+        """Return an open worker by E2; ties by the order of joining. Changes nothing."""
         usable = [worker for worker in self._held if worker in open_workers]
         if len(usable) < 2:
             return usable[0] if usable else None
@@ -140,12 +141,12 @@ class Preble:
         return min(candidates, key=lambda worker: self.cost_ns(worker, new_tokens))
 
     def cost_ns(self, worker_id: str, new_tokens: int = 0) -> float:
-        """Return the load of a worker, with the prefill of what ``new_tokens`` would evict there."""
+        """Return the load of a worker plus the prefill time of blocks evicted for ``new_tokens``."""
         cost = self._loads.cost_ns(worker_id)
         return cost + (self._eviction_ns(worker_id, new_tokens) if self.options.eviction else 0.0)
 
     def _match(self, call: Call) -> tuple[int, Node]:
-        """Return the matched tokens, and the node where the match ends."""
+        """Return the matched tokens and the node where the match ends."""
         blocks, node = self._tree.find(self._locality.keys(call.call_id))
         return min(blocks * self._locality.block_tokens, call.prompt_tokens), node
 
@@ -167,16 +168,16 @@ class Preble:
         tree = self._locality.tree
         return tree.holds(worker_id, tree.holders(node.keys[-1]))
 
-    # --- a call's life ----------------------------------------------------------------------------
+    # --- life cycle of a call ---------------------------------------------------------------------
 
     def dispatched(self, call: Call, worker_id: str, charge_factor: float) -> None:
-        """Insert the prompt, count it, rebalance when due. Raises KeyError for an unknown worker."""
+        """Insert the prompt, count it, rebalance if due. Raises KeyError for an unknown worker."""
         held = self._held[worker_id]
         if call.call_id in self._running:
             raise ValueError(f"call {call.call_id!r} is dispatched already")
         matched, _ = self._match(call)
         leaf = self._tree.insert(self._locality.keys(call.call_id))
-        leaf.pins += 2  # once by the window, once while it runs
+        leaf.pins += 2  # one pin by the window, one while it runs
         statistics = self._statistics_of(important_above(leaf))
         statistics.calls += 1
         statistics.hit_tokens += matched
@@ -199,7 +200,7 @@ class Preble:
     def finished(
         self, call: Call, worker_id: str | None, charge_factor: float, output_tokens: int
     ) -> None:
-        """Count it no longer; learn its output, and its time per token if it is known."""
+        """Stop counting the call; record its output, and its time per token if known."""
         running = self._running.pop(call.call_id, None)
         if running is None:
             return
@@ -226,7 +227,7 @@ class Preble:
         return node.statistics
 
     def _expire(self) -> None:
-        """Drop the oldest call from the window; a node without calls in it is allocated nowhere."""
+        """Drop the oldest call from the window; nodes without calls in it lose their allocation."""
         recent = self._window.popleft()
         statistics = recent.statistics
         statistics.calls -= 1
@@ -241,7 +242,7 @@ class Preble:
         self._tree.unpin(recent.leaf)
 
     def _forget_evicted(self, worker_id: str) -> None:
-        """Take the least recent nodes that the cache has dropped off the worker's list."""
+        """Remove the least recent nodes, which the cache has dropped, from the worker's list."""
         held = self._held[worker_id]
         while held:
             node = self._tree.nodes[next(iter(held))]
@@ -250,7 +251,7 @@ class Preble:
             del held[node.serial]
 
     def _on_split(self, upper: Node, lower: Node) -> None:
-        """Pass statistics up with the importance; the upper part counts as used just now."""
+        """Move the statistics up if the upper part is now important; it counts as just used."""
         statistics = lower.statistics
         if statistics is not None:
             if upper.important and not lower.important:
@@ -263,7 +264,7 @@ class Preble:
                 held[upper.serial] = None
 
     def _on_drop(self, node: Node) -> None:
-        """Forget a node that is on no worker's list any more."""
+        """Forget a node that is not on any worker's list any more."""
         for held in self._held.values():
             held.pop(node.serial, None)
 
@@ -315,7 +316,7 @@ class Preble:
     # --- state ------------------------------------------------------------------------------------
 
     def credits(self, path: ClientPath) -> Mapping[str, float]:
-        """Return no deficits: there are none."""
+        """Return no deficits: this router has none."""
         return {}
 
     def snapshot(self) -> dict[str, Any]:

@@ -1,11 +1,12 @@
-"""Preble's load per worker, kept up to date node by node.
+"""Preble's load per worker, updated node by node.
 
     sum over important nodes at w: miss rate * calls * prefill time / workers of the node
                                    + running calls * median output * median time per token of w
 
-Each node remembers its contribution, as integers (nanoseconds, thousandths of tokens), and subtracts
-exactly that before it adds the next. So a load is O(1) to read, O(workers of the node) to change, and
-leaves no residue. The time per token multiplies when a load is read: it changes with every ended call.
+Each node remembers its contribution as integers (nanoseconds, thousandths of tokens), and subtracts
+exactly that before it adds the next one. So a load takes O(1) to read and O(workers of the node) to
+change, and leaves no residue. The time per token is multiplied when a load is read, since it
+changes with every ended call.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ class _Load:
 
 
 class PrebleLoads:
-    """Loads of all workers: in all, and of the nodes that two calls or more share."""
+    """Loads of all workers: in total, and of the nodes that two or more calls share."""
 
     def __init__(self, options: PrebleOptions, block_tokens: int) -> None:
         self._options = options
         self._block_tokens = block_tokens
         self.token_s: dict[str, RunningMedian] = {}
-        """Per worker, in the order of joining."""
+        """Medians of the time per token, by worker in the order of joining."""
         self._all: dict[str, _Load] = {}
         self._shared: dict[str, _Load] = {}
 
     def add_worker(self, worker_id: str, token_s: list[float] | None = None) -> None:
-        """Add a worker without load. Raises ValueError if it is there already."""
+        """Add a worker without load. Raises ValueError if it was added before."""
         if worker_id in self._all:
             raise ValueError(f"worker {worker_id!r} is known already")
         values = [self._options.token_s] if token_s is None else token_s
@@ -49,11 +50,11 @@ class PrebleLoads:
         self._shared[worker_id] = _Load()
 
     def remove_worker(self, worker_id: str) -> None:
-        """Drop a worker to which no counted node is allocated any more."""
+        """Remove a worker to which no counted node is allocated any more."""
         del self.token_s[worker_id], self._all[worker_id], self._shared[worker_id]
 
     def recount(self, node: Node) -> None:
-        """Update the loads by the present contribution of the node's calls."""
+        """Update the loads with the current contribution of the node's calls."""
         statistics = node.statistics
         if statistics is None:
             return
@@ -91,10 +92,10 @@ class PrebleLoads:
         return self._cost_ns(worker_id, load.prefill_ns, load.output_mtokens)
 
     def shared_cost_ns(self, worker_id: str) -> float:
-        """Return the part of the load that nodes of two calls or more cause."""
+        """Return the part of the load caused by nodes of two or more calls."""
         load = self._shared[worker_id]
         return self._cost_ns(worker_id, load.prefill_ns, load.output_mtokens)
 
     def node_cost_ns(self, statistics: Statistics, worker_id: str) -> float:
-        """Return the part of the load that one node causes; 0 where it is not allocated."""
+        """Return the part of the load caused by one node; 0 if it is not allocated there."""
         return self._cost_ns(worker_id, *statistics.counted.get(worker_id, (0, 0)))

@@ -1,4 +1,4 @@
-"""Options of Preble, and its model of the time that a prefill takes."""
+"""Options of Preble, and its model of prefill times."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PrebleOptions:
-    """Times in seconds, outputs in tokens.
+    """Options of Preble; times in seconds, outputs in tokens.
 
-    The prefill time of n own tokens that end at context c is ``prefill_s + prefill_token_s * n +
-    prefill_context_s * c + prefill_product_s * n * c``; the values are the published fit.
+    The prefill time of n own tokens that end at context c is
+    ``prefill_s + prefill_token_s * n + prefill_context_s * c + prefill_product_s * n * c``; the
+    values are the published fit.
     """
 
     exploit_share: float = 0.5
     window_s: float = 180.0
     window_calls: int = 10_000
-    """Bounds the window in any case."""
+    """Maximum number of calls in the window."""
     token_s: float = 0.15
     medians_of: int = 200
     output_tokens: float = 45.0
     rebalance_after: int = 50
-    """Calls per worker before the first rebalancing."""
+    """Number of calls per worker before the first rebalancing."""
     rebalance_ratio: float | None = 1.5
-    """None never rebalances."""
+    """Ratio of loads at which nodes move; None never rebalances."""
     eviction: bool = True
     prefill_s: float = 0.0289
     prefill_token_s: float = 1.822e-4

@@ -1,12 +1,13 @@
 """Preble's tree of recent prompts: a radix tree over block keys, with the workers of each node.
 
-A node is the stretch of blocks between two branchings. Keys are chained hashes (equal key, equal whole
-prefix), so a stretch is compared by binary search. Inserting a prompt that leaves a node in its middle
-splits it: the new upper part takes over the allocation and the references, and the statistics if
-it is now the *important* one. A node is important when its own tokens outnumber the context before it.
+A node is a stretch of blocks between two branches. Keys are chained hashes (equal key, equal whole
+prefix), so a stretch is compared by binary search. Inserting a prompt that leaves a node in its
+middle splits it: the new upper part takes over the allocation and the references, and the
+statistics if it is now the *important* one. A node is important if its own tokens outnumber the
+context before it.
 
-Bounded from outside: a node exists while it is pinned (by a call in the window, or one that runs) or has
-children that are.
+The caller bounds the tree: a node exists while it, or a child, is pinned by a call in the window or
+a running call.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from fairserve.scheduling.routers.running_median import RunningMedian
 
 
 class Statistics:
-    """Statistics of the window about the calls below one important node."""
+    """Statistics of the window's calls below one important node."""
 
     __slots__ = ("calls", "counted", "hit_tokens", "node", "outputs", "prompt_tokens", "shared")
 
@@ -30,9 +31,9 @@ class Statistics:
         self.prompt_tokens = 0
         self.outputs = outputs
         self.counted: dict[str, tuple[int, int]] = {}
-        """Present contribution of these calls to each worker's load: prefill, output."""
+        """Current contribution of these calls to each worker's load: prefill, output."""
         self.shared = False
-        """True if that counts as the load of a shared node."""
+        """True if this counts as the load of a shared node."""
 
     @property
     def miss_rate(self) -> float:
@@ -41,7 +42,7 @@ class Statistics:
 
 
 class Node:
-    """A stretch of blocks: ``keys`` are its own, ``depth`` counts those from the root to its end."""
+    """A stretch of blocks: ``keys`` are its own, ``depth`` counts from the root to its end."""
 
     __slots__ = (
         "allocated",
@@ -57,22 +58,22 @@ class Node:
 
     def __init__(self, serial: int, parent: Node | None, keys: BlockKeys, depth: int) -> None:
         self.serial = serial
-        """Order of creation: ties go to the older node."""
+        """Order of creation; ties go to the older node."""
         self.parent = parent
         self.keys = keys
         self.depth = depth
         self.children: dict[int, Node] = {}
         """Children by their first key."""
         self.allocated: dict[str, None] = {}
-        """Workers that calls through this node were sent to."""
+        """Workers to which calls through this node were sent."""
         self.references: dict[str, int] = {}
-        """Running calls through this node by worker."""
+        """Number of running calls through this node, by worker."""
         self.statistics: Statistics | None = None
         self.pins = 0
 
     @property
     def important(self) -> bool:
-        """Return whether it has more own blocks than blocks before it; the root counts as important."""
+        """Return whether it has more own blocks than blocks before it; true for the root."""
         return self.parent is None or len(self.keys) > self.depth - len(self.keys)
 
 
@@ -103,7 +104,7 @@ def subtree_of(node: Node) -> list[Node]:
 
 
 class RequestTree:
-    """All nodes. ``on_drop`` gets every removed node, ``on_split`` gets (upper, lower)."""
+    """Tree of recent prompts. ``on_drop`` gets every removed node, ``on_split`` (upper, lower)."""
 
     def __init__(
         self, on_split: Callable[[Node, Node], None], on_drop: Callable[[Node], None]
@@ -116,7 +117,7 @@ class RequestTree:
         """Nodes by serial number."""
 
     def find(self, keys: BlockKeys) -> tuple[int, Node]:
-        """Return the matched blocks, and the node in or at the end of which the match ends."""
+        """Return the number of matched blocks, and the node in which the match ends."""
         node = self.root
         matched = 0
         while matched < len(keys):
@@ -130,7 +131,7 @@ class RequestTree:
         return matched, node
 
     def insert(self, keys: BlockKeys) -> Node:
-        """Return the node at which this prompt ends, made if missing; may split one."""
+        """Return the node at which this prompt ends, created if missing; may split a node."""
         matched, node = self.find(keys)
         if node.parent is not None and matched < node.depth:
             node = self._split(node, matched)
@@ -146,7 +147,7 @@ class RequestTree:
         return node
 
     def _split(self, lower: Node, depth: int) -> Node:
-        """Cut a node at a depth; returns the upper part. The lower part keeps its identity."""
+        """Split a node at a depth; return the upper part. The lower part keeps its identity."""
         assert lower.parent is not None
         cut = depth - (lower.depth - len(lower.keys))
         upper = self._new(lower.parent, lower.keys[:cut], depth)
@@ -159,7 +160,7 @@ class RequestTree:
         return upper
 
     def unpin(self, node: Node) -> None:
-        """Remove one pin; drop the node and its ancestors if nothing holds them any more."""
+        """Remove one pin; drop the node and its ancestors once nothing needs them."""
         node.pins -= 1
         while node.parent is not None and not node.pins and not node.children:
             parent = node.parent
@@ -186,7 +187,7 @@ class RequestTree:
         return {"serial": self._serial, "nodes": nodes}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Replace the state by an earlier snapshot; nothing is pinned then."""
+        """Replace the state by an earlier snapshot, without pins."""
         self._serial = state["serial"]
         self.nodes = {}
         for serial, parent_serial, keys, depth, allocated, references in state["nodes"]:
@@ -201,7 +202,7 @@ class RequestTree:
 
 
 def _common(own: BlockKeys, keys: BlockKeys, start: int) -> int:
-    """Return how many of a node's own keys continue a prompt at ``start``; at least one does."""
+    """Return how many of a node's keys continue a prompt at ``start``; at least one does."""
     low, high = 1, min(len(own), len(keys) - start)
     while low < high:  # own[:low] is common
         middle = (low + high + 1) // 2

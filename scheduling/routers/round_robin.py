@@ -1,13 +1,14 @@
-"""Round robin: the workers take turns, for all calls together or for each client by itself.
+"""Round robin: the workers take turns, for all calls together or per client.
 
-``per_client`` is the router that VTC gets for several workers (DLPM paper, section 7 and Theorem A.6):
-each client's calls are spread evenly, so a client that is backlogged is so at every worker, and local
+``per_client`` is the router of VTC on several workers (DLPM paper, section 7 and Theorem A.6): each
+client's calls are spread evenly, so a backlogged client is backlogged at every worker, and local
 fairness adds up. Plain round robin over LPM workers is the paper's RR+LPM.
 
-A turn is an order of the workers, the one served longest ago first. A closed worker is skipped and keeps
-its place, so it has its turn as soon as it is open; one that joins or returns goes to the end. A new
-client begins one worker further than the client before it, so that clients of one call each are spread,
-too. Weakness: blind to load and to caches; the hit rate falls with each worker added.
+A turn is an order of the workers, the least recently served first. A closed worker is skipped and
+keeps its place, so it is next as soon as it is open; one that joins or returns goes to the end. A
+new client begins one worker further than the previous new client, so that clients with one call
+each are spread, too. Weakness: it ignores load and caches; the hit rate falls with each added
+worker.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from fairserve.interactions.call import Call, ClientPath, client_id
 
 @dataclass(frozen=True, slots=True)
 class RoundRobinOptions:
-    """Beyond ``max_clients`` the client with the oldest call is forgotten, at most a turn off."""
+    """Options: beyond ``max_clients`` the client with the oldest call loses its turn order."""
 
     per_client: bool = False
     max_clients: int = 10_000
@@ -33,19 +34,20 @@ class RoundRobinOptions:
 
 
 class RoundRobin:
-    """O(workers) per call; with ``per_client`` O(clients) per membership change."""
+    """Round-robin router. O(workers) per call; with ``per_client`` O(clients) per membership change."""
 
     def __init__(self, options: RoundRobinOptions = RoundRobinOptions()) -> None:
         self.options = options
         self._workers: dict[str, None] = {}
         """Workers in the order of joining."""
         self._turns: OrderedDict[str, dict[str, None]] = OrderedDict()
-        """Per client the workers, longest not served first; the client that called last is last."""
+        """Workers of each client, least recently served first; clients in the order of their last
+        calls."""
         self._begun = 0
-        """Clients that have had a first turn."""
+        """Number of clients that have had a first turn."""
 
     def add_worker(self, worker_id: str, calls: int = 0) -> None:
-        """Add a worker at the end of every turn. Raises ValueError if it is there already."""
+        """Add a worker at the end of every turn. Raises ValueError if it was added before."""
         if worker_id in self._workers:
             raise ValueError(f"worker {worker_id!r} is known already")
         self._workers[worker_id] = None
@@ -59,13 +61,13 @@ class RoundRobin:
             turn.pop(worker_id, None)
 
     def select(self, call: Call, open_workers: Collection[str]) -> str | None:
-        """Return the open worker that was served longest ago. Changes nothing."""
+        """Return the least recently served open worker. Changes nothing."""
         turn = self._turns.get(self._client(call)) or self._first_turn()
         wanted = set(open_workers)
         return next((worker for worker in turn if worker in wanted), None)
 
     def dispatched(self, call: Call, worker_id: str, charge_factor: float) -> None:
-        """Record that worker's turn. Raises KeyError for an unknown worker."""
+        """Record the worker's turn. Raises KeyError for an unknown worker."""
         client = self._client(call)
         turn = self._turns.get(client)
         if turn is None:
@@ -86,7 +88,7 @@ class RoundRobin:
     def finished(
         self, call: Call, worker_id: str | None, charge_factor: float, output_tokens: int
     ) -> None:
-        """Do nothing: this router counts nothing."""
+        """Do nothing: this router does not count calls."""
 
     def _client(self, call: Call) -> str:
         return client_id(call.client) if self.options.per_client else ""
@@ -97,7 +99,7 @@ class RoundRobin:
         return dict.fromkeys(workers[first:] + workers[:first])
 
     def credits(self, path: ClientPath) -> Mapping[str, float]:
-        """Return no deficits: there are none."""
+        """Return no deficits: this router has none."""
         return {}
 
     def snapshot(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The median of the last values: O(log n) to find the place, a short move to insert."""
+"""Median of the last values: O(log n) to find a place, plus a short move to insert."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class RunningMedian:
         return len(self._recent)
 
     def add(self, value: float) -> None:
-        """Take in a value."""
+        """Add a value; the oldest is dropped beyond ``size``."""
         if len(self._recent) == self._recent.maxlen:
             del self._sorted[bisect_left(self._sorted, self._recent[0])]
         self._recent.append(value)
         insort(self._sorted, value)
 
     def value(self) -> float:
-        """Return the median; of an even number the mean of the middle two. At least one value."""
+        """Return the median; for an even number the mean of the middle two. Never called when empty."""
         middle = len(self._sorted) // 2
         if len(self._sorted) % 2:
             return self._sorted[middle]

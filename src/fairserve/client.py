@@ -1,14 +1,14 @@
-"""Names the run and agent of every call of a program, for agent authors with any ``openai`` client.
+"""Names the run and agent of every call of an agent program that uses any ``openai`` client.
 
-:func:`interaction` opens a run and ends it: closed after its block, cancelled if the block fails.
-``run.client`` is a copy of the caller's client that sends the run's id and user, and the agent that the
-context names; frameworks that make clients of their own get the same from :func:`event_hooks` or
-``run.headers``. The caller's client is unchanged, and keys are never read. Runs: FairServe 3.4 and 4.2;
-headers: :mod:`fairserve.interactions.tracking.identity`.
+:func:`interaction` opens a run and ends it: it is closed after its block, or cancelled if the block
+fails. ``run.client`` is a copy of the caller's client that sends the run's id and user, and the
+agent of the context; frameworks that create their own clients get the same from :func:`event_hooks`
+or ``run.headers``. The caller's client is unchanged, and keys are never read. Runs: FairServe 3.4
+and 4.2; headers: :mod:`fairserve.interactions.tracking.identity`.
 
-Weakness: a call's user is part of its body, which a hook of an HTTP client cannot change; there the
-program names it. A thread sees the context only if it is started with a copy, as ``asyncio.to_thread``
-does.
+Weakness: a call's user is part of its body, which a hook of an HTTP client cannot change, so the
+program must set it there. A thread has the context only if it is started with a copy, as
+``asyncio.to_thread`` does.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from fairserve.interactions.tracking.identity import (
 from fairserve.openai_calls import C, named_copy
 
 CANCEL_S = 10.0
-"""Longest time in seconds to cancel a run whose block failed."""
+"""Maximum seconds to cancel a run whose block failed."""
 ENDED = ("interaction_not_found", "interaction_closed")
-"""Codes of closing a run that no call has reached, or that its final call has ended."""
+"""Error codes when a run is closed that no call has reached, or that its final call has ended."""
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -45,10 +45,10 @@ After = Iterable["str | Agent"]
 
 
 class Agent:
-    """An agent at work: calls made inside ``with`` carry its name. A decorator makes one for each call.
+    """An agent: calls made inside ``with`` carry its name. A decorator creates one per call.
 
-    ``calls`` has the ids of its answered calls. With ``after`` its first calls follow those, and later
-    ones its own earlier calls; without, the server infers the parents.
+    ``calls`` contains the ids of its answered calls. With ``after`` its first calls follow those,
+    and later ones its own earlier calls; otherwise the server infers the parents.
     """
 
     def __init__(self, name: str, after: After | None, run: Run[Any] | None) -> None:
@@ -84,7 +84,7 @@ class Agent:
         return cast("F", working_async if inspect.iscoroutinefunction(function) else working)
 
     def parents(self) -> list[str] | None:
-        """Return the parents of a call made now; None leaves them to the server."""
+        """Return the parents of a call made now; None lets the server infer them."""
         if self.after is None:
             return None
         found = self.calls or [call for each in self.after for call in _calls_of(each)]
@@ -104,7 +104,7 @@ class Run(Generic[C]):
         self.id = _text(run_id, "id")
         self.user = user
         self.client: C = named_copy(client, self._place)
-        """A copy of the client: its calls are calls of this run and its user, in any thread."""
+        """Copy of the client whose calls belong to this run and its user, in any thread."""
 
     def _place(self) -> _Place:
         here = _here.get()
@@ -136,7 +136,7 @@ class Run(Generic[C]):
 
 
 class _Place(NamedTuple):
-    """The present position of the code in a run."""
+    """Current position of the code in a run."""
 
     run: Run[Any]
     agent: Agent | None = None
@@ -165,9 +165,9 @@ def interaction(
 ) -> Interaction[C]:
     """Return a run around a block: ``with`` for a blocking client, ``async with`` for an async one.
 
-    Opens a run for ``user`` (without: the app itself) and ends it: closed, or cancelled if the block
-    raises. With ``id`` it joins that run, whose user must be named again, and ends it only if ``close``
-    is true. Errors of the client are passed on; a run that has ended already is no error.
+    Opens a run for ``user`` (default: the app itself) and ends it: closed, or cancelled if the
+    block raises. With ``id`` it joins that run, whose user must be given again, and ends it only if
+    ``close`` is true. The client's errors are propagated; a run that has already ended is no error.
     """
     return Interaction(client, user, id, id is None if close is None else close)
 
@@ -178,7 +178,7 @@ def agent(name: str, *, after: After | None = None) -> Agent:
 
 
 def current_run() -> Run[Any]:
-    """Return the current run. Raises LookupError outside of any."""
+    """Return the current run. Raises LookupError outside a run."""
     here = _here.get()
     if here is None:
         raise LookupError("there is no run here; call it inside `with interaction(...)`")
@@ -256,7 +256,7 @@ def event_hooks() -> dict[str, list[Callable[[Any], Any]]]:
 
 
 def add_headers(request: Any) -> Awaitable[None]:
-    """Give a request the headers of the context; those that it has stay."""
+    """Add the context's headers to a request; headers that it already has are kept."""
     here = _here.get()
     if here is not None and request.headers.get(RUN_HEADER, here.run.id) == here.run.id:
         for name, value in here.headers().items():
@@ -265,7 +265,7 @@ def add_headers(request: Any) -> Awaitable[None]:
 
 
 def note_answer(response: Any) -> Awaitable[None]:
-    """Remember an answered call of the context's agent, for agents that come after it."""
+    """Record an answered call of the context's agent, for agents that follow it."""
     here, headers = _here.get(), response.headers
     if here is not None and response.is_success and headers.get(RUN_HEADER) == here.run.id:
         here.note(headers.get(CALL_HEADER))
@@ -273,7 +273,7 @@ def note_answer(response: Any) -> Awaitable[None]:
 
 
 class _Done:
-    """Awaited by async clients, and ignored by others."""
+    """Awaitable for async clients, ignored by others."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield from ()

@@ -1,8 +1,9 @@
 """A copy of an ``openai`` client whose completions name their run, agent and user.
 
-The package has default headers, and no default body for the user; so the copy's own ``request``, through
-which all its calls go, amends the options of a completion first. Retries repeat the amended options. The
-package is not imported: any client with its methods works, and its type is kept.
+The package supports default headers, but no default body for the user. So the copy's own
+``request``, through which all its calls go, first amends the options of a completion. Retries
+repeat the amended options. The package is not imported: any client with its methods works, and its
+type is kept.
 
 Weakness: it relies on the fields of the package's request options (``url``, ``headers``, ``json_data``,
 ``extra_json``), which are the same in its releases since 1.0 and are not guaranteed.
@@ -57,7 +58,7 @@ C = TypeVar("C", bound=Client)
 
 
 def named_copy(client: C, place: Callable[[], Place]) -> C:
-    """Return a copy of the client that names ``place()`` with every completion, as its own copies do.
+    """Return a copy of the client that names ``place()`` with every completion, as do its own copies.
 
     Values that a call sets itself are kept; a call that names another run is not changed.
     """
@@ -81,8 +82,8 @@ def named_copy(client: C, place: Callable[[], Place]) -> C:
 
 
 def _amend(options: Any, here: Place) -> bool:
-    """Add headers and user where the call has none. False: it is of another run."""
-    # A run that the call names takes the place of the default, whose name must be spelt alike for that.
+    """Add headers and user if the call lacks them. Return False if it belongs to another run."""
+    # A run named by the call replaces the default, for which its name must be spelt alike.
     given = {
         RUN_HEADER if name.lower() == RUN_HEADER else name: value
         for name, value in (options.headers or {}).items()
@@ -106,7 +107,7 @@ async def _noted(answer: Awaitable[Any], options: Any, here: Place) -> Any:
 
 
 def _id_of(answer: Any, options: Any) -> str | None:
-    """Return the id of an answered call: its own, or the answer's, which a stream has in its headers."""
+    """Return the id of an answered call: its own, or the answer's, a stream's from its headers."""
     for name, value in options.headers.items():
         if name.lower() == CALL_HEADER:
             return str(value)

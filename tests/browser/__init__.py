@@ -1,1 +1,1 @@
-"""A package, so that its tests share one Chromium."""
+"""Package whose tests share one Chromium."""

@@ -1,8 +1,8 @@
-"""One Chromium for the tests of this folder, and a server for each of its files.
+"""Fixtures for one Chromium for the tests of this folder, and a server for each of its files.
 
-While Playwright runs, its event loop is the thread's, and no asynchronous test can be: so Chromium ends
-with the last test of the folder that this process runs. A server starts in a moment; with one of its
-own, a file needs no regard for what others left behind.
+While Playwright runs, it owns the event loop of the thread, and no asynchronous test can run: so
+Chromium ends with the last test of the folder in this process. A server starts quickly; with its own
+one, a file is independent of what other files left behind.
 """
 
 import pytest
@@ -25,6 +25,6 @@ def server(tmp_path_factory):
 
 @pytest.fixture
 def operator(browser, server):
-    """A page of an operator who has signed in with the admin key."""
+    """Return a page of an operator who has signed in with the admin key."""
     with browser.visit(server.url) as visit:
         yield visit.sign_in(server.admin_key)

@@ -1,4 +1,4 @@
-"""Pages of clients: their shares, one client, and changes by an operator."""
+"""Test the pages of clients: their shares, one client, and changes by an operator."""
 
 import httpx
 import openai
@@ -8,7 +8,7 @@ from client_pages import ODD, call, hold, path_of
 
 @pytest.fixture(scope="module")
 def world(server):
-    """Two tenants whose users have called; one user takes by far the most."""
+    """Create two tenants whose users have called; one user uses by far the most."""
     one = server.new_app(
         name='<img src=x onerror=alert(1)> "one"', limits={"user_rpm": 400, "app_rpm": 500}
     )
@@ -36,8 +36,8 @@ def operator(operator, world):
     return operator
 
 
-def test_flooding_clients_are_shown_at_once_and_later_ones_live(operator, server, world):
-    operator.go("/console/clients")
+def test_flooding_clients_are_shown_and_updated_live(operator, server, world):
+    operator.open("/console/clients")
     alarm = operator.page.locator(".alarms .bad").first.inner_text()
     assert alarm.startswith("flooder")
     assert "times its share" in alarm
@@ -50,31 +50,31 @@ def test_flooding_clients_are_shown_at_once_and_later_ones_live(operator, server
 
 
 def test_the_list_is_searched_sorted_and_paged(operator):
-    operator.go("/console/clients")
+    operator.open("/console/clients")
     operator.page.get_by_label("Search").fill("BEN")
     operator.page.get_by_role("button", name="Show").click()
     operator.page.wait_for_url("**query=BEN**")
     assert rows(operator) == ["team/ben"]
-    operator.go("/console/clients?query=OF+OTHER")
+    operator.open("/console/clients?query=OF+OTHER")
     assert rows(operator) == ["cleo"], "by the name of the tenant"
-    operator.go("/console/clients?query=nobody-has-this")
+    operator.open("/console/clients?query=nobody-has-this")
     assert "No clients match." in operator.text()
-    operator.go("/console/clients")
+    operator.open("/console/clients")
     operator.page.locator("thead").get_by_role("link", name="Client").click()
     operator.page.wait_for_url("**sort=name**")
     assert operator.page.locator("th[aria-sort=ascending]").count() == 1
-    operator.go("/console/clients?limit=2&sort=name")
+    operator.open("/console/clients?limit=2&sort=name")
     first = rows(operator)
     operator.page.get_by_role("link", name="Next").click()
     operator.page.wait_for_url("**offset=2**")
     assert "3 to 4 of" in operator.text()
     assert len(first) == len(rows(operator)) == 2
     assert not set(first) & set(rows(operator))
-    assert operator.go("/console/clients?sort=nothing") == 400
+    assert operator.open("/console/clients?sort=nothing") == 400
 
 
-def test_one_client(operator, world):
-    operator.go("/console/clients")
+def test_the_page_of_one_client(operator, world):
+    operator.open("/console/clients")
     operator.page.locator("tbody").get_by_role("link", name="flooder").click()
     operator.page.locator("h1", has_text="flooder").wait_for()
     assert operator.page.url.endswith(path_of(world["one"], "flooder"))
@@ -92,15 +92,15 @@ def test_one_client(operator, world):
 
 def test_running_calls_link_to_their_run(operator, server, world):
     held = hold(server, world["one"]["api_key"], "slow", "a/run")
-    operator.go(path_of(world["one"], "slow"))
+    operator.open(path_of(world["one"], "slow"))
     operator.page.get_by_role("link", name="a/run").click()
     operator.page.locator("h1", has_text="a/run").wait_for()
     server.release()
     held.result(60)
 
 
-def test_ids_and_names_stay_text(operator, world):
-    operator.go("/console/clients?sort=name")
+def test_ids_and_names_are_escaped(operator, world):
+    operator.open("/console/clients?sort=name")
     operator.page.get_by_role("link", name=ODD, exact=True).click()
     operator.page.locator("h1").get_by_text(ODD).wait_for()
     assert operator.page.url.endswith(path_of(world["one"], ODD))
@@ -112,14 +112,14 @@ def test_ids_and_names_stay_text(operator, world):
     operator.page.wait_for_url(f"**/console/clients/apps/{world['one']['id']}")
     assert operator.page.locator("h1").inner_text() == world["one"]["name"]
     assert operator.page.locator("main img").count() == 0
-    operator.go(f"/console/clients/tenants/{world['one']['tenant_id']}")
+    operator.open(f"/console/clients/tenants/{world['one']['tenant_id']}")
     assert operator.page.locator("h1").inner_text() == f"tenant of {world['one']['name']}"
     assert operator.page.locator("main img").count() == 0
 
 
-def test_the_levels_of_a_tenant_are_set_and_hold(operator, server, world):
+def test_the_levels_of_a_tenant_are_set_and_applied(operator, server, world):
     tenant = world["one"]["tenant_id"]
-    operator.go(f"/console/clients/tenants/{tenant}")
+    operator.open(f"/console/clients/tenants/{tenant}")
     assert operator.page.get_by_label("Levels").input_value() == ""
     operator.page.get_by_label("Levels").select_option("tenant > app > user")
     operator.page.locator("form", has=operator.page.get_by_label("Levels")).get_by_role(
@@ -136,30 +136,30 @@ def test_the_levels_of_a_tenant_are_set_and_hold(operator, server, world):
     assert len(server.admin("GET", path)["levels"]) == 2
 
 
-def test_a_blocked_user_is_refused_until_it_is_unblocked(operator, server, world):
+def test_a_blocked_user_is_rejected_until_unblocked(operator, server, world):
     key = world["one"]["api_key"]
-    operator.go(path_of(world["one"], "ann"))
+    operator.open(path_of(world["one"], "ann"))
     operator.page.get_by_role("button", name="Block").click()
     operator.page.wait_for_url("**?done=user")
     assert "User settings saved" in operator.text()
     with pytest.raises(openai.PermissionDeniedError) as refused:
         call(server, key, "ann")
     assert refused.value.code == "user_blocked"
-    operator.go("/console/clients?query=ann")
+    operator.open("/console/clients?query=ann")
     assert operator.page.locator("tbody").get_by_text("blocked", exact=True).count() == 1
-    operator.go(path_of(world["one"], "ann"))
+    operator.open(path_of(world["one"], "ann"))
     operator.page.get_by_role("button", name="Unblock").click()
     operator.page.wait_for_url("**?done=user")
     call(server, key, "ann")
 
 
-def test_a_change_is_audited_and_leaves_what_the_form_does_not_show(operator, server, world):
+def test_a_change_is_audited_and_keeps_hidden_fields(operator, server, world):
     tenant = world["one"]["tenant_id"]
     place = f"/admin/users/{tenant}/contracted"
     held = {"soft_budget": 5, "soft_end": "finish_runs", "budget_duration": "1d", "rpm_limit": 7}
     server.admin("PUT", place, json={"blocked": True, "contract": held})
     before = server.admin("GET", place)
-    operator.go(path_of(world["one"], "contracted"))
+    operator.open(path_of(world["one"], "contracted"))
     assert "No calls in the last half hour" in operator.text()
     assert "reject new runs" in operator.text()
     save(operator, Weight="0.5", Calls_per_minute_under_overload="30")
@@ -180,9 +180,9 @@ def test_a_change_is_audited_and_leaves_what_the_form_does_not_show(operator, se
     assert server.admin("GET", place)["contract"]["rpm_limit"] is None
 
 
-def test_wrong_values_change_nothing_and_are_kept(operator, server, world):
+def test_invalid_values_change_nothing_and_are_kept(operator, server, world):
     place = f"/admin/users/{world['one']['tenant_id']}/cautious"
-    operator.go(path_of(world["one"], "cautious"))
+    operator.open(path_of(world["one"], "cautious"))
     save(operator, Weight="a lot", Calls_per_minute_under_overload="0")
     weight = operator.page.get_by_label("Weight", exact=True)
     operator.page.locator("[aria-invalid=true]").first.wait_for()
@@ -197,7 +197,7 @@ def test_wrong_values_change_nothing_and_are_kept(operator, server, world):
 def test_a_tenant_is_weighed_suspended_and_resumed(operator, server):
     app = server.new_app(name="weighed")
     tenant = app["tenant_id"]
-    operator.go("/console/clients/tenants")
+    operator.open("/console/clients/tenants")
     operator.page.get_by_label("Name", exact=True).fill("OF WEIGH")
     operator.page.get_by_role("button", name="Show").click()
     operator.page.wait_for_url("**?name=OF+WEIGH*")
@@ -221,7 +221,7 @@ def test_a_tenant_is_weighed_suspended_and_resumed(operator, server):
 
 def test_an_app_is_changed(operator, server):
     app = server.new_app(name="changed")
-    operator.go(f"/console/clients/apps?tenant={app['tenant_id']}")
+    operator.open(f"/console/clients/apps?tenant={app['tenant_id']}")
     operator.page.get_by_role("link", name="changed", exact=True).click()
     save(operator, Weight="2", Calls_per_minute_of_each_user="40")
     operator.page.wait_for_url("**?done=app")
@@ -238,15 +238,15 @@ def test_an_app_is_changed(operator, server):
     assert server.admin("GET", place)["profile_mode"] == "pinned"
     versions = operator.page.get_by_role("region", name="Versions of the profile")
     assert "pinned by" in versions.locator("tbody tr").first.inner_text()
-    operator.go(f"/console/clients/apps?tenant={app['tenant_id']}")
+    operator.open(f"/console/clients/apps?tenant={app['tenant_id']}")
     assert operator.page.locator("td[data-label=Profile]").inner_text() == "pinned"
 
 
-def test_a_tenant_changes_its_own_app_only_as_far_as_its_key_may(browser, server):
+def test_a_tenant_changes_only_permitted_fields_of_its_app(browser, server):
     app = server.new_app(name="owned")
     with browser.visit(server.url) as visit:
         visit.sign_in(app["tenant_key"])
-        visit.go(f"/console/clients/apps/{app['id']}")
+        visit.open(f"/console/clients/apps/{app['id']}")
         assert visit.page.get_by_label("Weight", exact=True).count() == 0
         assert visit.page.get_by_label("Source").count() == 0
         csrf = visit.page.locator("input[name=csrf]").first.input_value()
@@ -279,20 +279,20 @@ def test_a_tenant_changes_its_own_app_only_as_far_as_its_key_may(browser, server
         assert "of the tenant has this name" in visit.text()
 
 
-def test_a_tenant_sees_only_its_own(browser, server, world):
+def test_a_tenant_sees_only_its_own_clients(browser, server, world):
     other, one = world["other"], world["one"]
     with browser.visit(server.url) as visit:
         visit.sign_in(other["tenant_key"])
-        visit.go("/console/clients")
+        visit.open("/console/clients")
         assert rows(visit) == ["cleo"]
         assert "flooder" not in visit.text()
         assert visit.page.locator(".tabs a").all_inner_texts() == ["Active", "Apps"]
-        assert visit.go(path_of(other, "cleo")) == 200
+        assert visit.open(path_of(other, "cleo")) == 200
         assert "100 %" in visit.text(), "its share is that of its own tenant's service"
         assert "Counters and credits" not in visit.text(), "they would reveal other tenants"
         csrf = visit.page.locator("input[name=csrf]").first.input_value()
         assert visit.page.get_by_role("button", name="Block").count() == 0
-        visit.go("/console/clients/apps")
+        visit.open("/console/clients/apps")
         assert rows(visit) == ["other"]
         cookies = {each["name"]: each["value"] for each in visit.context.cookies()}
         mixed = {**one, "tenant_id": other["tenant_id"]}
@@ -325,7 +325,7 @@ def test_a_tenant_sees_only_its_own(browser, server, world):
     assert not server.admin("GET", f"/admin/users/{other['tenant_id']}/cleo")["blocked"]
 
 
-def test_what_is_not_there(operator, world):
+def test_missing_clients_are_not_found(operator, world):
     one = world["one"]
     for path in (
         path_of({**one, "id": "app_none"}, "x"),
@@ -335,4 +335,4 @@ def test_what_is_not_there(operator, world):
         "/console/clients/tenants/tn_none",
         "/console/clients/tenants/x/y",
     ):
-        assert operator.go(path) == 404, path
+        assert operator.open(path) == 404, path

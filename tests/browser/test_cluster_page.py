@@ -37,7 +37,7 @@ def ready(visit):
 
 
 def test_a_worker_is_drained_and_serves_again(operator, server, app):
-    assert operator.go(CLUSTER) == 200
+    assert operator.open(CLUSTER) == 200
     ready(operator)
     for worker in ("w0", "w1"):
         row(operator, worker).get_by_text("serving").wait_for()
@@ -68,8 +68,8 @@ def test_a_worker_is_drained_and_serves_again(operator, server, app):
     ]
 
 
-def test_changes_of_others_are_seen_without_loading_anew(operator, server):
-    operator.go(CLUSTER)
+def test_changes_of_others_are_shown_without_a_reload(operator, server):
+    operator.open(CLUSTER)
     ready(operator)
     server.admin("POST", "/admin/cluster/workers/w1/drain")
     row(operator, "w1").get_by_text("drained", exact=True).wait_for()
@@ -87,8 +87,8 @@ def test_changes_of_others_are_seen_without_loading_anew(operator, server):
     operator.page.get_by_role("rowheader", name="small <b>", exact=True).wait_for(state="detached")
 
 
-def test_charts_follow_the_workers(operator, server, app):
-    operator.go(CLUSTER)
+def test_charts_show_the_workers(operator, server, app):
+    operator.open(CLUSTER)
     ready(operator)
     assert workers_of_calls(server, app) <= {"w0", "w1"}
     server.sample()
@@ -100,7 +100,7 @@ def test_charts_follow_the_workers(operator, server, app):
 
 
 def test_a_job_is_run(operator, server):
-    operator.go(CLUSTER)
+    operator.open(CLUSTER)
     before = server.admin("GET", "/admin/jobs")["items"]
     assert [job["name"] for job in before] == [
         text.split("\n")[0] for text in operator.page.locator("tr[id^=job-] th").all_inner_texts()
@@ -112,27 +112,27 @@ def test_a_job_is_run(operator, server):
     assert change["target"] == "retention"
 
 
-def test_what_is_not_there_is_not_found(operator, server):
-    operator.go(CLUSTER)
+def test_missing_workers_are_not_found(operator, server):
+    operator.open(CLUSTER)
     csrf = operator.page.locator("input[name=csrf]").first.get_attribute("value")
     for path in ("workers/nobody/drain", "workers/nobody/undrain", "jobs/nothing/run"):
         answer = operator.context.request.post(f"{server.url}{CLUSTER}/{path}", form={"csrf": csrf})
         assert answer.status == 404, path
         answer = operator.context.request.post(f"{server.url}{CLUSTER}/{path}", form={})
         assert answer.status == 403, path
-    operator.go(f"{CLUSTER}?worker=w1")
+    operator.open(f"{CLUSTER}?worker=w1")
     assert operator.page.locator("tr[id^=worker-]").count() == 1
-    operator.go(f"{CLUSTER}?worker=<b>")
+    operator.open(f"{CLUSTER}?worker=<b>")
     assert "No workers match." in operator.text()
     assert operator.page.get_by_label("Worker or model").input_value() == "<b>"
 
 
 def test_tenants_have_no_cluster(browser, server, app):
     with browser.visit(server.url) as visit:
-        visit.sign_in(app["tenant_key"]).go("/console/overview")
+        visit.sign_in(app["tenant_key"]).open("/console/overview")
         csrf = visit.page.locator("input[name=csrf]").first.get_attribute("value")
         for path in (CLUSTER, f"{CLUSTER}/stream"):
-            assert visit.go(path) == 404
+            assert visit.open(path) == 404
         for path in ("workers/w0/drain", "workers/w0/undrain", "jobs/retention/run"):
             answer = visit.context.request.post(
                 f"{server.url}{CLUSTER}/{path}", form={"csrf": csrf}

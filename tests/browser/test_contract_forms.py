@@ -1,4 +1,4 @@
-"""Forms of quotas: limits are set and apply to calls, and errors are shown at their fields."""
+"""Forms of quotas set limits that apply to calls, and show errors at their fields."""
 
 import openai
 import pytest
@@ -6,7 +6,7 @@ from client_pages import MODEL, ODD, call, path_of
 
 
 def set_limits(visit, title, fields):
-    """Fill in the form of a quota, which is opened."""
+    """Open the form of a quota, and fill it in."""
     form = visit.page.locator("details", has_text=title)
     form.locator("summary").click()
     for label, value in fields.items():
@@ -15,11 +15,11 @@ def set_limits(visit, title, fields):
     return form
 
 
-def test_a_users_contract_is_set_and_holds(operator, server):
+def test_the_quota_of_a_user_is_set_and_applied(operator, server):
     app = server.new_app()
     place = f"/admin/users/{app['tenant_id']}/limited"
     server.admin("PUT", place, json={"weight": 2})
-    operator.go(path_of(app, "limited"))
+    operator.open(path_of(app, "limited"))
     title = "Change the quota"
     set_limits(operator, title, {"Calls per minute": "1", "Models": f"{MODEL}\n{ODD}"})
     operator.page.wait_for_url("**?done=user")
@@ -57,16 +57,16 @@ def test_a_users_contract_is_set_and_holds(operator, server):
     call(server, app["api_key"], "limited")
 
 
-def test_a_tenants_and_an_apps_contracts_are_set(browser, operator, server):
+def test_quotas_of_tenants_and_apps_are_set(browser, operator, server):
     app = server.new_app(name="contracts")
-    operator.go(f"/console/clients/tenants/{app['tenant_id']}")
+    operator.open(f"/console/clients/tenants/{app['tenant_id']}")
     set_limits(operator, "Change the quota", {"Parallel calls": "3"})
     operator.page.wait_for_url("**?done=tenant")
     tenant = server.admin("GET", f"/admin/tenants/{app['tenant_id']}")
     assert tenant["contract"]["max_parallel_requests"] == 3
     with browser.visit(server.url) as visit:
         visit.sign_in(app["tenant_key"])
-        visit.go(f"/console/clients/apps/{app['id']}")
+        visit.open(f"/console/clients/apps/{app['id']}")
         set_limits(visit, "Change the quota of the app", {"Calls per minute": "50"})
         visit.page.wait_for_url("**?done=app")
         set_limits(visit, "Change the quota of its users", {"Tokens per minute": "9000"})

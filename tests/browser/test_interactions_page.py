@@ -1,4 +1,4 @@
-"""Runs in the list and on their own page: live, ended, of other tenants, with any text as their id."""
+"""Test runs in the list and on their own page: active, ended, of other tenants, with hostile ids."""
 
 from urllib.parse import quote
 
@@ -43,7 +43,7 @@ def ready(visit):
 
 def test_a_run_appears_is_opened_and_cancelled(operator, server, app):
     page = operator.page
-    assert operator.go(LIST) == 200
+    assert operator.open(LIST) == 200
     ready(operator)
     assert page.get_by_text("tale/one").count() == 0
     held = hold(server, app["api_key"], "long", "tale/one")
@@ -59,17 +59,17 @@ def test_a_run_appears_is_opened_and_cancelled(operator, server, app):
     with pytest.raises(openai.APIStatusError):
         held.result(60)
     assert "Run cancelled" in operator.text()
-    operator.go(LIST)
+    operator.open(LIST)
     row.get_by_text("cancelled").first.wait_for()
     (change,) = server.admin("GET", "/admin/audit?action=interaction.cancel")["items"]
     assert change["target"] == f"{app['id']}/tale/one"
 
 
-def test_a_run_in_the_list_ends_before_ones_eyes(browser, server, app):
+def test_the_end_of_a_run_is_shown_live_in_the_list(browser, server, app):
     open_runs(server, app, "short")
     with browser.visit(server.url) as visit:
         visit.sign_in(app["tenant_key"])
-        visit.go(f"{LIST}?user=anna")
+        visit.open(f"{LIST}?user=anna")
         row = visit.page.locator("tbody tr", has_text="short")
         row.get_by_text("open", exact=True).wait_for()
         server.request("DELETE", f"{RUNS}/short", app["api_key"])
@@ -77,12 +77,12 @@ def test_a_run_in_the_list_ends_before_ones_eyes(browser, server, app):
         assert visit.page.locator("tbody tr", has_text="short").count() == 1
 
 
-def test_ids_stay_text_and_lead_to_their_runs(browser, server, app):
+def test_ids_are_escaped_and_link_to_their_runs(browser, server, app):
     open_runs(server, app, *ODD)
     with browser.visit(server.url) as visit:
         visit.sign_in(app["tenant_key"])
         for run_id in ODD:
-            visit.go(LIST)
+            visit.open(LIST)
             visit.page.get_by_role("link", name=run_id, exact=True).click()
             visit.page.locator("h1 code").wait_for()
             assert visit.page.locator("h1 code").inner_text() == run_id
@@ -94,7 +94,7 @@ def test_ids_stay_text_and_lead_to_their_runs(browser, server, app):
         assert "49" not in visit.page.title()
 
 
-def test_agents_users_and_prompts_stay_text(browser, server, app):
+def test_agents_users_and_prompts_are_escaped(browser, server, app):
     html = '<img src=x onerror="alert(1)"><svg onload=alert(2)>'
     client = server.openai(app["api_key"])
     client.chat.completions.create(
@@ -113,9 +113,9 @@ def test_agents_users_and_prompts_stay_text(browser, server, app):
             "/console/overview",
         )
         for page in pages:
-            assert visit.go(page) == 200
+            assert visit.open(page) == 200
             assert visit.page.locator("img, [onload], [onerror]").count() == 0, page
-        visit.go(place(app, "probe"))
+        visit.open(place(app, "probe"))
         row = visit.page.locator("tbody tr").first
         assert html in row.inner_text()
         assert html[:20] in visit.page.locator(".graph svg").inner_html().replace("&lt;", "<")
@@ -127,20 +127,20 @@ def test_a_tenant_sees_its_own_runs_only(browser, server, app, foreign):
     open_runs(server, foreign, "theirs")
     with browser.visit(server.url) as visit:
         visit.sign_in(app["tenant_key"])
-        visit.go(LIST)
+        visit.open(LIST)
         assert visit.page.get_by_text("mine").count() == 1
         assert "theirs" not in visit.text()
         assert foreign["tenant_id"] not in visit.page.content()
         assert visit.page.get_by_label("Tenant").count() == 0
-        visit.go(f"{LIST}?app={foreign['id']}")
+        visit.open(f"{LIST}?app={foreign['id']}")
         assert "No runs match" in visit.text()
         nothing = f"{LIST}/tn_nothing/{foreign['id']}/theirs"
         mixed = f"{LIST}/{app['tenant_id']}/{foreign['id']}/theirs"
         for path in (place(foreign, "theirs"), mixed, nothing, place(app, "nothing")):
-            assert visit.go(path) == 404, path
+            assert visit.open(path) == 404, path
         of_other = f"tenant={foreign['tenant_id']}"
-        assert visit.go(f"{LIST}?{of_other}") == 404
-        assert visit.go(f"{LIST}/stream?{of_other}") == 404
+        assert visit.open(f"{LIST}?{of_other}") == 404
+        assert visit.open(f"{LIST}/stream?{of_other}") == 404
         token = visit.context.request.get(server.url + LIST).text()
         csrf = token.partition('name="csrf" value="')[2][:64]
         cancel = place(foreign, "theirs").replace(LIST, f"{LIST}/cancel")
@@ -150,7 +150,7 @@ def test_a_tenant_sees_its_own_runs_only(browser, server, app, foreign):
     assert [run["id"] for run in runs] == ["theirs"]
 
 
-def test_filters_and_pages(browser, server, app, foreign):
+def test_the_list_is_filtered_and_paged(browser, server, app, foreign):
     many = server.new_app(name="many")
     open_runs(server, many, *(f"done-{number:02}" for number in range(53)), user="filter me")
     for number in range(53):
@@ -161,7 +161,7 @@ def test_filters_and_pages(browser, server, app, foreign):
     with browser.visit(server.url) as visit:
         visit.sign_in(server.admin_key)
         rows = visit.page.locator("tbody tr")
-        visit.go(f"{LIST}?app={many['id']}&tenant={many['tenant_id']}")
+        visit.open(f"{LIST}?app={many['id']}&tenant={many['tenant_id']}")
         assert rows.count() == 51
         assert "still-live" in rows.first.inner_text()
         visit.page.get_by_role("link", name="Older").click()
@@ -171,15 +171,15 @@ def test_filters_and_pages(browser, server, app, foreign):
         ]
         assert visit.page.get_by_role("link", name="Older").count() == 0
         assert visit.page.locator("[sse-connect]").count() == 0
-        visit.go(LIST)
+        visit.open(LIST)
         visit.page.get_by_label("User").fill("filter me")
         visit.page.get_by_label("State").select_option("live")
         visit.page.get_by_role("button", name="Filter").click()
         ready(visit)
         assert rows.count() == 1
         for state, number in (("ended", 50), ("cancelled", 50), ("expired", 1)):
-            visit.go(f"{LIST}?user=filter%20me&state={state}")
+            visit.open(f"{LIST}?user=filter%20me&state={state}")
             assert rows.count() == number
         assert "No runs match" in visit.text()
-        assert visit.go(f"{LIST}?state=odd") == 400
-        assert visit.go(f"{LIST}?tenant=odd%20id") == 400
+        assert visit.open(f"{LIST}?state=odd") == 400
+        assert visit.open(f"{LIST}?tenant=odd%20id") == 400

@@ -1,7 +1,7 @@
 """Lists of runs and rejections stay cheap for any number: bounded pages, each found by an index.
 
-SQLite plans without statistics of the rows, so a few thousand show what many do. How long the pages
-take with 100,000 runs is measured by ``benchmarks/scripts/console_speed.py``.
+SQLite plans without statistics of the rows, so a few thousand rows are representative. The time of
+pages with 100,000 runs is measured by ``benchmarks/scripts/console_speed.py``.
 """
 
 import httpx
@@ -36,7 +36,7 @@ def sessions(folder):
 
 @pytest.fixture
 def plans(sessions):
-    """Return the plans of all SELECT statements of a function."""
+    """Return a function that returns the plans of all SELECT statements of a call."""
     engine = sessions.kw["bind"]
 
     def plans_of(ask):
@@ -64,7 +64,7 @@ def plans(sessions):
 @pytest.mark.parametrize("tenant", [None, TENANT])
 @pytest.mark.parametrize("app", [None, APP])
 @pytest.mark.parametrize("more", [{}, {"user": USER}, {"state": "aborted"}])
-def test_an_index_gives_the_runs_of_a_page_in_order(plans, sessions, tenant, app, more):
+def test_an_index_orders_the_runs_of_a_page(plans, sessions, tenant, app, more):
     rows = []
 
     def ask():
@@ -84,7 +84,7 @@ def test_a_poll_for_changes_reads_one_entry_of_an_index(plans, sessions):
 
 
 @pytest.mark.parametrize("tenant", [None, TENANT])
-def test_an_index_gives_the_refusals_of_a_page_in_order(plans, sessions, tenant):
+def test_an_index_orders_the_rejections_of_a_page(plans, sessions, tenant):
     def ask():
         with sessions() as session:
             assert events.listed(session, EventQuery(limit=50), tenant_id=tenant, app_id=None)
@@ -100,8 +100,8 @@ def test_the_calls_of_a_run_are_found_by_an_index(plans, sessions):
 
 @pytest.fixture(scope="module")
 def operator(folder):
-    """An operator's session without a browser, at a server over the many runs."""
-    # The rows are as they were filled in: rolling them up would only keep the database busy.
+    """Return an operator's session without a browser, at a server over the many runs."""
+    # Rollups of these rows would only keep the database busy.
     with (
         PageServer(folder, usage_rollup_interval_s=3600) as server,
         httpx.Client(base_url=server.url, timeout=60) as client,

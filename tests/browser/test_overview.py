@@ -30,15 +30,15 @@ def other(server):
 
 @pytest.fixture(scope="module")
 def flood(server, app):
-    """A flood whose limit is exhausted: every further call is rejected under overload."""
+    """Start a flood whose limit is exhausted: every further call is rejected under overload."""
     found = Flood(server, app)
     assert found.burst(BURST) == BURST - LIMIT
     return found
 
 
 @pytest.fixture(scope="module")
-def asker(server):
-    """An operator's session without a browser."""
+def operator_session(server):
+    """Return an operator's session without a browser."""
     with httpx.Client(base_url=server.url, timeout=60) as client:
         client.post("/console/sign-in", data={"key": server.admin_key})
         yield client
@@ -46,7 +46,7 @@ def asker(server):
 
 def test_a_flood_appears_with_the_explanation_of_its_rejections(operator, server, app):
     page = operator.page
-    operator.go("/console/overview")
+    operator.open("/console/overview")
     page.locator(".live").get_by_text("live", exact=True).wait_for()
     assert page.locator("[data-chart=service][aria-label*=eve]").count() == 0
     flood = Flood(server, app, flooder="eve")
@@ -85,7 +85,7 @@ def test_a_changed_limit_affects_the_traffic_and_is_reverted(operator, flood):
     page = operator.page
     field = page.locator("#p-high_watermark")
     assert flood.burst(3) == 3
-    operator.go("/console/overview")
+    operator.open("/console/overview")
     page.get_by_role("link", name="Throttling").first.click()
     field.fill("50")
     page.get_by_role("button", name="Apply").click()
@@ -96,32 +96,32 @@ def test_a_changed_limit_affects_the_traffic_and_is_reverted(operator, flood):
     page.get_by_text("The settings of the earlier version are in force").wait_for()
     assert field.input_value() == "0.3"
     assert flood.burst(3) == 3
-    operator.go("/console/audit?action=throttling.change")
+    operator.open("/console/audit?action=throttling.change")
     assert page.locator("tbody tr").count() == 2
 
 
-def test_a_tenant_sees_only_its_own(browser, server, app, other, flood):
+def test_a_tenant_sees_only_its_own_traffic(browser, server, app, other, flood):
     with browser.visit(server.url) as visit:
-        visit.sign_in(other["tenant_key"]).go("/console/overview")
+        visit.sign_in(other["tenant_key"]).open("/console/overview")
         assert "flooder-0" not in visit.page.content()
-        visit.go("/console/refusals")
+        visit.open("/console/refusals")
         assert "No rejections match" in visit.text()
-        assert visit.go(f"/console/refusals?tenant={app['tenant_id']}") == 404
+        assert visit.open(f"/console/refusals?tenant={app['tenant_id']}") == 404
         refused = server.admin("GET", "/admin/throttling/events")["items"][0]
-        assert visit.go(f"/console/refusals/{refused['call_id']}") == 404
-        assert visit.go(f"/console/usage?tenant={app['tenant_id']}") == 404
-        assert visit.go(f"/console/usage?app={app['id']}") == 404
-        assert visit.go(f"/console/audit?tenant={app['tenant_id']}") == 404
+        assert visit.open(f"/console/refusals/{refused['call_id']}") == 404
+        assert visit.open(f"/console/usage?tenant={app['tenant_id']}") == 404
+        assert visit.open(f"/console/usage?app={app['id']}") == 404
+        assert visit.open(f"/console/audit?tenant={app['tenant_id']}") == 404
         run = f"{app['tenant_id']}/{app['id']}/{refused['interaction_id']}"
-        assert visit.go(f"/console/interactions/{run}") == 404
-        visit.go("/console/audit")
+        assert visit.open(f"/console/interactions/{run}") == 404
+        visit.open("/console/audit")
         assert app["id"] not in visit.page.content()
         assert other["id"] in visit.page.content()
 
 
 def test_a_report_is_downloaded(browser, server, app, flood):
     with browser.visit(server.url) as visit:
-        visit.sign_in(app["tenant_key"]).go("/console/overview")
+        visit.sign_in(app["tenant_key"]).open("/console/overview")
         visit.page.get_by_role("link", name="Usage").first.click()
         with visit.page.expect_download() as waiting:
             visit.page.get_by_role("link", name="CSV").click()
@@ -139,7 +139,7 @@ def test_pages_have_the_same_content_without_scripts(browser, server, flood):
     with browser.visit(server.url, scripts=False) as visit:
         visit.sign_in(server.admin_key)
         for page in ("overview", "refusals", "usage", "audit"):
-            assert visit.go(f"/console/{page}") == 200
+            assert visit.open(f"/console/{page}") == 200
             assert visit.page.locator("h1").inner_text(), page
 
 
@@ -155,8 +155,8 @@ def test_pages_have_the_same_content_without_scripts(browser, server, flood):
         "overview?minutes=0",
     ],
 )
-def test_what_cannot_be_asked_for_is_named(asker, path):
-    answer = asker.get(f"/console/{path}")
+def test_invalid_queries_are_named(operator_session, path):
+    answer = operator_session.get(f"/console/{path}")
     assert answer.status_code == 400
     field = path.partition("?")[2].partition("=")[0]
     assert field in answer.text

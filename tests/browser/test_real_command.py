@@ -1,4 +1,4 @@
-"""The console of ``fairserve serve``, a process of its own with the torch engine behind it."""
+"""Test the console of ``fairserve serve``, as a separate process with the torch engine behind it."""
 
 import json
 
@@ -20,25 +20,25 @@ def server(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def session(server):
-    """An operator's session from before the wrong keys."""
+    """Return a session of an operator who signed in before the wrong keys."""
     with httpx.Client(base_url=server.url, timeout=60) as client:
         client.post("/console/sign-in", data={"key": server.admin_key}, timeout=60)
         yield client
 
 
-def test_calls_are_seen_while_they_run(browser, server, session):
+def test_calls_are_shown_while_they_run(browser, server, session):
     app = server.new_app(name="real")
     (cookie,) = session.cookies.jar
     with browser.visit(server.url) as visit:
         visit.context.add_cookies(
             [{"name": cookie.name, "value": cookie.value, "url": f"{server.url}/console"}]
         )
-        visit.go("/console/overview")
+        visit.open("/console/overview")
         visit.page.locator(".live.on").wait_for()
         call(server, app["api_key"], "eve", "a few words", max_tokens=5)
         visit.page.locator("[data-chart=service][aria-label*=eve]").wait_for()
         assert not visit.faults()
-        assert visit.go("/console/cluster") == 200
+        assert visit.open("/console/cluster") == 200
         worker = visit.page.locator("#worker-w0")
         worker.get_by_text("serving").wait_for()
         data = json.loads(visit.page.locator("#chart-data").inner_text())
@@ -60,10 +60,10 @@ def test_wrong_keys_are_counted_and_reveal_nothing(server, session):
     assert server.admin_key not in server.log()
 
 
-def test_too_many_live_pages_are_refused_and_hold_up_no_stop(server, session):
+def test_excess_live_pages_are_rejected_and_do_not_delay_a_stop(server, session):
     def open_stream():
         answer = session.send(session.build_request("GET", STREAM), stream=True)
-        if answer.status_code == 503:  # the page of the test before has only just gone
+        if answer.status_code == 503:  # the page of the previous test has only just closed
             answer.close()
             return None
         return answer

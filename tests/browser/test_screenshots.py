@@ -1,7 +1,7 @@
 """Every page under an overload is accessible, and fits wide and narrow windows.
 
 Colours differ in light and dark, the layout in wide and narrow windows: two kinds of window show each
-once. The deep test has all four, and looks at a picture of each page. This makes the guide's pictures:
+once. The deep test has all four, and takes a picture of each page. This makes the pictures of the guide:
 
     FAIRSERVE_SCREENSHOTS=docs/images/console .venv/bin/python -m pytest --deep \\
         tests/browser/test_screenshots.py
@@ -19,7 +19,7 @@ from page_server import PageServer
 from PIL import Image
 
 LONG = "look/" + "long" * 20
-"""An id that has to be broken."""
+"""An id that needs a line break."""
 PICTURES = {
     "overview",
     "throttling",
@@ -34,12 +34,12 @@ PICTURES = {
     "audit",
     "sign-in",
 }
-"""The pages of which the guide has pictures."""
+"""Pages that the guide has pictures of."""
 BUCKETS = 14
 COLOURS = 96
 MOST_PIXELS = 2200
 OPEN_DETAILS = "document.querySelectorAll('main details').forEach((each) => { each.open = true })"
-# What sticks to the window's edge would be drawn amid a page that is longer.
+# Sticky elements at the edge of the window would be drawn inside a longer page.
 UNSTICK = "document.querySelectorAll('.bar').forEach((bar) => { bar.style.position = 'static' })"
 
 
@@ -51,7 +51,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pages(server):
-    """The paths of all pages by name, after a minute of an overload."""
+    """Return the paths of all pages by name, after a minute of an overload."""
     changed = {"system": "fairserve", "parameters": {"feeder.max_bypass": 7}}
     server.admin("PUT", "/admin/throttling", json=changed)
     app = server.new_app(name="research", limits={"user_rpm": LIMIT})
@@ -95,8 +95,8 @@ def pages(server):
 
 
 @pytest.fixture
-def look(browser, server, pages):
-    """Opens every page in a window, checks its accessibility, and calls ``see`` with it."""
+def open_pages(browser, server, pages):
+    """Return a function that opens every page, checks its accessibility, and calls ``see``."""
 
     def open_all(size, dark, see=lambda visit, name: None):
         with browser.visit(server.url, dark=dark, size=size) as visit:
@@ -104,7 +104,7 @@ def look(browser, server, pages):
             for name, path in pages.items():
                 if name == "sign-in":
                     visit.context.clear_cookies()
-                assert visit.go(path) == 200, name
+                assert visit.open(path) == 200, name
                 if visit.page.locator("[data-chart]").count():
                     visit.page.locator("[data-chart] canvas").first.wait_for()
                 see(visit, name)
@@ -117,14 +117,14 @@ def look(browser, server, pages):
 
 
 @pytest.mark.parametrize(("size", "dark"), [(WIDE, False), (NARROW, True)])
-def test_everybody_can_read_every_page(look, size, dark):
-    look(size, dark)
+def test_every_page_is_accessible(open_pages, size, dark):
+    open_pages(size, dark)
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
-def test_pages_as_they_are_seen(look, size, dark):
+def test_pages_are_drawn(open_pages, size, dark):
     def see(visit, name):
         assert not visit.faults(), name
         visit.page.evaluate(UNSTICK)
@@ -139,7 +139,7 @@ def test_pages_as_they_are_seen(look, size, dark):
             window = "wide" if size == WIDE else "narrow"
             keep(picture, f"{name}-{window}-{'dark' if dark else 'light'}")
 
-    look(size, dark, see)
+    open_pages(size, dark, see)
 
 
 def keep(picture, name):

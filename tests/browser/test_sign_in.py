@@ -1,4 +1,4 @@
-"""Sign-in with keys, ends of sessions, and forms of other sites."""
+"""Test the sign-in with keys, ends of sessions, and forms of other sites."""
 
 import re
 import sqlite3
@@ -15,7 +15,7 @@ def app(server):
 
 @pytest.fixture
 def signed_in(server):
-    """Returns clients with a session, without a browser, and the token for their forms."""
+    """Yield a function that returns a session without a browser, and the token for its forms."""
     with ExitStack() as clients:
 
         def sign_in(key):
@@ -31,7 +31,7 @@ def signed_in(server):
 @pytest.mark.parametrize("scripts", [True, False])
 def test_an_operator_signs_in_and_out(browser, server, scripts):
     with browser.visit(server.url, scripts=scripts) as visit:
-        assert visit.go("/console") == 200
+        assert visit.open("/console") == 200
         assert "/console/sign-in" in visit.page.url
         visit.page.get_by_label("Key").fill(server.admin_key)
         visit.page.get_by_role("button", name="Sign in").click()
@@ -46,13 +46,13 @@ def test_an_operator_signs_in_and_out(browser, server, scripts):
         visit.page.get_by_role("button", name="Sign out").click()
         visit.page.wait_for_url("**/console/sign-in")
         visit.context.add_cookies([{**cookie, "expires": -1}])
-        visit.go("/console/overview")
+        visit.open("/console/overview")
         assert "/console/sign-in" in visit.page.url, "the session has ended on the server, too"
 
 
-def test_one_comes_to_the_page_that_one_asked_for(browser, server):
+def test_sign_in_redirects_to_the_requested_page(browser, server):
     with browser.visit(server.url) as visit:
-        visit.go("/console/audit?action=app.create")
+        visit.open("/console/audit?action=app.create")
         visit.page.get_by_label("Key").fill(server.admin_key)
         visit.page.keyboard.press("Enter")
         visit.page.wait_for_url("**/console/audit?action=app.create")
@@ -61,7 +61,7 @@ def test_one_comes_to_the_page_that_one_asked_for(browser, server):
 @pytest.mark.parametrize(
     "onward", ["https://example.org/", "//example.org", "/console/\\example.org", "/v1/models", "x"]
 )
-def test_a_sign_in_leads_to_no_other_place(server, onward):
+def test_sign_in_redirects_to_no_other_site(server, onward):
     answer = httpx.post(
         f"{server.url}/console/sign-in",
         data={"key": server.admin_key, "next": onward},
@@ -72,19 +72,19 @@ def test_a_sign_in_leads_to_no_other_place(server, onward):
 
 def test_a_tenant_signs_in_and_an_app_does_not(browser, server, app):
     with browser.visit(server.url) as visit:
-        visit.sign_in(app["tenant_key"]).go("/console/overview")
+        visit.sign_in(app["tenant_key"]).open("/console/overview")
         assert "tenant of pages" in visit.text()
         for page in ("throttling", "cluster"):
             assert visit.page.locator(f"nav a[href='/console/{page}']").count() == 0
-            assert visit.go(f"/console/{page}") == 404
-        visit.go("/console/overview")
+            assert visit.open(f"/console/{page}") == 404
+        visit.open("/console/overview")
         visit.page.get_by_role("button", name="Sign out").click()
         visit.page.get_by_label("Key").fill(app["api_key"])
         visit.page.get_by_role("button", name="Sign in").click()
         assert "this is an app key" in visit.page.get_by_role("alert").inner_text()
 
 
-def test_a_session_is_as_good_as_its_key(server, app, signed_in):
+def test_a_session_ends_with_its_key(server, app, signed_in):
     keys = f"/admin/tenants/{app['tenant_id']}/keys"
     new = server.admin("POST", keys, json={"name": "console"})
     client, _ = signed_in(new["api_key"])
@@ -93,7 +93,7 @@ def test_a_session_is_as_good_as_its_key(server, app, signed_in):
     assert client.get("/console/overview").headers["location"].startswith("/console/sign-in")
 
 
-def test_the_database_holds_no_cookie(server, signed_in):
+def test_the_database_contains_no_cookie(server, signed_in):
     client, _ = signed_in(server.admin_key)
     token = client.cookies["fairserve_console"]
     with closing(sqlite3.connect(server.folder / "data" / "fairserve.sqlite3")) as database:
@@ -113,7 +113,7 @@ def test_the_database_holds_no_cookie(server, signed_in):
         ({}, 303),
     ],
 )
-def test_forms_of_others_change_nothing(server, change, status, signed_in):
+def test_forms_of_other_sites_change_nothing(server, change, status, signed_in):
     client, csrf = signed_in(server.admin_key)
     request = {"data": {"csrf": csrf}, **change}
     if "content" in change:

@@ -1,4 +1,4 @@
-"""Throttling page: a change with a preview, two operators at once, and earlier versions."""
+"""Test the throttling page: a change with a preview, two operators at once, and earlier versions."""
 
 import openai
 import pytest
@@ -11,7 +11,7 @@ BYPASS = "#p-feeder\\.max_bypass"
 
 @pytest.fixture
 def put(server):
-    """Changes the settings over the API."""
+    """Return a function that changes the settings over the API."""
 
     def change(system="fairserve", **parameters):
         given = {name.replace("__", "."): value for name, value in parameters.items()}
@@ -22,7 +22,7 @@ def put(server):
 
 @pytest.fixture
 def holds(server):
-    """Return the settings in force: the system, and the value of a parameter."""
+    """Return a function for the settings in force: the system, and the value of a parameter."""
 
     def read(name):
         found = server.admin("GET", API)
@@ -40,7 +40,7 @@ def newest(server):
 
 @pytest.fixture(scope="module")
 def traffic(server):
-    """Some calls of two users; one is rejected."""
+    """Make some calls of two users; one is rejected."""
     server.admin("PUT", API, json={"system": "rpm-2"})
     app = server.new_app(name="played")
     refused = 0
@@ -73,7 +73,7 @@ def apply(visit):
 
 def test_a_limit_is_changed_with_the_keyboard_alone(operator, put, holds, newest):
     put()
-    operator.go(PAGE)
+    operator.open(PAGE)
     tab_to(operator, BYPASS)
     operator.page.keyboard.press("Control+A")
     operator.page.keyboard.type("7")
@@ -89,7 +89,7 @@ def test_a_limit_is_changed_with_the_keyboard_alone(operator, put, holds, newest
 
 def test_enter_in_a_field_applies_nothing(operator, put, newest):
     version = put()["version"]
-    operator.go(PAGE)
+    operator.open(PAGE)
     operator.page.fill(BYPASS, "9")
     operator.page.press(BYPASS, "Enter")
     operator.page.wait_for_selector("#preview .sentences, #preview .alarm")
@@ -97,11 +97,11 @@ def test_enter_in_a_field_applies_nothing(operator, put, newest):
 
 
 @pytest.mark.parametrize("scripts", [True, False])
-def test_a_wrong_value_is_shown_where_it_is(browser, server, put, newest, scripts):
+def test_an_invalid_value_is_shown_at_its_field(browser, server, put, newest, scripts):
     version = put()["version"]
     with browser.visit(server.url, scripts=scripts) as visit:
         visit.sign_in(server.admin_key)
-        visit.go(PAGE)
+        visit.open(PAGE)
         visit.page.fill(BYPASS, "a few")
         visit.page.fill("#p-hit_share", "2")
         visit.page.fill("#p-feed_window", "0.25")
@@ -135,7 +135,7 @@ def test_a_wrong_value_is_shown_where_it_is(browser, server, put, newest, script
 
 def test_two_operators_do_not_overwrite_each_other(operator, server, put, holds):
     put()
-    operator.go(PAGE)
+    operator.open(PAGE)
     operator.page.fill(BYPASS, "3")
     other = put(feeder__max_bypass=11, immunity_factor=6)["version"]
     apply(operator)
@@ -152,10 +152,10 @@ def test_two_operators_do_not_overwrite_each_other(operator, server, put, holds)
     assert holds("feeder.max_bypass")[1] == 3
 
 
-def test_what_an_operator_set_is_kept(operator, put, newest):
+def test_values_set_by_an_operator_are_kept(operator, put, newest):
     put(high_watermark=2.0, immunity_factor=6)
-    operator.go(PAGE)
-    operator.page.fill("#p-immunity_factor", "2")  # its default
+    operator.open(PAGE)
+    operator.page.fill("#p-immunity_factor", "2")  # the default of the parameter
     operator.page.fill("#p-feeder\\.interaction_slack", "inf")
     operator.page.select_option("#p-feeder\\.locality_gain", "no")
     apply(operator)
@@ -171,9 +171,9 @@ def test_what_an_operator_set_is_kept(operator, put, newest):
     assert newest()["version"] == version
 
 
-def test_another_system_brings_its_own_parameters(operator, put, holds):
+def test_another_system_shows_its_own_parameters(operator, put, holds):
     put()
-    operator.go(PAGE)
+    operator.open(PAGE)
     operator.page.select_option("#system", "rpm")
     operator.page.wait_for_selector("#p-throttle\\.limit")
     assert operator.page.locator(BYPASS).count() == 0
@@ -191,8 +191,8 @@ def test_another_system_brings_its_own_parameters(operator, put, holds):
     assert "local" in operator.page.locator(".alarm.warn").inner_text(), (
         "workers keep their scheduler"
     )
-    assert operator.go(f"{PAGE}?system=rpm&rpm=0") == 400
-    assert operator.go(f"{PAGE}?system=nothing") == 400
+    assert operator.open(f"{PAGE}?system=rpm&rpm=0") == 400
+    assert operator.open(f"{PAGE}?system=nothing") == 400
     assert "unknown system" in operator.page.get_by_role("alert").inner_text()
 
 
@@ -200,7 +200,7 @@ def test_the_history_shows_changes_with_authors_and_reverts(operator, server, pu
     put(feeder__max_bypass=4, hit_share=0.5)
     wanted = put(feeder__max_bypass=5)["version"]
     put(feeder__max_bypass=6)
-    operator.go(PAGE)
+    operator.open(PAGE)
     row = operator.page.locator(f"#version-{wanted}")
     text = row.inner_text()
     assert server.admin_key[:12] in text
@@ -223,7 +223,7 @@ def test_the_history_shows_changes_with_authors_and_reverts(operator, server, pu
 def test_a_long_history_has_pages(operator, put):
     for number in range(21):
         put(feeder__max_bypass=100 + number)
-    operator.go(PAGE)
+    operator.open(PAGE)
     assert operator.page.locator("#history tbody tr").count() == 20
     operator.page.get_by_role("link", name="Older").click()
     operator.page.wait_for_url("**offset=20*")
@@ -237,7 +237,7 @@ def test_a_preview_shows_the_effect_of_a_change(browser, server, traffic, put, s
     put("rpm-2")
     with browser.visit(server.url, scripts=scripts) as visit:
         visit.sign_in(server.admin_key)
-        visit.go(PAGE)
+        visit.open(PAGE)
         visit.page.fill("#p-throttle\\.limit", "100")
         visit.page.select_option("#minutes", "30")
         visit.page.get_by_role("button", name="Preview").click()
@@ -257,8 +257,8 @@ def test_a_preview_shows_the_effect_of_a_change(browser, server, traffic, put, s
     assert server.admin("GET", API)["system"] == "rpm-2", "nothing changed"
 
 
-def test_load_and_refusals_are_live(operator, server, traffic):
-    operator.go(PAGE)
+def test_load_and_rejections_are_live(operator, server, traffic):
+    operator.open(PAGE)
     operator.page.wait_for_selector(".live.on")
     assert operator.page.locator("[data-chart=load] canvas").count() == 1
     server.sample()
@@ -266,13 +266,13 @@ def test_load_and_refusals_are_live(operator, server, traffic):
     assert "rpm user limit" in operator.page.locator("figure").nth(1).inner_text()
 
 
-def test_to_tenants_it_does_not_exist(browser, server):
+def test_tenants_have_no_throttling_page(browser, server):
     app = server.new_app(name="curious")
     with browser.visit(server.url) as visit:
         visit.sign_in(app["tenant_key"])
         for path in (PAGE, f"{PAGE}/stream"):
-            assert visit.go(path) == 404
-        visit.go("/console/overview")
+            assert visit.open(path) == 404
+        visit.open("/console/overview")
         csrf = visit.page.input_value("[name=csrf]")
         for path in (PAGE, f"{PAGE}/preview", f"{PAGE}/revert"):
             form = {"csrf": csrf, "system": "fcfs", "version": "0", "to": "0"}

@@ -1,4 +1,4 @@
-"""Every feeder: reports of generated tokens charge what reports of the whole usage do."""
+"""In every feeder, reports of generated tokens charge the same as a report of the whole usage."""
 
 import json
 
@@ -7,8 +7,8 @@ from virtual_cluster import make_call, prompt
 
 from fairserve.interactions.call import TokenUsage
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
-from fairserve.scheduling.dispatch.directory import Directory
-from fairserve.scheduling.dispatch.events import AppChanged
+from fairserve.scheduling.directory import Directory
+from fairserve.scheduling.events import AppChanged
 from fairserve.scheduling.locality.locality import Locality
 from fairserve.scheduling.registry import FEEDERS
 from fairserve.throttling.base import Limits
@@ -44,28 +44,28 @@ def amounts(feeder):
     return json.loads(json.dumps(feeder.snapshot()))
 
 
-def close(one, other):
-    """Equal but for rounding."""
+def nearly_equal(one, other):
+    """Return whether both are equal but for rounding."""
     if isinstance(one, dict):
-        return one.keys() == other.keys() and all(close(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(nearly_equal(one[key], other[key]) for key in one)
     if isinstance(one, list):
-        return len(one) == len(other) and all(map(close, one, other))
+        return len(one) == len(other) and all(map(nearly_equal, one, other))
     return one == (pytest.approx(other) if isinstance(one, float) else other)
 
 
 @pytest.mark.parametrize(("name", "options"), CONFIGURATIONS)
-def test_generated_tokens_are_charged_as_the_usage_that_they_make(name, options):
+def test_generated_tokens_are_charged_like_the_final_usage(name, options):
     (stepwise, _), (whole, _) = made(name, options), made(name, options)
-    assert close(amounts(stepwise), amounts(whole))
-    for tokens in (3, 7, 7, 5, 25):  # past what was expected; what comes late counts for nothing
+    assert nearly_equal(amounts(stepwise), amounts(whole))
+    for tokens in (3, 7, 7, 5, 25):  # more than expected; late reports are ignored
         stepwise.decoded([("a", tokens)])
         whole.charge("a", TokenUsage(100, 0, 16, tokens))
-        assert close(amounts(stepwise), amounts(whole))
+        assert nearly_equal(amounts(stepwise), amounts(whole))
     if options.get("charge") != "finish" and name != "fcfs":
         assert amounts(stepwise) != amounts(made(name, options)[0])
     for feeder in (stepwise, whole):
         feeder.finish("a", TokenUsage(100, 0, 16, 30))
-    assert close(amounts(stepwise), amounts(whole))
+    assert nearly_equal(amounts(stepwise), amounts(whole))
 
 
 @pytest.mark.parametrize(("name", "options"), CONFIGURATIONS)
@@ -81,20 +81,20 @@ def test_generated_tokens_are_charged_after_a_restore(name, options):
 PATHS = [(), ("t",), ("t", "alice"), ("t", "nobody"), ("nobody", "alice"), ("nobody",)]
 
 
-def ask(feeder):
+def read_counters(feeder):
     """Read everything about counters."""
     return [(feeder.counter(path), feeder.least_counter(path)) for path in PATHS if path]
 
 
-def test_every_feeder_is_here():
+def test_every_feeder_is_covered():
     assert {name for name, _ in CONFIGURATIONS} == set(FEEDERS)
 
 
 @pytest.mark.parametrize(("name", "options"), CONFIGURATIONS)
-def test_asking_for_counters_changes_nothing(name, options):
-    """The same calls, charges and ends, with and without look-ups: the same state and selections."""
+def test_reading_counters_changes_nothing(name, options):
+    """Calls with and without look-ups of counters lead to the same state and selections."""
     (asked, _), (other, _) = made(name, options), made(name, options)
-    ask(asked)
+    read_counters(asked)
     assert asked.snapshot() == other.snapshot()
     for number in range(30):
         for feeder in (asked, other):
@@ -105,25 +105,25 @@ def test_asking_for_counters_changes_nothing(name, options):
             feeder._locality.register(call) if name != "fcfs" else None
             feeder.add(call)
         before = asked.snapshot()
-        ask(asked)
+        read_counters(asked)
         assert asked.snapshot() == before == other.snapshot()
         if number % 3 == 2:
             chosen = asked.peek(["w0"])
             assert chosen.call_id == other.peek(["w0"]).call_id
             for feeder in (asked, other):
                 feeder.dispatch(chosen.call_id, 0)
-                ask(asked)
+                read_counters(asked)
                 feeder.charge(chosen.call_id, TokenUsage(100, 0, 0, number))
                 feeder.finish(chosen.call_id, TokenUsage(100, 0, 0, 2 * number))
             assert asked.snapshot() == other.snapshot()
 
 
 @pytest.mark.parametrize(("name", "options"), CONFIGURATIONS)
-def test_counters_show_which_client_received_more(name, options):
+def test_counters_are_higher_for_clients_with_more_service(name, options):
     feeder, _ = made(name, options)
     feeder.finish("a", TokenUsage(100, 0, 16, 10))
     if name == "fcfs":
-        assert ask(feeder) == [(None, None)] * (len(PATHS) - 1)
+        assert read_counters(feeder) == [(None, None)] * (len(PATHS) - 1)
         return
     counter = feeder.counter(("t", "alice"))
     assert counter == pytest.approx(feeder.counter(("t",)))
@@ -136,7 +136,7 @@ def test_counters_show_which_client_received_more(name, options):
 
 
 @pytest.mark.parametrize("name", [name for name in FEEDERS if name != "fcfs"])
-def test_generated_tokens_of_a_call_that_was_not_dispatched_are_an_error(name):
+def test_generated_tokens_of_an_undispatched_call_are_an_error(name):
     feeder, _ = made(name, {})
     with pytest.raises(KeyError):
         feeder.decoded([("b", 1)])
@@ -150,7 +150,7 @@ def test_generated_tokens_of_a_call_that_was_not_dispatched_are_an_error(name):
     ],
 )
 def test_a_tenant_keeps_its_counter_when_its_only_call_moves(name, options):
-    """It must not be idle in between: idle ones may be forgotten, and start anew."""
+    """Idle clients may be evicted and restart, so the tenant must not be idle in between."""
     feeder, _ = made(name, options)
     feeder.finish("a", TokenUsage(100, 0, 16, 10))
     before = feeder.counter(("t",))

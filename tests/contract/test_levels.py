@@ -1,11 +1,11 @@
-"""Levels in whole systems: invented users, and apps, gain their tenant nothing."""
+"""In whole systems with levels, invented users or apps gain their tenant nothing."""
 
 import pytest
 from virtual_cluster import VirtualCluster, make_call
 
 from fairserve.interactions.call import LEVELS, path_of_id
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits
 
@@ -21,9 +21,10 @@ CALLS = 80
 
 
 def first_half(name, levels, invented):
-    """Return the ended calls by tenant when half have: both send as many, ``b`` under invented names.
+    """Return the ended calls by tenant when half of all calls have ended.
 
-    All calls are alike, share nothing, and wait from the beginning, those of ``b`` first.
+    Both tenants send equally many, ``b`` under invented names. All calls are alike, share nothing,
+    and wait from the beginning, those of ``b`` first.
     """
     system = SYSTEMS[name].with_options({"levels": levels, **SMALL_QUANTA[name]})
     cluster = VirtualCluster(system, workers=1, kv_tokens=400)
@@ -44,7 +45,7 @@ def first_half(name, levels, invented):
 
 
 @pytest.mark.parametrize("name", SMALL_QUANTA)
-def test_users_that_a_tenant_invents_get_no_shares(name):
+def test_invented_users_get_no_shares(name):
     flat = first_half(name, "user", ["user"])
     assert flat["a"] <= CALLS // 4, "eighty users against one"
     for levels in ("tenant > user", "tenant > app > user"):
@@ -53,14 +54,14 @@ def test_users_that_a_tenant_invents_get_no_shares(name):
 
 
 @pytest.mark.parametrize("name", SMALL_QUANTA)
-def test_apps_that_a_tenant_invents_get_no_shares(name):
+def test_invented_apps_get_no_shares(name):
     ended = first_half(name, "tenant > app > user", ["app", "user"])
     assert abs(ended["a"] - ended["b"]) <= 12
 
 
 @pytest.mark.parametrize("name", ["fcfs", "central-dlpm", "fairserve"])
 @pytest.mark.parametrize("levels", LEVELS)
-def test_workers_get_the_path(name, levels):
+def test_workers_get_the_client_path(name, levels):
     cluster = VirtualCluster(SYSTEMS[name].with_options({"levels": levels}))
     call = make_call("c", tenant="t/1", app="a", user="u/%2F")
     cluster.arrive(call)
@@ -72,6 +73,6 @@ def test_workers_get_the_path(name, levels):
         assert call.client == ("t/1", "a", "u/%2F")[:: 1 if "app" in levels else 2]
 
 
-def test_unknown_levels_are_refused():
+def test_unknown_levels_are_rejected():
     with pytest.raises(ValueError, match="levels is 'team'; allowed: 'user', 'tenant > user'"):
         SYSTEMS["fairserve"].with_options({"levels": "team"})

@@ -1,4 +1,4 @@
-"""Every local scheduler through one suite: each call once, nothing lost, deterministic, bounded."""
+"""Every local scheduler runs each call once, loses none, is deterministic, and bounded."""
 
 import random
 from collections import deque
@@ -68,7 +68,7 @@ def random_call(worker, rng):
 
 
 def busy(name, seed, *, steps=150, reserve=True):
-    """Arrivals, cancellations, preemptions and cache changes at random, then nothing new."""
+    """Return the log of random arrivals, cancellations, preemptions and cache changes."""
     rng = random.Random(seed)
     worker = OneWorker(FACTORIES[name](), 400, reserve=reserve)
     cancelled = []
@@ -112,7 +112,7 @@ def test_the_length_is_the_number_of_waiting_calls(name):
 
 
 @every
-def test_same_input_same_schedule(name):
+def test_equal_input_gives_an_equal_schedule(name):
     runs = [busy(name, 7)[0] for _ in range(2)]
     assert runs[0].order == runs[1].order
     assert runs[0].ended == runs[1].ended
@@ -121,7 +121,7 @@ def test_same_input_same_schedule(name):
 @every
 @given(st.integers(0, 2**32))
 def test_peek_is_stable_until_accept_or_skip(name, seed):
-    """Whatever arrives, ends or is preempted between two peeks, as long as the offer is not gone."""
+    """Arrivals, ends and preemptions between two peeks do not change the offer while it exists."""
     rng = random.Random(seed)
     worker = OneWorker(FACTORIES[name](), 400)
     scheduler = worker.scheduler
@@ -180,7 +180,7 @@ def test_a_skipped_call_is_offered_again_in_the_next_pass(name):
 
 
 @pytest.mark.parametrize("name", STOPS_AT_A_MISFIT)
-def test_nobody_overtakes_a_call_that_does_not_fit(name):
+def test_no_call_overtakes_one_that_does_not_fit(name):
     scheduler, cache = FACTORIES[name](), FixedCache()
     for number in range(4):
         scheduler.add(call(f"x{number}", f"c{number}"))
@@ -208,7 +208,7 @@ def test_a_pass_ends_with_an_empty_queue_or_at_a_call_that_does_not_fit(name):
 
 
 @pytest.mark.parametrize("name", OFFERS_ALL_THAT_MAY_FIT)
-def test_nothing_that_fits_is_left_waiting(name):
+def test_no_fitting_call_is_left_waiting(name):
     worker, _ = busy(name, 8, steps=80)
     passes = 0
     while worker.waiting:
@@ -221,7 +221,7 @@ def test_nothing_that_fits_is_left_waiting(name):
 
 @every
 def test_a_preempted_call_keeps_its_age(name):
-    """Among calls of one client that are alike in everything else, the order is by arrival."""
+    """Among otherwise equal calls of one client, the order is by arrival."""
     scheduler, cache = FACTORIES[name](), FixedCache()
     for number in range(4):
         scheduler.add(call(f"x{number}"))
@@ -229,7 +229,7 @@ def test_a_preempted_call_keeps_its_age(name):
     for number in range(3):
         assert scheduler.peek().call_id == f"x{number}"
         scheduler.accept(0)
-    scheduler.requeue("x2")  # as engines preempt: the last that was admitted first
+    scheduler.requeue("x2")  # as engines preempt: the last admitted first
     scheduler.requeue("x1")
     scheduler.start_pass(cache)
     order = []
@@ -240,7 +240,7 @@ def test_a_preempted_call_keeps_its_age(name):
 
 
 @every_class
-def test_ids(name):
+def test_call_ids_are_checked(name):
     scheduler, cache = FACTORIES[name](), FixedCache()
     scheduler.add(call("x"))
     with pytest.raises(ValueError, match="already scheduled"):
@@ -274,7 +274,7 @@ def test_only_running_calls_decode(name):
 
 
 @every_class
-def test_the_surplus_is_of_running_calls(name):
+def test_the_surplus_covers_running_calls(name):
     scheduler, cache = FACTORIES[name](), FixedCache()
     scheduler.add(call("x"))
     for call_id in ("x", "nobody"):
@@ -287,7 +287,7 @@ def test_the_surplus_is_of_running_calls(name):
 
 
 @pytest.mark.parametrize("name", ["vtc", "vtc-extend", "vtc-mean", "lcf", "drr", "dlpm"])
-def test_who_has_had_more_has_a_surplus(name):
+def test_the_client_with_more_service_has_a_surplus(name):
     """Two clients run, and two tenants whose users are the other way round."""
     scheduler, cache = FACTORIES[name](), FixedCache()
     for client, tenant in (("much", "few"), ("little", "few"), ("least", "many")):
@@ -304,7 +304,7 @@ def test_who_has_had_more_has_a_surplus(name):
 
 
 def size_of(state, seen=None):
-    """Elements of all containers that an object holds, its own and those of what it refers to."""
+    """Return the number of elements of all containers that an object holds, directly or indirectly."""
     seen = set() if seen is None else seen
     if id(state) in seen or isinstance(state, (str, bytes, int, float, type)):
         return 0
@@ -321,8 +321,8 @@ def size_of(state, seen=None):
 @pytest.mark.parametrize(
     "name", ["fcfs", "dlpm", "vtc", "vtc-mean", "lcf", "drr", "lpm", "preble_groups"]
 )
-def test_what_ended_is_forgotten(name):
-    """10,000 calls of 10,000 clients leave no more than what is kept on purpose about clients."""
+def test_ended_calls_are_forgotten(name):
+    """10,000 calls of 10,000 clients leave no more than what is intentionally kept about clients."""
     worker = OneWorker(FACTORIES[name](), 2000)
     for number in range(2_000):
         ids = [worker.add(f"invented{number}-{i}", 5, 1 + i % 3) for i in range(5)]
@@ -335,7 +335,7 @@ def test_what_ended_is_forgotten(name):
 
 
 @every_class
-def test_cancelling_what_never_ran_leaves_nothing(name):
+def test_cancelling_waiting_calls_leaves_nothing(name):
     """A queue without a pass does not grow while calls arrive and are cancelled."""
     scheduler, cache = FACTORIES[name](), FixedCache()
     scheduler.add(call("stays", "c0"))

@@ -1,4 +1,4 @@
-"""Every router through one suite: open workers only, deterministic, membership, state, bounds."""
+"""Every router chooses open workers only, is deterministic, keeps its state, and is bounded."""
 
 import json
 import random
@@ -40,7 +40,7 @@ WORKERS = ["w0", "w1", "w2", "w3"]
 
 
 class Cluster:
-    """A router and the dispatcher's events, without queues: calls are placed as they arrive."""
+    """A router and the dispatcher's events, without queues: calls are placed on arrival."""
 
     def __init__(self, name, workers=WORKERS):
         self.name = name
@@ -48,7 +48,7 @@ class Cluster:
         self.router = ROUTERS[name](self.locality)
         self.workers, self.draining = [], []
         self.lives = dict.fromkeys(WORKERS, 0)
-        self.running = []  # (call, worker, life of the worker)
+        self.running = []  # (call, worker, generation of the worker)
         self.now_s = 0.0
         for worker in workers:
             self.join(worker)
@@ -108,7 +108,7 @@ class Cluster:
         }
 
     def restored(self):
-        """Another one with this one's state, by way of JSON."""
+        """Return another cluster with the state of this one, restored from JSON."""
         other = Cluster(self.name, [])
         state = json.loads(json.dumps(self.state()))
         other.locality.restore(state["locality"], [call for call, _, _ in self.running], 0.0)
@@ -161,7 +161,7 @@ def apply(cluster, event):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_only_known_open_workers_and_none_only_without_one(name, seed):
+def test_a_known_open_worker_is_chosen_if_there_is_one(name, seed):
     cluster = Cluster(name)
     calls = 0
     for event in history(seed):
@@ -175,7 +175,7 @@ def test_only_known_open_workers_and_none_only_without_one(name, seed):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_same_history_same_decisions(name):
+def test_equal_history_gives_equal_decisions(name):
     first, second = Cluster(name), Cluster(name)
     for event in history(7):
         assert apply(first, event) == apply(second, event)
@@ -183,7 +183,7 @@ def test_same_history_same_decisions(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_asking_for_credits_changes_nothing(name):
+def test_reading_credits_changes_nothing(name):
     first, second = Cluster(name), Cluster(name)
     paths = [("t",), *(("t", f"u{number}") for number in range(6)), ("nobody",), ()]
     in_credit = 0
@@ -198,13 +198,13 @@ def test_asking_for_credits_changes_nothing(name):
     assert bool(in_credit) == name.startswith("d2lpm")
 
 
-def test_every_router_is_here():
+def test_every_router_is_covered():
     for name in registry.ROUTERS:
         assert any(each.startswith(name) for each in NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_order_in_which_open_workers_are_named_is_no_matter(name):
+def test_the_order_of_open_workers_does_not_matter(name):
     first, second = Cluster(name), Cluster(name)
     for kind, one, two in history(8):
         same = (kind, one, sorted(two) if kind == "call" else two)
@@ -213,7 +213,7 @@ def test_the_order_in_which_open_workers_are_named_is_no_matter(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_snapshot_and_the_later_events_give_the_same_decisions(name, seed):
+def test_a_restored_snapshot_gives_the_same_decisions(name, seed):
     cluster, restored = Cluster(name), None
     cluster.tick(0.0)
     events = list(history(seed, 400))
@@ -249,7 +249,7 @@ def test_counts_return_to_zero(name, seed):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_worker_that_returns_begins_anew_and_gets_calls(name):
+def test_a_returning_worker_starts_empty_and_gets_calls(name):
     cluster = Cluster(name, ["w0", "w1"])
     for number in range(20):
         cluster.place(make_call(f"a{number}"), ["w0", "w1"])
@@ -257,7 +257,7 @@ def test_a_worker_that_returns_begins_anew_and_gets_calls(name):
     for number in range(20):
         assert cluster.place(make_call(f"b{number}"), ["w0", "w1"]) == "w0"
     cluster.join("w1")
-    while cluster.running:  # those of its first life too: they are no longer its own
+    while cluster.running:  # including those of its first generation: it no longer owns them
         cluster.finish(0, 3)
     assert not in_use(name, cluster.router.snapshot())
     placed = [cluster.place(make_call(f"d{number}"), ["w0", "w1"]) for number in range(20)]
@@ -265,7 +265,7 @@ def test_a_worker_that_returns_begins_anew_and_gets_calls(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_undrained_worker_has_the_calls_that_it_had(name):
+def test_an_undrained_worker_keeps_its_calls(name):
     cluster = Cluster(name, ["w0", "w1"])
     for number in range(20):
         cluster.place(make_call(f"a{number}"), [f"w{number % 2}"])
@@ -283,7 +283,7 @@ def test_an_undrained_worker_has_the_calls_that_it_had(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_call_that_is_returned_may_be_dispatched_again(name):
+def test_a_requeued_call_may_be_dispatched_again(name):
     cluster = Cluster(name)
     call = make_call("a")
     first = cluster.place(call, WORKERS)
@@ -297,7 +297,7 @@ def test_a_call_that_is_returned_may_be_dispatched_again(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_state_is_bounded_for_many_clients(name):
-    """4,000 clients of one call each, of which few run at once."""
+    """4,000 clients make one call each; few run at once."""
     cluster = Cluster(name)
     for number in range(4000):
         call = make_call(f"c{number}", user=f"u{number}", tokens=prompt((number % 7, 20)))
@@ -310,7 +310,7 @@ def test_state_is_bounded_for_many_clients(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_unknown_workers(name):
+def test_unknown_workers_are_rejected(name):
     cluster = Cluster(name, ["w0"])
     call = make_call("a")
     cluster.locality.register(call)

@@ -1,4 +1,4 @@
-"""Every system through one suite: nothing lost, nothing twice, deterministic, work conserving."""
+"""Every system loses and repeats no call, is deterministic, and work conserving."""
 
 import json
 import random
@@ -8,7 +8,7 @@ import pytest
 from virtual_cluster import VirtualCluster, make_call, prompt
 
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits
@@ -34,7 +34,7 @@ histories = pytest.mark.parametrize(
 
 
 def workload(seed, cluster, calls, span_s):
-    """Bursts of several users with shared prefixes, runs of several calls, some cancelled."""
+    """Return bursts of several users with shared prefixes, runs of several calls, some cancelled."""
     rng = random.Random(seed)
     for app in range(3):
         profile = AppProfile(
@@ -68,13 +68,13 @@ def play(name, seed, calls=120, span_s=6.0, **options):
 
 @histories
 @pytest.mark.parametrize("name", NAMES)
-def test_each_call_is_served_once_or_refused_once(name, seed, calls, span_s):
+def test_each_call_is_served_once_or_rejected_once(name, seed, calls, span_s):
     cluster = play(name, seed, calls, span_s)
     cluster.run(1.5)
     cluster.event(ev.WorkerDraining("w0"))
     cluster.event(ev.WorkerDraining("w2"))
     cluster.run(1.55)
-    cluster.event(ev.WorkerUndrained("w2"))  # it has calls still
+    cluster.event(ev.WorkerUndrained("w2"))  # it still has calls
     cluster.run(2.0)
     cluster.lose("w1")
     cluster.run(2.5)
@@ -100,7 +100,7 @@ def test_each_call_is_served_once_or_refused_once(name, seed, calls, span_s):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_same_input_same_schedule(name):
+def test_equal_input_gives_an_equal_schedule(name):
     runs = []
     for _ in range(2):
         cluster = play(name, 5)
@@ -110,8 +110,8 @@ def test_same_input_same_schedule(name):
 
 
 @pytest.mark.parametrize("name", DISPATCHERS)
-def test_no_open_worker_while_a_call_waits(name, seed):
-    """Work conservation of the feed: after every event a queue means that all windows are full."""
+def test_no_worker_has_capacity_while_a_call_waits(name, seed):
+    """Work is conserved: after every event a non-empty queue implies that all windows are full."""
     cluster = play(name, seed)
     plain_event = cluster.event
 
@@ -128,8 +128,8 @@ def test_no_open_worker_while_a_call_waits(name, seed):
 @histories
 @pytest.mark.parametrize("publishes", [False, True])
 @pytest.mark.parametrize("name", DISPATCHERS)
-def test_a_snapshot_and_the_later_events_give_the_same_state(name, publishes, seed, calls, span_s):
-    """Random histories, cut at random points, through JSON: same commands, same final state.
+def test_a_restored_snapshot_reaches_the_same_state(name, publishes, seed, calls, span_s):
+    """Histories cut at random points and restored from JSON lead to the same commands and final state.
 
     In half of them the workers report what they store and evict.
     """
@@ -155,7 +155,7 @@ def test_a_snapshot_and_the_later_events_give_the_same_state(name, publishes, se
         plain.handle(ev.WorkerJoined(worker, 700), 0.0)
         if publishes:
             plain.handle(ev.WorkerCacheReset(worker, complete=True), 0.0)
-    for app in range(3):  # settings were given before the recording began
+    for app in range(3):  # settings were applied before the recording began
         plain.handle(cluster.dispatcher.directory._apps[f"app{app}"], 0.0)
     restored = None
     cut = random.Random(seed).randrange(len(log))
@@ -176,5 +176,5 @@ def test_a_snapshot_and_the_later_events_give_the_same_state(name, publishes, se
 
 
 def rounded(state):
-    """Ages differ in the last bits of their floats."""
+    """Round ages, which differ in the last bits of their floats."""
     return json.loads(json.dumps(state), parse_float=lambda text: round(float(text), 6))

@@ -1,4 +1,4 @@
-"""Levels of one tenant, in whole systems: set while calls run and wait, and only that tenant's."""
+"""Levels of one tenant, set while calls run and wait, affect only that tenant in whole systems."""
 
 import json
 from collections import Counter
@@ -8,7 +8,7 @@ from virtual_cluster import VirtualCluster, make_call
 
 from fairserve.interactions.call import TokenUsage
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits
@@ -27,7 +27,7 @@ def system(name, **options):
 
 
 def crowded(name, *, levels=None, system_levels="tenant > user"):
-    """Tenant ``t``: an app of one user beside one that invents a user for each call, and tenant ``o``.
+    """Return tenant ``t``, one of whose two apps invents a user for each call, and tenant ``o``.
 
     All calls are alike and wait from the beginning.
     """
@@ -45,7 +45,7 @@ def crowded(name, *, levels=None, system_levels="tenant > user"):
 
 
 def served(cluster, calls):
-    """Return how many calls of each app ended while this many more did."""
+    """Return the number of calls of each app that end while ``calls`` more end."""
     before = len(cluster.ended)
     while len(cluster.ended) < before + calls:
         cluster.run(cluster.now_s + 0.02)
@@ -58,7 +58,7 @@ def counters(cluster, paths):
 
 
 @pytest.mark.parametrize("name", SYSTEMS_WITH_COUNTERS)
-def test_an_app_that_invents_users_takes_nothing_from_its_sibling(name):
+def test_invented_users_of_an_app_take_nothing_from_its_sibling(name):
     before = served(crowded(name), 100)
     assert before["crowd"] > 5 * before["honest"], "ninety users beside one"
     after = served(crowded(name, levels=BY_APP), 100)
@@ -67,7 +67,7 @@ def test_an_app_that_invents_users_takes_nothing_from_its_sibling(name):
 
 
 @pytest.mark.parametrize("name", SYSTEMS_WITH_COUNTERS)
-def test_levels_that_are_set_while_calls_wait_hold_for_these(name):
+def test_new_levels_apply_to_waiting_calls(name):
     cluster = crowded(name)
     served(cluster, 40)
     paths = [("o",), ("o", "one"), ("t",)]
@@ -92,7 +92,7 @@ def test_levels_that_are_set_while_calls_wait_hold_for_these(name):
 
 @pytest.mark.parametrize("name", SYSTEMS_WITH_COUNTERS)
 def test_a_tenant_that_is_behind_stays_behind(name):
-    """It keeps its claim to be next: nothing is lifted as if it had been away."""
+    """The tenant keeps its claim to be next: nothing is lifted as if it had been idle."""
     cluster = VirtualCluster(system(name), workers=1, kv_tokens=100)
     for call_id in ("o0", "o1", "o2", "t0", "t1"):
         cluster.arrive(make_call(call_id, tenant=call_id[0]))
@@ -107,7 +107,7 @@ def test_a_tenant_that_is_behind_stays_behind(name):
 
 
 @pytest.mark.parametrize("name", SYSTEMS_WITH_COUNTERS)
-def test_a_call_that_its_worker_returns_waits_under_the_new_levels(name):
+def test_a_requeued_call_waits_under_the_new_levels(name):
     cluster = VirtualCluster(system(name), workers=1)
     cluster.arrive(make_call("c", app="a"))
     cluster.event(ev.TenantChanged("t", levels=BY_APP))
@@ -125,7 +125,7 @@ def test_a_call_that_its_worker_returns_waits_under_the_new_levels(name):
 
 @pytest.mark.parametrize("name", ["fcfs", *SYSTEMS_WITH_COUNTERS])
 def test_a_snapshot_has_the_levels_and_the_paths(name):
-    """As after a failover: the rest of the calls go the same way in a restored dispatcher."""
+    """As after a failover, the remaining calls are handled equally in a restored dispatcher."""
     cluster = crowded(name)
     served(cluster, 30)
     cluster.event(ev.TenantChanged("t", weight=2.0, levels=BY_APP))
@@ -147,15 +147,15 @@ def test_a_snapshot_has_the_levels_and_the_paths(name):
             feeder.dispatch(*chosen, 0)
 
 
-def test_where_the_system_has_one_level_the_tenant_is_one_client():
-    """Ninety users of a tenant with levels of its own share what each user of the others gets."""
+def test_with_one_system_level_the_tenant_is_one_client():
+    """Ninety users of a tenant with its own levels together get the share of one user of the others."""
     cluster = crowded("fairserve", levels=BY_APP, system_levels="user")
     share = served(cluster, 80)
     assert abs(share["other"] - 40) <= 8
     assert abs(share["crowd"] - share["honest"]) <= 8
 
 
-def test_unknown_levels_are_refused():
+def test_unknown_levels_are_rejected():
     dispatcher = Dispatcher(SYSTEMS["fairserve"])
     for levels in ("user", "team", ""):
         with pytest.raises(ValueError, match="allowed: 'tenant > user', 'tenant > app > user', or"):

@@ -1,4 +1,4 @@
-"""Both kinds of workers through one suite: what the platform may rely on, whatever server it is."""
+"""Clients of both kinds of workers fulfil the same contract, whatever the server is."""
 
 import asyncio
 import contextlib
@@ -75,7 +75,7 @@ async def read(world, *arguments, **more):
 
 
 async def come(world, opening):
-    """Wait until the server has the call; raise what kept the call from it."""
+    """Wait until the server has the call; raise the error that prevented it."""
     came = asyncio.create_task(world.server.came.wait())
     await asyncio.wait({came, opening}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
     if opening.done():
@@ -90,7 +90,7 @@ async def come(world, opening):
 
 
 @pytest.mark.parametrize("word", ["ok", "many", "silent"])
-async def test_an_answer_and_its_usage(world, word):
+async def test_an_answer_has_its_usage(world, word):
     chunks = await read(world, word)
     assert chunks[-1 if word == "silent" else -2]["choices"][0]["finish_reason"] == "stop"
     meter, seen = UsageMeter(10, 0), []
@@ -106,7 +106,7 @@ async def test_an_answer_and_its_usage(world, word):
     assert world.circuit.state == "closed"
 
 
-async def test_what_is_sent(world):
+async def test_the_request_has_the_expected_fields(world):
     await read(world, n=2, top_k=3, priority=1)
     (body,) = world.server.bodies
     assert (body["stream"], body["n"]) == (True, 2)
@@ -121,14 +121,14 @@ async def test_what_is_sent(world):
         assert body["stream_options"] == {"include_usage": True}
 
 
-async def test_a_salt_goes_only_where_caches_can_be_isolated(world):
+async def test_a_salt_is_sent_only_to_workers_that_support_it(world):
     await read(world, cache_salt="mine")
     (body,) = world.server.bodies
     assert ("cache_salt" in body) == (world.http.dialect == "vllm")
 
 
 @pytest.mark.parametrize("word", ["busy", "die", "empty", "later", "away"])
-async def test_what_has_not_begun_may_be_tried_elsewhere(world, word):
+async def test_a_call_that_has_not_started_may_be_retried_elsewhere(world, word):
     with pytest.raises(WorkerUnavailableError) as raised:
         await read(world, word)
     assert not raised.value.unreachable
@@ -136,7 +136,7 @@ async def test_what_has_not_begun_may_be_tried_elsewhere(world, word):
     assert world.at_rest()
 
 
-async def test_nobody_listens(world):
+async def test_an_unreachable_worker_is_reported(world):
     world.http.base_url = "http://127.0.0.1:1"
     with pytest.raises(WorkerUnavailableError) as raised:
         await read(world)
@@ -144,7 +144,7 @@ async def test_nobody_listens(world):
     assert world.at_rest()
 
 
-async def test_a_refusal_is_the_workers_own(world):
+async def test_a_rejection_by_the_worker_is_passed_on(world):
     with pytest.raises(WorkerRejectedError) as raised:
         await read(world, "refuse")
     assert (raised.value.status, raised.value.error["param"]) == (400, "tools")
@@ -152,13 +152,13 @@ async def test_a_refusal_is_the_workers_own(world):
 
 
 @pytest.mark.parametrize("word", ["break", "cut", "nothing"])
-async def test_an_answer_that_breaks_off(world, word):
+async def test_a_broken_answer_is_an_error(world, word):
     with pytest.raises(WorkerStreamError):
         await read(world, word)
     assert world.at_rest()
 
 
-async def test_a_client_that_leaves_cancels_on_the_worker(world):
+async def test_a_disconnect_cancels_on_the_worker(world):
     stream = await world.client.open(request("hold"))
     await anext(stream)
     stream.close()
@@ -168,7 +168,7 @@ async def test_a_client_that_leaves_cancels_on_the_worker(world):
     assert world.at_rest()
 
 
-async def test_a_client_that_leaves_before_the_answer_cancels_too(world):
+async def test_a_disconnect_before_the_answer_cancels_on_the_worker(world):
     opening = asyncio.create_task(world.client.open(request("stall")))
     await come(world, opening)
     opening.cancel()
@@ -178,7 +178,7 @@ async def test_a_client_that_leaves_before_the_answer_cancels_too(world):
     assert world.at_rest()
 
 
-async def test_what_opens_the_circuit_and_what_does_not(world):
+async def test_only_worker_failures_open_the_circuit(world):
     calls = world.circuit.options.calls
     world.server.retry_after = "0"
     for word in ("refuse", "later"):
@@ -203,14 +203,14 @@ async def test_what_opens_the_circuit_and_what_does_not(world):
     assert world.opened == [True]
 
 
-async def test_an_answer_that_never_begins_is_given_up(world):
+async def test_an_answer_that_never_begins_times_out(world):
     slow = World(world.http.dialect, world.server, world.session, begin_s=0.05)
     with pytest.raises(WorkerUnavailableError):
         await read(slow, "stall")
     assert slow.at_rest()
 
 
-async def test_a_token_goes_with_everything(world):
+async def test_a_token_is_sent_with_every_request(world):
     world.server.token = "secret"
     with pytest.raises(WorkerUnavailableError, match="our token or account"):
         await read(world)
@@ -221,7 +221,7 @@ async def test_a_token_goes_with_everything(world):
     assert (await world.http.facts()).model == "m"
 
 
-async def test_facts(world):
+async def test_facts_are_read(world):
     world.server.models = ["base", "adapter"]
     world.server.lengths = {"base": {"max_model_len": 100}, "adapter": {"parent": "base"}}
     facts = await world.http.facts("adapter")
@@ -239,7 +239,7 @@ async def test_facts(world):
         await world.http.facts()
 
 
-async def test_probes(world):
+async def test_probes_report_health(world):
     assert await world.http.probe() == ""
     world.server.healthy = False
     world.http._well_until_s = 0.0
@@ -251,7 +251,7 @@ async def test_probes(world):
     assert "secret" not in wrong
 
 
-async def test_a_server_without_a_health_check_is_not_asked_for_its_models_all_the_time(world):
+async def test_models_are_not_polled_without_a_health_check(world):
     for _ in range(20):
         assert await world.http.probe() == ""
     asked = world.server.paths.count("/v1/models")

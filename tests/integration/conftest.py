@@ -49,7 +49,7 @@ def _binaries() -> Path | None:
 
 
 def _unprivileged() -> pwd.struct_passwd | None:
-    """Return the user that PostgreSQL runs as: it refuses to run as root. None: the present user."""
+    """Return the user that PostgreSQL runs as, because it rejects root. None: the present user."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -63,7 +63,7 @@ def _unprivileged() -> pwd.struct_passwd | None:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
-    """URL of a running PostgreSQL, without the name of a database."""
+    """Yield the URL of a running PostgreSQL, without a database name."""
     binaries = _binaries()
     if binaries is None:
         _missing("PostgreSQL's binaries (initdb, postgres) are not installed")
@@ -107,7 +107,7 @@ def postgres_server() -> Iterator[str]:
         yield url
     finally:
         if server is not None:
-            server.send_signal(signal.SIGQUIT)  # at once: nothing of it is needed any more
+            server.send_signal(signal.SIGQUIT)  # at once: its data is no longer needed
             try:
                 server.wait(START_TIMEOUT_S)
             except subprocess.TimeoutExpired:
@@ -133,7 +133,7 @@ def _wait_until_ready(url: str, server: subprocess.Popen, log: Path) -> None:
 
 @pytest.fixture(scope="session")
 def postgres_template(postgres_server) -> str:
-    """Name of a PostgreSQL database with the present schema, to be copied."""
+    """Return the name of a PostgreSQL database with the present schema, to be copied."""
     name = "template_of_tests"
     _execute(postgres_server, f"CREATE DATABASE {name}")
     engine = connect(f"{postgres_server}/{name}")
@@ -155,7 +155,7 @@ def _new_database(server: str, template: str = "template0") -> str:
 
 @contextmanager
 def _database(server: str, template: str = "template0") -> Iterator[str]:
-    """URL of a new database, which is dropped at the end: hundreds of them slow each other down."""
+    """Yield the URL of a new database; drop it at the end, as hundreds slow each other down."""
     url = _new_database(server, template)
     try:
         yield url
@@ -165,13 +165,13 @@ def _database(server: str, template: str = "template0") -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def new_postgres_url(postgres_server, postgres_template) -> Callable[[], str]:
-    """Creates PostgreSQL databases with the schema of this version; returns their URLs."""
+    """Return a function that creates PostgreSQL databases with the schema, and returns their URLs."""
     return lambda: _new_database(postgres_server, postgres_template)
 
 
 @pytest.fixture
 def postgres_url(postgres_server) -> Iterator[str]:
-    """URL of a new PostgreSQL database without tables."""
+    """Yield the URL of a new PostgreSQL database without tables."""
     with _database(postgres_server) as url:
         yield url
 
@@ -185,7 +185,7 @@ def pytest_generate_tests(metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def sqlite_template(tmp_path_factory) -> Path:
-    """A SQLite file with the present schema, to be copied."""
+    """Return a SQLite file with the present schema, to be copied."""
     path: Path = tmp_path_factory.mktemp("template") / "fairserve.sqlite3"
     engine = connect(f"sqlite:///{path}")
     upgrade(engine)
@@ -195,7 +195,7 @@ def sqlite_template(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def database_url(request, database, tmp_path) -> str:
-    """URL of a new database without tables."""
+    """Return the URL of a new database without tables."""
     if database == "sqlite":
         return f"sqlite:///{tmp_path / 'empty.sqlite3'}"
     url: str = request.getfixturevalue("postgres_url")
@@ -204,7 +204,7 @@ def database_url(request, database, tmp_path) -> str:
 
 @pytest.fixture
 def engine(request, database, tmp_path) -> Iterator[Engine]:
-    """A new database with the schema of this version."""
+    """Yield an engine of a new database with the schema of this version."""
     with ExitStack() as stack:
         if database == "sqlite":
             path = tmp_path / "fairserve.sqlite3"
@@ -220,13 +220,13 @@ def engine(request, database, tmp_path) -> Iterator[Engine]:
 
 @pytest.fixture
 def sessions(engine) -> SessionFactory:
-    """Sessions on ``engine``."""
+    """Return a session factory of ``engine``."""
     return session_factory(engine)
 
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[int]:
-    """Port of a running Redis that keeps nothing on disk."""
+    """Yield the port of a running Redis that persists nothing."""
     binary = shutil.which("redis-server")
     if binary is None:
         _missing("redis-server is not installed")
@@ -235,7 +235,7 @@ def redis_server() -> Iterator[int]:
     server = subprocess.Popen([binary, *flags], stdout=subprocess.DEVNULL)
     try:
         client = redis.Redis(port=port)
-        eventually(lambda: _answers(client), "Redis does not start", deadline_s=START_TIMEOUT_S)
+        eventually(lambda: _responds(client), "Redis does not start", deadline_s=START_TIMEOUT_S)
         client.close()
         yield port
     finally:
@@ -243,7 +243,7 @@ def redis_server() -> Iterator[int]:
         server.wait(START_TIMEOUT_S)
 
 
-def _answers(client: redis.Redis) -> bool:
+def _responds(client: redis.Redis) -> bool:
     try:
         return bool(client.ping())
     except redis.ConnectionError:
@@ -252,7 +252,7 @@ def _answers(client: redis.Redis) -> bool:
 
 @pytest.fixture
 def redis_url(redis_server) -> str:
-    """URL of an empty Redis database."""
+    """Return the URL of an empty Redis database."""
     with redis.Redis(port=redis_server) as client:
         client.flushall()
     return f"redis://127.0.0.1:{redis_server}/0"
@@ -260,7 +260,7 @@ def redis_url(redis_server) -> str:
 
 @pytest.fixture
 def management(engine, tmp_path) -> Iterator[Management]:
-    """The management endpoints of the shipped app."""
+    """Yield the management endpoints of the shipped app."""
     management = Management(engine, tmp_path / "data")
     with management.client:
         yield management
@@ -268,7 +268,7 @@ def management(engine, tmp_path) -> Iterator[Management]:
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    """An HTTP server on the loopback that webhooks are sent to."""
+    """Yield an HTTP server on the loopback that receives webhooks."""
     receiver = Receiver()
     yield receiver
     receiver.close()
@@ -276,5 +276,5 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture
 def webhooks_world(management, receiver) -> WebhookWorld:
-    """Two tenants, and a ledger that publishes events of their calls."""
+    """Return two tenants, and a ledger that publishes events of their calls."""
     return WebhookWorld(management, receiver)

@@ -1,4 +1,4 @@
-"""The programs in examples/ against a running server: each is one run of its agents, stage by stage."""
+"""Each program in examples/ runs against a server as one run of its agents, stage by stage."""
 
 import importlib.util
 import os
@@ -20,10 +20,10 @@ QUIET = {
     "LANGSMITH_TRACING": "false",
     "LANGCHAIN_TRACING_V2": "false",
 }
-"""Nothing goes anywhere but to the server."""
+"""Environment that sends all traffic to the server only."""
 DEADLINE_S = 240
 
-# Agent and stage, and how many such calls there are.
+# Agent and stage, with the expected number of calls.
 GRAPHS = {
     "declared_program.py": {
         ("planner", 1): 1,
@@ -50,7 +50,7 @@ GRAPHS = {
         ("reviewer", 3): 1,
     },
 }
-# The second review has the findings of both rounds before it.
+# The second review gets the findings of both earlier rounds.
 BEYOND = {"langgraph_agents.py": {(("researcher", 2), ("reviewer", 5)): 3}}
 NEEDED = {
     "declared_program.py": ["httpx"],
@@ -101,7 +101,7 @@ def graph_of(server, run_id, key):
 
 
 def edges_between(stages):
-    """Return the edges if every call of a stage follows all of the previous stage."""
+    """Return the edges for stages in which each call follows all calls of the previous stage."""
     by_stage = {}
     for (agent, stage), calls in stages.items():
         by_stage.setdefault(stage, []).append(((agent, stage), calls))
@@ -139,7 +139,7 @@ def test_an_example_is_one_run_of_its_agents(name, server):
     assert (run["id"], run["user"], run["calls"]) == (run_id, "ann", calls)
 
 
-def test_the_guides_calls_by_curl_are_one_run(server):
+def test_curl_calls_of_the_guide_are_one_run(server):
     key = server.new_app(name="curl")["api_key"]
     (script,) = re.findall(r"```sh\n(curl .*?)```", GUIDE.read_text(), re.DOTALL)
     script = script.replace("$OPENAI_BASE_URL", f"{server.url}/v1").replace("$OPENAI_API_KEY", key)

@@ -1,4 +1,4 @@
-"""``serve --model DIR``: a checkpoint of the operator's own, from its folder to the client."""
+"""``serve --model DIR`` serves a checkpoint of the operator, from its folder to the client."""
 
 from checkpoints import write_checkpoint
 from live_server import LiveServer
@@ -7,7 +7,7 @@ MESSAGES = [{"role": "user", "content": "Tell me about tides."}]
 
 
 def greedy(folder, tokens):
-    """Return the greedy answer of transformers."""
+    """Return the greedy output of transformers."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -20,7 +20,7 @@ def greedy(folder, tokens):
     return tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True)
 
 
-def test_a_checkpoint_is_served_as_transformers_would(tmp_path):
+def test_a_checkpoint_is_served_with_the_output_of_transformers(tmp_path):
     """The server starts without data, with an embedded worker."""
     folder = tmp_path / "tides-llama"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""Sign-ins to the console: their begin, and everything that ends them."""
+"""Test console sessions: their start, and everything that ends them."""
 
 import asyncio
 from datetime import timedelta
@@ -17,7 +17,7 @@ from fairserve.platform.tenancy.keys.sessions import delete_expired
 
 
 class World:
-    """A tenant that signs in, with a clock that the test moves."""
+    """A tenant that signs in, with a manual clock."""
 
     def __init__(self, management):
         self.management = management
@@ -66,7 +66,7 @@ def test_a_cookie_represents_its_key(world):
         assert world.viewer(wrong) is None
 
 
-def test_it_ends_when_nobody_looks(world):
+def test_an_idle_session_expires(world):
     token = world.sign_in()
     for _ in range(7):
         world.later(minutes=59)
@@ -75,7 +75,7 @@ def test_it_ends_when_nobody_looks(world):
     assert world.viewer(token) is None
 
 
-def test_it_ends_after_its_hours_all_the_same(world):
+def test_an_active_session_expires_after_its_lifetime(world):
     token = world.sign_in()
     viewer = world.viewer(token)
     for _ in range(15):
@@ -86,7 +86,7 @@ def test_it_ends_after_its_hours_all_the_same(world):
     assert world.viewer(token) is None
 
 
-def test_an_open_page_counts_as_a_look(world):
+def test_an_open_page_counts_as_activity(world):
     token = world.sign_in()
     viewer = world.viewer(token)
     for _ in range(4):
@@ -95,7 +95,7 @@ def test_an_open_page_counts_as_a_look(world):
     assert world.viewer(token)
 
 
-def test_it_ends_with_its_key(world):
+def test_a_session_ends_with_its_key(world):
     keys = f"/admin/tenants/{world.tenant['id']}/keys"
     admin = world.management.admin
     key = world.management.call(admin, "POST", keys, status=201)
@@ -106,7 +106,7 @@ def test_it_ends_with_its_key(world):
 
 
 @pytest.mark.parametrize("change", [("PATCH", {"suspended": True}), ("DELETE", None)])
-def test_it_ends_with_its_tenant(world, change):
+def test_a_session_ends_with_its_tenant(world, change):
     token = world.sign_in()
     method, body = change
     path = f"/admin/tenants/{world.tenant['id']}"
@@ -114,7 +114,7 @@ def test_it_ends_with_its_tenant(world, change):
     assert world.viewer(token) is None
 
 
-def test_signing_out_ends_one(world):
+def test_signing_out_ends_one_session(world):
     token, other = world.sign_in(), world.sign_in()
     with world.sessions.begin() as session:
         end(session, world.viewer(token).session_id)
@@ -123,7 +123,7 @@ def test_signing_out_ends_one(world):
 
 
 @ON_POSTGRESQL
-def test_a_key_has_so_many_and_the_oldest_goes(world):
+def test_sessions_of_a_key_are_bounded_and_the_oldest_ends(world):
     tokens = []
     for _ in range(MOST_PER_KEY + 3):
         world.later(seconds=1)
@@ -135,7 +135,7 @@ def test_a_key_has_so_many_and_the_oldest_goes(world):
 
 
 @ON_POSTGRESQL
-def test_what_is_over_is_deleted(world):
+def test_expired_sessions_are_deleted(world):
     world.sign_in()
     world.later(minutes=61)
     world.sign_in(world.management.admin)

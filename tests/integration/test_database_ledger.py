@@ -1,4 +1,4 @@
-"""The ledger: exactly one row per call, correct sums, and retention."""
+"""The ledger keeps exactly one row per call, correct sums, and the retention."""
 
 import math
 import uuid
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sqlalchemy import func, select
 from usage_histories import roll_up_uncommitted
 
-from fairserve.platform.control.record import CallRecord, InteractionRecord
+from fairserve.platform.control.messages import CallRecord, InteractionRecord
 from fairserve.platform.db import keys
 from fairserve.platform.db.identity import ApiKey, Tenant
 from fairserve.platform.db.key_hash import KeyHasher
@@ -29,7 +29,7 @@ from fairserve.platform.reporting.usage.repository import (
 from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.reporting.usage.schemas import GROUPS, Sums, UsageQuery
 from fairserve.platform.serving.interactions import repository as runs
-from fairserve.scheduling.dispatch.events import CallOutcome
+from fairserve.scheduling.events import CallOutcome
 
 DAY_S = 86_400.0
 START = datetime(2026, 3, 1, tzinfo=UTC).timestamp()
@@ -81,8 +81,8 @@ RUN = InteractionRecord(
 
 
 @databases.ON_BOTH
-def test_the_calls_of_a_run_are_those_of_its_tenant_and_app(sessions):
-    """Clients name their runs, so others may use the same names; in merged ledgers apps may, too."""
+def test_calls_of_a_run_are_scoped_to_its_tenant_and_app(sessions):
+    """Clients name their runs, so names may repeat in other tenants and, after merges, other apps."""
     others = {
         "tenant": replace(CALL, call_id="c3", tenant="tn_b"),
         "app": replace(CALL, call_id="c4", app="app_b"),
@@ -146,7 +146,7 @@ def test_every_field_of_a_record_is_kept(sessions):
 
 
 @databases.ON_BOTH
-def test_writing_again_changes_nothing_and_the_last_wins(sessions):
+def test_rewriting_is_idempotent_and_the_last_record_wins(sessions):
     records = [replace(CALL, call_id=f"c{number}") for number in range(1201)]
     for _ in range(2):
         with sessions.begin() as session:
@@ -163,7 +163,7 @@ def test_writing_again_changes_nothing_and_the_last_wins(sessions):
 
 @databases.ON_POSTGRESQL
 @pytest.mark.parametrize("text", ["nul \x00 inside", "half \ud800 pair", "ü" * 5000])
-def test_no_text_of_a_client_stops_the_journal(sessions, text):
+def test_client_texts_never_stop_the_journal(sessions, text):
     with sessions.begin() as session:
         upsert_calls(
             session, [replace(REFUSED, user=text, agent=text, error=text, interaction_id=text)]
@@ -178,14 +178,14 @@ def test_no_text_of_a_client_stops_the_journal(sessions, text):
         assert len(row.error) <= 1000
 
 
-def test_nothing_to_write_is_fine(sessions):
+def test_an_empty_batch_is_accepted(sessions):
     with sessions.begin() as session:
         upsert_calls(session, [])
         upsert_interactions(session, [])
 
 
 @databases.ON_POSTGRESQL
-def test_retention_deletes_what_is_older_in_bounded_steps(sessions):
+def test_retention_deletes_old_rows_in_bounded_steps(sessions):
     old = [replace(REFUSED, call_id=f"old{number}") for number in range(5)]
     new = replace(REFUSED, call_id="new", accepted_at=START + 2 * DAY_S)
     hasher = KeyHasher(b"x" * 32)
@@ -202,7 +202,7 @@ def test_retention_deletes_what_is_older_in_bounded_steps(sessions):
     while not deleted or deleted[-1]:
         with sessions.begin() as session:
             deleted.append(delete_before(session, limit, max_rows=3))
-    assert deleted == [8, 4, 0]  # calls and events 3 + 2 each, one run, one key
+    assert deleted == [8, 4, 0]  # three calls and two events each, one run, one key
     with sessions() as session:
         assert session.scalars(select(LedgerCall.call_id)).all() == ["new"]
         assert session.scalars(select(ThrottlingEvent.call_id)).all() == ["new"]
@@ -254,7 +254,7 @@ def plain_sums(calls):
     return sums
 
 
-def same(found, expected):
+def equal_rows(found, expected):
     return math.isclose(found.service, expected.service) and found.model_dump(
         include=Sums.model_fields.keys() - {"service"}
     ) == expected.model_dump(exclude={"service"})
@@ -270,7 +270,7 @@ def same(found, expected):
     user=st.sampled_from([None, "anna", "user/1"]),
     bounds=st.tuples(days, days),
 )
-def test_usage_is_the_plain_sum_over_the_ledger(
+def test_usage_equals_the_plain_sum_of_the_ledger(
     sessions, calls, group_by, tenant, app, user, bounds
 ):
     first, last = sorted(bounds) if None not in bounds else bounds
@@ -319,7 +319,7 @@ def test_usage_is_the_plain_sum_over_the_ledger(
         and (first is None or day_of(call) >= first)
         and (last is None or day_of(call) <= last)
     ]
-    assert same(found.sums, plain_sums(wanted))
+    assert equal_rows(found.sums, plain_sums(wanted))
     assert paged == found.items
     groups = list(found.group_by)
     assert set(groups) >= set(group_by)
@@ -346,7 +346,7 @@ def test_usage_is_the_plain_sum_over_the_ledger(
         expected, key=by_bytes
     )
     for row in found.items:
-        assert same(row, plain_sums(expected[tuple(getattr(row, group) for group in groups)]))
+        assert equal_rows(row, plain_sums(expected[tuple(getattr(row, group) for group in groups)]))
 
 
 @databases.ON_POSTGRESQL

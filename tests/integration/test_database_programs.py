@@ -1,4 +1,4 @@
-"""Programs in the database."""
+"""Test programs in the database."""
 
 import threading
 from datetime import UTC, datetime, timedelta
@@ -81,7 +81,7 @@ def test_saved_programs_are_restored(apps):
     assert {task.task_id for task in again.start()} == {"each[0]", "each[2]", "each[3]"}
 
 
-def test_the_end_is_saved_and_nothing_else_is_touched(apps):
+def test_saving_the_end_changes_no_other_program(apps):
     insert(apps, saved())
     insert(apps, saved(KEY._replace(app="b")))
     end = Change(KEY, state="cancelled", reason="enough", ended_at=NOW)
@@ -92,7 +92,7 @@ def test_the_end_is_saved_and_nothing_else_is_touched(apps):
     assert repository.running(apps) == [(KEY._replace(app="b"), "")]
 
 
-def test_an_id_is_used_once(apps):
+def test_a_program_id_is_used_once(apps):
     insert(apps, saved())
     with pytest.raises(IntegrityError):
         insert(apps, saved())
@@ -101,7 +101,7 @@ def test_an_id_is_used_once(apps):
     insert(apps, saved())
 
 
-def test_a_program_of_no_app_is_none(apps):
+def test_a_program_of_an_unknown_app_is_rejected(apps):
     with pytest.raises(IntegrityError):
         insert(apps, saved(KEY._replace(app="c")))
 
@@ -130,7 +130,7 @@ def test_programs_of_stopped_owners_do_not_continue(apps, table, id, column, rea
     assert {why for _, why in repository.running(apps)} == {reason}
 
 
-def test_steps_go_with_their_program_and_that_with_its_app(apps):
+def test_deletion_cascades_from_app_to_program_to_steps(apps):
     insert(apps, saved())
     steps = {"nodes": {"list": {"state": "running"}}, "tasks": {"list": {"attempt": 1}}}
     apply(apps, Change(KEY, steps))
@@ -142,7 +142,7 @@ def test_steps_go_with_their_program_and_that_with_its_app(apps):
     assert count(apps, ProgramStep) == 0
 
 
-def test_those_that_ended_long_ago_are_deleted_with_their_outputs(apps):
+def test_old_ended_programs_are_deleted_with_their_outputs(apps):
     for days in range(5):
         key = KEY._replace(run_id=f"{days}")
         insert(apps, saved(key))
@@ -162,7 +162,7 @@ def test_those_that_ended_long_ago_are_deleted_with_their_outputs(apps):
 
 
 @databases.ON_BOTH
-def test_many_write_at_once(apps):
+def test_concurrent_writes_succeed(apps):
     keys = [KEY._replace(run_id=f"{number}") for number in range(4)]
     for key in keys:
         insert(apps, saved(key))

@@ -1,4 +1,4 @@
-"""Schema migrations: up, down, no drift from the models; and the schemas that a server accepts."""
+"""Migrations run up and down without drift from the models; a server accepts only suitable schemas."""
 
 import subprocess
 import sys
@@ -39,8 +39,8 @@ def test_upgrade_creates_the_tables_of_the_models(empty):
 
 
 @databases.ON_BOTH
-def test_each_revision_is_left_as_it_was_reached(empty):
-    """A step down restores the tables of the step before, with their rows; the last leaves nothing."""
+def test_each_downgrade_restores_the_previous_revision(empty):
+    """Each downgrade restores the previous tables with their rows; the last one leaves no table."""
 
     def tables():
         names = inspect(empty).get_table_names()
@@ -70,13 +70,13 @@ def _columns(engine, table):
 
 
 @pytest.mark.parametrize("revision", [str(HEAD), str(HEAD + 5), "-1", "head", f"{HEAD:04}"])
-def test_downgrade_refuses_what_is_not_below(engine, revision):
+def test_downgrade_rejects_a_revision_that_is_not_below(engine, revision):
     with pytest.raises(schema.SchemaError, match=f"allowed: base, or a revision below {HEAD}"):
         schema.downgrade(engine, revision)
     schema.check(engine, accept_newer=False)
 
 
-def test_an_old_schema_is_refused_with_the_command(empty):
+def test_an_old_schema_is_rejected_with_the_upgrade_command(empty):
     with pytest.raises(schema.SchemaError, match=r"no schema.*`fairserve db upgrade`"):
         schema.check(empty, accept_newer=False)
     with pytest.raises(schema.SchemaError, match="fairserve db upgrade"):
@@ -91,21 +91,21 @@ def test_prepare_never_creates_a_schema_beside_other_tables(empty):
         schema.prepare(empty, create_if_empty=True)
 
 
-def test_an_incompatible_schema_is_refused(engine):
+def test_an_incompatible_schema_is_rejected(engine):
     with engine.begin() as connection:
         connection.execute(text("UPDATE schema_info SET compatible = :no"), {"no": False})
     with pytest.raises(schema.SchemaError, match=r"incompatible.*fairserve db upgrade"):
         schema.check(engine, accept_newer=False)
 
 
-def test_a_schema_that_needs_a_newer_server_is_refused(engine):
+def test_a_schema_that_needs_a_newer_server_is_rejected(engine):
     with engine.begin() as connection:
         connection.execute(text("UPDATE schema_info SET min_reader = :next"), {"next": HEAD + 1})
     with pytest.raises(schema.SchemaError, match=f"revision {HEAD + 1} or later"):
         schema.check(engine, accept_newer=False)
 
 
-def test_a_newer_schema_that_only_expanded_is_accepted_where_that_is_allowed(engine):
+def test_a_newer_expanded_schema_is_accepted_if_allowed(engine):
     with engine.begin() as connection:
         newer = {"newer": f"{HEAD + 1:04}"}
         connection.execute(text("UPDATE alembic_version SET version_num = :newer"), newer)
@@ -117,7 +117,7 @@ def test_a_newer_schema_that_only_expanded_is_accepted_where_that_is_allowed(eng
 
 
 @databases.ON_BOTH
-def test_upgrades_of_two_processes_at_once(database_url, empty):
+def test_two_processes_upgrade_concurrently(database_url, empty):
     command = [
         sys.executable,
         "-W",
@@ -143,7 +143,7 @@ def test_upgrades_of_two_processes_at_once(database_url, empty):
     schema.check(empty, accept_newer=False)
 
 
-def test_foreign_keys_hold(engine):
+def test_foreign_keys_are_enforced(engine):
     app = App(
         id="app_1",
         tenant_id="tn_none",
@@ -158,9 +158,7 @@ def test_foreign_keys_hold(engine):
             session.commit()
 
 
-def test_a_migration_that_copies_a_table_keeps_the_rows_that_refer_to_it(
-    engine, sessions, monkeypatch
-):
+def test_copying_a_table_keeps_the_rows_that_reference_it(engine, sessions, monkeypatch):
     with sessions.begin() as session:
         session.add(Tenant(id="tn_1", name="a", created_at=datetime.now(UTC)))
         session.flush()
@@ -202,7 +200,7 @@ def test_times_are_utc_and_aware(sessions):
             session.flush()
 
 
-def test_a_reader_waits_for_no_writer(sessions):
+def test_a_reader_does_not_wait_for_writers(sessions):
     with sessions.begin() as writer, sessions() as reader:
         writer.add(Tenant(id="tn_1", name="a", created_at=datetime.now(UTC)))
         writer.flush()
@@ -218,12 +216,12 @@ def test_a_reader_waits_for_no_writer(sessions):
         ("sqlite:///:memory:", "in-memory"),
     ],
 )
-def test_a_url_of_no_use_is_refused_without_its_password(url, problem):
+def test_an_invalid_url_is_rejected_without_revealing_its_password(url, problem):
     with pytest.raises(ValueError, match=problem) as caught:
         engines.connect(url)
     assert "hunter2" not in str(caught.value)
 
 
-def test_postgresql_urls_get_the_driver():
+def test_postgresql_urls_are_completed_with_the_driver():
     assert engines.normalise_url("postgresql://h/d").drivername == "postgresql+psycopg"
     assert engines.normalise_url("postgres://h/d").drivername == "postgresql+psycopg"

@@ -1,4 +1,4 @@
-"""The upgrade that normalises stored user ids: a block still applies to the same user."""
+"""The upgrade that normalises stored user ids keeps each block on the same user."""
 
 from datetime import UTC, datetime
 
@@ -34,14 +34,14 @@ def empty(database_url):
 
 
 def revisions():
-    """The revision before the upgrade, and that of the upgrade."""
+    """Return the revision before the upgrade, and that of the upgrade."""
     scripts = ScriptDirectory.from_config(schema.alembic_config())
     (found,) = [each for each in scripts.walk_revisions() if NAME in each.path]
     return found.down_revision, found.revision
 
 
 @databases.ON_BOTH
-def test_stored_ids_get_their_one_spelling(empty):
+def test_stored_ids_are_normalised(empty):
     before, after = revisions()
     schema.upgrade(empty, before)
     with empty.begin() as connection:

@@ -1,4 +1,4 @@
-"""The real demo, scaled down: real servers, workers and clients, which all end with it."""
+"""The scaled-down demo runs with real servers, workers and clients, and leaves none of them behind."""
 
 import json
 import os
@@ -21,8 +21,8 @@ MARK = "DEMO_TEST_MARK"
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 
 
-def _heed_interrupts():
-    """Accept SIGINT: a shell starts its background jobs with SIGINT ignored, which children inherit."""
+def _accept_interrupts():
+    """Accept SIGINT: a shell starts background jobs with SIGINT ignored, and children inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -40,7 +40,7 @@ class DemoProcess:
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, name: value, "TMPDIR": str(folder)},
-            preexec_fn=_heed_interrupts,
+            preexec_fn=_accept_interrupts,
         )
 
     def left(self):
@@ -56,7 +56,7 @@ class DemoProcess:
         return found
 
     def assert_nothing_left(self):
-        """Check at once that no process and no folder is left: the demo waits for their ends."""
+        """Check immediately that no process and no folder is left: the demo waits for their ends."""
         assert not self.left()
         assert not list(self.folder.glob("fairserve-demo-*"))
 
@@ -64,7 +64,7 @@ class DemoProcess:
 @pytest.mark.deep
 @pytest.mark.timeout(600)
 def test_demo_end_to_end(tmp_path):
-    """A limit per minute cuts runs that the system ``fairserve`` lets finish."""
+    """A limit per minute cuts runs that complete under the system ``fairserve``."""
     folder = tmp_path / "tmp"
     folder.mkdir()
     out = tmp_path / "demo.json"
@@ -99,13 +99,13 @@ def test_demo_end_to_end(tmp_path):
 
 
 def test_an_interrupted_demo_leaves_nothing(tmp_path):
-    """The interrupt comes while agents are served, after the limit has rejected a call."""
+    """The interrupt arrives while agents are served, after the limit rejected a call."""
     demo = DemoProcess(
         tmp_path,
         *("--systems", "rpm-1", "--workers", "1", "--seconds", "20", "--drain-seconds", "200"),
     )
     for line in demo.process.stderr:
-        if re.search(r" [1-9]\d* refused", line):
+        if re.search(r" [1-9]\d* rejected", line):
             break
     assert len(demo.left()) >= 3, "the demo, its server and its worker"
     demo.process.send_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""Export jobs: leases, attempts, outages, kills, several processes at once."""
+"""Test export jobs: leases, attempts, outages, kills, concurrent processes."""
 
 import subprocess
 import sys
@@ -26,14 +26,14 @@ def world(management, monkeypatch):
     return filled_world(management, monkeypatch, call_count=0)
 
 
-def test_an_export_of_a_dead_maker_is_made_anew_after_its_lease(world, monkeypatch):
+def test_an_export_of_a_dead_process_is_retried_after_its_lease(world, monkeypatch):
     whole = whole_file(world)
-    export = world.ask(**LISTED)
+    export = world.request_export(**LISTED)
     revive = killed_after(monkeypatch, 4)
     with pytest.raises(Killed):
         world.make()
     revive()
-    under_way = world.look(export)
+    under_way = world.read_export(export)
     assert under_way["state"] == "running"
     assert 0 < under_way["progress"] < 1
     assert world.file(export).json()["error"]["fairserve"] == {"state": "running"}
@@ -48,8 +48,8 @@ def test_an_export_of_a_dead_maker_is_made_anew_after_its_lease(world, monkeypat
     assert (row.attempt, row.lost, row.size_bytes) == (2, 1, len(whole))
 
 
-def test_after_three_lost_attempts_it_fails(world, monkeypatch):
-    export = world.ask(**LISTED)
+def test_an_export_fails_after_three_lost_attempts(world, monkeypatch):
+    export = world.request_export(**LISTED)
     for attempt in (1, 2, 3):
         revive = killed_after(monkeypatch, 2)
         with pytest.raises(Killed):
@@ -58,7 +58,7 @@ def test_after_three_lost_attempts_it_fails(world, monkeypatch):
         assert world.row(export).attempt == attempt
         world.at += LATER
     assert world.make() == 1
-    failed = world.look(export)
+    failed = world.read_export(export)
     assert failed["state"] == "failed"
     assert "3 attempts" in failed["error"]
     assert world.parts() == {}
@@ -67,9 +67,9 @@ def test_after_three_lost_attempts_it_fails(world, monkeypatch):
 
 
 def test_the_parts_of_two_attempts_are_not_mixed(world, monkeypatch):
-    """A slow process that counts as dead writes nothing into the next attempt."""
+    """A slow process whose lease expired writes nothing into the next attempt."""
     whole = whole_file(world)
-    export = world.ask(**LISTED)
+    export = world.request_export(**LISTED)
     real = PartWriter._write_part
     overtaken = []
 
@@ -88,9 +88,9 @@ def test_the_parts_of_two_attempts_are_not_mixed(world, monkeypatch):
     assert {key for key in world.parts() if key[0] == export["id"]} == {(export["id"], 2)}
 
 
-def test_a_slow_maker_writes_nothing_into_anothers_attempt(world, monkeypatch):
+def test_a_slow_process_cannot_write_into_another_attempt(world, monkeypatch):
     whole = whole_file(world)
-    export = world.ask(**LISTED)
+    export = world.request_export(**LISTED)
     real = PartWriter._write_part
 
     def slow(self, data):
@@ -109,8 +109,8 @@ def test_a_slow_maker_writes_nothing_into_anothers_attempt(world, monkeypatch):
     assert world.file(export).content == whole
 
 
-def test_an_export_that_is_deleted_while_it_is_made_leaves_nothing(world, monkeypatch):
-    export = world.ask(**LISTED)
+def test_an_export_deleted_during_its_work_leaves_nothing(world, monkeypatch):
+    export = world.request_export(**LISTED)
     real = PartWriter._write_part
 
     def deleted(self, data):
@@ -120,12 +120,12 @@ def test_an_export_that_is_deleted_while_it_is_made_leaves_nothing(world, monkey
 
     monkeypatch.setattr(PartWriter, "_write_part", deleted)
     assert world.make() == 1
-    assert world.look(export, status=404)
+    assert world.read_export(export, status=404)
     assert world.parts() == {}
 
 
 def test_a_stopped_export_is_released(world):
-    export = world.ask(**LISTED)
+    export = world.request_export(**LISTED)
     asked = []
 
     def stopping():
@@ -140,24 +140,24 @@ def test_a_stopped_export_is_released(world):
     assert world.file(export).status_code == 200
 
 
-def away():
+def unavailable():
     return OperationalError("SELECT 1", {}, Exception("the server closed the connection"))
 
 
-def test_an_outage_is_waited_for_and_costs_no_attempt(world, monkeypatch):
+def test_an_outage_costs_no_attempt(world, monkeypatch):
     whole = whole_file(world)
-    export = world.ask(**LISTED)
+    export = world.request_export(**LISTED)
     failures = iter(range(12))
     real_renew, real_after = claims.renew, content.interactions.after
 
     def renew(*args, **more):
         real_renew(*args, **more)
         if next(failures, None) is not None:
-            raise away()
+            raise unavailable()
 
     def after(session, *args, **more):
         if next(failures, None) is not None:
-            raise away()
+            raise unavailable()
         return real_after(session, *args, **more)
 
     pauses = []
@@ -171,9 +171,9 @@ def test_an_outage_is_waited_for_and_costs_no_attempt(world, monkeypatch):
     assert world.file(export).content == whole
 
 
-def test_a_commit_whose_answer_was_lost_changes_nothing(world, monkeypatch):
+def test_a_commit_with_a_lost_answer_changes_nothing(world, monkeypatch):
     whole = whole_file(world)
-    export = world.ask(**LISTED)
+    export = world.request_export(**LISTED)
     real_begin = world.sessions.begin
     lost = []
 
@@ -187,7 +187,7 @@ def test_a_commit_whose_answer_was_lost_changes_nothing(world, monkeypatch):
         def __exit__(self, *exc):
             self.context.__exit__(*exc)
             if exc[0] is None and len(lost) < 30 and lost.append(None) is None and len(lost) % 2:
-                raise away()
+                raise unavailable()
 
     class Sessions:
         begin = Begin
@@ -203,11 +203,11 @@ def test_a_commit_whose_answer_was_lost_changes_nothing(world, monkeypatch):
 
 
 def test_waiting_for_the_database_is_bounded(world, monkeypatch):
-    world.ask(**LISTED)
+    world.request_export(**LISTED)
     pauses = []
 
     def gone(*args, **more):
-        raise away()
+        raise unavailable()
 
     monkeypatch.setattr(content.interactions, "count", gone)
     with pytest.raises(OperationalError):
@@ -225,35 +225,35 @@ def test_waiting_for_the_database_is_bounded(world, monkeypatch):
         ({"group_by": ["galaxy"]}, "no longer allowed"),
     ],
 )
-def test_a_wrong_export_fails_at_once_with_its_reason(world, query, reason):
+def test_an_invalid_export_fails_immediately_with_its_reason(world, query, reason):
     for asked in ({}, {"kind": "interactions"}):
         if asked and "group_by" in query:
             continue
-        export = world.ask(**asked)
+        export = world.request_export(**asked)
         with world.sessions.begin() as session:
             session.execute(
                 update(ReportExport).where(ReportExport.id == export["id"]).values(query=query)
             )
         assert world.make() == 1
-        failed = world.look(export)
+        failed = world.read_export(export)
         assert failed["state"] == "failed"
         assert reason in failed["error"]
         assert world.row(export).attempt == 1
 
 
-def test_a_fault_of_ours_fails_at_once_and_is_logged(world, monkeypatch, caplog):
-    export = world.ask(**LISTED)
+def test_an_internal_error_fails_immediately_and_is_logged(world, monkeypatch, caplog):
+    export = world.request_export(**LISTED)
     monkeypatch.setattr(content.interactions, "count", lambda *args, **more: 1 / 0)
     assert world.make() == 1
     assert (
-        world.look(export)["error"]
+        world.read_export(export)["error"]
         == "internal error; an operator finds details in the server's log"
     )
     assert "ZeroDivisionError" in caplog.text
 
 
 def test_a_lease_is_extended_while_one_statement_runs(world, monkeypatch):
-    export = world.ask(**LISTED)
+    export = world.request_export(**LISTED)
     monkeypatch.setattr(claims, "RENEWAL_INTERVAL_S", 0.01)
     real = content.interactions.count
 
@@ -264,14 +264,14 @@ def test_a_lease_is_extended_while_one_statement_runs(world, monkeypatch):
 
     monkeypatch.setattr(content.interactions, "count", long)
     assert world.make() == 1
-    assert world.look(export)["state"] == "ready"
+    assert world.read_export(export)["state"] == "ready"
     names = {thread.name for thread in threading.enumerate()}
     assert not any(name.startswith("lease of") for name in names)
 
 
 def test_tenants_take_turns(world, monkeypatch):
-    mine = [world.ask(**LISTED) for _ in range(3)]
-    other = [world.ask(world.other["api_key"], **LISTED) for _ in range(2)]
+    mine = [world.request_export(**LISTED) for _ in range(3)]
+    other = [world.request_export(world.other["api_key"], **LISTED) for _ in range(2)]
     turns = []
     real = claims.claim
 
@@ -288,8 +288,10 @@ def test_tenants_take_turns(world, monkeypatch):
 
 
 @databases.ON_BOTH
-def test_two_makers_at_once_make_each_export_once(world, monkeypatch):
-    exports = [world.ask(kind="interactions", format=f) for f in ("json", "csv", "parquet") * 3]
+def test_two_processes_make_each_export_once(world, monkeypatch):
+    exports = [
+        world.request_export(kind="interactions", format=f) for f in ("json", "csv", "parquet") * 3
+    ]
     made = []
     real = work.content
 
@@ -336,17 +338,17 @@ make_exports(session_factory(connect(url)), Settings())
 
 
 @pytest.mark.parametrize("where", ["_write_part", "_check_capacity"])
-def test_a_maker_that_is_killed_is_followed_by_another(world, engine, where):
-    """The kill comes between two parts, or within the transaction of one."""
+def test_another_process_finishes_after_a_kill(world, engine, where):
+    """The process is killed between two parts, or within the transaction of one."""
     whole = whole_file(world)
-    export = world.ask(**LISTED)
+    export = world.request_export(**LISTED)
     url = engine.url.render_as_string(hide_password=False)
     command = [sys.executable, "-W", "error", "-c", CHILD, url, where]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         try:
             assert child.stdout.readline() == "stuck\n"
             assert world.parts()[export["id"], 1] == 3
-            assert world.look(export)["state"] == "running"
+            assert world.read_export(export)["state"] == "running"
         finally:
             child.kill()
     assert child.returncode == -9

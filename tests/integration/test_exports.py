@@ -1,4 +1,4 @@
-"""Report exports over HTTP: requests, access, contents of files, rejections."""
+"""Report exports over HTTP: requests, access, file contents, rejections."""
 
 import csv
 import hashlib
@@ -42,7 +42,7 @@ PAGE = {"group_by": "model,hour", "from": "2026-03-28", "to": "2026-03-28", "lim
         ({"user": "Zoe"}, "json"),
     ],
 )
-def test_a_file_is_what_the_report_answers(world, monkeypatch, query, format):
+def test_a_file_equals_the_report(world, monkeypatch, query, format):
     monkeypatch.setattr(parts, "PART_BYTES", 1000)
     askers = [(world.key, "/v1/usage"), (world.management.admin, "/admin/usage")]
     for key, path in askers[: 1 if format == "html" else 2]:
@@ -51,7 +51,7 @@ def test_a_file_is_what_the_report_answers(world, monkeypatch, query, format):
         made = world.made(key, f"{path}/exports", format=format, **query)
         assert made.headers["content-type"] == answer.headers["content-type"]
         assert made.headers["content-disposition"] == f'attachment; filename="usage.{format}"'
-        if format == "html":  # the library that draws gives its elements random names
+        if format == "html":  # the drawing library assigns random ids to its elements
             assert plain(made.text) == plain(answer.text)
         else:
             assert made.content == answer.content
@@ -75,7 +75,7 @@ def listed(world, key, path, **query):
     "query",
     [{}, {"from": "2026-03-28", "zone": "Asia/Tokyo"}, {"state": "aborted"}, {"user": "Zoe"}],
 )
-def test_interactions_are_all_that_the_pages_list(world, monkeypatch, query):
+def test_an_export_lists_the_interactions_of_all_pages(world, monkeypatch, query):
     monkeypatch.setattr(content, "PAGE_ROWS", 4)
     monkeypatch.setattr(interaction_files, "GROUP_ROWS", 10)
     monkeypatch.setattr(parts, "PART_BYTES", 100)
@@ -110,7 +110,7 @@ def test_interactions_are_all_that_the_pages_list(world, monkeypatch, query):
 TIMES = ("opened_at", "ended_at")
 
 
-def test_an_empty_report_is_a_file_too(world):
+def test_an_empty_report_is_exported(world):
     for format, lines in (("json", 0), ("csv", 1), ("parquet", None)):
         made = world.made(kind="interactions", format=format, user="nobody")
         if lines is None:
@@ -120,7 +120,7 @@ def test_an_empty_report_is_a_file_too(world):
         assert made.headers["etag"] == f'"{hashlib.sha256(made.content).hexdigest()}"'
 
 
-def test_an_export_is_asked_for_followed_and_downloaded(world, monkeypatch):
+def test_an_export_is_requested_polled_and_downloaded(world, monkeypatch):
     monkeypatch.setattr(parts, "PART_BYTES", 64)
     answer = world.raw(PATH, method="POST", group_by="app", user="Zoe")
     assert answer.status_code == 202
@@ -140,13 +140,13 @@ def test_an_export_is_asked_for_followed_and_downloaded(world, monkeypatch):
         "created_at": export["created_at"],
         **dict.fromkeys(["progress", "size_bytes", "sha256", "error", "finished_at", "expires_at"]),
     }
-    assert world.look(export) == export
+    assert world.read_export(export) == export
     early = world.file(export)
     assert early.status_code == 409
     assert early.json()["error"]["code"] == "not_ready"
     assert early.json()["error"]["fairserve"] == {"state": "queued"}
     assert (world.make(), world.make()) == (1, 0)
-    ready = world.look(export)
+    ready = world.read_export(export)
     assert (ready["state"], ready["progress"]) == ("ready", 1.0)
     file = world.file(export)
     digest = hashlib.sha256(file.content).hexdigest()
@@ -158,34 +158,34 @@ def test_an_export_is_asked_for_followed_and_downloaded(world, monkeypatch):
     again = world.file(export, headers={"If-None-Match": f'"{digest}"'})
     assert (again.status_code, again.content) == (304, b"")
     assert world.raw(f"{PATH}/{export['id']}", method="DELETE").status_code == 204
-    assert world.look(export, status=404)["error"]["code"] == "not_found"
+    assert world.read_export(export, status=404)["error"]["code"] == "not_found"
     assert world.parts() == {}
 
 
-def test_an_export_that_waits_is_cancelled(world):
-    export = world.ask()
+def test_a_waiting_export_is_cancelled(world):
+    export = world.request_export()
     world.raw(f"{PATH}/{export['id']}", method="DELETE")
     assert world.make() == 0
-    assert world.look(export, status=404)
+    assert world.read_export(export, status=404)
 
 
-def test_after_its_time_an_export_is_gone(world):
-    export = world.ask(format="csv")
+def test_an_expired_export_is_gone(world):
+    export = world.request_export(format="csv")
     world.at -= LATER
     world.set(export_retention_hours=1 / 60)
     assert world.make() == 1
     gone = world.file(export)
     assert (gone.status_code, gone.json()["error"]["code"]) == (410, "expired")
-    assert world.look(export)["state"] == "expired"
-    assert world.look(export)["size_bytes"] is None
+    assert world.read_export(export)["state"] == "expired"
+    assert world.read_export(export)["size_bytes"] is None
     assert world.parts(), "nobody has cleaned up yet"
 
 
 def test_an_impossible_export_has_an_error_and_no_file(world, monkeypatch):
     monkeypatch.setattr("fairserve.platform.reporting.usage.formats.MAX_ROWS", 1)
-    export = world.ask(group_by="user", format="csv")
+    export = world.request_export(group_by="user", format="csv")
     assert world.make() == 1
-    failed = world.look(export)
+    failed = world.read_export(export)
     assert failed["state"] == "failed"
     assert "narrow it" in failed["error"]
     assert failed["expires_at"] > failed["finished_at"]
@@ -194,7 +194,7 @@ def test_an_impossible_export_has_an_error_and_no_file(world, monkeypatch):
     assert "narrow it" in answer.json()["error"]["message"]
 
 
-def test_what_is_wrong_is_refused_when_it_is_asked_for(world):
+def test_an_invalid_request_is_rejected(world):
     for query, param in (
         ({"zone": "Mars/Base"}, "zone"),
         ({"group_by": "tenant"}, "group_by"),
@@ -209,34 +209,38 @@ def test_what_is_wrong_is_refused_when_it_is_asked_for(world):
         ({"state": "aborted"}, "state"),
         ({"unknown": 1}, "unknown"),
     ):
-        assert world.ask(status=400, **query)["error"]["param"] == param, query
+        assert world.request_export(status=400, **query)["error"]["param"] == param, query
     (call,) = calls(9, 1, start=START - 200 * 86_400)
     with world.sessions.begin() as session:
         upsert_calls(session, [replace(call, tenant=world.one["id"])])
     assert roll_up(world.sessions)
-    assert world.ask(status=400, group_by="hour")["error"]["param"] == "from"
+    assert world.request_export(status=400, group_by="hour")["error"]["param"] == "from"
     assert world.management.call(world.key, "GET", PATH)["total"] == 0
 
 
-def test_a_missing_extra_is_an_error_at_once(world, monkeypatch):
+def test_a_missing_extra_is_an_immediate_error(world, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     for query in ({"format": "parquet"}, {"format": "parquet", "kind": "interactions"}):
-        assert "fairserve[reports]" in world.ask(status=400, **query)["error"]["message"]
-    assert "fairserve[reports]" in world.ask(status=400, format="html")["error"]["message"]
-    world.ask(format="csv")
+        assert "fairserve[reports]" in world.request_export(status=400, **query)["error"]["message"]
+    assert (
+        "fairserve[reports]" in world.request_export(status=400, format="html")["error"]["message"]
+    )
+    world.request_export(format="csv")
 
 
-def test_everybody_sees_their_own(world):
+def test_each_key_sees_only_its_own_exports(world):
     admin, named = world.management.admin, {"tenant": world.one["id"]}
     exports = {
-        "app": world.ask(world.app["api_key"]),
-        "second": world.ask(world.second["api_key"]),
-        "tenant": world.ask(app=world.app["id"]),
-        "other": world.ask(world.other["api_key"]),
-        "named": world.ask(admin, tenant=world.one["id"]),
-        "operator": world.ask(admin, ADMIN_PATH),
-        "about": world.ask(admin, ADMIN_PATH, tenant=world.one["id"], group_by="tenant,user"),
+        "app": world.request_export(world.app["api_key"]),
+        "second": world.request_export(world.second["api_key"]),
+        "tenant": world.request_export(app=world.app["id"]),
+        "other": world.request_export(world.other["api_key"]),
+        "named": world.request_export(admin, tenant=world.one["id"]),
+        "operator": world.request_export(admin, ADMIN_PATH),
+        "about": world.request_export(
+            admin, ADMIN_PATH, tenant=world.one["id"], group_by="tenant,user"
+        ),
     }
     assert exports["app"]["app"] == world.app["id"]
     assert (exports["named"]["asked_by"], exports["about"]["asked_by"]) == ("tenant", "operator")
@@ -255,7 +259,7 @@ def test_everybody_sees_their_own(world):
         assert found["total"] == len(seen)
         for name, export in exports.items():
             status = 200 if name in seen else 404
-            world.look(export, key, path, status=status)
+            world.read_export(export, key, path, status=status)
             assert world.file(export, key, path).status_code == status
             if status == 404:
                 world.management.call(key, "DELETE", f"{path}/{export['id']}", status=404)
@@ -264,19 +268,19 @@ def test_everybody_sees_their_own(world):
     about_one = world.management.call(admin, "GET", ADMIN_PATH, tenant=world.one["id"])
     assert about_one["total"] == 5
     assert world.management.call(admin, "GET", PATH, **named)["total"] == 4
-    world.look(exports["app"], admin, PATH, **named)
-    world.look(exports["other"], admin, PATH, status=404, **named)
+    world.read_export(exports["app"], admin, PATH, **named)
+    world.read_export(exports["other"], admin, PATH, status=404, **named)
     answer = world.raw(PATH, admin, method="POST", **named)
     assert answer.headers["location"].endswith(f"?tenant={world.one['id']}")
-    world.ask(admin, status=400)
-    world.ask(admin, status=404, tenant="tn_none")
-    world.ask(status=404, app=world.foreign["id"])
-    world.ask(world.app["api_key"], status=404, app=world.second["id"])
-    world.ask(status=404, tenant=world.other["id"])
-    world.ask(path=ADMIN_PATH, status=403)
+    world.request_export(admin, status=400)
+    world.request_export(admin, status=404, tenant="tn_none")
+    world.request_export(status=404, app=world.foreign["id"])
+    world.request_export(world.app["api_key"], status=404, app=world.second["id"])
+    world.request_export(status=404, tenant=world.other["id"])
+    world.request_export(path=ADMIN_PATH, status=403)
 
 
-def test_a_file_of_one_tenant_holds_nothing_of_another(world):
+def test_a_file_contains_no_data_of_other_tenants(world):
     for query in ({"group_by": "app,user"}, {"kind": "interactions"}):
         for format in ("json", "csv"):
             for key in (world.key, world.app["api_key"]):
@@ -286,55 +290,55 @@ def test_a_file_of_one_tenant_holds_nothing_of_another(world):
                 assert (world.second["id"] in text) == (key == world.key)
 
 
-def test_as_many_as_are_allowed_wait_for_each_tenant(world):
+def test_waiting_exports_of_a_tenant_are_bounded(world):
     world.set(export_max_unfinished=3)
-    first = world.ask()
-    world.ask(world.app["api_key"])
-    world.ask(world.second["api_key"])
+    first = world.request_export()
+    world.request_export(world.app["api_key"])
+    world.request_export(world.second["api_key"])
     refused = world.raw(PATH, world.app["api_key"], method="POST")
     assert (refused.status_code, refused.json()["error"]["code"]) == (429, "too_many_exports")
     assert refused.headers["retry-after"] == "60"
-    world.ask(world.other["api_key"])
+    world.request_export(world.other["api_key"])
     for _ in range(3):
-        world.ask(world.management.admin, ADMIN_PATH, tenant=world.one["id"])
-    world.ask(world.management.admin, ADMIN_PATH, status=429)
+        world.request_export(world.management.admin, ADMIN_PATH, tenant=world.one["id"])
+    world.request_export(world.management.admin, ADMIN_PATH, status=429)
     world.raw(f"{PATH}/{first['id']}", method="DELETE")
-    world.ask()
+    world.request_export()
     assert world.make() == 7
-    world.ask()
+    world.request_export()
 
 
 def test_rows_are_bounded(world, monkeypatch):
     monkeypatch.setattr(service, "MAX_LISTED", 2)
     for _ in range(2):
         world.made()
-    assert "delete some" in world.ask(status=429)["error"]["message"]
-    world.ask(world.other["api_key"])
+    assert "delete some" in world.request_export(status=429)["error"]["message"]
+    world.request_export(world.other["api_key"])
 
 
-def test_bytes_are_bounded_for_a_tenant_and_in_all(world, monkeypatch):
+def test_bytes_are_bounded_by_tenant_and_in_total(world, monkeypatch):
     monkeypatch.setattr(parts, "PART_BYTES", 100)
     size = len(world.made(kind="interactions", format="csv").content)
     world.set(export_max_bytes_per_tenant=2 * size - 1)
-    too_much = world.ask(kind="interactions", format="csv")
+    too_much = world.request_export(kind="interactions", format="csv")
     assert world.make() == 1
-    failed = world.look(too_much)
+    failed = world.read_export(too_much)
     assert failed["state"] == "failed"
     assert "export_max_bytes_per_tenant" in failed["error"]
     assert len(world.parts()) == 1, "what was written of it has gone"
     world.made(world.other["api_key"], kind="interactions", format="csv")
     world.set(export_max_bytes_per_tenant=size)
-    assert "delete some" in world.ask(status=429)["error"]["message"]
+    assert "delete some" in world.request_export(status=429)["error"]["message"]
     world.set(export_max_bytes_per_tenant=1 << 30, export_max_bytes=2 * size)
-    refused = world.ask(kind="interactions", format="csv")
+    refused = world.request_export(kind="interactions", format="csv")
     world.make()
-    assert "(export_max_bytes)" in world.look(refused)["error"]
+    assert "(export_max_bytes)" in world.read_export(refused)["error"]
     world.set(export_max_bytes=size)
-    assert "is full" in world.ask(world.other["api_key"], status=429)["error"]["message"]
+    assert "is full" in world.request_export(world.other["api_key"], status=429)["error"]["message"]
 
 
 def test_the_audit_log_names_no_user(world):
-    export = world.ask(user="Zoe", kind="interactions")
+    export = world.request_export(user="Zoe", kind="interactions")
     world.raw(f"{PATH}/{export['id']}", method="DELETE")
     with world.sessions() as session:
         rows = session.scalars(
@@ -345,7 +349,7 @@ def test_the_audit_log_names_no_user(world):
     assert (rows[0].after, rows[1].before) == (audited, audited)
 
 
-def test_what_may_name_users_is_known(world):
+def test_exports_that_may_name_users_are_marked(world):
     for query, named in (
         ({"group_by": "app,day"}, False),
         ({"group_by": "user"}, True),
@@ -353,6 +357,6 @@ def test_what_may_name_users_is_known(world):
         ({"format": "html"}, True),
         ({"kind": "interactions"}, True),
     ):
-        export = world.ask(**query)
+        export = world.request_export(**query)
         with world.sessions() as session:
             assert session.get(ReportExport, export["id"]).names_users is named, query

@@ -1,4 +1,4 @@
-"""The promise, with a torch engine: a flood is rejected only under overload, a run in progress never.
+"""A flood on a torch engine is rejected only under overload, and a run in progress never is.
 
 Without overload the same flood is served in full: ``test_gateway/test_scripted_workers.py``.
 """
@@ -17,10 +17,10 @@ PROFILE = {
     "calls_per_interaction": 4,
 }
 NUMBER = itertools.count()
-"""Every prompt begins with a number of its own, so that no cached prefix makes it light."""
+"""Prompt template that begins with a distinct number, so that no prompt has a cached prefix."""
 
 
-def say(client, user, *, tokens=48, **headers):
+def complete(client, user, *, tokens=48, **headers):
     return client.chat.completions.create(
         model="fairserve-tiny-random",
         user=user,
@@ -31,7 +31,7 @@ def say(client, user, *, tokens=48, **headers):
 
 
 class Flood:
-    """A number of simultaneous calls of one user, each an interaction of its own."""
+    """A number of simultaneous calls of one user, each in its own interaction."""
 
     def __init__(self, server, key, *, threads, calls):
         self.server, self.key, self.calls = server, key, calls
@@ -48,7 +48,7 @@ class Flood:
         client = self.server.openai(self.key)
         for _ in range(self.calls):
             try:
-                say(client, "flooder")
+                complete(client, "flooder")
             except openai.RateLimitError as error:
                 with self.lock:
                     self.refused.append(error)
@@ -79,11 +79,11 @@ def test_a_flood_is_rejected_under_overload_and_a_run_in_progress_completes(tmp_
     ):
         key = server.new_app(profile=PROFILE, limits={"user_rpm": 12, "app_rpm": None})["api_key"]
         client = server.openai(key)
-        say(client, "flooder", X_Interaction_Id="the-run", X_Call_Id="first")
+        complete(client, "flooder", X_Interaction_Id="the-run", X_Call_Id="first")
         flood = Flood(server, key, threads=THREADS, calls=CALLS).start()
         flood.wait_for_overload()
-        for number in range(3):  # the run of the flooding user itself goes on
-            say(client, "flooder", X_Interaction_Id="the-run", X_Call_Id=f"c{number}")
+        for number in range(3):  # a run of the flooding user in progress continues
+            complete(client, "flooder", X_Interaction_Id="the-run", X_Call_Id=f"c{number}")
         flood.join()
         assert not flood.other, flood.other[0]
         assert flood.refused, "nothing was refused"

@@ -1,4 +1,4 @@
-"""Background jobs: their passes, failures and states, in virtual time."""
+"""Test background jobs in virtual time: their passes, failures and states."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -27,7 +27,7 @@ BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class World:
-    """One job with a given result, and a clock that the test sets."""
+    """One job with a given result, and a manual clock."""
 
     def __init__(self, sessions, tmp_path):
         settings = Settings(data_dir=tmp_path / "data")
@@ -60,7 +60,7 @@ def world(sessions, tmp_path):
     return World(sessions, tmp_path)
 
 
-def test_a_pass_is_kept(world):
+def test_a_pass_is_recorded(world):
     assert world.state is None
     world.result = 7
     assert world.step() == 7
@@ -69,7 +69,7 @@ def test_a_pass_is_kept(world):
     assert retry_at(state) is None
 
 
-def test_an_idle_job_hardly_writes(world):
+def test_an_idle_job_writes_rarely(world):
     world.step()
     for seconds in (1, 30, 59):
         world.now = BEGIN + timedelta(seconds=seconds)
@@ -80,7 +80,7 @@ def test_an_idle_job_hardly_writes(world):
     assert world.state.succeeded_at == world.now
 
 
-def test_a_job_that_fails_is_tried_later_and_later_and_counts_as_dead(world):
+def test_a_failing_job_backs_off_and_becomes_dead(world):
     waits = []
     for failures in range(1, MOST_FAILURES + 4):
         world.fail()
@@ -97,7 +97,7 @@ def test_a_job_that_fails_is_tried_later_and_later_and_counts_as_dead(world):
     assert waits == [timedelta(seconds=min(5 * 2**n, 3600)) for n in range(MOST_FAILURES + 3)]
 
 
-def test_a_dead_job_that_succeeds_again_is_fine(world):
+def test_a_dead_job_recovers_on_success(world):
     for _ in range(MOST_FAILURES):
         world.fail()
         world.now = retry_at(world.state)
@@ -107,7 +107,7 @@ def test_a_dead_job_that_succeeds_again_is_fine(world):
     assert (state.failures, state.dead_at, state.error) == (0, None, "RuntimeError: no use")
 
 
-def test_a_replay_forgets_the_failures_and_keeps_the_error(world):
+def test_a_replay_resets_the_failures_and_keeps_the_error(world):
     for _ in range(MOST_FAILURES):
         world.fail()
         world.now = retry_at(world.state)
@@ -120,7 +120,7 @@ def test_a_replay_forgets_the_failures_and_keeps_the_error(world):
     assert world.step() == 3
 
 
-def test_a_database_that_is_away_is_no_failure(world):
+def test_a_database_outage_is_not_a_failure(world):
     world.result = OperationalError("select 1", {}, Exception("away"))
     with pytest.raises(OperationalError):
         world.step()
@@ -128,13 +128,13 @@ def test_a_database_that_is_away_is_no_failure(world):
 
 
 @databases.ON_POSTGRESQL
-def test_a_text_that_no_database_holds_is_kept_all_the_same(world):
+def test_an_error_with_unstorable_characters_is_kept(world):
     world.fail(RuntimeError("a\x00b\ud800" + "x" * 5000))
     assert world.state.error.startswith("RuntimeError: ab?xxx")
     assert len(world.state.error) == 1000
 
 
-async def test_in_the_server_jobs_run_again_and_again(world):
+async def test_the_server_runs_jobs_repeatedly(world):
     jobs = JobsInProcess({"work": world.job}, world.context)
     jobs.start()
     await until(lambda: world.passes >= 3)
@@ -144,7 +144,7 @@ async def test_in_the_server_jobs_run_again_and_again(world):
     assert world.passes == passes
 
 
-async def test_one_that_is_asked_for_runs_before_its_time(world):
+async def test_a_requested_job_runs_early(world):
     job = Job("work", "works", lambda settings: 3600.0, world._run)
     jobs = JobsInProcess({"work": job}, world.context)
     jobs.request("work")
@@ -155,7 +155,7 @@ async def test_one_that_is_asked_for_runs_before_its_time(world):
     await jobs.stop()
 
 
-async def test_a_job_that_fails_does_not_end_its_loop(world):
+async def test_a_failure_does_not_end_the_loop_of_a_job(world):
     world.result = RuntimeError("once")
     jobs = JobsInProcess({"work": world.job}, world.context)
     jobs.start()
@@ -201,7 +201,7 @@ def test_operators_see_the_jobs_and_run_one(management):
     management.call(tenant["api_key"], "GET", "/admin/jobs", status=403)
 
 
-def test_a_job_that_nobody_runs_is_late(management):
+def test_a_job_that_does_not_run_is_reported_late(management):
     state = management.state
     context = JobContext(state.session_factory, state.settings, management.hasher)
     long_ago = datetime.now(UTC) - timedelta(hours=1)
@@ -213,7 +213,7 @@ def test_a_job_that_nobody_runs_is_late(management):
     }
 
 
-def test_the_command_lists_and_runs(engine, tmp_path, capsys, monkeypatch):
+def test_the_command_lists_and_runs_jobs(engine, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("FAIRSERVE_SECRET_KEY", "s" * 32)
     given = ["--database-url", engine.url.render_as_string(hide_password=False)]
     given += ["--data-dir", str(tmp_path / "data")]

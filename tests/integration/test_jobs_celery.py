@@ -1,7 +1,7 @@
-"""Background jobs by Celery: a real Redis, and real workers and beat over one PostgreSQL database.
+"""Background jobs run by Celery, with a real Redis, workers and beat over one PostgreSQL database.
 
-Beat and the workers are shared by the tests of this module, and killed at any point by one of them. What
-was served to the database before stays in it: every total is that of all tests until then.
+Beat and the workers are shared by the tests of this module, and one test kills them at any point.
+Rows that were written before remain in the database: every total is that of all tests so far.
 """
 
 import json
@@ -25,8 +25,7 @@ from fairserve.platform.background.jobs.celery_jobs import (
     celery_app,
 )
 from fairserve.platform.background.jobs.jobs import JOBS
-from fairserve.platform.control.ledger import Rows
-from fairserve.platform.control.record import InteractionRecord
+from fairserve.platform.control.messages import InteractionRecord, Rows
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import connect, session_factory
 from fairserve.platform.db.identity import App, AppLimits, Tenant, TokenProfile
@@ -60,7 +59,7 @@ class Deployment:
         self.engine = connect(database_url)
         self.sessions = session_factory(self.engine)
         self.server = Platform(self.settings(), engine=self.engine)
-        """Not started: its ledger's thread is the test's."""
+        """Return the platform, not started: the test runs its ledger."""
         self.redis = redis.Redis.from_url(redis_url)
         self.redis.flushdb()
         self.receiver = Receiver()
@@ -79,12 +78,12 @@ class Deployment:
         self._worker = None
 
     def stop_worker(self):
-        """Stop the worker as an operator does; return the exit code."""
+        """Stop the worker as an operator does; return its exit code."""
         worker, self._worker = self._worker, None
         return worker.stop()
 
     def close(self):
-        """End all processes that still run."""
+        """End all processes that are still running."""
         for process in (self.beat, self._worker):
             if process is not None and process.process.poll() is None:
                 process.kill()
@@ -149,13 +148,13 @@ class Deployment:
                 )
 
     def let_leases_expire(self):
-        """Expire the leases that killed workers held on deliveries, instead of waiting for seconds."""
+        """Expire the leases that killed workers hold on deliveries, instead of waiting for seconds."""
         with self.sessions.begin() as session:
             leased = update(WebhookDelivery).where(WebhookDelivery.lease_until.is_not(None))
             session.execute(leased.values(lease_until=utc_now()))
 
     def served(self, runs):
-        """Write a batch of interactions of two calls each, as a server's ledger does."""
+        """Write a batch of interactions with two calls each, as the ledger of a server does."""
         calls, over = [], []
         for _ in range(runs):
             self.calls += 1
@@ -202,7 +201,7 @@ def deployment(new_postgres_url, redis_server, tmp_path_factory):
         deployment.close()
 
 
-def test_beat_sends_and_workers_do(deployment):
+def test_beat_schedules_and_workers_run_jobs(deployment):
     deployment.served(runs=90)
     deployment.worker()
     eventually(lambda: all(deployment.state(name) for name in JOBS), deployment.log)
@@ -217,7 +216,7 @@ def test_beat_sends_and_workers_do(deployment):
     assert learned == {f"app_{number}": 100 * (1 + number) for number in range(APPS)}
 
 
-def test_a_server_asks_workers_for_a_job(deployment):
+def test_a_server_requests_a_job_of_the_workers(deployment):
     deployment.worker()
     eventually(lambda: deployment.state("retention"), deployment.log)
     with deployment.sessions.begin() as session:
@@ -225,12 +224,12 @@ def test_a_server_asks_workers_for_a_job(deployment):
     app = celery_app(deployment.settings())
     assert app.send_task(TASK + "rollup").get(timeout=60) == 0, deployment.log()
     app.close()
-    # Beat sends this one every hour.
+    # Beat sends this job once an hour.
     JobsOnCelery(deployment.settings()).request("retention")
     eventually(lambda: deployment.state("retention"), deployment.log)
 
 
-def test_a_redis_that_forgets_everything_is_no_harm(deployment):
+def test_a_redis_that_loses_its_data_does_no_harm(deployment):
     deployment.worker()
     eventually(lambda: deployment.state("rollup"), deployment.log)
     deployment.redis.flushdb()
@@ -253,14 +252,14 @@ def test_a_queue_without_workers_does_not_grow(deployment):
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.deep)])
-def test_workers_that_are_killed_leave_everything_right(deployment, kills, seed):
-    """Kills come at random points, while rows are written. Totals, profiles, webhooks are right."""
+def test_killed_workers_leave_consistent_data(deployment, kills, seed):
+    """Workers are killed at random points during writes; totals, profiles and webhooks are right."""
     rng = random.Random(seed)
     for _ in range(kills):
         before = deployment.redis.llen(QUEUE)
         deployment.worker("--pool=solo")
         deployment.served(runs=40)
-        eventually(lambda: _took(deployment, before), deployment.log)  # noqa: B023
+        eventually(lambda: _message_taken(deployment, before), deployment.log)  # noqa: B023
         for _ in range(rng.randrange(40)):
             deployment.served(runs=2)
         deployment.kill_worker()
@@ -290,12 +289,12 @@ def test_workers_that_are_killed_leave_everything_right(deployment, kills, seed)
             assert versions[-1].profile["stages"][0]["input_tokens"] == size
 
 
-def _took(deployment, before):
+def _message_taken(deployment, before):
     """Return whether a worker has taken a message."""
     return deployment.redis.hlen("unacked") or deployment.redis.llen(QUEUE) < before
 
 
-def test_a_job_that_is_requested_while_redis_is_away_is_no_error(tmp_path, caplog, monkeypatch):
+def test_requesting_a_job_without_redis_is_no_error(tmp_path, caplog, monkeypatch):
     """The request does not wait for Redis either."""
     monkeypatch.setattr("kombu.utils.functional.sleep", lambda _: pytest.fail("it waits"))
     url = f"redis://127.0.0.1:{free_port()}/0"
@@ -303,6 +302,6 @@ def test_a_job_that_is_requested_while_redis_is_away_is_no_error(tmp_path, caplo
     assert "cannot request job rollup, Redis error" in caplog.text
 
 
-def test_without_a_redis_there_is_no_celery(tmp_path):
+def test_celery_requires_redis(tmp_path):
     with pytest.raises(ValueError, match="FAIRSERVE_REDIS_URL"):
         celery_app(Settings(data_dir=tmp_path))

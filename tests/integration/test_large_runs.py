@@ -1,4 +1,4 @@
-"""A run of 10,000 calls: every view of it is bounded, and made off the event loop."""
+"""A run of 10,000 calls is shown in bounded views, made off the event loop."""
 
 import asyncio
 from dataclasses import replace
@@ -13,12 +13,12 @@ from fairserve.platform.serving.interactions.graph_view import GraphOut
 CALLS = 10_000
 RUN = "large"
 MAX_BYTES = 1_500_000
-"""Largest answer: a page of 1,000 calls with long ids and errors."""
+"""Size of the largest answer in bytes: a page of 1,000 calls with long ids and errors."""
 
 
 @pytest.fixture
 def large(management):
-    """A key of the app, and the names of its run's calls."""
+    """Return a key of the app, and the names of the calls of its run."""
     tenant = management.tenant("one")
     app = management.new_app(tenant)
     owner = {"tenant": tenant["id"], "app": app["id"], "interaction_id": RUN, "user": "u"}

@@ -1,4 +1,4 @@
-"""Profiles learned from the ledger's rows: versions, modes, events for control."""
+"""Profiles are learned from the rows of the ledger: versions, modes, events for control."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.interactions.profiles.profile_learning import LearningOptions
-from fairserve.platform.control.record import InteractionRecord
+from fairserve.platform.control.messages import InteractionRecord
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.profiles import ProfileVersion
 from fairserve.platform.reporting.usage.repository import upsert_calls, upsert_interactions
@@ -17,7 +17,7 @@ from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.tenancy.apps.control_events import load_control_events
 from fairserve.platform.tenancy.profiles.changes import ProfileChanges, profile_versions
 from fairserve.platform.tenancy.profiles.learning import STEADY, learn_profiles
-from fairserve.scheduling.dispatch.events import AppChanged
+from fairserve.scheduling.events import AppChanged
 
 NOW = datetime.now(UTC)
 OPTIONS = LearningOptions()
@@ -43,7 +43,7 @@ class World:
         self.runs = 0
 
     def served(self, runs, calls=2, tokens=(400, 50, 100), *, ended=True, minutes_ago=1.0):
-        """Write a number of interactions of a number of calls."""
+        """Write the given number of interactions and calls."""
         at = (NOW - timedelta(minutes=minutes_ago)).timestamp()
         owner = {"tenant": self.tenant["id"], "app": self.app["id"]}
         records, over = [], []
@@ -99,7 +99,7 @@ def world(management):
     return World(management)
 
 
-def test_a_declared_profile_holds_as_far_as_it_is_believed(world):
+def test_a_declared_profile_applies_within_its_trust(world):
     found = world.view()
     held = found["in_force"]
     assert (found["mode"], held["source"], held["version"]) == ("learned", "declared", 1)
@@ -113,7 +113,7 @@ def test_a_declared_profile_holds_as_far_as_it_is_believed(world):
 
 
 @ON_POSTGRESQL
-def test_what_calls_use_is_learned_and_control_hears_of_it(world):
+def test_learned_usage_is_published_to_control(world):
     world.served(runs=120)
     assert world.changes.poll() == []
     assert world.learn() == 1
@@ -142,14 +142,14 @@ def test_what_calls_use_is_learned_and_control_hears_of_it(world):
     assert world.changes.poll() == []
 
 
-def test_a_pass_that_is_repeated_changes_nothing(world):
+def test_a_repeated_pass_changes_nothing(world):
     world.served(runs=120)
     assert [world.learn(minutes) for minutes in (0, 1, 20, 60)] == [1, 0, 0, 0]
     with world.sessions() as session:
         assert list(session.scalars(select(ProfileVersion.version))) == [1, 2]
 
 
-def test_one_that_is_learned_is_looked_at_now_and_then(world):
+def test_a_learned_profile_is_reviewed_occasionally(world):
     world.served(runs=120)
     world.learn()
     world.served(runs=400, tokens=(40, 5, 10))
@@ -159,12 +159,12 @@ def test_one_that_is_learned_is_looked_at_now_and_then(world):
     assert world.view()["in_force"]["profile"]["stages"][0]["input_tokens"] < 200
 
 
-def test_growth_is_bounded_by_the_day(world):
+def test_daily_growth_is_bounded(world):
     world.served(runs=120)
     world.learn()
     world.served(runs=600, tokens=(40_000, 5000, 10_000))
     day = 24 * 60
-    with world.sessions.begin() as session:  # so that the rows are recent then, too
+    with world.sessions.begin() as session:  # the rows must be recent at that time as well
         session.get(App, world.app["id"]).profile_looked_at = None
     assert world.learn(minutes=day / 2) == 1
     stage = world.view()["in_force"]["profile"]["stages"][0]
@@ -174,7 +174,7 @@ def test_growth_is_bounded_by_the_day(world):
     assert "2 times a day" in world.view()["in_force"]["reason"]
 
 
-def test_declaring_again_does_not_undo_what_was_learned(world):
+def test_declaring_again_keeps_the_learned_profile(world):
     world.served(runs=120)
     world.learn()
     before = world.view()["in_force"]
@@ -190,7 +190,7 @@ def test_declaring_again_does_not_undo_what_was_learned(world):
     assert world.learn() == 0
 
 
-def test_modes(world):
+def test_each_mode_selects_its_profile(world):
     world.served(runs=120)
     world.learn()
     pinned = {"stages": [{"input_tokens": 7, "output_tokens": 3}], "calls_per_interaction": 5}
@@ -216,7 +216,7 @@ def test_modes(world):
     assert world.set_mode("learned", PROFILE, status=400)["error"]["param"] == "profile"
 
 
-def test_pinning_what_holds(world):
+def test_pinning_keeps_the_present_profile(world):
     world.served(runs=120)
     world.learn()
     before = world.in_control()
@@ -226,7 +226,7 @@ def test_pinning_what_holds(world):
     assert world.in_control() == before
 
 
-def test_without_learning_what_was_declared_holds(world):
+def test_without_learning_the_declared_profile_applies(world):
     world.served(runs=120)
     world.learn()
     with world.sessions() as session:
@@ -236,7 +236,7 @@ def test_without_learning_what_was_declared_holds(world):
     ]})  # fmt: skip
 
 
-def test_runs_that_have_not_ended_are_not_taken_for_short(world):
+def test_unfinished_runs_do_not_count_as_short(world):
     world.served(runs=120, calls=1, ended=False)
     assert world.learn() == 1
     assert world.view()["seen"]["interactions"] == 0
@@ -244,7 +244,7 @@ def test_runs_that_have_not_ended_are_not_taken_for_short(world):
 
 
 @ON_POSTGRESQL
-def test_the_predicted_output_of_calls_is_compared_with_the_generated(world):
+def test_predicted_output_is_compared_with_generated_output(world):
     world.served(runs=10)
     assert world.view()["prediction"] == {
         "calls": 20,
@@ -255,7 +255,7 @@ def test_the_predicted_output_of_calls_is_compared_with_the_generated(world):
     }
 
 
-def test_another_tenant_sees_none_of_it(world):
+def test_another_tenant_cannot_see_the_profile(world):
     other = world.management.tenant("other")
     for path in ("/profile", "/profile/history"):
         world.management.call(other["api_key"], "GET", world.path + path, status=404)
@@ -265,7 +265,7 @@ def test_another_tenant_sees_none_of_it(world):
     world.management.call(world.management.admin, "PUT", missing, {"mode": "pinned"}, status=404)
 
 
-def test_a_tenant_that_registers_app_after_app_is_believed_less_and_less(world):
+def test_trust_shrinks_with_each_app_that_a_tenant_registers(world):
     world.served(runs=30)  # calls of 400, 50, 100 and of 800, 50, 100 tokens
     assert roll_up(world.sessions)
 
@@ -283,7 +283,7 @@ def test_a_tenant_that_registers_app_after_app_is_believed_less_and_less(world):
         events = load_control_events(session, OPTIONS)
     (held,) = [event.profile for event in events if event.app == last["id"]]
     assert held.believed_tokens == 800
-    assert world.learn() == 1  # the app whose calls were served, and no other
+    assert world.learn() == 1  # only the app whose calls were served
     profile = {"stages": [{"input_tokens": 9, "output_tokens": 9}]}
     path = f"/v1/apps/{last['id']}"
     world.management.call(world.tenant["api_key"], "PATCH", path, {"profile": profile})

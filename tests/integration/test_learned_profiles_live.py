@@ -1,4 +1,4 @@
-"""A real server learns an app's profile from its calls, and control applies it."""
+"""A real server learns the profile of an app from its calls, and control applies it."""
 
 import contextlib
 import sqlite3
@@ -15,7 +15,7 @@ CALLS = 24
 DECLARED = {"stages": [{"input_tokens": 5000, "output_tokens": 200}], "calls_per_interaction": 9}
 
 
-def test_a_server_learns_what_calls_use(tmp_path):
+def test_a_server_learns_the_usage_of_calls(tmp_path):
     with SharedLiveServer(tmp_path, profile_learning_interval_s=0.2) as platform:
         app = platform.new_app(profile=DECLARED)
         client = platform.openai(app["api_key"])
@@ -47,7 +47,7 @@ def test_a_server_learns_what_calls_use(tmp_path):
             if held["source"] == "declared" or found["seen"]["calls"] < CALLS:
                 return None
             stage = held["profile"]["stages"][0]
-            # From few calls it first learns how large they are, then what of it is output.
+            # A few calls teach the prompt size first, the output share later.
             return stage if stage["output_tokens"] == 7 else None
 
         stage = eventually(learned, lambda: str(get(profile)))
@@ -57,7 +57,7 @@ def test_a_server_learns_what_calls_use(tmp_path):
         assert get("/admin/jobs")["done_by"] == "here"
 
         def predicts_less():
-            """Return the usage that control expects of a call."""
+            """Return whether control expects less than the declared usage of a call."""
             call(0, max_tokens=50)
             path = tmp_path / "data/fairserve.sqlite3"
             with contextlib.closing(sqlite3.connect(path)) as db:

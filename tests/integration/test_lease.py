@@ -1,4 +1,4 @@
-"""The lease of the database: never two active servers, through outages, partitions and restarts."""
+"""The database lease never allows two active servers, through outages, partitions and restarts."""
 
 import random
 import sys
@@ -25,7 +25,7 @@ LEASE_S = 60.0
 
 
 class Server:
-    """A lease with a clock and a connection of its own; ``step`` is one second of its thread."""
+    """A lease with its own clock and connection; ``step`` is one second of its thread."""
 
     def __init__(self, url, name, clock, *, guard=None):
         self.engine = connect(url, pool_size=1)
@@ -47,7 +47,7 @@ class Server:
 
 @pytest.fixture
 def server(engine):
-    """Creates servers of one database."""
+    """Return a factory of servers of one database."""
     made = []
     url = engine.url.render_as_string(hide_password=False)
 
@@ -78,7 +78,7 @@ def test_an_outage_within_the_lease_interrupts_nothing(server):
     assert one.admits, "its lease is a new one"
 
 
-def test_a_longer_outage_ends_admission_until_the_database_is_back(server):
+def test_a_longer_outage_suspends_admission(server):
     one = holding(server)
     with one.cut.cut():
         one.clock.turn(LEASE_S - 1)
@@ -95,7 +95,7 @@ def test_a_longer_outage_ends_admission_until_the_database_is_back(server):
 
 
 @databases.ON_BOTH
-def test_a_partition_of_the_holder_alone(server):
+def test_a_partitioned_holder_stops_admitting_before_another_starts(server):
     one, two = holding(server), server("two")
     assert two.lease.try_acquire().holder == "one"
     with one.cut.cut():
@@ -125,7 +125,7 @@ def test_a_partition_of_the_holder_alone(server):
     assert two.admits, "what the first one does at its end changes nothing"
 
 
-def test_a_holder_that_lives_is_left_alone(server):
+def test_a_live_holder_keeps_the_lease(server):
     one, two = holding(server), server("two")
     waits = []
 
@@ -140,7 +140,7 @@ def test_a_holder_that_lives_is_left_alone(server):
     assert len(waits) == 10
 
 
-def test_who_waits_takes_over_after_a_full_lease_of_the_holder(server):
+def test_a_waiting_server_takes_over_after_a_full_lease(server):
     holding(server)
     two, began_s = server("two"), 1e4
     two.lease.acquire(two.clock.turn)
@@ -149,7 +149,7 @@ def test_who_waits_takes_over_after_a_full_lease_of_the_holder(server):
     assert two.lease.previous_alive_at is not None
 
 
-def test_a_released_lease_and_that_of_a_dead_process_are_taken_at_once(server):
+def test_a_released_or_orphaned_lease_is_taken_immediately(server):
     one = holding(server)
     again = server("one again", guard="one")
     assert again.lease.try_acquire() is None, "who has the guard's lock knows that the holder died"
@@ -159,7 +159,7 @@ def test_a_released_lease_and_that_of_a_dead_process_are_taken_at_once(server):
     assert server("two").lease.try_acquire() is None
 
 
-def test_of_two_that_wait_one_takes_it(server):
+def test_only_one_of_two_waiting_servers_takes_the_lease(server):
     holding(server)
     two, three = server("two"), server("three")
     for each in (two, three):
@@ -171,8 +171,8 @@ def test_of_two_that_wait_one_takes_it(server):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_never_do_two_admit_at_once(server, seed):
-    """Servers are cut off, check, renew and end at random, each with a clock of its own."""
+def test_two_servers_never_admit_at_once(server, seed):
+    """Servers are partitioned, check, renew and end at random, each with its own clock."""
     chance = random.Random(seed)
     servers = [server(f"server {number}") for number in range(3)]
     takeovers = 0
@@ -237,7 +237,7 @@ def test_a_server_without_its_database_serves_until_its_lease_ends(whole, clock)
         assert refused.headers["retry-after"] == "5"
         opened = whole.send(key, "POST", "/v1/interactions", json={"id": "new"})
         assert (opened.status_code, opened.json()["error"]["code"]) == (503, "lease_over")
-        ready = whole.client.get("/health/readiness")
+        ready = whole.client.get("/readyz")
         assert (ready.status_code, ready.json()["status"]) == (503, "no database")
     assert whole.lease.renew()
     assert whole.client.get("/health/readiness").status_code == 200
@@ -248,7 +248,7 @@ def test_a_server_without_its_database_serves_until_its_lease_ends(whole, clock)
     assert outcomes == ["completed"] * 3, "calls of the outage are in the ledger"
 
 
-def test_a_server_that_was_replaced_writes_and_admits_nothing(whole, clock):
+def test_a_replaced_server_writes_and_admits_nothing(whole, clock):
     _, app = whole.new_tenant("a")
     assert ask(whole, app["api_key"]).status_code == 200
     assert whole.platform.ledger.flush(20)
@@ -268,7 +268,7 @@ def test_a_server_that_was_replaced_writes_and_admits_nothing(whole, clock):
 # --- PostgreSQL -----------------------------------------------------------------------------------
 
 
-def test_a_second_server_is_refused_after_the_database_has_restarted(
+def test_a_second_server_is_rejected_after_a_database_restart(
     new_postgres_url, tmp_path, monkeypatch, capsys
 ):
     url, worker = new_postgres_url(), ScriptedWorker()

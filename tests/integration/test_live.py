@@ -1,4 +1,4 @@
-"""Live views for operators over HTTP: arrays by time, clients, runs of all tenants."""
+"""Test the live views for operators over HTTP: arrays by time, clients, runs of all tenants."""
 
 import pytest
 from processes import eventually
@@ -18,7 +18,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def worlds(server):
-    """Two tenants: one with an ended run, a live one and a live program, the other with an ended run."""
+    """Return two tenants with an ended run; one also has an active run and a running program."""
     (one, app), (other, foreign) = server.new_tenant("one"), server.new_tenant("other")
     named = {"X-Interaction-Id": "ended/run", "X-Interaction-Final": "true"}
     server.chat(app["api_key"], "say hello", user="anna", headers=named)
@@ -71,7 +71,7 @@ def test_a_tenant_key_reads_the_runs_of_its_apps(server, worlds):
         assert (answer.status_code, answer.json()["error"]["param"]) == (404, "app")
 
 
-def test_a_tenant_key_reads_one_run_of_an_app_that_it_names(server, worlds):
+def test_a_tenant_key_reads_one_run_of_a_named_app(server, worlds):
     one, app, other, foreign = worlds
     for more in ("", "/graph", "/events"):
         path = f"/v1/interactions/ended/run{more}"
@@ -90,7 +90,7 @@ def test_a_tenant_key_reads_one_run_of_an_app_that_it_names(server, worlds):
         assert answer.status_code == 403, "reading is all that a tenant key may do"
 
 
-def test_clients_are_listed_with_what_they_used(server, worlds):
+def test_clients_are_listed_with_their_usage(server, worlds):
     one, app, _, _ = worlds
     page = server.call(server.admin_key, "GET", "/admin/clients", sort="name", tenant=one["id"])
     assert [item["user"] for item in page["items"]] == ["anna", "bert"]
@@ -117,7 +117,7 @@ def test_clients_are_listed_with_what_they_used(server, worlds):
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "client_not_found")
 
 
-def test_the_live_arrays_have_what_happened(server, worlds):
+def test_the_live_arrays_show_recent_traffic(server, worlds):
     one, _, other, _ = worlds
 
     def sampled():

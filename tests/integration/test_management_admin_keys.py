@@ -1,4 +1,4 @@
-"""Admin keys: several with names, revocation of a leaked one. The last one cannot be revoked."""
+"""Admin keys have names and are revoked one by one, except the last one."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -32,7 +32,7 @@ class Operators:
         return self.management.client.get("/admin/tenants", headers=headers).status_code == 200
 
     def sign_in(self, key):
-        """Return a signed-in browser, a client with a cookie."""
+        """Return a signed-in browser: a client with a cookie."""
         client = self.management.client
         client.cookies.clear()
         answer = client.post("/console/sign-in", data={"key": key}, follow_redirects=False)
@@ -54,7 +54,7 @@ def operators(management):
 
 
 @ON_BOTH
-def test_a_key_that_leaked_is_found_and_revoked(operators):
+def test_a_leaked_key_is_found_and_revoked(operators):
     leaked = operators.new("anna's laptop")
     assert leaked["api_key"].startswith("sk-fs-a-")
     assert operators.works(leaked["api_key"])
@@ -69,7 +69,7 @@ def test_a_key_that_leaked_is_found_and_revoked(operators):
 
 
 @ON_POSTGRESQL
-def test_one_key_without_an_end_stays(operators):
+def test_the_last_key_without_expiry_cannot_be_revoked(operators):
     only = f"/{operators.row['id']}"
     error = operators.call("DELETE", only, status=409)["error"]
     assert error["code"] == "last_admin_key"
@@ -114,7 +114,7 @@ def test_a_rotation_ends_all_others(operators, grace_s):
     assert error["code"] == "last_admin_key"
 
 
-def test_only_admin_keys_open_them(operators):
+def test_only_admin_keys_manage_admin_keys(operators):
     tenant = operators.management.tenant("acme")
     app = operators.management.new_app(tenant)
     for key in (tenant["api_key"], app["api_key"]):
@@ -131,14 +131,14 @@ def test_only_admin_keys_open_them(operators):
     operators.call("POST", body={"name": "a\nb"}, status=400)
 
 
-def test_the_bound_of_keys(operators, monkeypatch):
+def test_admin_keys_are_bounded(operators, monkeypatch):
     monkeypatch.setattr(service, "MAX_KEYS", 2)
     operators.new("second")
     error = operators.call("POST", status=409)["error"]
     assert error["code"] == "too_many_keys"
 
 
-def test_operators_do_the_same_in_the_console(operators):
+def test_operators_manage_keys_in_the_console(operators):
     page = operators.sign_in(operators.first)
     assert operators.row["prefix"] in page.text
     made = operators.post(name="anna & co")
@@ -170,7 +170,7 @@ def test_operators_do_the_same_in_the_console(operators):
     assert operators.sign_in(plain).status_code == 200
 
 
-def test_tenants_have_no_such_page(operators):
+def test_tenants_have_no_admin_key_page(operators):
     tenant = operators.management.tenant("acme")
     client = operators.management.client
     assert client.post("/console/sign-in", data={"key": tenant["api_key"]}).status_code == 200
@@ -178,7 +178,7 @@ def test_tenants_have_no_such_page(operators):
     assert "/console/keys" not in client.get("/console/audit").text
 
 
-def test_sign_ins_and_failed_ones_are_in_the_log(operators):
+def test_sign_ins_and_failures_are_in_the_audit_log(operators):
     management = operators.management
     tenant = management.tenant("acme")
     operators.sign_in(operators.first)

@@ -1,4 +1,4 @@
-"""Tenants, apps, keys and users over HTTP."""
+"""Test tenants, apps, keys and users over HTTP."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -11,7 +11,7 @@ from fairserve.interactions.profiles.profile import AppProfile, StageProfile
 from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.tenancy.apps.control_events import load_control_events
-from fairserve.scheduling.dispatch.events import AppChanged, UserChanged
+from fairserve.scheduling.events import AppChanged, UserChanged
 from fairserve.throttling.base import Limits
 
 PROFILE = {
@@ -29,7 +29,7 @@ def actions(management):
         return list(session.scalars(select(AuditEntry.action).order_by(AuditEntry.at)))
 
 
-def test_a_tenant_registers_an_app_and_control_learns_it(management):
+def test_a_registered_app_is_published_to_control(management):
     tenant = management.tenant("acme")
     assert tenant["id"].startswith("tn_")
     assert tenant["api_key"].startswith("sk-fs-t-")
@@ -73,7 +73,7 @@ def test_only_an_admin_sets_the_weight_of_an_app(management):
     assert changed["weight"] == 9.0
 
 
-def test_changes_of_an_app_are_kept_and_posted(management):
+def test_changes_of_an_app_are_stored_and_published(management):
     tenant = management.tenant("acme")
     app = management.new_app(tenant, limits={"user_rpm": 10, "app_rpm": 50})
     path, key = f"/v1/apps/{app['id']}", tenant["api_key"]
@@ -101,7 +101,7 @@ def test_changes_of_an_app_are_kept_and_posted(management):
     ]
 
 
-def test_the_default_idle_timeout_is_the_servers(management):
+def test_the_default_idle_timeout_is_that_of_the_server(management):
     app = management.new_app(management.tenant("acme"))
     expected = management.state.settings.tenancy.interaction_idle_timeout_s
     assert app["profile"]["idle_timeout_s"] == expected
@@ -141,7 +141,7 @@ WRONG_APPS = [
 ]
 
 
-def test_bad_apps_are_rejected_and_change_nothing(management):
+def test_invalid_apps_are_rejected_and_change_nothing(management):
     tenant = management.tenant("acme")
     for body, param in WRONG_APPS:
         management.rejected(tenant["api_key"], "POST", "/v1/apps", body, param=param)
@@ -181,7 +181,7 @@ def test_lists_are_paged_in_a_stable_order(management):
 
 
 @ON_BOTH
-def test_lists_are_searched_by_a_part_of_the_name(management):
+def test_lists_are_searched_by_part_of_the_name(management):
     one, two = management.tenant("Acme 50%"), management.tenant("acme_5 of 50")
     for tenant, name in ((one, "Search"), (one, "chat"), (two, "research_2"), (two, "researcher")):
         management.new_app(tenant, name)
@@ -242,7 +242,7 @@ def test_keys_are_added_listed_revoked_and_rotated(management):
     assert valid == [last["id"]]
 
 
-def test_a_users_settings_are_kept_and_posted(management):
+def test_user_settings_are_stored_and_published(management):
     tenant = management.tenant("acme")
     path = f"/admin/users/{tenant['id']}/team/zoé"
     found = management.call(management.admin, "PUT", path, {"weight": 2, "rpm": 5})
@@ -269,7 +269,7 @@ def test_a_users_settings_are_kept_and_posted(management):
     assert management.control.events == events
 
 
-def test_control_does_not_learn_of_what_is_rolled_back(management, monkeypatch):
+def test_rolled_back_changes_are_not_published(management, monkeypatch):
     tenant = management.tenant("acme")
 
     def broken(*_, **__):

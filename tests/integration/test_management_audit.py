@@ -1,4 +1,4 @@
-"""The audit log: a row for every change by an administrator, and no secret in any."""
+"""The audit log has a row for every change by an administrator, and no row reveals a secret."""
 
 import json
 import re
@@ -17,7 +17,7 @@ PROFILE = {"stages": [{"input_tokens": 1, "output_tokens": 1}]}
 CONTRACT = {"rpm_limit": 5}
 WORKERS, ALIASES = "/admin/cluster/workers", "/admin/cluster/aliases"
 
-# In this order: what one makes, the next changes. Each with its body and what it is called in the log.
+# Ordered: later entries change what earlier ones create. Each has its body and its name in the log.
 PRICE = {"model": "m", "input": 1, "output": 2, "valid_from": "2099-11-01T00:00:00Z"}
 WEBHOOK = {"url": "https://1.1.1.1/", "events": ["calls.throttled"]}
 HOOK = "/v1/webhooks/{webhook_id}"
@@ -73,7 +73,7 @@ CHANGES = [
 CHANGE_NOTHING = {("POST", "/admin/throttling/preview")}
 
 
-def test_every_route_that_changes_something_is_walked(management):
+def test_every_changing_route_is_covered(management):
     found = {
         (method.upper(), path)
         for path, methods in management.app.openapi()["paths"].items()
@@ -130,7 +130,7 @@ def test_every_change_has_a_row_and_no_row_has_a_secret(management):
             places["admin_key_id"] = answer.json()["id"]
         if action == "webhook.test":
             places["event_id"] = answer.json()["event_id"]
-            give_up(management)
+            mark_dead(management)
         now = count(management)
         assert now > seen, (method, path)
         newest = management.call(management.admin, "GET", "/admin/audit", limit=now - seen)["items"]
@@ -148,7 +148,7 @@ def test_every_change_has_a_row_and_no_row_has_a_secret(management):
         assert secret[-20:] not in log
 
 
-def give_up(management):
+def mark_dead(management):
     """Mark a delivery as dead: only one that is not pending can be sent again."""
     with management.state.session_factory.begin() as session:
         session.execute(update(WebhookDelivery).values(state="dead"))
@@ -159,7 +159,7 @@ def count(management):
         return session.scalar(select(func.count(AuditEntry.id)))
 
 
-def test_a_refused_change_leaves_no_row(management):
+def test_a_rejected_change_leaves_no_row(management):
     tenant = management.tenant("acme")
     seen = count(management)
     path = f"/admin/tenants/{tenant['id']}"
@@ -185,7 +185,7 @@ def test_a_row_has_the_values_before_and_after(management):
     }
 
 
-def test_the_log_is_found_by_what_it_tells(management):
+def test_the_log_is_filtered_by_its_fields(management):
     one, two = management.tenant("one"), management.tenant("two")
     app = management.new_app(one)
 
@@ -215,7 +215,7 @@ def test_the_log_is_found_by_what_it_tells(management):
         management.rejected(management.admin, "GET", "/admin/audit", param=param, **query)
 
 
-def test_nobody_changes_the_log(management):
+def test_the_log_cannot_be_changed(management):
     for method in ("POST", "PUT", "PATCH", "DELETE"):
         error = management.call(management.admin, method, "/admin/audit", {}, status=405)["error"]
         assert error["code"] == "method_not_allowed"

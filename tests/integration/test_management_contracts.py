@@ -1,4 +1,4 @@
-"""Quotas, weights and users' settings over HTTP."""
+"""Test quotas, weights and user settings over HTTP."""
 
 from itertools import product
 
@@ -10,8 +10,8 @@ from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.tenancy.apps.control_events import load_control_events
-from fairserve.scheduling.dispatch.directory import Directory
-from fairserve.scheduling.dispatch.events import (
+from fairserve.scheduling.directory import Directory
+from fairserve.scheduling.events import (
     AppChanged,
     ContractChanged,
     TenantChanged,
@@ -46,7 +46,7 @@ NAMES = {
     "app_user": "user_contract",
     "user": "contract",
 }
-"""The field in which each scope has its contract."""
+"""Field that holds the quota of each scope."""
 FULL_QUOTA = Quota(60, 100_000, 4, 12_500_000_000, 100_000_000, "finish_runs", "1mo")
 
 
@@ -55,7 +55,7 @@ def contracts(management):
 
 
 def known(events):
-    """Return the state of control after these events."""
+    """Return the state of control after the events."""
     directory = Directory()
     for event in events:
         directory.take(event)
@@ -63,7 +63,7 @@ def known(events):
 
 
 def same_after_a_restart(management):
-    """Return whether control would load at its start what it got by events."""
+    """Return whether control would load at its start the state that it got by events."""
     with management.state.session_factory() as session:
         loaded = known(load_control_events(session, LearningOptions()))
     published = known(management.control.events)
@@ -73,7 +73,7 @@ def same_after_a_restart(management):
     return loaded == published
 
 
-class Holders:
+class Scopes:
     """The four scopes: how each quota is set and shown, and its subject in control."""
 
     def __init__(self, management):
@@ -104,7 +104,7 @@ class Holders:
 
 @pytest.fixture
 def holders(management):
-    return Holders(management)
+    return Scopes(management)
 
 
 @pytest.mark.parametrize("scope", ["tenant", "app", "app_user", "user"])
@@ -122,7 +122,7 @@ def test_a_quota_is_set_published_stored_and_removed(management, holders, scope)
 
 
 @pytest.mark.parametrize("scope", ["tenant", "app", "app_user"])
-def test_a_change_leaves_what_it_does_not_name(management, holders, scope):
+def test_a_change_keeps_unnamed_fields(management, holders, scope):
     holders.set(scope, FULL)
     changed = holders.shown(scope, holders.set(scope, {"rpm_limit": 90, "tpm_limit": None}))
     assert changed == FULL | {"rpm_limit": 90, "tpm_limit": None}
@@ -143,7 +143,7 @@ def test_a_put_of_a_user_replaces_its_contract(management, holders):
     assert management.call(management.admin, "PUT", path, {})["contract"] == NOTHING
 
 
-def test_without_a_soft_budget_there_is_no_soft_end(holders):
+def test_without_a_soft_budget_no_soft_limit_is_shown(holders):
     holders.set("tenant", FULL)
     assert holders.set("tenant", {"soft_budget": None})["contract"]["soft_end"] == "warn"
 
@@ -169,7 +169,7 @@ WRONG_FIELDS = [
 ]
 
 
-def test_a_field_that_is_wrong_by_itself_is_named(management, holders):
+def test_an_invalid_field_is_named(management, holders):
     for (body, field), scope in product(WRONG_FIELDS, ("tenant", "app_user", "user")):
         error = holders.set(scope, body, status=400)["error"]
         assert error["param"] == f"{NAMES[scope]}.{field}"
@@ -189,7 +189,7 @@ WRONG_TOGETHER = [
 ]
 
 
-def test_limits_that_do_not_go_together_are_rejected(management, holders):
+def test_contradicting_limits_are_rejected(management, holders):
     for (body, field, said), scope in product(WRONG_TOGETHER, ("tenant", "app_user", "user")):
         error = holders.set(scope, body, status=400)["error"]
         assert error["param"] == f"{NAMES[scope]}.{field}"
@@ -197,7 +197,7 @@ def test_limits_that_do_not_go_together_are_rejected(management, holders):
     assert management.control.events == []
 
 
-def test_a_change_that_is_refused_in_one_part_is_not_made_at_all(management, holders):
+def test_a_partly_invalid_change_is_rejected_as_a_whole(management, holders):
     path, key = f"/v1/apps/{holders.app['id']}", holders.tenant["api_key"]
     before = management.call(key, "GET", path)
     body = {
@@ -211,7 +211,7 @@ def test_a_change_that_is_refused_in_one_part_is_not_made_at_all(management, hol
     assert management.control.events == []
 
 
-def test_a_change_is_judged_with_what_stays(management, holders):
+def test_a_change_is_validated_with_the_stored_limits(management, holders):
     holders.set("app", {"max_budget": 5, "budget_duration": "1d"})
     assert holders.set("app", {"soft_budget": 5})["contract"]["soft_budget"] == 5
     error = holders.set("app", {"max_budget": 4}, status=400)["error"]
@@ -221,7 +221,7 @@ def test_a_change_is_judged_with_what_stays(management, holders):
     assert holders.set("app", {"max_budget": None})["contract"]["soft_budget"] == 5
 
 
-def test_a_tenant_sets_its_apps_contracts_and_never_its_own(management, holders):
+def test_a_tenant_sets_quotas_of_its_apps_but_not_its_own(management, holders):
     key, tenant, app = holders.tenant["api_key"], holders.tenant["id"], holders.app["id"]
     body = {"contract": {"rpm_limit": 1}}
     management.call(key, "PATCH", f"/admin/tenants/{tenant}", body, status=403)
@@ -242,7 +242,7 @@ def test_a_tenant_sets_its_apps_contracts_and_never_its_own(management, holders)
         management.rejected(management.admin, "PATCH", path, body, param="weight", **named)
 
 
-def test_a_new_tenant_and_a_new_app_may_have_contracts(management):
+def test_tenants_and_apps_are_created_with_quotas(management):
     body = {"name": "acme", "weight": 2, "contract": {"rpm_limit": 9}}
     tenant = management.call(management.admin, "POST", "/admin/tenants", body, status=201)
     assert (tenant["weight"], tenant["contract"]["rpm_limit"]) == (2, 9)
@@ -259,7 +259,7 @@ def test_a_new_tenant_and_a_new_app_may_have_contracts(management):
 
 
 @ON_BOTH
-def test_the_levels_of_a_tenant(management):
+def test_levels_of_a_tenant_are_set_and_published(management):
     by_app = "tenant > app > user"
     new = {"name": "acme", "levels": by_app}
     tenant = management.call(management.admin, "POST", "/admin/tenants", new, status=201)
@@ -324,7 +324,7 @@ def test_control_loads_after_a_restart_what_it_got_by_events(management, holders
 
 
 @ON_BOTH
-def test_a_user_is_read_found_and_reset(management, holders):
+def test_a_user_is_read_listed_and_reset(management, holders):
     admin, tenant = management.admin, holders.tenant["id"]
     path = f"/admin/users/{tenant}/team/zoé"
     nobody = management.call(admin, "GET", path)
@@ -351,7 +351,7 @@ def test_a_user_is_read_found_and_reset(management, holders):
     management.call(admin, "DELETE", "/admin/users/tn_none/x", status=404)
 
 
-def test_contracts_are_in_the_audit_log(management, holders):
+def test_quotas_are_in_the_audit_log(management, holders):
     holders.set("tenant", {"rpm_limit": 5})
     holders.set("tenant", {"rpm_limit": 6})
     with management.state.session_factory() as session:

@@ -1,4 +1,4 @@
-"""Tenants and apps that are suspended, deleted, restored and purged."""
+"""Tenants and apps are suspended, deleted, restored and purged."""
 
 from datetime import datetime, timedelta
 
@@ -20,7 +20,7 @@ RETENTION = timedelta(days=90)
 
 
 class World:
-    """A tenant with an app, and how either is deleted and restored."""
+    """A tenant with an app, either of which is deleted and restored."""
 
     def __init__(self, management, kind):
         self.management, self.kind = management, kind
@@ -67,7 +67,7 @@ def world(request, management):
     return World(management, request.param)
 
 
-def test_what_is_deleted_stops_at_once_and_returns_when_restored(management, world):
+def test_a_deleted_owner_stops_immediately_and_can_be_restored(management, world):
     assert world.keys_work()
     deleted = world.call("DELETE")
     assert deleted["name"] == world.name
@@ -87,7 +87,7 @@ def test_what_is_deleted_stops_at_once_and_returns_when_restored(management, wor
     assert len(management.programs.cancelled) == 1
 
 
-def test_what_is_deleted_cannot_be_changed(management, world):
+def test_a_deleted_owner_cannot_be_changed(management, world):
     path = "/keys" if world.kind == "tenant" else f"/keys?tenant={world.tenant['id']}"
     first = world.call("GET", path)["items"][0]["id"]
     world.call("DELETE")
@@ -101,7 +101,7 @@ def test_what_is_deleted_cannot_be_changed(management, world):
     assert world.call("DELETE", f"/keys/{first}")["revoked_at"]
 
 
-def test_the_name_of_what_is_deleted_is_free(world):
+def test_the_name_of_a_deleted_owner_can_be_reused(world):
     world.call("DELETE")
     second = world.create(world.name)
     error = world.call("POST", "/restore", status=409)["error"]
@@ -147,7 +147,7 @@ def test_a_deleted_tenant_has_no_apps_and_no_users(management):
     assert listed["items"][0]["purge_after"]
 
 
-def test_apps_are_bounded_with_those_that_are_deleted(management, monkeypatch):
+def test_deleted_apps_count_for_the_bound(management, monkeypatch):
     monkeypatch.setattr(app_service, "MAX_APPS", 2)
     monkeypatch.setattr(app_service, "MAX_ROWS", 3)
     world = World(management, "app")
@@ -162,7 +162,7 @@ def test_apps_are_bounded_with_those_that_are_deleted(management, monkeypatch):
 
 
 def rows(management):
-    """Return the number of rows of each table that belongs to somebody."""
+    """Return the number of rows of each owned table."""
     tables = (Tenant, App, ApiKey, TokenProfile, AppLimits, Contract, EndUser, Program)
     with management.state.session_factory() as session:
         return {
@@ -201,7 +201,7 @@ def furnish(world):
 
 
 def purged(management, before):
-    """Purge what was marked before, one row of a kind a step; return the number of steps."""
+    """Purge what was deleted earlier, one row of a kind a step; return the number of steps."""
     steps = 0
     while True:
         with management.state.session_factory.begin() as session:
@@ -211,7 +211,7 @@ def purged(management, before):
 
 
 @ON_POSTGRESQL
-def test_after_its_retention_what_is_deleted_goes_for_good(management, world):
+def test_deleted_owners_are_purged_after_the_retention(management, world):
     other = management.new_app(management.tenant("other"))
     furnish(world)
     second = management.new_app(world.tenant, "second")
@@ -250,8 +250,8 @@ def test_after_its_retention_what_is_deleted_goes_for_good(management, world):
 
 
 @ON_POSTGRESQL
-def test_the_servers_retention_purges(management, world):
-    """The server's own step runs, with its setting."""
+def test_the_server_purges_by_its_retention(management, world):
+    """The purge step of the server uses its retention setting."""
     furnish(world)
     world.call("DELETE")
     settings = management.state.settings
@@ -270,7 +270,7 @@ def test_the_servers_retention_purges(management, world):
     world.call("GET", status=404)
 
 
-def test_what_was_restored_is_not_purged(management, world):
+def test_restored_owners_are_not_purged(management, world):
     world.call("DELETE")
     world.call("POST", "/restore")
     assert purged(management, utc_now() + RETENTION) == 0

@@ -1,5 +1,6 @@
-"""``/admin/cluster/workers`` and ``/aliases`` over HTTP: workers that do not run."""
+"""``/admin/cluster/workers`` and ``/aliases`` over HTTP, with workers that do not run."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from databases import ON_BOTH
@@ -43,7 +44,7 @@ def stored(management):
 
 
 def drains(management):
-    """Return the workers that are drained after a restart, each with the one who drained it."""
+    """Return the workers that are drained after a restart, each with the author of the drain."""
     with management.state.session_factory() as session:
         found = repository.load_stored(session).drains
     assert all(note.at is not None for note in found.values())
@@ -51,7 +52,7 @@ def drains(management):
 
 
 def url(number):
-    """Return a URL at which nobody listens."""
+    """Return a URL at which no server listens."""
     return f"http://127.0.0.1:{number}"
 
 
@@ -59,7 +60,7 @@ FILE = FleetPart((WorkerSpec("f", url(2), model="m"),), {"chat": {"m": 1}})
 
 
 def other_sources(management):
-    fleet = management.state.fleet
+    fleet = management.state.fleet.running
     for source, part in (
         ("settings", FleetPart((WorkerSpec("w0", url(1)),))),
         ("file", FILE),
@@ -69,7 +70,7 @@ def other_sources(management):
 
 
 def change_file(management, part):
-    management.on_loop(management.state.fleet.set_part, "file", part)
+    management.on_loop(management.state.fleet.running.set_part, "file", part)
 
 
 def audit(management):
@@ -92,7 +93,7 @@ def test_a_worker_joins_drains_and_is_removed(management):
         "FAIRSERVE_WORKER_KEY_A",
     )
     assert stored(management) == FleetPart((spec,), {}, {"llama": "meta/llama"})
-    fleet = management.state.fleet
+    fleet = management.state.fleet.running
     assert (fleet.desired.workers["a"].spec, fleet.present["a"].spec) == (spec, spec)
     listed = admin(management, "GET", WORKERS)["items"]
     assert [(item["id"], item["state"]) for item in listed] == [("a", "joining")]
@@ -119,7 +120,7 @@ def test_a_worker_joins_drains_and_is_removed(management):
 
 
 def test_removal_by_force_reaches_the_fleet(management, monkeypatch):
-    fleet = management.state.fleet
+    fleet = management.state.fleet.running
     reload, dropped = fleet.reload, []
 
     def spy(load, drop=""):
@@ -156,14 +157,14 @@ WRONG_WORKERS = [
 ]
 
 
-def test_a_bad_worker_is_rejected(management):
+def test_an_invalid_worker_is_rejected(management):
     for change, param in WRONG_WORKERS:
         management.rejected(management.admin, "POST", WORKERS, WHOLE | change, param=param)
     assert stored(management) == FleetPart()
     assert audit(management) == []
 
 
-def test_other_sources_are_not_changed_here(management):
+def test_workers_of_other_sources_cannot_be_changed(management):
     other_sources(management)
 
     def refused(method, path, body=None, **query):
@@ -189,7 +190,7 @@ def test_other_sources_are_not_changed_here(management):
 
 def test_workers_of_all_sources_are_drained_and_undrained(management):
     other_sources(management)
-    fleet = management.state.fleet
+    fleet = management.state.fleet.running
     management.on_loop(fleet.embedded_ready, "e", url(4))
     admin(management, "POST", WORKERS, {"id": "a", "url": url(5)}, status=201)
     sources = {"a": "api", "e": "embedded", "f": "file", "w0": "settings"}
@@ -209,7 +210,7 @@ def test_workers_of_all_sources_are_drained_and_undrained(management):
     assert drains(management) == {}
     with management.state.session_factory() as session:
         assert not session.get(FleetWorker, "a").drained
-    management.state.pool = {"w0"}
+    management.state.fleet = replace(management.state.fleet, pool={"w0"})
     assert admin(management, "POST", f"{WORKERS}/w0/undrain")["state"] == "serving"
     entries = audit(management)[1:]
     assert [(entry.action, entry.target) for entry in entries] == [
@@ -230,13 +231,13 @@ def test_a_drain_waits_for_its_worker_but_not_for_a_new_one(management):
         admin(management, "POST", f"{WORKERS}/f/{action}", status=404)
     assert drains(management).keys() == {"f"}
     change_file(management, FILE)
-    assert management.state.fleet.desired.workers["f"].drained
+    assert management.state.fleet.running.desired.workers["f"].drained
     change_file(management, FleetPart())
     admin(management, "POST", WORKERS, {"id": "f", "url": url(2)}, status=201)
     assert drains(management) == {}
 
 
-def test_old_drains_make_room(management, monkeypatch):
+def test_old_drains_are_evicted_at_the_bound(management, monkeypatch):
     monkeypatch.setattr("fairserve.platform.fleet.service.MAX_DRAINS", 3)
     other_sources(management)
     gone = [{"worker_id": f"gone-{n}", "drained_at": utc_now()} for n in range(2)]
@@ -250,7 +251,8 @@ def test_old_drains_make_room(management, monkeypatch):
 
 def test_a_drain_names_the_models_without_a_worker(management):
     other_sources(management)
-    models = management.state.models = Models(lambda worker_id: True)
+    models = Models(lambda worker_id: True)
+    management.state.fleet = replace(management.state.fleet, models=models)
     notes = []
     for workers in ({"w0", "f"}, {"w0"}):
         models.serve(ServedModel(("llama",), "llama", 100, None, frozenset(workers)))
@@ -267,7 +269,7 @@ def test_a_drain_names_the_models_without_a_worker(management):
 
 
 @ON_BOTH
-def test_drains_of_earlier_revisions_are_taken_over(engine):
+def test_drains_of_earlier_revisions_are_migrated(engine):
     """Author and time are kept if the audit log still has them."""
     at = datetime(2026, 3, 1, 12, tzinfo=UTC)
     schema.downgrade(engine, "10")
@@ -293,7 +295,7 @@ def test_a_worker_joins_once(management):
     admin(management, "POST", WORKERS, body, status=201)
     admin(management, "POST", WORKERS, body, status=409)
     admin(management, "POST", WORKERS, body | {"id": "b"}, status=409)
-    fleet = management.state.fleet  # another server stored it: the table itself rejects
+    fleet = management.state.fleet.running  # another server stored it: the table itself rejects
     management.on_loop(fleet.set_stored, StoredFleet())
     admin(management, "POST", WORKERS, body, status=409)
     admin(management, "POST", WORKERS, body | {"id": "b"}, status=409)
@@ -305,7 +307,7 @@ def test_a_worker_joins_once(management):
         admin(management, method, path, status=404)
 
 
-def test_aliases(management):
+def test_aliases_are_set_listed_and_removed(management):
     put = admin(management, "PUT", f"{ALIASES}/gpt-4o", {"target": "llama"})
     assert put == {"name": "gpt-4o", "source": "api", "target": {"llama": 1}, "serving": []}
     split = {"target": {"chat-v1": 9, "chat-v2": 1.5}}
@@ -329,7 +331,7 @@ def test_aliases(management):
 WRONG_TARGETS = ["", {}, {"m": 0}, {"m": -1}, {"m": "x"}, ["m"], None]
 
 
-def test_a_bad_target_is_rejected(management):
+def test_an_invalid_alias_target_is_rejected(management):
     for target in [*WRONG_TARGETS, {f"m{n}": 1 for n in range(21)}]:
         body = {"target": target}
         management.rejected(management.admin, "PUT", f"{ALIASES}/x", body, param="target")
@@ -350,7 +352,7 @@ def test_aliases_are_one_level_and_hide_no_model(management):
         assert problem in answer["error"]["message"]
 
 
-def test_there_is_a_bound(management, monkeypatch):
+def test_aliases_are_bounded(management, monkeypatch):
     monkeypatch.setattr("fairserve.platform.fleet.service.MAX_WORKERS", 2)
     monkeypatch.setattr("fairserve.platform.fleet.service.MAX_ALIASES", 2)
     blank = {"url": "x", "kind": "vllm", "concurrency": 1, "drained": False}

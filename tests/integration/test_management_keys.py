@@ -1,4 +1,4 @@
-"""Several keys of a tenant and of an app: names, expiry, rotation with an overlap, bounds."""
+"""Test the keys of a tenant and of an app: names, expiry, rotation with overlap, bounds."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -41,7 +41,7 @@ def ring(request, management):
 
 
 class Clock:
-    """The authenticator's clock: ahead of the machine's."""
+    """Clock of the authenticator, which may run ahead of the machine's."""
 
     def __init__(self):
         self.ahead = timedelta()
@@ -59,7 +59,7 @@ def clock(management):
 
 
 @ON_BOTH
-def test_keys_have_names_and_ends(ring, clock):
+def test_keys_have_names_and_expire(ring, clock):
     end = datetime.now(UTC) + timedelta(hours=1)
     named = ring.new(name="  build server ", expires_at=end.isoformat())
     assert named["name"] == "build server"
@@ -82,7 +82,7 @@ def test_keys_have_names_and_ends(ring, clock):
     )
 
 
-def test_a_rotation_lets_the_old_keys_work_for_a_while(ring, clock):
+def test_old_keys_work_during_the_grace_of_a_rotation(ring, clock):
     soon = datetime.now(UTC) + timedelta(minutes=10)
     short = ring.new(expires_at=soon.isoformat())
     old = ring.owner["api_key"]
@@ -99,7 +99,7 @@ def test_a_rotation_lets_the_old_keys_work_for_a_while(ring, clock):
     assert ring.works(ring.other["api_key"])
 
 
-def test_a_rotation_without_grace_ends_the_old_keys_at_once(ring):
+def test_a_rotation_without_grace_ends_old_keys_immediately(ring):
     second = ring.new()
     new = ring.call("POST", "/rotate", status=201)
     assert not any(map(ring.works, (ring.owner["api_key"], second["api_key"])))
@@ -131,7 +131,7 @@ def test_a_key_is_renamed(ring):
     assert error["param"] == "name"
 
 
-def test_only_keys_that_work_count_for_the_bound(ring, monkeypatch):
+def test_only_valid_keys_count_for_the_bound(ring, monkeypatch):
     monkeypatch.setattr(service, "MAX_KEYS", 2)
     second = ring.new()
     assert ring.call("POST", status=409)["error"]["code"] == "too_many_keys"

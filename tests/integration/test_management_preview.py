@@ -1,8 +1,9 @@
-"""``POST /admin/throttling/preview``: over HTTP, and on a running server with workers."""
+"""``POST /admin/throttling/preview`` over HTTP, and on a running server with workers."""
 
 import asyncio
 import threading
 import time
+from dataclasses import replace
 
 import openai
 import pytest
@@ -20,7 +21,7 @@ from fairserve.platform.reporting.usage.repository import upsert_calls
 from fairserve.platform.tuning.preview import service as previewing
 from fairserve.platform.tuning.preview.schemas import PreviewIn
 from fairserve.platform.tuning.preview.service import Previews, PreviewWorld, gather
-from fairserve.scheduling.dispatch.events import WorkerDraining, WorkerJoined
+from fairserve.scheduling.events import WorkerDraining, WorkerJoined
 from fairserve.scheduling.registry import SYSTEMS
 
 PATH = "/admin/throttling"
@@ -30,7 +31,7 @@ FREE = {"system": "rpm-1000"}
 
 
 def records(history):
-    """Rows as control would report them; the history's worker served ``m``."""
+    """Return rows as control would report them; the worker of the history served ``m``."""
     rows = [
         (
             row,
@@ -81,8 +82,8 @@ def records(history):
 
 @pytest.fixture
 def happened(management, monkeypatch):
-    """Five minutes of a flood, recorded and in the ledger; they have just ended."""
-    management.platform.traffic.close()  # it would delete what was recorded so long ago
+    """Record five minutes of a flood that just ended, in the recording and in the ledger."""
+    management.platform.traffic.close()  # it would delete recordings of that age
     folder = recording_folder(management.state.settings.db.data_dir)
     history = History(folder, traffic(150), system=SYSTEMS["rpm-20"])
     with management.state.session_factory.begin() as session:
@@ -141,7 +142,7 @@ WRONG_SETTINGS = [
 ]
 
 
-def test_what_a_change_rejects_a_preview_rejects(management):
+def test_a_preview_rejects_the_same_values_as_a_change(management):
     for body, param in WRONG_SETTINGS:
         answer = preview(management, body, status=400)
         assert answer["error"]["param"] == param, (body, answer)
@@ -160,7 +161,7 @@ def test_without_traffic_the_error_names_the_cause(management):
     assert "no traffic is recorded yet" in error["message"]
 
 
-def test_old_traffic_is_none(management, happened, monkeypatch):
+def test_old_traffic_counts_as_no_traffic(management, happened, monkeypatch):
     monkeypatch.setattr(previewing.time, "time", lambda: EPOCH + 86_400)
     error = preview(management, status=409)["error"]
     assert error["code"] == "nothing_recorded"
@@ -168,8 +169,7 @@ def test_old_traffic_is_none(management, happened, monkeypatch):
 
 
 def test_without_a_recording_the_error_names_the_next_step(management):
-    settings = management.state.settings
-    management.state.settings = settings.changed(trace_recording=False)
+    management.state.preview = replace(management.state.preview, recording=None)
     error = preview(management, status=409)["error"]
     assert error["code"] == "nothing_recorded"
     assert "--trace-recording" in error["message"]
@@ -180,7 +180,7 @@ def test_without_a_worker_the_error_names_the_cause(management, happened):
     assert preview(management, status=409)["error"]["code"] == "no_worker"
 
 
-def test_only_as_many_rows_as_are_allowed_are_looked_at(management, happened, monkeypatch):
+def test_the_number_of_read_rows_is_bounded(management, happened, monkeypatch):
     monkeypatch.setattr(previewing, "MAX_SERVED_ROWS", 120)
     monkeypatch.setattr(previewing.preview_rows, "PAGE_ROWS", 50)
     window = preview(management)["window"]
@@ -191,7 +191,7 @@ def test_only_as_many_rows_as_are_allowed_are_looked_at(management, happened, mo
 
 
 @ON_POSTGRESQL
-def test_pages_leave_no_row_out(management, happened, monkeypatch):
+def test_reading_in_pages_skips_no_row(management, happened, monkeypatch):
     monkeypatch.setattr(previewing.preview_rows, "PAGE_ROWS", 7)
     monkeypatch.setattr(previewing.preview_rows, "LOOKED_UP", 2)
     job = gather(world(management), PreviewIn(**FREE), EPOCH + SECONDS)
@@ -230,14 +230,14 @@ async def stays():
     return False
 
 
-def test_it_stops_when_its_time_is_over(management, happened):
+def test_a_preview_stops_at_its_time_limit(management, happened):
     error, took_s = made(management, Previews(time_limit_s=0.01), gone=stays)
     assert isinstance(error, UnavailableError)
     assert error.code == "preview_timeout"
     assert took_s < 10
 
 
-def test_it_stops_when_nobody_waits(management, happened):
+def test_a_preview_stops_when_the_client_disconnects(management, happened):
     async def gone():
         return True
 
@@ -245,7 +245,7 @@ def test_it_stops_when_nobody_waits(management, happened):
     assert error.status == 499
 
 
-def test_a_second_preview_is_rejected(management, happened, monkeypatch):
+def test_a_concurrent_preview_is_rejected(management, happened, monkeypatch):
     begun, go_on = threading.Event(), threading.Event()
     whole = previewing.gather
 

@@ -1,4 +1,4 @@
-"""The price table over HTTP: immutable history, exact amounts, an audit row for each change."""
+"""The price table over HTTP has immutable history, exact amounts, and an audit row for each change."""
 
 from datetime import timedelta
 
@@ -15,7 +15,7 @@ def create(management, status=201, **more):
     return management.call(management.admin, "POST", "/admin/prices", CHAT | more, status=status)
 
 
-def test_a_price_holds_from_now_on_and_is_exact(management):
+def test_a_price_is_in_force_immediately_and_exact(management):
     made = create(management)
     assert (made["input"], made["cached_input"], made["output"]) == (0.25, 0.01875, 1.1)
     assert made["currency"] == "USD"
@@ -27,7 +27,7 @@ def test_a_price_holds_from_now_on_and_is_exact(management):
     assert book.at("other", utc_now().timestamp()) is FREE
 
 
-def test_the_newest_that_has_begun_holds_and_its_own_goes_before_any(management):
+def test_the_newest_price_in_force_applies_and_a_specific_one_first(management):
     first = create(management, model="*")
     own = create(management)
     later = create(management, valid_from=(utc_now() + timedelta(hours=1)).isoformat())
@@ -40,7 +40,7 @@ def test_the_newest_that_has_begun_holds_and_its_own_goes_before_any(management)
     assert management.call(management.admin, "GET", "/admin/prices", limit=1)["total"] == 3
 
 
-def test_only_a_price_that_is_not_in_force_yet_is_deleted(management):
+def test_only_a_future_price_can_be_deleted(management):
     held = create(management)
     later = create(management, valid_from=(utc_now() + timedelta(hours=1)).isoformat())
     path = "/admin/prices/"
@@ -63,12 +63,12 @@ WRONG = [
 ]
 
 
-def test_what_is_wrong_with_a_price_is_named(management):
+def test_price_errors_name_the_field(management):
     for wrong, field in WRONG:
         management.rejected(management.admin, "POST", "/admin/prices", CHAT | wrong, param=field)
 
 
-def test_changes_of_prices_are_audited_and_for_admins_only(management, sessions):
+def test_price_changes_are_audited_and_for_admins_only(management, sessions):
     made = create(management, valid_from=(utc_now() + timedelta(hours=1)).isoformat())
     management.call(management.admin, "DELETE", "/admin/prices/" + made["id"])
     with sessions() as session:

@@ -1,4 +1,4 @@
-"""``/admin/throttling`` and the usage routes over HTTP."""
+"""Test ``/admin/throttling`` and the usage routes over HTTP."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -9,7 +9,7 @@ from sqlalchemy import select
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.reporting.usage.repository import upsert_calls
 from fairserve.platform.reporting.usage.rollups import roll_up
-from fairserve.platform.tuning.service import load_system
+from fairserve.platform.tenancy.system.in_force import load_system
 from fairserve.scheduling.registry import SYSTEMS
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()
@@ -20,7 +20,7 @@ def parameters(answer):
     return {item["name"]: item for item in answer["parameters"]}
 
 
-def test_the_settings_hold_until_somebody_changes_them(management):
+def test_server_settings_apply_until_changed(management):
     found = management.call(management.admin, "GET", PATH)
     assert (found["version"], found["system"], found["author"]) == (0, "fairserve", None)
     assert (found["throttle"], found["feeder"], found["router"]) == ("oit", "wsc", "d2lpm")
@@ -61,7 +61,7 @@ def test_a_change_is_versioned_audited_and_applied(management):
     assert entry.actor == management.admin[: len(entry.actor)]
 
 
-def test_infinity_goes_through_json(management):
+def test_infinity_survives_json(management):
     change = {"system": "fairserve", "parameters": {"feeder.interaction_slack": "inf"}}
     found = management.call(management.admin, "PUT", PATH, change)
     assert parameters(found)["feeder.interaction_slack"]["value"] == "inf"
@@ -89,7 +89,7 @@ WRONG_CHANGES = [
 ]
 
 
-def test_a_bad_change_is_rejected_and_changes_nothing(management):
+def test_an_invalid_change_is_rejected_and_changes_nothing(management):
     for body, status, param in WRONG_CHANGES:
         answer = management.call(management.admin, "PUT", PATH, body, status=status)
         assert answer["error"]["param"] == param, (body, answer)
@@ -97,7 +97,7 @@ def test_a_bad_change_is_rejected_and_changes_nothing(management):
     assert management.call(management.admin, "GET", PATH)["version"] == 0
 
 
-def test_what_running_workers_do_not_learn_is_named(management):
+def test_settings_that_need_a_worker_restart_are_named(management):
     change = {"system": "fairserve", "parameters": {"local.quantum": 900, "feed_window": 0.2}}
     found = management.call(management.admin, "PUT", PATH, change)
     assert found["after_worker_restart"] == ["local.quantum"]
@@ -120,7 +120,7 @@ def call(number, **more):
     return replace(base, **more)
 
 
-def test_refusals_are_listed_newest_first_with_filters(management):
+def test_rejections_are_listed_newest_first_with_filters(management):
     records = [
         call(0),
         call(1, tenant="tn_b", app="app_b"),

@@ -1,4 +1,4 @@
-"""Invented users: an app with a limit per user may begin runs of so many new users a minute."""
+"""An app with a limit per user may begin runs of a bounded number of new users a minute."""
 
 import collections
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,7 @@ NAMES = iter(range(1000))
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """A server whose minute never ends."""
+    """Return a server whose minute never ends."""
     with PageServer(tmp_path_factory.mktemp("server"), **SMALL) as running:
         yield running
 
@@ -29,7 +29,7 @@ def new_app(server, **limits):
 
 
 class Flood:
-    """Calls of many users at once while the workers are overloaded by another app."""
+    """Calls of many users at once while another app overloads the workers."""
 
     def __init__(self, server):
         self.server = server
@@ -64,7 +64,7 @@ class Flood:
         return [self.threads.submit(self.call, key, f"invented-{n}") for n in range(users)]
 
     def rejects(self, calls, count):
-        """Wait until a number of the calls is rejected."""
+        """Wait until the given number of calls is rejected."""
         eventually(
             lambda: count == sum(call.done() and call.result().status_code == 429 for call in calls)
         )
@@ -102,10 +102,10 @@ def test_invented_users_are_bounded_and_known_ones_are_not(server, flood):
     key = app["api_key"]
     assert flood.call(key, "anna").status_code == 200
     weighed = f"/admin/users/{app['tenant_id']}/invented-0"
-    server.admin("PUT", weighed, json={"weight": 2})  # an operator knows this one
+    server.admin("PUT", weighed, json={"weight": 2})  # this user has settings of its own
     held = flood.overload()
     invented = flood.of_many(key)
-    rejected = INVENTED - DEFAULT_NEW_USERS  # anna has one place, the operator's user needs none
+    rejected = INVENTED - DEFAULT_NEW_USERS  # anna has one place; the configured user needs none
     flood.rejects(invented, rejected)
     anna = [flood.threads.submit(flood.call, key, "anna") for _ in range(2)]
     assert flood.finish([*held, *anna]) == {200: 10}
@@ -125,7 +125,7 @@ def test_invented_users_are_bounded_and_known_ones_are_not(server, flood):
     )
 
 
-def test_without_overload_everybody_is_served(server, flood):
+def test_without_overload_all_users_are_served(server, flood):
     key = new_app(server, user_rpm=5)["api_key"]
     answers = [flood.call(key, f"user-{n}") for n in range(DEFAULT_NEW_USERS + 5)]
     assert {answer.status_code for answer in answers} == {200}
@@ -141,7 +141,7 @@ def test_without_overload_everybody_is_served(server, flood):
     ],
     ids=str,
 )
-def test_it_is_set_explicitly_or_follows(server, flood, limits, served):
+def test_the_bound_is_explicit_or_derived(server, flood, limits, served):
     key = new_app(server, **limits)["api_key"]
     held = flood.overload()
     invented = flood.of_many(key, 40)
@@ -150,7 +150,7 @@ def test_it_is_set_explicitly_or_follows(server, flood, limits, served):
     assert flood.finish(invented).get(200) == served
 
 
-def test_a_change_holds_for_the_next_call(server):
+def test_a_change_applies_to_the_next_call(server):
     app = new_app(server, user_rpm=5)
     path = f"/v1/apps/{app['id']}"
 

@@ -1,4 +1,4 @@
-"""Requests generated from the server's own description, valid and invalid: none is answered 5xx."""
+"""No request generated from the server's own description, valid or invalid, is answered with 5xx."""
 
 from collections import Counter
 from itertools import product
@@ -60,7 +60,7 @@ class Fuzzed:
 
 
 def scopes(path):
-    """Return the scopes, those that reach something more often than others."""
+    """Return the scopes; those with more access are repeated, to be drawn more often."""
     if path.startswith("/admin/"):
         return ["admin"] * 5 + ["tenant"]
     if path.startswith(("/v1/apps", "/v1/usage", "/v1/user-data", "/v1/webhooks")):
@@ -73,14 +73,14 @@ HOOKS = {"webhook_allow_http": True, "webhook_allowed_networks": "127.0.0.0/8"}
 
 @pytest.fixture(scope="module")
 def fuzzed(tmp_path_factory):
-    """On SQLite, which has no number of more than 64 bits and no types that reject a value."""
+    """Return a server on SQLite, which has no integers above 64 bits and no strict types."""
     with WholeServer(tmp_path_factory.mktemp("server") / "data", **HOOKS) as server:
         yield Fuzzed(server)
 
 
 @pytest.fixture(scope="module")
 def on_postgresql(new_postgres_url, tmp_path_factory):
-    """On PostgreSQL, which allows no NUL in a text and checks every type."""
+    """Return a server on PostgreSQL, which allows no NUL in a text and checks every type."""
     folder = tmp_path_factory.mktemp("server") / "data"
     database = {"database_url": new_postgres_url(), "secret_key": "x" * 32}
     with WholeServer(folder, **database, **HOOKS) as server:
@@ -88,7 +88,7 @@ def on_postgresql(new_postgres_url, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_no_request_is_answered_with_a_servers_error(fuzzed, name, seed):
+def test_no_request_causes_a_server_error(fuzzed, name, seed):
     operation = OPERATIONS[name]
     fuzzed.server.end_runs(fuzzed.keys["app"])
     cases = st.one_of(
@@ -107,7 +107,7 @@ def test_no_request_is_answered_with_a_servers_error(fuzzed, name, seed):
     )
     @given(case=cases, scope=st.sampled_from(scopes(operation.path)), known=st.booleans())
     def check(case, scope, known):
-        if known:  # ids that are made up are never those of anything
+        if known:  # generated ids never exist
             for place in (case.path_parameters, case.query):
                 place.update({key: value for key, value in fuzzed.ids.items() if key in place})
             if scope == "admin" and takes_tenant:
@@ -136,7 +136,7 @@ HOSTILE = ["\x00", "a\x00b", "\ud800", "x" * 5000, "'\";--", "../..", "1e999", "
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_hostile_texts_in_every_parameter(on_postgresql, name):
-    """Each parameter alone gets the texts, beside valid ones."""
+    """Each parameter alone gets the hostile texts, beside valid ones."""
     fuzzed = on_postgresql
     operation = OPERATIONS[name]
     fuzzed.server.end_runs(fuzzed.keys["app"])
@@ -160,5 +160,5 @@ def test_hostile_texts_in_every_parameter(on_postgresql, name):
 
 
 def escaped(value):
-    """Escape for a URL; half of a surrogate pair as the three bytes that UTF-8 does not have."""
+    """Escape for a URL; encode a lone surrogate as three bytes, which are invalid UTF-8."""
     return quote(value.encode("utf-8", "surrogatepass"), safe="")

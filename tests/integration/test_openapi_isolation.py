@@ -1,7 +1,7 @@
-"""One tenant's keys on every route of the whole server, with another tenant's ids in every place.
+"""A tenant's keys reach nothing of another tenant on any route, with the other's ids in every place.
 
-The routes are those that the server describes; a new one fails here until the test can fill it. Nothing
-of the other tenant is revealed, and nothing of it changes.
+The routes are those that the server describes; a new one fails until the test can fill it. No data
+of the other tenant is revealed or changed.
 """
 
 import itertools
@@ -14,6 +14,7 @@ from sqlalchemy import select
 from whole_server import PROFILE, WholeServer
 
 from fairserve.platform.db.models import metadata
+from fairserve.platform.fleet.endpoints import HEALTH_PATHS
 from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.server.app import create_app
 from fairserve.platform.server.settings import Settings
@@ -24,14 +25,14 @@ OPERATIONS = sorted(
         (method.upper(), path)
         for path, methods in OPENAPI["paths"].items()
         for method in methods
-        if not path.startswith("/health/")
+        if path not in HEALTH_PATHS
     ],
     key=lambda operation: operation[0] != "GET",
 )
-"""Reading first: what one has written under another's ids is one's own then."""
+"""Methods in order: reading first, because a write under foreign ids creates an own object."""
 USER = "alma@example.org"
 HOOK = {"url": "http://127.0.0.1:9/", "events": ["calls.throttled"]}
-"""Nobody listens there."""
+"""URL at which no server listens."""
 SAID = "almas-secret"
 
 
@@ -68,7 +69,7 @@ OF_SHARED = {
     "reason": "user_blocked",
     "action": "user.change",
 }
-"""Values of parameters that name nobody."""
+"""Values of parameters that identify no tenant."""
 
 
 class Alma:
@@ -112,7 +113,7 @@ class Alma:
         self.hook = server.call(self.tenant_key, "POST", "/v1/webhooks", HOOK)
         event = server.call(self.tenant_key, "POST", f"/v1/webhooks/{self.hook['id']}/test")
         eventually(self._settled, self._runs)
-        eventually(self._given_up)
+        eventually(self._dead_delivery)
         erased = server.call(
             self.tenant_key, "DELETE", "/v1/user-data", user="almas-erased@example.org"
         )
@@ -152,7 +153,7 @@ class Alma:
             *(answer.json()["id"] for answer in answers if "almas-call" not in answer.text),
             *(row["call_id"] for row in self.rows()["ledger_calls"]),
         }
-        """Return a text that nobody else ever sends."""
+        """Return a text that no other request sends."""
         self.marks = {
             *self.hidden,
             *itertools.chain.from_iterable(self.places.values()),
@@ -176,7 +177,7 @@ class Alma:
             "almas-program": "complete",
         } and any("hold" in str(body) for body in self.server.worker.bodies)
 
-    def _given_up(self):
+    def _dead_delivery(self):
         path = f"/v1/webhooks/{self.hook['id']}/deliveries"
         return self.server.call(self.tenant_key, "GET", path, state="dead")["items"]
 
@@ -211,7 +212,7 @@ class World:
         self.tenant, self.app = server.new_tenant("berts")
         self.keys = {"tenant": self.tenant["api_key"], "app": self.app["api_key"]}
         self.own = set()
-        """Texts of the other that were written under these keys, and so may be read under them."""
+        """Texts of the other tenant that were written under these keys, and so may be read with them."""
 
 
 @pytest.fixture(scope="module")
@@ -220,7 +221,7 @@ def world(new_postgres_url, tmp_path_factory):
     options = {
         "database_url": new_postgres_url(),
         "secret_key": "x" * 32,
-        "profile_learning": False,  # It would change the app's row.
+        "profile_learning": False,  # it would change the row of the app
         "webhook_allow_http": True,
         "webhook_allowed_networks": "127.0.0.0/8",
         "webhook_max_attempts": 1,
@@ -233,11 +234,11 @@ def world(new_postgres_url, tmp_path_factory):
 
 
 def bodies():
-    """Return bodies for a route; with the other tenant's ids if it names any."""
+    """Return bodies for a route, with the other tenant's ids if it names any."""
     run = {"id": "almas-live-run", "user": USER}
     prompt = {"model": "scripted", "user": USER, "max_tokens": 5}
     metadata_of_run = {"interaction_id": "almas-live-run", "parent_ids": ["almas-call"]}
-    # The very request whose answer is kept for the other tenant under this key.
+    # The same request as the one whose answer is stored for the other tenant under this key.
     same = {
         "model": "scripted",
         "messages": [{"role": "user", "content": f"say {SAID}-live"}],
@@ -378,8 +379,8 @@ READ = {
 
 
 @pytest.mark.parametrize(("path", "scope"), READ.items())
-def test_the_same_requests_of_the_owner_succeed(world, path, scope):
-    """Otherwise the other test would find nothing because its requests are invalid."""
+def test_the_owner_succeeds_with_the_same_requests(world, path, scope):
+    """Otherwise the isolation test could pass because its requests are invalid."""
     alma = world.alma
     keys = {"app": alma.app_key, "tenant": alma.tenant_key, "admin": world.server.admin_key}
     answers = [
@@ -391,7 +392,7 @@ def test_the_same_requests_of_the_owner_succeed(world, path, scope):
     assert any(mark in answer.text for mark in alma.marks for answer in good)
 
 
-def test_a_route_that_nobody_knows_how_to_fill_fails_the_walk(world, monkeypatch):
+def test_a_route_with_unknown_parameters_fails(world, monkeypatch):
     parameter = {"in": "path", "name": "secret_id", "required": True}
     monkeypatch.setitem(
         OPENAPI["paths"], "/v1/new/{secret_id}", {"get": {"parameters": [parameter]}}

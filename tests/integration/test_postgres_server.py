@@ -1,4 +1,4 @@
-"""The running server on PostgreSQL: schema first, rows in it, one server to a database."""
+"""The server runs on PostgreSQL: schema first, rows in it, one server to a database."""
 
 import subprocess
 import sys
@@ -15,8 +15,8 @@ def test_the_server_on_postgresql(postgres_url, tmp_path):
     env = {
         "DATABASE_URL": postgres_url,
         "FAIRSERVE_SECRET_KEY": "x" * 32,
-        "FAIRSERVE_DATABASE_LEASE_S": "6",  # the second server waits for the first one's next renewal
-        "HF_HUB_OFFLINE": "1",  # nobody has a tokenizer for what scripted workers serve
+        "FAIRSERVE_DATABASE_LEASE_S": "6",  # the second server waits for the next renewal of the first
+        "HF_HUB_OFFLINE": "1",  # no tokenizer exists for the model of scripted workers
     }
     for name in ("first", "second"):
         (tmp_path / name).mkdir()

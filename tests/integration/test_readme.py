@@ -1,4 +1,4 @@
-"""The program in the README runs unchanged against the running server, any number of times."""
+"""The program in the README runs unchanged against a server, any number of times."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from live_server import SharedLiveServer
 README = Path(__file__).resolve().parents[2] / "README.md"
 
 
-def test_the_readmes_program(tmp_path):
+def test_the_program_of_the_readme_runs(tmp_path):
     program = re.search(r"```python\n(.*?)```", README.read_text(), re.DOTALL).group(1)
     with SharedLiveServer(tmp_path) as server:
         program = program.replace("http://127.0.0.1:8000", server.url)

@@ -1,11 +1,10 @@
-"""Open interactions in the database: written with the ledger's rows, restored with their calls."""
+"""Open interactions are stored with the ledger's rows, and restored with their calls."""
 
 import databases
 from call_records import call_record
 
 from fairserve.interactions.tracking.run import RestoredCall, RestoredRun
-from fairserve.platform.control.ledger import Rows
-from fairserve.platform.control.record import InteractionRecord, OpenInteractionRecord
+from fairserve.platform.control.messages import InteractionRecord, OpenInteractionRecord, Rows
 from fairserve.platform.serving.interactions import restoring
 from fairserve.platform.serving.interactions.restoring import stored_runs
 
@@ -39,7 +38,7 @@ def restored(sessions):
 
 
 @databases.ON_BOTH
-def test_a_run_is_read_with_its_calls_of_this_time_and_with_ages(management):
+def test_a_run_is_restored_with_its_recent_calls_and_ages(management):
     write, sessions = management.platform.storage.rows.write, management.state.session_factory
     old = call("r", "of an earlier run of this id", AT - 9)
     one, two = call("r", "one", AT), call("r", "two/2", AT + 5, took_s=3.0, parents=("one",))
@@ -65,7 +64,7 @@ def test_a_run_is_read_with_its_calls_of_this_time_and_with_ages(management):
     assert (found.run.idle_age_s, found.run.last_call.call_id) == (12.0, "app/r/two%2F2")
 
 
-def test_rows_follow_the_runs_and_pages_miss_none(management, monkeypatch):
+def test_rows_follow_the_runs_and_pages_skip_none(management, monkeypatch):
     monkeypatch.setattr(restoring, "PAGE_ROWS", 2)
     write, sessions = management.platform.storage.rows.write, management.state.session_factory
     write(Rows((), (), [opened(f"r{number}") for number in range(5)]))

@@ -1,4 +1,4 @@
-"""A recorded day through the simulator's ledger: reports equal independent sums, to the token."""
+"""Reports on a recorded day from the simulator's ledger equal independent sums, to the token."""
 
 import gzip
 from datetime import UTC, datetime
@@ -24,20 +24,20 @@ from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.quotas.price import TokenPrice
 
 BEGIN = datetime(2026, 3, 28, 12, tzinfo=UTC)
-"""So that the day has two UTC days, and in Berlin the night in which an hour is missing."""
+"""Start that spans two UTC days and, in Berlin, the night of a missing hour."""
 TENANTS = 20
 STRETCH = 86_400 / 3502
 INPUT, OUTPUT = 250_000, 1_500_000
-"""Micro-units for a million tokens: 250 and 1,500 nanounits for one."""
+"""Prices in micro-units per million tokens: 250 and 1,500 nano-units per token."""
 
 
 @pytest.fixture(
     scope="module", params=[13, pytest.param(1, marks=pytest.mark.deep)], ids=["short", "whole"]
 )
 def day(request, tmp_path_factory):
-    """Every 13th of the recorded calls as a table with our tenants, and the simulator's ledger of them.
+    """Return every 13th recorded call in a table with test tenants, and the simulator's ledger.
 
-    The deep test takes all of them.
+    The deep test takes all calls.
     """
     path = tmp_path_factory.mktemp("trace") / "trace.csv"
     with gzip.open(shared_trace("azure_llm_2023_conv.csv.gz"), "rt", newline="") as lines:
@@ -49,7 +49,7 @@ def day(request, tmp_path_factory):
     prices = PriceBook([("*", 0.0, TokenPrice(INPUT, INPUT, OUTPUT, "price_1"))])
     ledger = SimulatedLedger("sim", BEGIN, prices)
     costs = cost_model("a100-llama3-8b")
-    rare = Windows(step_s=3600.0)  # the figures of the simulation are not looked at here
+    rare = Windows(step_s=3600.0)  # the figures of the simulation are not used here
     job = Job("day", trace, SYSTEMS["fairserve"], costs, ReplayOptions(2), windows=rare)
     run_job(job, watcher=ledger)
     table = pandas.read_csv(path)
@@ -65,7 +65,7 @@ def day(request, tmp_path_factory):
 
 
 def sums(table, *groups):
-    """Return calls, tokens and nanounits by group, with pandas alone."""
+    """Return calls, tokens and nano-units by group, computed with pandas alone."""
     grouped = table.groupby(list(groups), sort=True)
     return {
         key if isinstance(key, tuple) else (key,): (
@@ -79,7 +79,7 @@ def sums(table, *groups):
 
 
 def reported(management, *groups, **query):
-    """Return the same from the report, page by page."""
+    """Return the same sums from the report, page by page."""
     found, offset = {}, 0
     while True:
         page = management.call(

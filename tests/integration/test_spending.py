@@ -1,4 +1,4 @@
-"""Spending of a budget before control counts it: rollups and raw rows yield each call once."""
+"""Spending of a budget before control counts it includes each call once, from rollups and raw rows."""
 
 import random
 from dataclasses import replace
@@ -14,7 +14,7 @@ from fairserve.platform.reporting.usage.repository import delete_before, upsert_
 from fairserve.platform.reporting.usage.retention import raw_rows_from
 from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.reporting.usage.spending import spent_before
-from fairserve.scheduling.dispatch.events import BudgetSpent, ContractChanged
+from fairserve.scheduling.events import BudgetSpent, ContractChanged
 from fairserve.throttling.quotas.quota import Quota
 
 pytestmark = ON_POSTGRESQL
@@ -25,7 +25,7 @@ MONTH = Quota(max_budget=10**15, budget_duration="1mo")
 
 @pytest.fixture(scope="module")
 def records():
-    """Calls of two tenants over forty days, the last of them still running at ``NOW``."""
+    """Return calls of two tenants over forty days, the last of them still running at ``NOW``."""
     chance = random.Random(5)
     made = []
     for number in range(600):
@@ -51,8 +51,8 @@ def filled(sessions, records):
     roll_up(sessions)
 
 
-def plainly(records, contract, begin, until):
-    """Return the sums by owner, in plain Python."""
+def plain_sums(records, contract, begin, until):
+    """Return the sums by owner, computed in plain Python."""
     found = {}
     for record in records:
         fits = (
@@ -76,7 +76,7 @@ HOLDERS = [
 ]
 
 
-def test_it_is_the_plain_sum_over_calls_that_have_ended(sessions, records):
+def test_spending_is_the_sum_over_ended_calls(sessions, records):
     filled(sessions, records)
     until = NOW.timestamp()
     for holder, duration in product(HOLDERS, ["1h", "1d", "3d", "7d", "1mo", "12mo"]):
@@ -86,9 +86,9 @@ def test_it_is_the_plain_sum_over_calls_that_have_ended(sessions, records):
         with sessions() as session:
             entries = spent_before(session, contract, until)
         found = {entry.owner: entry.amount for entry in entries}
-        assert found == plainly(records, contract, begin, until), (holder, duration)
+        assert found == plain_sums(records, contract, begin, until), (holder, duration)
         assert {(entry.at, entry.scope) for entry in entries} <= {(begin, holder["scope"])}
-    # Days whose raw rows are gone are still spent.
+    # Days whose raw rows were deleted still count as spent.
     contract = ContractChanged("tenant", "ta", quota=MONTH)
     begin, _ = MONTH.period.bounds(NOW.timestamp())
     with sessions.begin() as session:
@@ -97,10 +97,10 @@ def test_it_is_the_plain_sum_over_calls_that_have_ended(sessions, records):
         assert delete_before(session, before) > 0
     with sessions() as session:
         (entries,) = spent_before(session, contract, NOW.timestamp())
-    assert entries.amount == plainly(records, contract, begin, NOW.timestamp())[entries.owner]
+    assert entries.amount == plain_sums(records, contract, begin, NOW.timestamp())[entries.owner]
 
 
-def test_a_holder_without_a_budget_or_without_calls_has_nothing_to_tell(sessions, records):
+def test_an_owner_without_budget_or_calls_reports_no_spending(sessions, records):
     filled(sessions, [replace(records[0], cost=0)])
     for contract in (
         ContractChanged("tenant", "ta", quota=Quota(rpm_limit=5)),

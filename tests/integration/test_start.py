@@ -1,4 +1,4 @@
-"""Starts that must fail: one line on stderr with cause and next step, and nothing left behind."""
+"""A failed start prints one line on stderr with cause and next step, and leaves nothing behind."""
 
 import os
 import subprocess
@@ -20,8 +20,8 @@ HEAD = schema.required_revision()
 
 
 @pytest.fixture
-def refused(capfd):
-    """Return the one line of a command that fails."""
+def start_error(capfd):
+    """Return a function that runs a failing command and returns its one line of output."""
     interval_s = sys.getswitchinterval()
 
     def run(*arguments):
@@ -46,7 +46,7 @@ def settings(tmp_path):
 
 @pytest.fixture
 def made(settings):
-    """The data folder of a server that has run here."""
+    """Return the data folder of a server that ran with these settings."""
     engine = engines.connect(settings.db.effective_database_url)
     prepare_database(settings.db, engine)
     yield engine
@@ -57,7 +57,7 @@ def serve(settings, *more):
     return ("serve", "--data-dir", str(settings.db.data_dir), "--port", "0", *more)
 
 
-def test_a_model_that_is_not_there_ends_the_server_with_the_cause(tmp_path):
+def test_a_missing_model_ends_the_server_with_the_cause(tmp_path):
     where = ["--data-dir", str(tmp_path / "data"), "--port", "0", "--workers", "1"]
     ended = subprocess.run(
         [
@@ -84,9 +84,9 @@ def test_a_model_that_is_not_there_ends_the_server_with_the_cause(tmp_path):
 # --- the data folder and the database -----------------------------------------------------------------
 
 
-def test_a_data_folder_that_cannot_be_made(refused, tmp_path):
+def test_a_data_folder_that_cannot_be_created(start_error, tmp_path):
     (tmp_path / "file").write_text("x")
-    error = refused("serve", "--data-dir", str(tmp_path / "file" / "data"))
+    error = start_error("serve", "--data-dir", str(tmp_path / "file" / "data"))
     assert "the data folder" in error
     assert "--data-dir" in error
 
@@ -101,21 +101,21 @@ def test_a_data_folder_that_cannot_be_made(refused, tmp_path):
         ("postgresql://nobody:secret-word@127.0.0.1:1/x", "refused"),
     ],
 )
-def test_a_database_that_cannot_be_had(refused, settings, monkeypatch, url, reason):
+def test_an_unreachable_database(start_error, settings, monkeypatch, url, reason):
     monkeypatch.setenv("FAIRSERVE_SECRET_KEY", "x" * 40)
     for command in (serve(settings), ("usage", "rollup"), ("db", "current")):
-        error = refused(*command, "--database-url", url)
+        error = start_error(*command, "--database-url", url)
         assert reason in error
         assert "secret-word" not in error
 
 
-def test_a_file_that_is_no_database(refused, settings):
+def test_a_file_that_is_not_a_database(start_error, settings):
     settings.db.data_dir.mkdir()
     (settings.db.data_dir / "fairserve.sqlite3").write_text("no database " * 100)
-    assert "file is not a database" in refused(*serve(settings))
+    assert "file is not a database" in start_error(*serve(settings))
 
 
-def test_commands_that_read_make_no_database(refused, settings):
+def test_reading_commands_create_no_database(start_error, settings):
     where = ["--data-dir", str(settings.db.data_dir)]
     for command in (
         ("usage", "report"),
@@ -125,7 +125,7 @@ def test_commands_that_read_make_no_database(refused, settings):
         ("db", "downgrade", "base"),
         ("db", "replace-secret-key"),
     ):
-        assert "there is no database at" in refused(*command, *where), command
+        assert "there is no database at" in start_error(*command, *where), command
     assert not settings.db.data_dir.exists()
 
 
@@ -138,10 +138,10 @@ def test_commands_that_read_make_no_database(refused, settings):
         ("alembic_version SET version_num = 'ae1027a6acf'", "which is not FairServe's"),
     ],
 )
-def test_a_schema_that_does_not_fit(refused, settings, made, change, reason):
+def test_an_unsuitable_schema(start_error, settings, made, change, reason):
     with made.begin() as connection:
         connection.execute(text(f"UPDATE {change}"))
-    assert reason in refused(*serve(settings))
+    assert reason in start_error(*serve(settings))
 
 
 def test_a_newer_schema_is_accepted_if_the_operator_allows_it(settings, made):
@@ -155,31 +155,29 @@ def test_a_newer_schema_is_accepted_if_the_operator_allows_it(settings, made):
 
 @pytest.fixture
 def lost(settings, made):
-    """The file of a lost secret key."""
+    """Return the file of a lost secret key."""
     path = settings.db.data_dir / KEY_FILE
     path.unlink()
     return path
 
 
-def test_a_lost_secret_key_is_not_replaced(refused, settings, lost):
-    error = refused(*serve(settings))
+def test_a_lost_secret_key_is_not_replaced(start_error, settings, lost):
+    error = start_error(*serve(settings))
     assert f"the secret key {lost} is missing" in error
     assert "`fairserve db replace-secret-key`" in error
     assert not lost.exists()
     lost.write_text("another one, of sufficient length, from elsewhere\n")
-    assert f"the secret key {lost} is not the key" in refused(*serve(settings))
+    assert f"the secret key {lost} is not the key" in start_error(*serve(settings))
 
 
-def test_a_lost_secret_key_is_noticed_by_the_keys_of_an_older_database(
-    refused, settings, made, lost
-):
+def test_a_lost_secret_key_is_detected_by_stored_keys(start_error, settings, made, lost):
     with made.begin() as connection:
         connection.execute(text("DELETE FROM installation_facts"))
-    assert f"the secret key {lost} is missing" in refused(*serve(settings))
+    assert f"the secret key {lost} is missing" in start_error(*serve(settings))
     assert not lost.exists()
 
 
-def test_a_lost_secret_key_can_be_replaced(refused, settings, made, lost, capfd):
+def test_a_lost_secret_key_can_be_replaced(start_error, settings, made, lost, capfd):
     where = ("--data-dir", str(settings.db.data_dir))
     assert cli.main(["db", "replace-secret-key", *where]) == 0
     out = capfd.readouterr().out
@@ -191,10 +189,10 @@ def test_a_lost_secret_key_can_be_replaced(refused, settings, made, lost, capfd)
         assert (row.scope, row.revoked_at) == ("admin", None)
         left = "SELECT count(*) FROM api_keys WHERE revoked_at IS NULL"
         assert session.scalar(text(left)) == 1
-    assert "nothing is lost" in refused("db", "replace-secret-key", *where)
+    assert "nothing is lost" in start_error("db", "replace-secret-key", *where)
 
 
-def test_a_rotation_is_followed(settings, made):
+def test_a_server_starts_after_a_key_rotation(settings, made):
     former = (settings.db.data_dir / KEY_FILE).read_text().strip()
     rotating = Settings(
         data_dir=settings.db.data_dir, secret_key="n" * 40, secret_key_previous=former

@@ -1,4 +1,4 @@
-"""The commands of docs/guide/tenants.md, unchanged, against the application."""
+"""The commands of docs/guide/tenants.md run unchanged against the application."""
 
 import re
 import shlex
@@ -18,17 +18,17 @@ COMMANDS = [
     if line.startswith("fairserve ")
 ]
 OF_USER_DATA = ("fairserve user export", "fairserve user erase")
-"""Their endpoint has tests of its own."""
+"""Commands whose endpoint has its own tests."""
 
 
 @pytest.fixture
 def url(management):
-    """The application on a port."""
+    """Yield the URL of the application on a port."""
     with served(management.client) as url:
         yield url
 
 
-def test_the_commands_work_as_they_stand(management, url, tmp_path, monkeypatch, capsys):
+def test_the_commands_work_unchanged(management, url, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NO_PROXY", "*")
     monkeypatch.setenv("FAIRSERVE_URL", url)

@@ -1,4 +1,4 @@
-"""One history, read in every way: all have the same number for ``input_tokens``."""
+"""All reports of one history agree on ``input_tokens``."""
 
 import csv
 import io
@@ -16,13 +16,13 @@ from fairserve.platform.reporting.usage.rollups import roll_up
 
 INPUT, SYSTEM, CACHED, CALLS = 31, 11_000, 700, 3
 PROMPTS = CALLS * (INPUT + SYSTEM)
-"""Prompt tokens of the history: 33,093, of which the console shows 33.1k and, as a hint, every digit."""
+"""Prompt tokens of the history: 33,093, which the console shows as 33.1k with the number as a hint."""
 RUN = "r1"
 
 
 @pytest.fixture
 def world(management):
-    """A tenant with one run of three calls, each with a system prompt."""
+    """Return a tenant with one run of three calls, each with a system prompt."""
     world = ExportWorld(management)
     owner = {"tenant": world.one["id"], "app": world.app["id"], "user": "u"}
     call = replace(
@@ -109,7 +109,7 @@ def test_runs_and_their_graphs_agree_with_reports_on_input_tokens(world):
 
 
 def sign_in(world):
-    """Return the cookie of a new session of the tenant's."""
+    """Return the cookie of a new session of the tenant."""
     answer = world.management.client.post(
         "/console/sign-in", data={"key": world.key}, follow_redirects=False
     )

@@ -1,4 +1,4 @@
-"""``fairserve usage`` on a database."""
+"""Test ``fairserve usage`` on a database."""
 
 import json
 
@@ -51,7 +51,7 @@ def test_rollup_report_reconcile_repair(flags, sessions, capsysbinary, tmp_path)
         (["report", "--format", "pdf"], "parquet"),
     ],
 )
-def test_wrong_use_is_one_line(flags, capfd, arguments, said):
+def test_wrong_usage_prints_one_line(flags, capfd, arguments, said):
     try:
         code = main(["usage", *arguments, *flags])
     except SystemExit as ended:
@@ -62,6 +62,6 @@ def test_wrong_use_is_one_line(flags, capfd, arguments, said):
     assert error.count("\n") == 1
 
 
-def test_a_database_without_the_schema_is_refused(tmp_path, capfd):
+def test_a_database_without_the_schema_is_rejected(tmp_path, capfd):
     assert main(["usage", "rollup", "--data-dir", str(tmp_path)]) == 2
     assert "fairserve db upgrade" in capfd.readouterr().err

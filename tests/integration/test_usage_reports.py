@@ -1,4 +1,4 @@
-"""Usage reports: zones against pandas, quantiles, fairness, pages, formats, and access."""
+"""Test usage reports: zones against pandas, quantiles, fairness, pages, formats, and access."""
 
 import base64
 import csv
@@ -55,7 +55,7 @@ def ask(sessions, tenant_id=None, app_id=None, measure=Measure(), **query):
         ("America/St_Johns", OCTOBER, None, "2026-10-25"),
     ],
 )
-def test_days_and_hours_of_a_zone_are_those_of_pandas(sessions, zone, start, first, last):
+def test_days_and_hours_of_a_zone_agree_with_pandas(sessions, zone, start, first, last):
     records = calls(3, 200, start=start)
     fill(sessions, records)
     times = pd.to_datetime([record.accepted_at for record in records], unit="s", utc=True)
@@ -81,7 +81,7 @@ def test_days_and_hours_of_a_zone_are_those_of_pandas(sessions, zone, start, fir
     }
     assert found.sums.calls == ask(sessions, zone=zone, **bounds).sums.calls == frame["calls"].sum()
 
-    # An hour that the clock shows twice is two hours: they begin at two moments.
+    # An hour that the clock repeats is two hours: they begin at different instants.
     local = frame["time"].dt.tz_localize(None)
     shift = local - frame["time"].dt.tz_convert("UTC").dt.tz_localize(None)
     frame = frame.assign(hour=local.dt.floor("h") - shift)
@@ -94,7 +94,7 @@ def test_days_and_hours_of_a_zone_are_those_of_pandas(sessions, zone, start, fir
 
 
 @databases.ON_POSTGRESQL
-def test_pages_are_the_whole_in_parts(sessions):
+def test_pages_together_are_the_whole_report(sessions):
     fill(sessions, calls(4, 150), runs(4, 30))
     for group_by in ("user,day", "tenant,app,model", "hour", "app"):
         whole = ask(sessions, group_by=group_by, limit=1000)
@@ -109,7 +109,7 @@ def test_pages_are_the_whole_in_parts(sessions):
 
 
 @databases.ON_POSTGRESQL
-def test_quantiles_are_those_of_all_values(sessions):
+def test_quantiles_are_computed_over_all_values(sessions):
     records = calls(5, 1000)
     fill(sessions, records)
     for query in ({}, {"group_by": "app"}, {"user": "Zoe"}, {"group_by": "hour", "model": "m-2"}):
@@ -161,7 +161,7 @@ def test_interactions_waste_and_rejections_are_reported_but_not_by_model(session
 
 
 @databases.ON_POSTGRESQL
-def test_fairness_holds_service_against_weights(sessions):
+def test_fairness_compares_service_with_weights(sessions):
     now = datetime.now(UTC)
     base = replace(calls(1, 1)[0], outcome="completed", charged=True, accepted_at=START)
     with sessions.begin() as session:
@@ -205,8 +205,8 @@ def jain(x, y):
 
 
 @databases.ON_POSTGRESQL
-def test_fairness_is_by_levels_and_in_the_currency_of_the_system(sessions):
-    """A tenant of two apps, one of which has three users, beside another tenant."""
+def test_fairness_follows_levels_and_the_cost_of_the_system(sessions):
+    """Compare a tenant of two apps, one of them with three users, with another tenant."""
     now = datetime.now(UTC)
     typical = {"big": 1000, "small": 100}
     base = replace(
@@ -276,7 +276,7 @@ def test_fairness_is_by_levels_and_in_the_currency_of_the_system(sessions):
     assert shares(found, "user")["s1"] == pytest.approx((1 / 5, 1 / 6))
     found = ask(sessions, group_by="tenant", measure=Measure(levels="user"))
     assert shares(found, "tenant") == {
-        "tn_a": pytest.approx((2300 / 2309, 1 / 2)),  # one client, by its own levels
+        "tn_a": pytest.approx((2300 / 2309, 1 / 2)),  # one client at the levels of its tenant
         "tn_o": pytest.approx((9 / 2309, 1 / 2)),
     }
     with sessions.begin() as session:
@@ -285,7 +285,7 @@ def test_fairness_is_by_levels_and_in_the_currency_of_the_system(sessions):
     assert shares(found, "tenant")["tn_a"] == pytest.approx((2300 / 2309, 4 / 5))
 
 
-def test_more_holders_than_may_be_weighed_have_no_shares(sessions, monkeypatch):
+def test_too_many_owners_have_no_shares(sessions, monkeypatch):
     ran = {"outcome": "completed", "charged": True, "service": 9.0}
     base = replace(calls(1, 1)[0], tenant="tn", app="a", **ran)
     fill(sessions, [replace(base, call_id=f"{n}", user=f"u{n}") for n in range(3)])
@@ -302,7 +302,7 @@ def test_more_holders_than_may_be_weighed_have_no_shares(sessions, monkeypatch):
 
 
 BARE = ["=cmd|' /C calc'!A0", "+1", "-1", "@x"]
-"""Texts that a spreadsheet takes for formulas."""
+"""Texts that a spreadsheet treats as formulas."""
 BEHIND_SPACE = [
     "\t=1",
     "\r=1",
@@ -315,12 +315,12 @@ BEHIND_SPACE = [
     "\t",
     "\rx",
 ]
-"""The same, with what spreadsheets drop in front of it or start a new cell at."""
+"""The same texts behind characters that spreadsheets drop, or that begin a new cell."""
 FORMULAS = [*BARE, *BEHIND_SPACE]
 EVIL = [*FORMULAS, '<script>alert("1")</script>', 'a,"b"\u2028', "$x$"]
 
 
-def evil_calls(tenant, app):
+def formula_calls(tenant, app):
     ran = {"outcome": "completed", "charged": True, "service": 9.0, "queue_delay_s": 0.5}
     base = replace(calls(1, 1)[0], tenant=tenant, app=app, **ran)
     return [
@@ -342,7 +342,7 @@ def test_every_format_has_the_same_figures(management):
     tenant = management.tenant("=acme")
     app = management.new_app(tenant, "<b>chat</b>")
     sessions = management.state.session_factory
-    fill(sessions, evil_calls(tenant["id"], app["id"]), [
+    fill(sessions, formula_calls(tenant["id"], app["id"]), [
         replace(run, tenant=tenant["id"], app=app["id"]) for run in runs(1, 5)
     ])  # fmt: skip
     key = tenant["api_key"]
@@ -383,7 +383,9 @@ def test_every_format_has_the_same_figures(management):
 
 def test_the_axes_of_a_page_span_its_period(management):
     tenant = management.tenant("acme")
-    fill(management.state.session_factory, evil_calls(tenant["id"], "app"))  # on 27 March 2026
+    fill(
+        management.state.session_factory, formula_calls(tenant["id"], "app")
+    )  # all of 27 March 2026
     for period, ticks in (
         ({"from": "2026-03-25", "to": "2026-03-28"}, {"25", "26", "27", "28"}),
         ({"to": "2026-06-30"}, {"Apr", "May", "Jun"}),
@@ -398,9 +400,9 @@ def test_the_axes_of_a_page_span_its_period(management):
             assert ticks <= set(re.findall("<!-- (.+?) -->", svg)), period
 
 
-def test_too_many_rows_for_a_table_are_refused(management, monkeypatch):
+def test_too_many_rows_for_a_table_are_rejected(management, monkeypatch):
     tenant = management.tenant("acme")
-    fill(management.state.session_factory, evil_calls(tenant["id"], "app"))
+    fill(management.state.session_factory, formula_calls(tenant["id"], "app"))
     monkeypatch.setattr("fairserve.platform.reporting.usage.formats.MAX_ROWS", 3)
     for format in ("csv", "parquet"):
         query = {"group_by": "user", "format": format}
@@ -410,7 +412,7 @@ def test_too_many_rows_for_a_table_are_refused(management, monkeypatch):
 
 def test_a_table_over_http_is_shorter_than_an_exported_one(management, monkeypatch):
     tenant = management.tenant("acme")
-    fill(management.state.session_factory, evil_calls(tenant["id"], "app"))
+    fill(management.state.session_factory, formula_calls(tenant["id"], "app"))
     monkeypatch.setattr("fairserve.platform.reporting.usage.endpoints.MAX_ANSWERED_ROWS", 3)
     answer = management.call(
         tenant["api_key"], "GET", "/v1/usage", status=400, group_by="user", format="csv"
@@ -421,7 +423,7 @@ def test_a_table_over_http_is_shorter_than_an_exported_one(management, monkeypat
     )
 
 
-def test_few_reports_of_a_tenant_are_made_at_a_time(management, monkeypatch):
+def test_concurrent_reports_of_a_tenant_are_bounded(management, monkeypatch):
     tenant, other = management.tenant("acme"), management.tenant("other")
     begun, go_on = threading.Semaphore(0), threading.Event()
     real = endpoints.document
@@ -450,7 +452,7 @@ def test_few_reports_of_a_tenant_are_made_at_a_time(management, monkeypatch):
     raw(management, tenant["api_key"])
 
 
-def test_what_is_wrong_is_refused(management):
+def test_invalid_queries_are_rejected(management):
     tenant = management.tenant("acme")
     fill(management.state.session_factory, [
         replace(call, call_id=str(number), tenant=tenant["id"])
@@ -466,7 +468,7 @@ def test_what_is_wrong_is_refused(management):
 
 
 @databases.ON_POSTGRESQL
-def test_single_interactions_are_listed_newest_first_to_their_owner_alone(management):
+def test_interactions_are_listed_newest_first_to_their_owner_only(management):
     one, other = management.tenant("one"), management.tenant("other")
     app, foreign = management.new_app(one), management.new_app(other)
     sibling = management.new_app(one, "sibling")
@@ -518,7 +520,7 @@ def test_single_interactions_are_listed_newest_first_to_their_owner_alone(manage
 
 
 @databases.ON_POSTGRESQL
-def test_reports_hold_nothing_of_other_tenants(management):
+def test_reports_contain_no_data_of_other_tenants(management):
     one, other = management.tenant("one"), management.tenant("other")
     app = management.new_app(one)
     records = [

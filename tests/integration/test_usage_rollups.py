@@ -12,7 +12,7 @@ from usage_histories import (
     START,
     call_sums,
     calls,
-    gone_on,
+    ended_again,
     rewritten,
     roll_up_uncommitted,
     runs,
@@ -44,8 +44,8 @@ def dump(session):
     ]
 
 
-def start_again(session):
-    """Delete the rollups, and mark everything."""
+def reset_rollups(session):
+    """Delete the rollups, and mark every quarter hour."""
     for rollup in TABLES:
         session.execute(delete(rollup.table))
     quarters = set()
@@ -65,10 +65,10 @@ def start_again(session):
     count=st.integers(0, 60),
     between=st.lists(st.booleans(), min_size=3, max_size=3),
 )
-@example(seed=1, count=40, between=[True, False, True])  # a failure of it is not shrunk
-def test_they_are_the_sums_of_the_raw_rows_whatever_was_rewritten(sessions, seed, count, between):
+@example(seed=1, count=40, between=[True, False, True])  # a failure of this test is not shrunk
+def test_rollups_equal_the_sums_of_rewritten_raw_rows(sessions, seed, count, between):
     history, ended = calls(seed, count), runs(seed, count // 4)
-    again, later = rewritten(history, seed), gone_on(ended, seed)
+    again, later = rewritten(history, seed), ended_again(ended, seed)
     with sessions() as session:  # never committed
         for part in zip(((history, []), ([], ended), (again, later)), between, strict=True):
             (some_calls, some_runs), now = part
@@ -111,7 +111,7 @@ def test_they_are_the_sums_of_the_raw_rows_whatever_was_rewritten(sessions, seed
             assert wasted == sum(run.wasted_tokens for run in ends)
 
         incremental = dump(session)
-        start_again(session)
+        reset_rollups(session)
         roll_up_uncommitted(session)
         assert dump(session) == incremental
         session.rollback()
@@ -152,14 +152,14 @@ def test_an_interrupted_rollup_continues_at_the_same_step(sessions, monkeypatch)
         whole = dump(session)
         assert session.scalar(select(UsageState.rolled_up_s)) > 0
     with sessions.begin() as session:
-        start_again(session)
+        reset_rollups(session)
     assert roll_up(sessions)
     with sessions() as session:
         assert dump(session) == whole
     assert compare(sessions, None, None).differences == []
 
 
-def test_what_is_marked_during_a_step_stays_marked(sessions, monkeypatch):
+def test_marks_made_during_a_step_are_kept(sessions, monkeypatch):
     one = calls(5, 1)[0]
     with sessions.begin() as session:
         upsert_calls(session, [one])
@@ -177,7 +177,7 @@ def test_what_is_marked_during_a_step_stays_marked(sessions, monkeypatch):
         assert session.scalars(select(UsageDirty.start_s)).all() == [quarter[2]]
 
 
-def test_rollups_outlive_raw_rows_and_are_not_summed_from_what_is_left(sessions):
+def test_rollups_outlive_raw_rows_and_are_not_recomputed(sessions):
     filled(sessions)
     roll_up(sessions)
     with sessions() as session:
@@ -202,7 +202,7 @@ def test_rollups_outlive_raw_rows_and_are_not_summed_from_what_is_left(sessions)
         assert raw_rows_from(session, second_day) == horizon, "it never goes back"
 
 
-def test_raw_rows_wait_for_their_rollup(sessions):
+def test_raw_rows_are_kept_until_their_rollup(sessions):
     filled(sessions)
     far = datetime(2027, 1, 1, tzinfo=UTC)
     with sessions.begin() as session:
@@ -227,7 +227,7 @@ def test_rollups_are_deleted_day_by_day(sessions):
             assert session.scalar(select(func.min(rollup.table.c.start_s))) >= third
 
 
-def test_a_user_is_renamed_in_raw_rows_and_rollups_alike(sessions):
+def test_a_user_is_renamed_in_raw_rows_and_rollups(sessions):
     filled(sessions)
     roll_up(sessions)
     with sessions.begin() as session:
@@ -256,7 +256,7 @@ DAMAGES = (
 )
 
 
-def test_reconciling_finds_what_is_broken_and_repairs_it(sessions):
+def test_reconciling_finds_and_repairs_differences(sessions):
     filled(sessions)
     roll_up(sessions)
     assert compare(sessions, None, None).differences == []
@@ -276,7 +276,7 @@ def test_reconciling_finds_what_is_broken_and_repairs_it(sessions):
             assert dump(session) == whole, damage
 
 
-def test_days_that_are_to_be_rolled_up_are_not_compared(sessions):
+def test_days_with_pending_rollups_are_not_compared(sessions):
     filled(sessions)
     found = compare(sessions, None, None)
     assert (found.compared, found.differences) == (0, [])

@@ -1,4 +1,4 @@
-"""One end user's data: all of it is exported, and after an erasure no table holds any of it."""
+"""A user's data is exported completely, and after an erasure no table contains any of it."""
 
 import json
 from collections import Counter
@@ -29,7 +29,7 @@ from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.reporting.user_data import repository
 from fairserve.platform.serving.interactions import repository as runs
 from fairserve.platform.serving.interactions.graph_view import graph_of
-from fairserve.scheduling.dispatch.events import ContractChanged, UserChanged
+from fairserve.scheduling.events import ContractChanged, UserChanged
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def planted(management):
 
 
 @databases.ON_POSTGRESQL
-def test_an_export_has_every_row_of_the_user_and_of_nobody_else(planted):
+def test_an_export_has_exactly_the_rows_of_the_user(planted):
     found = planted.export()
     assert found["user"] == USER
     assert {name: len(found[name]) for name in KINDS} == {
@@ -92,7 +92,7 @@ def test_pages_lose_and_repeat_nothing(planted, monkeypatch):
     assert {name: paged[name] for name in KINDS} == {name: whole[name] for name in KINDS}
 
 
-def test_who_may_ask(planted):
+def test_only_the_owner_may_export_or_erase(planted):
     call = planted.management.call
     own, admin = planted.export(), planted.management.admin
     assert planted.export(admin, tenant=planted.one["id"])["calls"] == own["calls"]
@@ -113,7 +113,7 @@ def test_who_may_ask(planted):
     assert all(nobody[name] == [] for name in KINDS)
 
 
-def test_a_tenant_lifts_no_block_by_erasing(planted):
+def test_an_erasure_by_a_tenant_keeps_blocks(planted):
     admin = planted.management.admin
     path = f"/admin/users/{planted.one['id']}/{escaped(USER)}"
     planted.management.call(admin, "PUT", path, {"blocked": True})
@@ -125,7 +125,7 @@ def test_a_tenant_lifts_no_block_by_erasing(planted):
     assert not planted.export()["calls"]
 
 
-def test_answers_are_not_to_be_kept(planted):
+def test_responses_must_not_be_cached(planted):
     answer = planted.management.client.get(
         "/v1/user-data",
         params={"user": USER},
@@ -136,7 +136,7 @@ def test_answers_are_not_to_be_kept(planted):
 
 
 @databases.ON_POSTGRESQL
-def test_after_an_erasure_nothing_of_the_person_is_left(planted):
+def test_an_erasure_leaves_nothing_of_the_user(planted):
     before = planted.dump()
     found = mentions(before, *PERSONAL)
     assert {place.partition(".")[0] for place in found} == {
@@ -188,7 +188,9 @@ def test_after_an_erasure_nothing_of_the_person_is_left(planted):
     sums = [planted.usage(*groups) for groups in (("tenant",), ("app",), ("day", "app"))]
     rollups = planted.rollups()
     done = planted.erase()
-    planted.write((), (), [planted.opened(planted.one, planted.app, USER)])  # read again
+    planted.write(
+        (), (), [planted.opened(planted.one, planted.app, USER)]
+    )  # the journal is read again
     at_once = planted.dump(rolled_up=False)
     assert mentions(at_once, *PERSONAL, "ann-final", "ann-refused") == []
     assert planted.rollups() == rollups
@@ -225,7 +227,7 @@ def test_after_an_erasure_nothing_of_the_person_is_left(planted):
 
 
 @databases.ON_POSTGRESQL
-def test_what_is_not_the_users_stays(planted):
+def test_data_of_others_is_kept(planted):
     before = of_others(planted.dump(), planted)
     assert all(before[name] for name in ("ledger_calls", "interactions", "programs", "end_users"))
     pseudonym = planted.erase()["pseudonym"]
@@ -235,7 +237,7 @@ def test_what_is_not_the_users_stays(planted):
     assert pseudonym not in json.dumps(stranger)
 
 
-def test_a_run_keeps_its_graph(planted):
+def test_an_erasure_keeps_the_graph_of_a_run(planted):
     planted.erase()
     with planted.sessions() as session:
         run_id = session.scalars(
@@ -271,7 +273,7 @@ def test_a_second_erasure_finds_nothing(planted):
     assert all(export[name] == [] for name in KINDS)
 
 
-def test_every_table_that_names_users_is_among_the_kinds():
+def test_every_table_with_user_ids_is_covered():
     named = {
         table.name
         for table in metadata.sorted_tables
@@ -282,7 +284,7 @@ def test_every_table_that_names_users_is_among_the_kinds():
 
 
 @databases.ON_POSTGRESQL
-def test_any_id_that_a_call_may_name(world):
+def test_any_valid_user_id_is_erased(world):
     for number, user in enumerate(("a b", "x" * 200, "ä/ö?&=#%00+", "😀")):
         (call, *_), _ = world.records(world.one, world.app, user)
         world.write([replace(call, call_id=f"c{number}")])
@@ -294,7 +296,7 @@ def test_any_id_that_a_call_may_name(world):
         world.management.rejected(world.one["api_key"], "GET", "/v1/user-data", param="user", **bad)
 
 
-def test_the_audit_log_keeps_what_does_not_name_the_user(world):
+def test_the_audit_log_keeps_fields_without_user_ids(world):
     management = world.management
     path = f"/admin/users/{world.one['id']}/ann"
     management.call(management.admin, "PUT", path, {"weight": 3.0})
@@ -308,8 +310,8 @@ def test_the_audit_log_keeps_what_does_not_name_the_user(world):
         assert entry.after["weight"] == 3.0
 
 
-def test_calls_that_name_no_user_can_be_erased_and_the_apps_history_stays(world):
-    """They are stored under the app's id."""
+def test_calls_without_a_user_are_erased_and_the_app_history_kept(world):
+    """Such calls are stored under the id of the app."""
     app_id = world.app["id"]
     (call, *_), _ = world.records(world.one, world.app, app_id)
     world.write([call])

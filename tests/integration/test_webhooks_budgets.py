@@ -1,4 +1,4 @@
-"""Events of budget limits: once a period, when the spending reaches them; and their cost."""
+"""A budget limit has one event a period, when the spending reaches it."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -25,7 +25,7 @@ def world(webhooks_world):
     return webhooks_world
 
 
-def agree(world, scope, app="", user="", **limits):
+def set_contract(world, scope, app="", user="", **limits):
     with world.sessions.begin() as session:
         session.merge(
             Contract(
@@ -48,8 +48,8 @@ def published(world):
     )
 
 
-def test_a_soft_limit_has_one_event_when_it_is_passed(world):
-    agree(world, "tenant", soft_budget=5 * NANO, max_budget=8 * NANO)
+def test_a_soft_limit_has_one_event_when_reached(world):
+    set_contract(world, "tenant", soft_budget=5 * NANO, max_budget=8 * NANO)
     world.register(events=["budget.reached"])
     world.write([world.record("a", cost=3 * NANO)])
     assert published(world) == []
@@ -80,8 +80,8 @@ def test_a_soft_limit_has_one_event_when_it_is_passed(world):
     assert len(world.events) == 2
 
 
-def test_a_replay_is_not_spent_twice(world):
-    agree(world, "tenant", soft_budget=5 * NANO)
+def test_a_replay_is_not_counted_twice(world):
+    set_contract(world, "tenant", soft_budget=5 * NANO)
     world.register(events=["budget.reached"])
     call = world.record("a", cost=3 * NANO)
     for _ in range(4):
@@ -89,13 +89,13 @@ def test_a_replay_is_not_spent_twice(world):
     assert published(world) == []
 
 
-def test_each_holder_has_its_own(world):
+def test_each_owner_has_its_own_event(world):
     app = world.app["id"]
     second = world.management.new_app(world.tenant, "second")
-    agree(world, "tenant", max_budget=20 * NANO)
-    agree(world, "app", app, soft_budget=6 * NANO)
-    agree(world, "app_user", app, soft_budget=4 * NANO)
-    agree(world, "user", user="bob", soft_budget=7 * NANO)
+    set_contract(world, "tenant", max_budget=20 * NANO)
+    set_contract(world, "app", app, soft_budget=6 * NANO)
+    set_contract(world, "app_user", app, soft_budget=4 * NANO)
+    set_contract(world, "user", user="bob", soft_budget=7 * NANO)
     world.register(events=["budget.reached"])
     world.write(
         [
@@ -120,9 +120,9 @@ def test_each_holder_has_its_own(world):
 
 
 @pytest.mark.parametrize("scope", ["tenant", "app", "app_user", "user"])
-def test_a_rejection_for_a_spent_budget_has_an_event(world, scope):
+def test_a_rejection_by_a_spent_budget_has_an_event(world, scope):
     app = world.app["id"] if scope.startswith("app") else ""
-    agree(
+    set_contract(
         world,
         scope,
         app,
@@ -140,8 +140,8 @@ def test_a_rejection_for_a_spent_budget_has_an_event(world, scope):
     assert [(each[0], each[3]) for each in published(world)] == [(scope, "hard"), (scope, "soft")]
 
 
-def test_periods_that_are_over_have_no_event(world):
-    agree(world, "tenant", soft_budget=1 * NANO, budget_duration="1h")
+def test_past_periods_have_no_event(world):
+    set_contract(world, "tenant", soft_budget=1 * NANO, budget_duration="1h")
     world.register(events=["budget.reached"])
     now = utc_now().timestamp()
     call = world.record("a", at=now - 7200, cost=2 * NANO)
@@ -151,17 +151,17 @@ def test_periods_that_are_over_have_no_event(world):
     assert len(published(world)) == 1
 
 
-def test_a_limit_that_is_raised_is_reached_again(world):
-    agree(world, "tenant", soft_budget=1 * NANO)
+def test_a_raised_limit_has_a_new_event(world):
+    set_contract(world, "tenant", soft_budget=1 * NANO)
     world.register(events=["budget.reached"])
     world.write([world.record("a", cost=2 * NANO)])
-    agree(world, "tenant", soft_budget=3 * NANO)
+    set_contract(world, "tenant", soft_budget=3 * NANO)
     world.write([world.record("b", cost=1 * NANO)])
     assert [each[4] for each in published(world)] == [1.0, 3.0]
 
 
-def test_sums_are_asked_seldom(world, monkeypatch):
-    agree(world, "tenant", soft_budget=100 * NANO)
+def test_sums_are_queried_rarely(world, monkeypatch):
+    set_contract(world, "tenant", soft_budget=100 * NANO)
     world.register(events=["budget.reached"])
     sums = []
     found = budgets.spent_in_period
@@ -174,7 +174,7 @@ def test_sums_are_asked_seldom(world, monkeypatch):
     for number in range(20):
         world.write([world.record(f"c{number}", cost=1 * NANO)])
     assert len(sums) == 1, "the first time"
-    # Another server has written some meanwhile: seen a minute later at the latest.
+    # Another server wrote some rows meanwhile; they are seen at most a minute later.
     with world.sessions.begin() as session:
         upsert_calls(session, [world.record("elsewhere", cost=90 * NANO)])
     watch = world.platform.storage.rows._outbox._budgets
@@ -187,7 +187,7 @@ def test_sums_are_asked_seldom(world, monkeypatch):
 
 
 def test_tenants_without_a_subscription_cost_no_query(world):
-    agree(world, "tenant", soft_budget=1 * NANO)
+    set_contract(world, "tenant", soft_budget=1 * NANO)
     world.register(events=["interaction.finished"])
     statements = []
 
@@ -204,8 +204,8 @@ def test_tenants_without_a_subscription_cost_no_query(world):
 
 @databases.ON_POSTGRESQL
 @pytest.mark.parametrize("rolled_up", ["nothing", "everything", "some", "raw rows are gone"])
-def test_spending_equals_the_raw_rows(world, rolled_up, monkeypatch):
-    """Days and quarter hours come from rollups, the rest from raw rows: no call twice, none missing."""
+def test_spending_equals_the_sum_of_raw_rows(world, rolled_up, monkeypatch):
+    """Days and quarter hours come from rollups, the rest from raw rows; each call counts once."""
     month = datetime(2026, 4, 1, tzinfo=UTC).timestamp()
     second = world.management.new_app(world.tenant, "second")
     calls = []

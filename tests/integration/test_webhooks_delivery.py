@@ -1,4 +1,4 @@
-"""Deliveries are signed, sent at least once under one id, and retried in time."""
+"""Deliveries are signed, sent at least once under one id, and retried on schedule."""
 
 import json
 import subprocess
@@ -32,11 +32,11 @@ def world(webhooks_world):
 
 @pytest.fixture
 def one(world):
-    """An endpoint, with its signing secret."""
+    """Return an endpoint, with its signing secret."""
     return world.register()
 
 
-def test_a_message_arrives_and_a_library_of_others_accepts_its_signature(world, one):
+def test_a_delivered_message_verifies_with_the_standard_library(world, one):
     world.write(runs=[world.run()])
     assert world.deliver() == 1
     (message,) = world.receiver.received
@@ -53,7 +53,7 @@ def test_a_message_arrives_and_a_library_of_others_accepts_its_signature(world, 
     assert world.deliver() == 0
 
 
-def test_retries_come_in_their_time_and_then_it_is_dead(world, one):
+def test_a_delivery_is_retried_on_schedule_and_then_dead(world, one):
     world.write(runs=[world.run()])
     world.receiver.by_path["/hook"] = FAILED
     waits = []
@@ -81,7 +81,7 @@ def test_retries_come_in_their_time_and_then_it_is_dead(world, one):
     assert [item["event_id"] for item in dead["items"]] == [row.event_id]
 
 
-def test_a_dead_delivery_is_sent_again_on_request(world, one):
+def test_a_dead_delivery_is_replayed_on_request(world, one):
     world.write(runs=[world.run("a"), world.run("b")])
     world.receiver.by_path["/hook"] = FAILED
     for _ in range(40):
@@ -106,7 +106,7 @@ def test_a_dead_delivery_is_sent_again_on_request(world, one):
     assert {row.attempts for row in world.deliveries} == {1}
 
 
-def test_retry_after_is_honoured_up_to_the_next_step(world, one):
+def test_retry_after_is_honoured_up_to_the_next_delay(world, one):
     world.write(runs=[world.run()])
     world.receiver.answers += [
         (429, {"Retry-After": "20"}, b""),
@@ -121,7 +121,7 @@ def test_retry_after_is_honoured_up_to_the_next_step(world, one):
     assert world.states() == ["delivered"]
 
 
-def test_gone_disables_the_endpoint_and_what_waits_stays(world, one):
+def test_status_gone_disables_the_endpoint_and_keeps_pending_deliveries(world, one):
     world.write(runs=[world.run("a")])
     world.receiver.answers.append((410, {}, b"no more"))
     world.deliver()
@@ -143,7 +143,7 @@ def test_gone_disables_the_endpoint_and_what_waits_stays(world, one):
 
 
 @databases.ON_BOTH
-def test_two_deliverers_at_once_send_each_event_once(world, one):
+def test_two_processes_send_each_event_once(world, one):
     world.register(url=world.receiver.url.replace("/hook", "/second"))
     world.write(runs=[world.run(f"r{number}") for number in range(60)])
     barrier = threading.Barrier(3)
@@ -161,7 +161,7 @@ def test_two_deliverers_at_once_send_each_event_once(world, one):
     assert set(world.states()) == {"delivered"}
 
 
-def test_a_deliverer_that_is_killed_while_it_sends_loses_nothing(world, one, engine):
+def test_a_process_killed_while_sending_loses_nothing(world, one, engine):
     world.write(runs=[world.run()])
     world.receiver.hold.clear()
     process = subprocess.Popen(
@@ -190,7 +190,7 @@ def test_a_deliverer_that_is_killed_while_it_sends_loses_nothing(world, one, eng
     assert row.attempts == 2
 
 
-def test_an_answer_after_the_lease_changes_nothing(world, one):
+def test_a_response_after_the_lease_changes_nothing(world, one):
     world.write(runs=[world.run()])
     taken = claims.claim(
         world.sessions, world.hasher, world.clock(), timedelta(seconds=10), 16, 8, {}
@@ -221,7 +221,7 @@ def test_stopping_releases_deliveries_in_progress(world, one):
     assert world.deliver(stopping=lambda: True) == 0
 
 
-def test_endpoints_that_fail_do_not_hold_up_others(world):
+def test_failing_endpoints_do_not_delay_others(world):
     dead = [
         world.register(url=world.receiver.url.replace("/hook", f"/dead{number}"))
         for number in range(3)
@@ -258,7 +258,7 @@ def test_endpoints_that_fail_do_not_hold_up_others(world):
 
 
 @pytest.mark.parametrize("said", ["test", "replay", "url", "enable"])
-def test_a_pausing_endpoint_is_tried_at_once_on_request(world, one, said):
+def test_a_paused_endpoint_is_retried_on_request(world, one, said):
     world.receiver.by_path["/hook"] = FAILED
     world.write(runs=[world.run(f"r{number}") for number in range(7)])
     world.deliver()
@@ -293,8 +293,8 @@ def test_endpoints_take_turns(world):
     assert set(Counter(served).values()) == {3}
 
 
-def test_a_receiver_that_hangs_leaves_room_for_others(world, monkeypatch):
-    """Failing endpoints have half of a process's slots."""
+def test_a_hanging_receiver_does_not_block_others(world, monkeypatch):
+    """Failing endpoints get half of the slots of a process."""
     monkeypatch.setattr(delivery, "SLOTS", 4)
     monkeypatch.setattr(delivery, "FAILING_SLOTS", 2)
     hanging = [
@@ -333,7 +333,7 @@ def test_after_a_rotation_both_secrets_sign_for_a_day(world, one):
     assert len(world.receiver.received[1].headers["webhook-signature"].split()) == 1
 
 
-def test_a_secret_of_a_platform_key_that_is_gone_sends_nothing(world, one):
+def test_nothing_is_sent_with_a_secret_of_a_lost_platform_key(world, one):
     world.write(runs=[world.run()])
     assert (
         deliver_due(
@@ -346,7 +346,7 @@ def test_a_secret_of_a_platform_key_that_is_gone_sends_nothing(world, one):
     assert row.last_error == sender.UNSIGNED
 
 
-def test_a_test_event_goes_to_its_endpoint_alone(world, one):
+def test_a_test_event_is_sent_to_its_endpoint_only(world, one):
     world.register(url=world.receiver.url.replace("/hook", "/second"))
     queued = world.call("POST", f"/v1/webhooks/{one['id']}/test", status=202)
     assert world.deliver() == 1

@@ -1,4 +1,4 @@
-"""Registering webhooks over HTTP: accepted and rejected values, and what is shown to each key."""
+"""Webhooks are registered over HTTP: accepted and rejected values, and what each key may see."""
 
 import json
 from threading import BoundedSemaphore
@@ -52,7 +52,7 @@ def test_an_endpoint_is_registered_changed_and_deleted(world):
     world.call("DELETE", path, status=404)
 
 
-def test_a_secret_is_shown_once_and_kept_nowhere(world, caplog):
+def test_a_secret_is_shown_once_and_never_stored(world, caplog):
     body = {"url": world.receiver.url, "events": EVENTS}
     headers = {"Authorization": f"Bearer {world.tenant['api_key']}"}
     client = world.management.client
@@ -96,7 +96,7 @@ def test_a_secret_is_shown_once_and_kept_nowhere(world, caplog):
         ({"url": "https://a:b@127.0.0.1/"}, "url: it has a user or a password"),
     ],
 )
-def test_urls_that_lead_nowhere_good(world, body, said):
+def test_hostile_urls_are_rejected(world, body, said):
     one = world.register()
     for method, path in (("POST", "/v1/webhooks"), ("PATCH", f"/v1/webhooks/{one['id']}")):
         more = {"events": EVENTS} if method == "POST" else {}
@@ -106,7 +106,7 @@ def test_urls_that_lead_nowhere_good(world, body, said):
     assert len(world.endpoints) == 1
 
 
-def test_slow_names_do_not_hold_all_threads(world, monkeypatch):
+def test_slow_name_lookups_do_not_block_all_threads(world, monkeypatch):
     monkeypatch.setattr(endpoints, "_looking_up", BoundedSemaphore(1))
     body = {"url": world.receiver.url, "events": EVENTS}
     with endpoints._looking_up:
@@ -116,7 +116,7 @@ def test_slow_names_do_not_hold_all_threads(world, monkeypatch):
     world.register()
 
 
-def test_http_and_private_networks_need_the_operators_word(world):
+def test_http_and_private_networks_need_the_operators_consent(world):
     world.management.state.settings = Settings(data_dir=world.settings.db.data_dir)
     body = {"url": world.receiver.url, "events": EVENTS}
     error = world.call("POST", "/v1/webhooks", body, status=400)["error"]
@@ -128,7 +128,7 @@ def test_http_and_private_networks_need_the_operators_word(world):
     assert "not public" in error["message"]
 
 
-def test_bodies_of_no_use(world):
+def test_invalid_bodies_are_rejected(world):
     for body, param in (
         ({}, "events"),
         ({"events": []}, "events"),
@@ -146,7 +146,7 @@ def test_bodies_of_no_use(world):
     assert world.endpoints == []
 
 
-def test_a_tenant_has_so_many_webhooks(world, monkeypatch):
+def test_webhooks_of_a_tenant_are_bounded(world, monkeypatch):
     monkeypatch.setattr(service, "MAX_ENDPOINTS", 2)
     world.register()
     one = world.register(enabled=False)
@@ -188,7 +188,7 @@ def test_deliveries_are_listed_newest_first_in_pages(world):
     world.management.rejected(world.tenant["api_key"], "GET", path, param="state", state="lost")
 
 
-def test_replays_find_no_room_among_too_many(world, monkeypatch):
+def test_replays_are_rejected_at_the_bound(world, monkeypatch):
     one = world.register()
     world.write(runs=[world.run(f"r{number}") for number in range(5)])
     with world.sessions.begin() as session:
@@ -204,7 +204,7 @@ def test_replays_find_no_room_among_too_many(world, monkeypatch):
     assert world.states() == ["dead"] * 2 + ["pending"] * 3
 
 
-def test_operators_see_what_was_given_up_of_all_tenants(world):
+def test_operators_see_dead_deliveries_of_all_tenants(world):
     for key, tenant, app in (
         (world.tenant["api_key"], world.tenant, world.app),
         (world.other["api_key"], world.other, world.foreign_app),
@@ -265,7 +265,7 @@ def test_another_tenants_webhooks_do_not_exist(world):
     world.call("GET", "/v1/webhooks", key=admin, status=404, tenant="tn_none")
 
 
-def test_what_changes_is_in_the_audit_log_without_the_query_of_the_url(world):
+def test_the_audit_log_omits_the_query_of_urls(world):
     one = world.register(url=world.receiver.url + "?token=hidden")
     path = f"/v1/webhooks/{one['id']}"
     world.call("PATCH", path, {"description": "new"})
@@ -278,7 +278,7 @@ def test_what_changes_is_in_the_audit_log_without_the_query_of_the_url(world):
     assert "hidden" not in str([(row.before, row.after) for row in rows])
 
 
-def test_a_deleted_webhook_takes_its_deliveries_with_it(world):
+def test_deleting_a_webhook_deletes_its_deliveries(world):
     one = world.register()
     world.register(events=["calls.throttled"])
     world.write(runs=[world.run()])

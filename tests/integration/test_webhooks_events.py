@@ -1,4 +1,4 @@
-"""Events are written with the ledger's rows, once, for subscribers only."""
+"""Events are written once, with the rows of the ledger, and for subscribers only."""
 
 import json
 from dataclasses import replace
@@ -26,7 +26,7 @@ def world(webhooks_world):
     return webhooks_world
 
 
-def types(world):
+def event_types(world):
     return sorted(event.type for event in world.events)
 
 
@@ -58,7 +58,7 @@ def test_a_finished_run_has_an_event_with_its_figures(world):
     assert world.states() == ["pending"]
 
 
-def test_refusals_of_a_minute_are_one_event_of_the_first(world):
+def test_rejections_of_a_minute_are_one_event(world):
     world.register()
     at = utc_now().timestamp() // 60 * 60 + 60
     refused = [
@@ -88,7 +88,7 @@ def test_refusals_of_a_minute_are_one_event_of_the_first(world):
 
 
 @databases.ON_BOTH
-def test_the_journal_read_again_makes_no_second_event_whatever_became_of_the_first(world, caplog):
+def test_replaying_the_journal_repeats_no_event(world, caplog):
     world.register()
     runs, calls = [world.run("a"), world.run("b")], [world.refused("c")]
     world.write(calls, runs)
@@ -107,7 +107,7 @@ def test_the_journal_read_again_makes_no_second_event_whatever_became_of_the_fir
 
 
 @databases.ON_POSTGRESQL
-def test_only_what_an_endpoint_wants_and_only_its_tenants(world):
+def test_an_endpoint_gets_only_subscribed_events_of_its_tenant(world):
     world.register(events=["calls.throttled"])
     world.register(events=["interaction.finished"], key=world.other["api_key"])
     world.register(events=["interaction.finished"], enabled=False)
@@ -129,7 +129,7 @@ def test_only_what_an_endpoint_wants_and_only_its_tenants(world):
     assert sorted(pairs) == sorted((each["id"], each["id"]) for each in (world.tenant, world.other))
 
 
-def test_nothing_from_before_an_endpoint_wanted_it(world):
+def test_an_endpoint_gets_no_events_from_before_its_subscription(world):
     before = utc_now().timestamp()
     one = world.register(events=["interaction.finished"])
     world.write([world.refused("early", at=before)], [world.run("early", ended_at=before)])
@@ -146,7 +146,7 @@ def test_nothing_from_before_an_endpoint_wanted_it(world):
         {"events": ["interaction.finished", "calls.throttled"]},
     )
     world.write([world.refused("now")], [world.run("now")])
-    assert types(world) == ["calls.throttled", "interaction.finished"]
+    assert event_types(world) == ["calls.throttled", "interaction.finished"]
 
 
 def test_records_older_than_the_retention_have_no_new_event(world):
@@ -161,7 +161,7 @@ def test_records_older_than_the_retention_have_no_new_event(world):
     assert len(world.events) == 1
 
 
-def test_events_and_rows_are_there_together_or_not_at_all(world, monkeypatch):
+def test_events_and_rows_are_written_atomically(world, monkeypatch):
     world.register()
 
     def fail(*_):
@@ -177,7 +177,7 @@ def test_events_and_rows_are_there_together_or_not_at_all(world, monkeypatch):
 
 
 @databases.ON_BOTH
-def test_a_row_is_not_lost_to_an_event_that_cannot_be_written(world, monkeypatch, caplog):
+def test_a_failing_event_loses_no_row(world, monkeypatch, caplog):
     world.register()
     found = outbox._enabled
 
@@ -195,7 +195,7 @@ def test_a_row_is_not_lost_to_an_event_that_cannot_be_written(world, monkeypatch
     assert "cannot write webhook events, they are lost: IntegrityError" in caplog.text
 
 
-def test_without_endpoints_it_is_one_query(world):
+def test_without_endpoints_events_cost_one_query(world):
     world.write([world.refused("warm")], [world.run("warm")])
     statements = []
 
@@ -214,7 +214,7 @@ def test_without_endpoints_it_is_one_query(world):
 
 
 @databases.ON_POSTGRESQL
-def test_pending_deliveries_are_bounded_and_the_oldest_give_way(world, monkeypatch):
+def test_pending_deliveries_are_bounded_and_the_oldest_dropped(world, monkeypatch):
     monkeypatch.setattr(outbox, "MAX_PENDING", 5)
     world.register()
     world.register(events=["budget.reached"])
@@ -231,7 +231,7 @@ def test_pending_deliveries_are_bounded_and_the_oldest_give_way(world, monkeypat
     assert world.states().count("pending") == 5
 
 
-def test_old_deliveries_and_their_events_go(world):
+def test_old_deliveries_and_their_events_are_deleted(world):
     world.register()
     world.write(runs=[world.run("a"), world.run("b")])
     world.receiver.answers.append((500, {}, b""))
@@ -250,7 +250,7 @@ def test_old_deliveries_and_their_events_go(world):
     assert world.events == world.deliveries == []
 
 
-def test_the_servers_retention_reaches_webhooks(world):
+def test_the_server_deletes_webhook_data_by_its_retention(world):
     world.register()
     world.write(runs=[world.run("old")])
     world.deliver()
@@ -265,7 +265,7 @@ def test_the_servers_retention_reaches_webhooks(world):
 
 
 @databases.ON_POSTGRESQL
-def test_any_text_that_a_client_sends(world):
+def test_events_may_contain_any_client_text(world):
     world.register()
     for number, text in enumerate(("\x00nul", "a\nb", "😀", "x" * 300, "\ud800half", 'q"\\')):
         world.write(runs=[world.run(f"{number}{text}", user=text)])
@@ -276,7 +276,7 @@ def test_any_text_that_a_client_sends(world):
     )
 
 
-def test_an_erased_user_is_named_nowhere_and_no_event_is_repeated(world):
+def test_an_erasure_removes_the_user_from_events_without_repeating_them(world):
     agreed = {"scope": "user", "app_id": "", "user_id": "ann", "max_budget": 1}
     with world.sessions.begin() as session:
         session.add(

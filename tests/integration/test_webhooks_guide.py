@@ -1,4 +1,4 @@
-"""docs/guide/webhooks.md: its commands, payloads and Python code, unchanged."""
+"""The commands, payloads and Python code of docs/guide/webhooks.md work unchanged."""
 
 import json
 import re
@@ -29,12 +29,12 @@ def world(webhooks_world):
 
 @pytest.fixture
 def url(world):
-    """The application on a port."""
+    """Yield the URL of the application on a port."""
     with served(world.management.client) as url:
         yield url
 
 
-def test_the_commands_work_as_they_stand(world, url, monkeypatch, capsys):
+def test_the_commands_work_unchanged(world, url, monkeypatch, capsys):
     monkeypatch.setattr(
         endpoints, "guard_of", lambda settings: guard_of(settings, lambda *_: ["8.8.8.8"])
     )
@@ -89,7 +89,7 @@ def test_the_payloads_have_the_fields_that_the_guide_shows(world):
     assert (budget["scope"], budget["end"]) == (example["scope"], example["end"])
 
 
-def test_the_guides_python_verifies_messages(world):
+def test_the_python_code_of_the_guide_verifies_messages(world):
     (code,) = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
     scope = {}
     exec(code, scope)

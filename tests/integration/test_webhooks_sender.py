@@ -1,4 +1,4 @@
-"""An attempt goes only to checked addresses, and no receiver affects the others."""
+"""An attempt connects only to checked addresses, and no receiver affects the others."""
 
 import shutil
 import ssl
@@ -20,7 +20,7 @@ def world(webhooks_world):
 
 @pytest.fixture
 def one(world):
-    """An endpoint, with its signing secret."""
+    """Return an endpoint, with its signing secret."""
     return world.register()
 
 
@@ -35,7 +35,7 @@ def test_redirects_are_failures_and_not_followed(world, one, status):
     assert (row.state, row.last_status) == ("pending", status)
 
 
-def test_answers_of_receivers_are_stored_short_and_printable(world, one):
+def test_responses_of_receivers_are_stored_short_and_printable(world, one):
     text = b"\x1b[31mred\x00 \xff\r\nnext" + b"x" * 1_000_000
     world.receiver.answers.append((500, {}, text))
     world.write(runs=[world.run()])
@@ -46,7 +46,7 @@ def test_answers_of_receivers_are_stored_short_and_printable(world, one):
     assert row.last_error.isprintable()
 
 
-def test_a_receiver_that_does_not_answer_in_time(world, one):
+def test_a_receiver_that_times_out_is_a_failure(world, one):
     settings = world.settings.changed(webhook_timeout_s=0.05).background
     world.receiver.hold.clear()
     world.write(runs=[world.run()])
@@ -60,7 +60,7 @@ def test_a_receiver_that_does_not_answer_in_time(world, one):
     )
 
 
-def test_a_status_counts_also_where_its_body_never_comes(world, one, monkeypatch):
+def test_a_status_counts_even_if_its_body_never_arrives(world, one, monkeypatch):
     monkeypatch.setattr(sender, "BODY_S", 0.05)
     world.receiver.answers.append((410, {}, None))
     world.write(runs=[world.run()])
@@ -71,7 +71,7 @@ def test_a_status_counts_also_where_its_body_never_comes(world, one, monkeypatch
 
 @pytest.fixture
 def tls(tmp_path):
-    """A self-signed certificate for hooks.example, with a client's context that trusts it."""
+    """Return a self-signed certificate for hooks.example, and a client context that trusts it."""
     if shutil.which("openssl") is None:
         pytest.skip("needs the openssl command to make a certificate")
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
@@ -85,8 +85,8 @@ def tls(tmp_path):
 
 
 @pytest.mark.parametrize("trusted", ["by us", "by nobody", "under another name"])
-def test_the_certificate_must_be_that_of_the_name(world, tls, trusted, monkeypatch):
-    """The connection goes to a checked address, but TLS verifies the name."""
+def test_the_certificate_must_match_the_name(world, tls, trusted, monkeypatch):
+    """The connection uses a checked address, but TLS verifies the name."""
     server, client = tls
     asked = []
     server.sni_callback = lambda connection, name, _: asked.append(name)
@@ -114,7 +114,7 @@ def test_the_certificate_must_be_that_of_the_name(world, tls, trusted, monkeypat
         assert row.last_error.startswith("ClientConnectorCertificateError")
 
 
-def test_nobody_listens(world):
+def test_a_closed_port_is_a_failure(world):
     world.register(url=f"http://127.0.0.1:{free_port()}/")
     world.write(runs=[world.run()])
     assert world.deliver() == 1
@@ -123,7 +123,7 @@ def test_nobody_listens(world):
     assert "ClientConnectorError" in row.last_error
 
 
-def test_the_environments_proxies_are_not_used(world, one, monkeypatch):
+def test_proxies_of_the_environment_are_ignored(world, one, monkeypatch):
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
     monkeypatch.delenv("no_proxy", raising=False)
@@ -133,8 +133,8 @@ def test_the_environments_proxies_are_not_used(world, one, monkeypatch):
     assert world.states() == ["delivered"]
 
 
-def test_a_name_that_answers_otherwise_the_next_time_gains_nothing(world, monkeypatch):
-    """The name is public at registration and private at sending; nothing else is looked up."""
+def test_a_rebound_dns_name_is_rejected(world, monkeypatch):
+    """The name is public at registration and private at sending; no other lookup takes place."""
     answers = [["8.8.8.8"], ["169.254.169.254"], ["127.0.0.1"], ["10.0.0.1"]]
     asked = []
 

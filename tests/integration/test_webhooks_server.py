@@ -1,4 +1,4 @@
-"""Webhooks of a whole server: from the request to the receiver."""
+"""Test the webhooks of a whole server, from the request to the receiver."""
 
 import json
 
@@ -25,7 +25,7 @@ def receiver():
     receiver.close()
 
 
-def test_calls_of_a_server_are_published_signed(tmp_path, receiver):
+def test_events_of_a_server_are_delivered_signed(tmp_path, receiver):
     with WholeServer(tmp_path / "data", **HOOKS) as server:
         tenant, app = server.new_tenant("acme")
         price = {"model": "scripted", "input": 1000, "output": 1000}
@@ -58,7 +58,7 @@ def test_calls_of_a_server_are_published_signed(tmp_path, receiver):
         assert (throttled["reason"], throttled["limit"]) == ("contract_rpm", 1)
 
 
-def test_what_a_stopped_server_left_is_sent_by_the_next(tmp_path, receiver):
+def test_the_next_server_sends_deliveries_of_a_stopped_one(tmp_path, receiver):
     receiver.hold.clear()
     with WholeServer(tmp_path / "data", **HOOKS) as server:
         tenant, _ = server.new_tenant("acme")

@@ -1,4 +1,4 @@
-"""A real worker process, driven by the openai client and by plain HTTP."""
+"""A real worker process is driven by the openai client and by plain HTTP."""
 
 import asyncio
 import contextlib
@@ -24,8 +24,8 @@ def worker():
 
 
 @pytest.fixture(scope="module")
-def start_again():
-    """Starts workers that tests may end; the next test gets another one."""
+def restartable():
+    """Return a function that starts workers which tests may end; the next test gets a new one."""
     started = {}
 
     def running_one(*flags):
@@ -42,16 +42,16 @@ def start_again():
 
 
 @pytest.fixture
-def narrow(start_again):
-    """One call at a time, and two that wait; running calls get time at the end."""
+def narrow(restartable):
+    """Return a worker that runs one call, queues two, and lets running calls finish when stopped."""
     flags = ("--max-queue", "2", "--local-scheduler", "fcfs", "--drain-limit", "120")
-    return start_again("--max-batch", "1", *flags)
+    return restartable("--max-batch", "1", *flags)
 
 
 @pytest.fixture
-def small(start_again):
-    """A small cache whose changes are published, and no time for calls at the end."""
-    return start_again(
+def small(restartable):
+    """Return a worker with a small cache that publishes its changes, and no drain time at the end."""
+    return restartable(
         *("--kv-tokens", "1030", "--token-budget", "100", "--drain-limit", "0.05"),
         *("--kv-events-endpoint", ANYWHERE, "--kv-events-replay-endpoint", ANYWHERE),
     )
@@ -80,7 +80,7 @@ def test_the_ready_line_and_the_model_list(worker):
     assert info in worker.http.get("/metrics").text
 
 
-def test_chat_streamed_and_whole_are_the_same(worker):
+def test_streamed_and_whole_chats_are_equal(worker):
     whole = worker.openai.chat.completions.create(**chat(max_tokens=30, seed=4))
     (choice,) = whole.choices
     assert (choice.finish_reason, choice.message.role) == ("length", "assistant")
@@ -100,7 +100,7 @@ def test_chat_streamed_and_whole_are_the_same(worker):
     assert all(chunk.usage is None for chunk in chunks[:-1])
 
 
-def test_completions_of_text_and_of_token_ids_are_the_same(worker):
+def test_completions_of_text_and_token_ids_are_equal(worker):
     prompt = "Ein Satz mit Ümläuten"
     whole = worker.openai.completions.create(
         model=MODEL, prompt=prompt, max_tokens=20, temperature=0
@@ -115,7 +115,7 @@ def test_completions_of_text_and_of_token_ids_are_the_same(worker):
     assert worker.openai.completions.create(model=MODEL, prompt="x").usage.completion_tokens == 16
 
 
-def test_prompts_are_tokenised_as_calls_are(worker):
+def test_the_tokenize_endpoint_agrees_with_calls(worker):
     """The counts equal those of the gateway's client."""
 
     async def ask(*bodies):
@@ -152,12 +152,12 @@ def test_prompts_are_tokenised_as_calls_are(worker):
         ({"prompt": "x", "return_token_strs": True}, 400, "return_token_strs"),
     ],
 )
-def test_what_cannot_be_tokenised(worker, body, status, param):
+def test_invalid_prompts_are_not_tokenised(worker, body, status, param):
     answer = worker.http.post("/tokenize", json=body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (status, param)
 
 
-def test_several_samples(worker):
+def test_a_call_may_have_several_samples(worker):
     body = chat("Long enough for two pages of tokens.", max_tokens=12, n=3, seed=1)
     whole = worker.openai.chat.completions.create(**body)
     texts = [choice.message.content for choice in whole.choices]
@@ -175,7 +175,7 @@ def test_several_samples(worker):
     assert sorted(roles) == [0, 1, 2]
 
 
-def test_continuous_usage_and_cached_tokens(worker):
+def test_usage_is_reported_continuously_with_cached_tokens(worker):
     body = chat("The same beginning of every call. " * 3, max_tokens=5, temperature=0, stream=True)
     body |= {"cache_salt": "one", "stream_options": {"continuous_usage_stats": True}}
     body |= {"vllm_xargs": {"client_id": "c", "call_id": "call-1", "weight": 0.5}}
@@ -194,7 +194,7 @@ def test_continuous_usage_and_cached_tokens(worker):
         assert [chunk["choices"] for chunk in again] == [chunk["choices"] for chunk in first]
 
 
-def test_stop_strings(worker):
+def test_stop_strings_end_the_output(worker):
     body = chat(max_tokens=40, seed=9)
     text = worker.openai.chat.completions.create(**body).choices[0].message.content
     stop = text[10:13]
@@ -203,7 +203,7 @@ def test_stop_strings(worker):
     assert cut.finish_reason == "stop"
 
 
-def test_many_at_once_answer_as_one_at_a_time(worker):
+def test_concurrent_calls_have_the_output_of_single_ones(worker):
     def answer(number):
         body = chat(f"Question {number}", max_tokens=25, temperature=0)
         return worker.openai.chat.completions.create(**body).choices[0].message.content
@@ -238,7 +238,7 @@ def test_a_disconnect_while_waiting_leaves_the_queue(narrow):
     narrow.wait_until_idle()
 
 
-def test_without_flags_nothing_is_published(narrow):
+def test_without_flags_no_kv_events_are_published(narrow):
     assert narrow.ready["kv_events_endpoint"] == narrow.ready["kv_events_replay_endpoint"] == ""
     assert kv_endpoints_of(narrow.http.get("/metrics").content, narrow.url) is None
 
@@ -282,7 +282,7 @@ def test_a_full_queue_answers_503(narrow):
         ),
     ],
 )
-def test_bad_requests(worker, path, body, status, param, code):
+def test_bad_requests_are_rejected(worker, path, body, status, param, code):
     response = worker.http.post(f"/v1/{path}", content=json.dumps(body))
     assert response.status_code == status
     error = response.json()["error"]
@@ -293,18 +293,18 @@ def test_bad_requests(worker, path, body, status, param, code):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'"x"', b"\xff\xfe", b"null"])
-def test_bodies_that_are_not_json_objects(worker, content):
+def test_bodies_that_are_not_json_objects_are_rejected(worker, content):
     response = worker.http.post("/v1/chat/completions", content=content)
     assert response.status_code == 400
     assert response.json()["error"]["message"]
 
 
-def test_a_body_that_is_too_large(worker):
+def test_a_body_that_is_too_large_is_rejected(worker):
     response = worker.http.post("/v1/completions", content=b" " * (16 * 2**20 + 1))
     assert response.status_code == 413
 
 
-def test_the_longest_call_that_fits_a_small_cache(small):
+def test_the_longest_call_that_fits_a_small_cache_is_served(small):
     assert small.ready["kv_capacity_tokens"] == small.ready["max_model_len"] == 1024
     body = {"model": MODEL, "prompt": list(b"abcdefgh" * 120), "temperature": 0}
     for _ in range(2):
@@ -313,13 +313,13 @@ def test_the_longest_call_that_fits_a_small_cache(small):
     with pytest.raises(openai.BadRequestError) as caught:
         small.openai.completions.create(**body, max_tokens=65)
     assert caught.value.code == "context_length_exceeded"
-    # Without max_tokens the default is cut to what is left.
+    # Without max_tokens the default is the remaining length.
     body["prompt"] += list(b"x" * 60)
     assert small.openai.completions.create(**body).usage.completion_tokens == 4
 
 
-def test_sigterm_lets_what_runs_finish_and_hands_back_what_waits(narrow):
-    """Callers learn at once that another worker has to serve the call, streamed or not."""
+def test_sigterm_finishes_running_calls_and_rejects_waiting_ones(narrow):
+    """Callers learn immediately that another worker has to serve the call, streamed or not."""
     post = partial(narrow.http.post, "/v1/chat/completions")
     body = chat("x", max_tokens=1000, stream=True, ignore_eos=True)
     with ThreadPoolExecutor() as pool, narrow.asking("/v1/chat/completions", body) as runs:
@@ -346,8 +346,8 @@ def data_lines(text):
     return [line.removeprefix("data: ") for line in text.splitlines() if line]
 
 
-async def test_kv_events_are_followed_through_a_restart_and_the_drain_has_a_limit(small):
-    """Over TCP at free ports, which the ready line and the metrics contain, then at the same ones."""
+async def test_kv_events_survive_a_restart_and_the_drain_is_bounded(small):
+    """Events use TCP at free ports, named by the ready line and the metrics; the restart reuses them."""
 
     def talk(worker, texts):
         for text in texts:

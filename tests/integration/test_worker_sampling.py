@@ -1,4 +1,4 @@
-"""Sampling options, log probabilities and JSON mode of a real worker, by the openai client."""
+"""Sampling options, log probabilities and JSON mode of a real worker work with the openai client."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -46,7 +46,7 @@ def test_each_option_changes_the_output_and_a_seed_repeats_it(worker):
     def both(option):
         return [text(chat(worker, **base | option)) for _ in range(2)]
 
-    # All at once: every call runs beside others.
+    # All at once: each call runs beside others.
     with ThreadPoolExecutor(6) as pool:
         for option, (once, again) in zip(options, pool.map(both, options), strict=True):
             assert once == again != plain, option
@@ -55,12 +55,12 @@ def test_each_option_changes_the_output_and_a_seed_repeats_it(worker):
     assert text(chat(worker, temperature=2, extra_body={"top_k": 1})) == greedy
 
 
-def test_min_tokens(worker):
+def test_min_tokens_are_generated(worker):
     body = {"seed": 1, "logit_bias": {"256": 100}}
     assert text(chat(worker, **body)) == ""
     whole = chat(worker, **body, extra_body={"min_tokens": 9})
     assert (len(text(whole)), whole.choices[0].finish_reason) == (9, "stop")
-    # Without max_tokens the output may be as long as it must be.
+    # Without max_tokens the output may be as long as min_tokens requires.
     body = {"model": MODEL, "prompt": "x", "min_tokens": 30, "logit_bias": {"256": 100}}
     usage = worker.http.post("/v1/completions", json=body).json()["usage"]
     assert usage["completion_tokens"] == 30
@@ -150,7 +150,7 @@ SCHEMA = {
 }
 
 
-def test_json_mode(worker):
+def test_json_mode_returns_json(worker):
     schema = {"type": "json_schema", "json_schema": {"name": "thing", "schema": SCHEMA}}
     plain = text(chat(worker, seed=2))
     with ThreadPoolExecutor(4) as pool:
@@ -199,7 +199,7 @@ def test_json_mode(worker):
         ),
     ],
 )
-def test_what_is_refused(worker, body, param, said):
+def test_invalid_options_are_rejected(worker, body, param, said):
     body = {"model": MODEL, "messages": [{"role": "user", "content": "x"}], "max_tokens": 24} | body
     answer = worker.http.post("/v1/chat/completions", json=body)
     error = answer.json()["error"]
@@ -208,12 +208,12 @@ def test_what_is_refused(worker, body, param, said):
     assert said in error["message"]
 
 
-def test_echo_is_refused(worker):
+def test_echo_is_rejected(worker):
     with pytest.raises(openai.BadRequestError) as caught:
         complete(worker, echo=True, logprobs=1)
     assert caught.value.param == "echo"
 
 
 @pytest.mark.parametrize("body", [b'{"temperature": NaN}', b'{"temperature": 1e999}'])
-def test_numbers_that_json_does_not_have(worker, body):
+def test_non_finite_numbers_are_rejected(worker, body):
     assert worker.http.post("/v1/completions", content=body).status_code == 400

@@ -43,13 +43,13 @@ from catalogue import AREAS, MUTATIONS, Mutation
 ROOT = Path(__file__).resolve().parents[2]
 SEED = 23
 LIMIT_S = 300.0
-"""Time limit for the tests of one mutation, in seconds. A kill needs a test that fails within it."""
+"""Time limit for the tests of one mutation in seconds. A kill needs a test that fails within it."""
 TEST_LIMIT_S = 100
 """Time limit for one test, in seconds (pytest-timeout)."""
 UNUSED_PLUGINS = ("cacheprovider", "langsmith_plugin", "schemathesis", "anyio")
 """Plugins of pytest that these tests do not need; importing them takes most of its start."""
 STOP_S = 20.0
-"""For fixtures to stop their servers after an interrupt."""
+"""Seconds for fixtures to stop their servers after an interrupt."""
 
 
 @dataclass
@@ -63,11 +63,11 @@ class Outcome:
     by: str = ""
     """The first test that failed, by its id."""
     how: str = ""
-    """First line of what that test said, or why the status is what it is."""
+    """First line of that test's message, or the reason for the status."""
     ran: int = 0
-    """Tests that ran."""
+    """Number of tests that ran."""
     missing: list[str] = field(default_factory=list)
-    """Targets that the tree does not have."""
+    """Targets that are missing in the tree."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def copy_tree(tree: Path, into: Path) -> Path:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=tree, capture_output=True, check=True)
     for name in filter(None, listed.stdout.decode().split("\0")):
         source, target = tree / name, copy / name
-        if source.is_symlink() or source.exists():  # else it is about to be deleted
+        if source.is_symlink() or source.exists():  # otherwise it is about to be deleted
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, target, follow_symlinks=False)
     if (shared := tree.parent / "shared").exists():
@@ -100,7 +100,7 @@ def copy_tree(tree: Path, into: Path) -> Path:
 
 
 def environment(copy: Path) -> dict[str, str]:
-    """The variables of a run of tests: the copy comes before an installed FairServe."""
+    """Return the environment for tests: the copy precedes an installed FairServe."""
     variables = {name: value for name, value in os.environ.items() if name != "CI"}
     return variables | {"PYTHONPATH": str(copy / "src"), "PYTHONHASHSEED": "0"}
 
@@ -118,11 +118,11 @@ def require_copy(python: Path, copy: Path) -> None:
 
 @contextlib.contextmanager
 def mutated(copy: Path, mutation: Mutation, number: int) -> Iterator[None]:
-    """Put the bug into the copy. Raises what ``Mutation.apply`` raises, and OSError."""
+    """Apply the bug to the copy. Raises what ``Mutation.apply`` raises, and OSError."""
     path = copy / mutation.file
     original, times = path.read_bytes(), path.stat()
     path.write_text(mutation.apply(original.decode()))
-    # Bytecode is valid for a size and a whole second: each version of a file gets a second of its own.
+    # Bytecode is valid for a size and a whole second: each version of a file gets its own second.
     os.utime(path, (times.st_atime, int(times.st_mtime) + 1 + number))
     try:
         yield
@@ -168,7 +168,7 @@ def run_tests(
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End what is left of a run: pytest itself, then whatever it started."""
+    """End the rest of a run: pytest itself, then all its descendants."""
     started = _descendants(process.pid)
     for stop in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
@@ -182,7 +182,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _descendants(pid: int) -> list[int]:
-    """The processes below one that still runs; none where the system has no /proc."""
+    """Return the descendants of a process that is still running; none on systems without /proc."""
     found: list[int] = []
     below = [pid]
     while below:
@@ -196,7 +196,7 @@ def _descendants(pid: int) -> list[int]:
 
 
 def _read_report(path: Path, copy: Path) -> tuple[frozenset[str], dict[str, str]]:
-    """The ids of the tests that passed, and the messages of those that failed."""
+    """Return the ids of the tests that passed, and the messages of those that failed."""
     if not path.exists():
         return frozenset(), {}
     passed: set[str] = set()
@@ -214,9 +214,9 @@ def _read_report(path: Path, copy: Path) -> tuple[frozenset[str], dict[str, str]
 
 
 def _test_id(case: ElementTree.Element, copy: Path) -> str:
-    """The id by which pytest runs a test, from its class and name.
+    """Return the id by which pytest runs a test, from its class and name.
 
-    Not from its file: the report says that a stateful test of hypothesis is in hypothesis.
+    The file is not used: the report places a stateful test of hypothesis in hypothesis.
     """
     parts = (case.get("classname") or "").split(".")
     modules = (Path(*parts[:length]).with_suffix(".py") for length in range(len(parts), 0, -1))
@@ -230,13 +230,13 @@ def _test_id(case: ElementTree.Element, copy: Path) -> str:
 
 @dataclass(frozen=True)
 class Pythons:
-    """The interpreters of both environments; ``vllm`` is None where that one is missing."""
+    """Interpreters of both environments; ``vllm`` is None if that environment is missing."""
 
     main: Path
     vllm: Path | None
 
     def of(self, mutation: Mutation) -> Path | None:
-        """The interpreter that runs the tests of a mutation."""
+        """Return the interpreter that runs the tests of a mutation."""
         return self.vllm if mutation.needs_vllm else self.main
 
 
@@ -286,7 +286,7 @@ def _judged(outcome: Outcome, run: TestRun, limit_s: float) -> Outcome:
 def confirm(
     outcomes: Sequence[Outcome], copy: Path, pythons: Pythons, seed: int, limit_s: float
 ) -> None:
-    """Run the tests that failed without any bug: who fails there, too, has killed nothing."""
+    """Run the failed tests without any bug: a test that fails there as well kills nothing."""
     by_name = {each.name: each for each in MUTATIONS}
     for python in dict.fromkeys((pythons.main, pythons.vllm)):
         killed = [
@@ -317,7 +317,7 @@ def run_all(
     limit_s: float = LIMIT_S,
     processes: int = 1,
 ) -> list[Outcome]:
-    """Try the mutations, as many at a time as there are processes, each in a copy of its own."""
+    """Try the mutations, with one process and one copy of the tree for each worker thread."""
     with tempfile.TemporaryDirectory(prefix="fairserve-mutations-") as name:
         copies: queue.SimpleQueue[Path] = queue.SimpleQueue()
         for number in range(processes):
@@ -368,14 +368,14 @@ def summarise(outcomes: Sequence[Outcome]) -> None:
 
 
 def commit_of(tree: Path) -> str:
-    """The commit of a tree, with a mark where tracked files differ from it."""
+    """Return the commit of a tree, with a mark if tracked files differ from it."""
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=tree, capture_output=True, text=True)
     changed = subprocess.run(["git", "diff", "--quiet", "HEAD"], cwd=tree)
     return head.stdout.strip() + ("-changed" if changed.returncode else "")
 
 
 def store(path: Path, commit: str, seed: int, outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Add to the results of earlier runs at the same commit; returns all of them."""
+    """Add to the results of earlier runs at the same commit; return all of them."""
     by_name: dict[str, Outcome] = {}
     if path.exists():
         earlier = json.loads(path.read_text())
@@ -389,7 +389,7 @@ def store(path: Path, commit: str, seed: int, outcomes: Sequence[Outcome]) -> li
 
 
 def compare(before: Path, outcomes: Sequence[Outcome]) -> list[str]:
-    """Return the names of those that were killed in an earlier run and are not now."""
+    """Return the names of mutations that an earlier run killed and this one did not."""
     earlier = json.loads(before.read_text())["results"]
     killed = {each["name"] for each in earlier if each["status"] == "killed"}
     return [each.name for each in outcomes if each.status != "killed" and each.name in killed]
@@ -419,7 +419,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def check(mutations: Sequence[Mutation], tree: Path) -> int:
-    """Apply each mutation to its file's text; returns 1 if one cannot be applied or has no target."""
+    """Apply each mutation to its file's text; return 1 if one cannot be applied or has no target."""
     status = 0
     for mutation in mutations:
         problem = ""
@@ -438,7 +438,7 @@ def check(mutations: Sequence[Mutation], tree: Path) -> int:
 
 
 def main() -> int:
-    """Run; returns the exit status: 1 if a mutation survives or cannot be judged."""
+    """Run the command; return 1 if a mutation survives or cannot be judged, else 0."""
     options = arguments()
     tree = options.tree.resolve()
     mutations = [
@@ -452,7 +452,7 @@ def main() -> int:
     own, own_vllm = tree / ".venv/bin/python", tree / ".venv-vllm/bin/python"
     main_python = options.python or (own if own.exists() else Path(sys.executable))
     vllm_python = options.vllm_python or (own_vllm if own_vllm.exists() else None)
-    # Not resolved: an environment's Python is a link, and its place is what makes it that one's.
+    # Not resolved: the Python of an environment is a link, and its path selects the environment.
     pythons = Pythons(main_python.absolute(), vllm_python and vllm_python.absolute())
     commit = commit_of(tree)
     print(f"{len(mutations)} mutations at {commit}, seed {options.seed}", flush=True)

@@ -1,4 +1,4 @@
-"""The counts by client and bucket equal the ledger's rows in the end, for any calls."""
+"""For any calls, the counts by client and bucket finally equal the rows of the ledger."""
 
 import asyncio
 from collections import defaultdict
@@ -96,7 +96,7 @@ async def play(steps):
 
 
 @given(STEPS)
-def test_the_sum_over_the_buckets_is_the_ledgers(steps):
+def test_the_sum_over_buckets_equals_the_ledger(steps):
     world, counted, rows = asyncio.run(play(steps))
     assert counted == rows
     activity = world.monitoring.activity

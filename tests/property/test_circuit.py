@@ -1,4 +1,4 @@
-"""A worker's circuit under any mixture of calls, probes and time."""
+"""Test a worker's circuit under any mixture of calls, probes and time."""
 
 from histories import histories
 from hypothesis import given
@@ -20,10 +20,10 @@ moves = histories(
 
 
 @given(moves)
-def test_a_circuit_opens_for_reasons_and_closes_by_one_probe_after_each_pause(moves):
+def test_a_circuit_opens_with_a_reason_and_closes_after_a_probe(moves):
     circuit, now_s = Circuit(OPTIONS), 0.0
     calls = probes = 0
-    """Failures in a row in this generation."""
+    """Consecutive failures in this generation."""
     pause_s, closed_s = 0.0, float("-inf")
     for move, value in moves:
         before, generation = circuit.state, circuit.generation

@@ -1,4 +1,4 @@
-"""A client's queue against a sorted list: calls arrive, leave from any place, and return."""
+"""A client's queue equals a sorted list: calls arrive, leave from any place, and return."""
 
 import random
 
@@ -14,7 +14,7 @@ def entry(arrival):
 
 
 @given(st.integers(0, 2**32), st.sampled_from([0.0, 0.3, 0.9]))
-def test_equal_to_a_sorted_list(seed, from_any_place):
+def test_the_queue_equals_a_sorted_list(seed, from_any_place):
     rng = random.Random(seed)
     queue, waiting, away = ClientQueue(), [], []
     for arrival in range(150):
@@ -37,7 +37,7 @@ def test_equal_to_a_sorted_list(seed, from_any_place):
         assert len(queue) == len(waiting)
 
 
-def test_cancelled_calls_do_not_pile_up():
+def test_cancelled_calls_do_not_accumulate():
     queue = ClientQueue()
     queue.add(entry(0))
     for arrival in range(1, 5000):

@@ -1,4 +1,4 @@
-"""Contract limits: what holds for every history of calls, against plain books kept beside."""
+"""Quotas hold for every history of calls, compared with plain books."""
 
 import json
 import math
@@ -40,7 +40,7 @@ steps = histories(
 
 
 class Books:
-    """The same in plain lists: sums are made only at a look-up."""
+    """Books of the same calls in plain lists, summed only on lookup."""
 
     def __init__(self):
         self.contracts = Contracts()
@@ -93,7 +93,7 @@ def holders_of(user, app, own):
 
 
 @given(app=quotas, own=quotas, history=steps)
-def test_no_limit_is_ever_passed_and_every_sum_is_right(app, own, history):
+def test_no_limit_is_exceeded_and_every_sum_is_right(app, own, history):
     books = Books()
     for kind, user, amount, how, wait_s in history:
         if kind == "arrive":
@@ -133,7 +133,7 @@ def check_limits(books, holder, quota):
 
 
 @given(own=quotas, history=steps, amount=st.integers(1, 40))
-def test_a_caller_who_waits_is_admitted_where_the_answer_was_certain(own, history, amount):
+def test_a_caller_is_admitted_after_an_exact_retry_after(own, history, amount):
     books = Books()
     holders = [(("user", "t", "ann"), own)]
     for kind, _, tokens, how, wait_s in history:
@@ -152,7 +152,7 @@ def test_a_caller_who_waits_is_admitted_where_the_answer_was_certain(own, histor
     assert refused.reason in ("contract_rpm", "contract_tpm")
     began_s, wait_s = books.now_s, refused.retry_after_s
     assert 0 < wait_s <= 61
-    if wait_s > 1.5:  # and not a second earlier than it must be
+    if wait_s > 1.5:  # and at most a second later than necessary
         books.now_s = began_s + wait_s - 1.01
         assert not books.contracts.check(holders, Claim(amount, 0, START), books.now_s).admitted
     books.now_s = began_s + math.ceil(wait_s)
@@ -160,8 +160,8 @@ def test_a_caller_who_waits_is_admitted_where_the_answer_was_certain(own, histor
 
 
 @given(app=quotas, own=quotas, history=steps, cut=st.integers(0, 59))
-def test_a_snapshot_continues_as_if_nothing_had_stopped(app, own, history, cut):
-    """On another clock, whole seconds apart."""
+def test_a_restored_snapshot_continues_unchanged(app, own, history, cut):
+    """The snapshot is restored on another clock, whole seconds apart."""
     now_s, live = 0.0, {}
     both = [(Contracts(), 0.0)]
 
@@ -192,7 +192,7 @@ def test_a_snapshot_continues_as_if_nothing_had_stopped(app, own, history, cut):
         assert len({str(plain(*each)) for each in both}) == 1
 
 
-def test_an_active_run_passes_rates_and_no_budget():
+def test_an_active_run_passes_rate_limits_but_no_budget():
     contracts = Contracts()
     quota = Quota(
         rpm_limit=1, max_budget=100, soft_budget=10, soft_end="finish_runs", budget_duration="1d"
@@ -223,7 +223,7 @@ def test_reserved_and_spent_amounts_are_separate():
     assert contracts.check(holders, claim._replace(at=START + 3600), 0.0).admitted
 
 
-def test_more_users_than_can_be_kept_apart_are_refused_and_never_forgotten(monkeypatch):
+def test_users_beyond_the_bound_are_rejected_and_none_evicted(monkeypatch):
     monkeypatch.setattr("fairserve.throttling.quotas.contracts.MAX_ACCOUNTS", 2)
     contracts = Contracts()
     quota = Quota(max_budget=100, budget_duration="1h")
@@ -231,7 +231,8 @@ def test_more_users_than_can_be_kept_apart_are_refused_and_never_forgotten(monke
         holders = [(("app_user", "a", f"u{number}"), quota)]
         decision = contracts.check(holders, Claim(1, 60, START), 0.0)
         assert decision.reason == expected
-        contracts.reserve(f"c{number}", holders, Claim(1, 60, START), 0.0)  # limits may be off
+        # Also for the rejected call: a disabled limit would not have rejected it.
+        contracts.reserve(f"c{number}", holders, Claim(1, 60, START), 0.0)
     assert len(contracts.snapshot(0.0)["accounts"]) == 2
     assert decision.retry_after_s == 3600
     first = [(("app_user", "a", "u0"), quota)]
@@ -242,7 +243,7 @@ def test_more_users_than_can_be_kept_apart_are_refused_and_never_forgotten(monke
     assert contracts.check(holders, Claim(1, 60, START + 3600), 3600.0).admitted
 
 
-def test_a_budget_that_is_newer_than_a_call_counts_it():
+def test_a_budget_counts_calls_older_than_itself():
     contracts = Contracts()
     contracts.reserve("c1", [], Claim(1, 60, START), 0.0)
     quota = Quota(max_budget=100, budget_duration="1h")
@@ -251,7 +252,7 @@ def test_a_budget_that_is_newer_than_a_call_counts_it():
     assert contracts.use(holders, 0.0, START).budget.spent == 55
 
 
-def test_a_call_of_the_last_period_is_charged_to_none_of_the_next():
+def test_a_call_of_the_last_period_is_not_charged_to_the_next():
     contracts = Contracts()
     quota = Quota(max_budget=100, budget_duration="1h")
     holders = [(("app", "a", ""), quota)]
@@ -277,7 +278,7 @@ def test_a_call_of_the_last_period_is_charged_to_none_of_the_next():
         ("12mo", "2026-01-01T00:00", "2027-01-01T00:00"),
     ],
 )
-def test_periods_are_those_of_the_calendar(text, first, last):
+def test_periods_follow_the_calendar(text, first, last):
     at = datetime(2026, 11, 22, 14, 41, tzinfo=UTC).timestamp()
     bounds = [datetime.fromisoformat(each + "+00:00").timestamp() for each in (first, last)]
     assert list(parse_duration(text).bounds(at)) == bounds
@@ -287,7 +288,7 @@ def test_periods_are_those_of_the_calendar(text, first, last):
     st.sampled_from(["1h", "8h", "1d", "5d", "7d", "366d", "1mo", "4mo", "12mo"]),
     st.floats(0, 4e9),
 )
-def test_periods_hold_their_moment_and_follow_each_other(text, at):
+def test_periods_contain_their_time_and_are_contiguous(text, at):
     period = parse_duration(text)
     begin, end = period.bounds(at)
     assert begin <= at < end
@@ -298,13 +299,13 @@ def test_periods_hold_their_moment_and_follow_each_other(text, at):
 @pytest.mark.parametrize(
     "text", ["", "1", "d", "0d", "5h", "367d", "5mo", "1w", "1d ", "-1d", "1\u0661d"]
 )
-def test_other_durations_are_refused_with_those_allowed(text):
+def test_other_durations_are_rejected_with_the_allowed_ones(text):
     with pytest.raises(ValueError, match="allowed: 1h to 24h"):
         parse_duration(text)
 
 
 @given(histories(st.tuples(st.floats(0, 30), st.integers(0, 9)), 40), st.integers(0, 60))
-def test_a_window_counts_what_a_list_of_times_does(events, room):
+def test_a_window_counts_like_a_list_of_times(events, room):
     window, now_s, log = RateWindow(), 0.0, defaultdict(int)
     for wait_s, amount in events:
         now_s += wait_s
@@ -323,7 +324,7 @@ def test_a_window_counts_what_a_list_of_times_does(events, room):
     st.integers(0, 10**5),
     st.tuples(*[st.integers(0, 10**8)] * 3),
 )
-def test_a_cost_is_exact_and_never_over_the_most(prompt, cached, output, prices):
+def test_a_cost_is_exact_and_never_above_its_maximum(prompt, cached, output, prices):
     price = TokenPrice(*prices)
     usage = TokenUsage(prompt, 0, min(cached, prompt), output)
     exact = (
@@ -346,12 +347,12 @@ def test_a_cost_is_exact_and_never_over_the_most(prompt, cached, output, prices)
         ({"soft_end": "stop"}, "soft_end is 'stop'"),
     ],
 )
-def test_limits_that_make_no_sense_are_named(limits, named):
+def test_invalid_limits_are_named(limits, named):
     with pytest.raises(ValueError, match=named):
         Quota(**limits)
 
 
-def test_own_limits_replace_those_of_everybody():
+def test_own_limits_replace_the_common_ones():
     each = Quota(rpm_limit=5, tpm_limit=100, max_budget=10, budget_duration="1d")
     assert each.without(Quota()) == each
     assert each.without(Quota(rpm_limit=50)) == Quota(

@@ -1,4 +1,4 @@
-"""Virtual counters by levels: against the algorithm written down literally, and what the lift is for."""
+"""Virtual counters by levels equal a literal implementation, and the lift has its purpose."""
 
 import json
 import random
@@ -34,7 +34,7 @@ operations = histories(
 
 
 class Both:
-    """The counters and the literal algorithm, driven in step; costs are whole numbers."""
+    """The counters and the literal algorithm, driven in step; costs are integers."""
 
     def __init__(self, levels, lift_when_idle=True):
         self.paths = PATHS[levels]
@@ -114,7 +114,7 @@ class Both:
         self.check_hidden(sorted(queued)[::2], sorted(queued)[1::2])
 
     def check_hidden(self, hidden, left):
-        """Check that hidden clients are in no answer; later checks show that the state is unchanged."""
+        """Check that hidden clients are in no answer; later checks verify the unchanged state."""
         calls = self.plain.calls
         self.plain.calls = {path: calls[path] for path in left}
         with self.counters.hidden([self.nodes[path] for path in hidden]):
@@ -128,8 +128,8 @@ class Both:
 
 
 @given(st.sampled_from([1, 2, 3]), st.booleans(), operations)
-def test_equal_to_the_literal_algorithm(levels, lift_when_idle, steps):
-    """Joins and leaves, predictions, cancellations, preemptions and refunds, at every level."""
+def test_counters_equal_the_literal_algorithm(levels, lift_when_idle, steps):
+    """The history has joins, leaves, predictions, cancellations, preemptions and refunds."""
     both = Both(levels, lift_when_idle)
     for number, step in enumerate(steps):
         both.do(number, *step)
@@ -137,8 +137,8 @@ def test_equal_to_the_literal_algorithm(levels, lift_when_idle, steps):
 
 
 @given(st.sampled_from([1, 2, 3]), operations)
-def test_equal_without_look_ups_in_between(levels, steps):
-    """The heaps are lazy: their backlog between two look-ups must not matter."""
+def test_counters_are_equal_without_intermediate_lookups(levels, steps):
+    """The heaps are lazy: their backlog between two lookups must not matter."""
     both = Both(levels)
     for number, step in enumerate(steps):
         both.do(number, *step)
@@ -148,8 +148,8 @@ def test_equal_without_look_ups_in_between(levels, steps):
 
 
 @pytest.mark.parametrize("levels", [1, 2, 3])
-def test_equal_in_a_long_run(levels, seed):
-    """Long enough for the heaps to be made anew, with ties all the time."""
+def test_counters_are_equal_in_a_long_run(levels, seed):
+    """The run is long enough for the heaps to be rebuilt, with ties all the time."""
     rng = random.Random(seed)
     both = Both(levels)
     kinds = ["arrive", "arrive", "dispatch", *["charge"] * 3, "done", "back", "elsewhere"]
@@ -161,8 +161,8 @@ def test_equal_in_a_long_run(levels, seed):
 
 
 @given(st.sampled_from([1, 2, 3]), operations, st.integers(0, 120))
-def test_a_snapshot_continues_as_the_original(levels, steps, middle):
-    """Plain JSON on the way; the same continuation ends in the same state."""
+def test_a_restored_snapshot_continues_as_the_original(levels, steps, middle):
+    """The state passes through plain JSON; the same continuation ends in the same state."""
     both = Both(levels)
     for number, step in enumerate(steps[:middle]):
         both.do(number, *step)
@@ -220,8 +220,8 @@ def test_the_lift_denies_credit_for_idling():
 
 
 @pytest.mark.parametrize(("lift_when_idle", "counter"), [(True, 1000.0), (False, 0.0)])
-def test_at_an_empty_queue_the_lift_is_to_the_client_that_left_last(lift_when_idle, counter):
-    """Algorithm 2, and not so in the paper's code, where the client keeps its own counter."""
+def test_with_an_empty_queue_the_lift_is_to_the_last_client_to_leave(lift_when_idle, counter):
+    """Algorithm 2 lifts to it; in the paper's code the client keeps its own counter."""
     counters = VirtualCounters(lift_when_idle=lift_when_idle)
     busy = counters.arrive(("busy",), 1)
     counters.dispatch(busy, None, 1000.0)
@@ -230,8 +230,8 @@ def test_at_an_empty_queue_the_lift_is_to_the_client_that_left_last(lift_when_id
     assert counters.value(("returned",)) == counter
 
 
-def test_the_lift_holds_at_every_level():
-    """A tenant that was away is lifted among tenants, its users among its users."""
+def test_the_lift_applies_at_every_level():
+    """A returning tenant is lifted among tenants, its users among its users."""
     counters = VirtualCounters()
     counters.charge(counters.arrive(("busy", "u"), 1), 1000.0)
     counters.arrive(("returned", "a"), 2)
@@ -259,8 +259,8 @@ def test_the_lift_ignores_predictions():
     assert counters.value(("busy",)) == 0.0
 
 
-def test_a_lift_under_predictions_does_not_look_at_everybody():
-    """500 queued clients with predictions, 500 that arrive: each reads a few entries of a heap."""
+def test_a_lift_under_predictions_reads_few_clients():
+    """With 500 queued clients and predictions, each of 500 arrivals reads a few entries of a heap."""
     counters = VirtualCounters()
     looked = 0
 
@@ -281,7 +281,7 @@ def test_a_lift_under_predictions_does_not_look_at_everybody():
     assert 0 < looked < 500 * 40
 
 
-def test_idle_counters_are_forgotten_when_the_lift_makes_it_harmless():
+def test_idle_counters_are_evicted_once_the_lift_makes_it_safe():
     counters = VirtualCounters()
     counters.charge(counters.arrive(("anchor",), 0), 1e6)
     for number in range(5000):
@@ -294,8 +294,8 @@ def test_idle_counters_are_forgotten_when_the_lift_makes_it_harmless():
 
 
 @pytest.mark.parametrize("made", [VirtualCounters, lambda: UnliftedCounters(500)])
-def test_idle_nodes_are_forgotten_at_every_level(made):
-    """Users of a tenant that stays, users of tenants that go, and what all of them cost."""
+def test_idle_nodes_are_evicted_at_every_level(made):
+    """Covered are users of a lasting tenant, users of leaving tenants, and the cost of all of them."""
     rng = random.Random(1)
     counters = made()
     anchor = counters.arrive(("stays", "anchor"), 0)
@@ -316,13 +316,13 @@ def test_idle_nodes_are_forgotten_at_every_level(made):
     assert counters.least() is anchor
 
 
-def test_a_counter_above_the_others_is_not_forgotten():
+def test_a_counter_above_the_others_is_kept():
     counters = VirtualCounters()
     counters.arrive(("busy", "u"), 0)
     ahead = counters.arrive(("ahead", "u"), 1)
     counters.dispatch(ahead, None, 500.0)
     counters.done(ahead)
-    last = counters.arrive(("last", "u"), 1)  # who left last is kept anyway
+    last = counters.arrive(("last", "u"), 1)  # the last client to leave is kept anyway
     counters.dispatch(last, None)
     counters.done(last)
     for number in range(3000):
@@ -333,7 +333,7 @@ def test_a_counter_above_the_others_is_not_forgotten():
     assert counters.value(("ahead",)) == 500.0
 
 
-def test_a_client_whose_call_runs_is_not_forgotten():
+def test_a_client_with_a_running_call_is_kept():
     counters = VirtualCounters()
     counters.arrive(("busy",), 0)
     runs = counters.arrive(("runs",), 1)
@@ -347,7 +347,7 @@ def test_a_client_whose_call_runs_is_not_forgotten():
     assert counters.value(("runs",)) == 500.0
 
 
-def test_ties_go_to_the_earlier_call_also_after_it_was_requeued():
+def test_ties_are_resolved_by_arrival_even_after_a_requeue():
     counters = VirtualCounters()
     b = counters.arrive(("b",), 1)
     counters.arrive(("a",), 2)
@@ -361,7 +361,7 @@ def test_ties_go_to_the_earlier_call_also_after_it_was_requeued():
     assert counters.least().path == ("a",)
 
 
-def test_a_client_whose_path_begins_others_is_one_of_them():
+def test_a_client_may_be_a_prefix_of_other_paths():
     """Its own calls compete with the longer paths as a child named "", in any order of arrival."""
     counters = VirtualCounters()
     early = counters.arrive(("t",), 1)
@@ -370,7 +370,7 @@ def test_a_client_whose_path_begins_others_is_one_of_them():
     counters.arrive(("t", "u"), 3)
     assert counters.value(("t",)) == 5.0
     assert counters.value(("t", "")) == 5.0
-    counters.charge(early, 1.0)  # it still runs, and its node is still good
+    counters.charge(early, 1.0)  # it is still running, and its node remains valid
     assert counters.value(("t",)) == counters.value(("t", "")) == 6.0
     assert counters.value(("t", "u")) == 5.0
     counters.charge(other, 10.0)
@@ -382,7 +382,7 @@ def test_a_client_whose_path_begins_others_is_one_of_them():
     assert [restored.queued(path) for path in (("t", ""), ("o",), ("t", "u"))] == [1, 1, 1]
 
 
-def test_questions_about_nothing():
+def test_lookups_without_clients():
     counters = VirtualCounters()
     assert counters.value(("nobody", "here")) == counters.queued(("nobody",)) == 0
     for question in (counters.least, counters.minimum, lambda: counters.minimum(("nobody",))):

@@ -1,4 +1,4 @@
-"""D2LPM: locality while in credit, balance when not, membership, and its bound with its limit."""
+"""Test D2LPM: locality with credit, balance without, membership, and its bound with its limit."""
 
 import json
 import random
@@ -39,15 +39,15 @@ def document(name, number, length=400):
     return prompt((sum(name.encode()), length), (5000 + number, 16))
 
 
-def test_a_client_follows_its_prefix_until_its_credit_there_is_spent():
+def test_a_client_stays_with_its_prefix_while_in_credit():
     made, locality = router(quantum=1000.0)
     workers = [place(made, locality, make_call(f"c{n}", tokens=document("d", n))) for n in range(9)]
     assert len(set(workers[:3])) == 1, "1,000 units buy three prompts of 416"
     assert len(set(workers)) == 3, "then the next worker takes a share"
 
 
-def test_an_infinite_quantum_never_leaves_the_prefix():
-    """A.5: Q^w = inf is pure locality, and piles everything on one worker."""
+def test_with_an_infinite_quantum_a_client_stays_with_its_prefix():
+    """A.5: with Q^w = inf locality is absolute, and all calls run on one worker."""
     made, locality = router(quantum=float("inf"))
     workers = {
         place(made, locality, make_call(f"c{n}", tokens=document("d", n))) for n in range(50)
@@ -55,7 +55,7 @@ def test_an_infinite_quantum_never_leaves_the_prefix():
     assert len(workers) == 1
 
 
-def test_without_a_match_the_least_loaded_worker_in_credit():
+def test_without_a_match_the_least_loaded_worker_in_credit_is_chosen():
     made, locality = router(quantum=1e6)
     placed = [place(made, locality, make_call(f"c{n}")) for n in range(9)]
     assert sorted(placed) == sorted(WORKERS * 3)
@@ -70,7 +70,7 @@ def test_the_output_is_charged_when_the_call_ends():
         assert made.deficit(client, worker) == 1000.0 - 2.0 * 100 - 2.0 * 2 * 30
 
 
-def test_a_quantum_by_the_mean_prompt():
+def test_the_quantum_may_follow_the_mean_prompt():
     made, locality = router(quantum=None, quantum_prompts=3.0)
     place(made, locality, make_call("a", tokens=prompt((1, 100))), charge_factor=2.0)
     assert [made.deficit(("t", "u"), worker) for worker in WORKERS] == [400.0, 600.0, 600.0], (
@@ -83,7 +83,7 @@ def test_a_quantum_by_the_mean_prompt():
     assert max(made.deficit(("t", "v"), worker) for worker in WORKERS) <= 3 * mean
 
 
-def test_cached_tokens_are_free_where_they_are_not_charged():
+def test_cached_tokens_are_free_unless_charged():
     made, locality = router(quantum=1000.0, charge_cached=False)
     first = place(made, locality, make_call("a", tokens=document("d", 0)), charge_factor=2.0)
     assert made.deficit(("t", "u"), first) == 1000.0 - 2.0 * 416
@@ -93,7 +93,7 @@ def test_cached_tokens_are_free_where_they_are_not_charged():
     assert made.deficit(("t", "u"), first) == 1000.0 - 2.0 * 416 - 2.0 * 16
 
 
-def test_a_crowded_worker_loses_its_pull():
+def test_a_crowded_worker_loses_its_preference():
     made, locality = router(quantum=1e9, balance_abs=4, balance_rel=1.5)
     placed = [place(made, locality, make_call(f"c{n}", tokens=document("d", n))) for n in range(30)]
     counts = [placed.count(worker) for worker in WORKERS]
@@ -109,16 +109,16 @@ def test_a_crowded_worker_loses_its_pull():
         ({"balance_rel": 0.5}, "balance_rel is 0.5; allowed: 1 or more"),
     ],
 )
-def test_options_out_of_range(options, words):
+def test_options_out_of_range_are_rejected(options, words):
     with pytest.raises(ValueError, match=words):
         D2lpmOptions(**options)
 
 
-def test_only_open_workers_and_no_refill_for_credit_elsewhere():
+def test_only_open_workers_are_chosen_without_a_needless_refill():
     made, locality = router(quantum=1000.0)
     first = place(made, locality, make_call("a", tokens=document("d", 0)))
     others = [worker for worker in WORKERS if worker != first]
-    for worker in others:  # in debt there
+    for worker in others:  # in debt at this worker
         made.dispatched(make_call(f"debt-{worker}", tokens=prompt((1, 2000))), worker, 1.0)
     before = {worker: made.deficit(("t", "u"), worker) for worker in WORKERS}
     new = make_call("b", tokens=document("d", 1))
@@ -128,7 +128,7 @@ def test_only_open_workers_and_no_refill_for_credit_elsewhere():
     assert made.select(new, []) is None
 
 
-def test_work_is_spread_by_price():
+def test_work_is_spread_by_charge_factor():
     made, locality = router(quantum=1000.0)
     for number in range(30):
         user = "cheap" if number % 2 else "dear"
@@ -162,7 +162,7 @@ def test_deficits_stay_between_one_call_and_one_quantum(seed):
             assert all(made.deficit(("t", f"u{n}"), worker) <= 500.0 for n in range(4))
 
 
-def test_membership():
+def test_workers_join_and_leave():
     made, locality = router(quantum=1000.0, workers=["w0", "w1"])
     for number in range(6):
         place(made, locality, make_call(f"c{number}", tokens=document("d", number)), ["w0", "w1"])
@@ -181,7 +181,7 @@ def test_membership():
         made.add_worker("w2")
 
 
-def test_idle_clients_in_credit_are_forgotten():
+def test_idle_clients_in_credit_are_evicted():
     made, locality = router(quantum=1e6)
     for number in range(5000):
         new = make_call(f"c{number}", user=f"u{number}")
@@ -201,7 +201,7 @@ def test_the_default_quantum_follows_the_mean_prompt():
     assert made.deficit(("t", "u"), worker) == 20 * 100 - 100
 
 
-def test_snapshot_restores():
+def test_a_snapshot_is_restored():
     made, locality = router()
     for number in range(10):
         place(made, locality, make_call(f"c{number}", user=f"u{number % 3}"))
@@ -210,7 +210,7 @@ def test_snapshot_restores():
     assert other.snapshot() == made.snapshot()
 
 
-def test_bad_options():
+def test_invalid_options_are_rejected():
     with pytest.raises(ValueError, match="quantum is 0; allowed: over 0"):
         D2lpmOptions(quantum=0)
 
@@ -219,7 +219,7 @@ def test_bad_options():
 
 
 def spent_tokens(users, level_quantum, rounds=400, quantum=2000.0):
-    """Prompt tokens of each tenant at the one worker that both want."""
+    """Return the prompt tokens of each tenant at the one worker that both prefer."""
     made, locality = router(quantum=quantum, level_quantum=level_quantum)
     at_w0 = {"a": 0, "b": 0}
     for number in range(rounds):
@@ -233,8 +233,8 @@ def spent_tokens(users, level_quantum, rounds=400, quantum=2000.0):
     return at_w0
 
 
-def test_invented_users_gain_nothing_at_the_worker_that_everybody_wants():
-    """Both tenants send as much; one of them under fifty names: the tenant's own credit holds it."""
+def test_invented_users_gain_nothing_at_a_contended_worker():
+    """Both tenants send equally much; one under fifty names: the tenant's own credit bounds it."""
     plain = spent_tokens({"a": 1, "b": 1}, "equal")
     assert plain["a"] > 0
     assert abs(plain["a"] - plain["b"]) <= 2 * (2000 + 416)
@@ -245,7 +245,7 @@ def test_invented_users_gain_nothing_at_the_worker_that_everybody_wants():
 def worker_of_a_new_document(level_quantum, rivals):
     """Return the workers of a new document's calls by ten new users of a tenant with thirty others."""
     made, locality = router(quantum=2000.0, level_quantum=level_quantum)
-    for number in range(rivals):  # calls of another tenant that last
+    for number in range(rivals):  # long calls of another tenant
         place(made, locality, make_call(f"r{number}", tenant="other", user=f"u{number}"))
     for number in range(200):
         new = make_call(f"{number}", user=f"u{number % 30}", tokens=document("old", number))
@@ -263,7 +263,7 @@ def test_users_of_one_tenant_keep_their_prefixes():
     assert len(worker_of_a_new_document("equal", rivals=1)) > 1, "why it is not the default"
 
 
-def test_a_user_in_debt_does_not_spend_for_its_tenant():
+def test_a_user_in_debt_spends_no_tenant_credit():
     """A refill of the user does not reach its tenant, nor the tenant's refill the other users."""
     made, locality = router(quantum=1000.0)
     for number in range(8):
@@ -277,8 +277,8 @@ def test_a_user_in_debt_does_not_spend_for_its_tenant():
 
 
 @given(st.integers(0, 2**32), st.sampled_from([100.0, 512.0, float("inf")]))
-def test_credit_is_equal_to_plain_deficits(seed, quantum):
-    """Against a table of one number per worker, refilled round by round, by quanta that change."""
+def test_credit_equals_plain_deficits(seed, quantum):
+    """Compare with a table of one number per worker, refilled round by round, by changing quanta."""
     rng = random.Random(seed)
     quanta = [quantum, quantum / 2, quantum / 8]
     credit, plain = Credit(), dict.fromkeys(range(5), 0.0)
@@ -315,7 +315,7 @@ def test_credit_is_equal_to_plain_deficits(seed, quantum):
 
 
 @given(st.integers(0, 2**32))
-def test_loads_are_equal_to_plain_counts(seed):
+def test_loads_equal_plain_counts(seed):
     rng = random.Random(seed)
     workers = Workers()
     loads, plain = Loads(workers), {}

@@ -1,4 +1,4 @@
-"""The theorems of the DLPM paper on one worker, on randomised backlogs, with outputs reserved."""
+"""Test the theorems of the DLPM paper on one worker, on random backlogs, with outputs reserved."""
 
 import itertools
 import random
@@ -26,17 +26,17 @@ CAPACITY = 120
 LONGEST_PROMPT = 40
 LONGEST_OUTPUT = 16
 U = LONGEST_PROMPT + 2 * CAPACITY
-"""``we * Linput + wq * M`` with outputs reserved: no more than M tokens can be decoded in a batch."""
+"""Upper bound ``we * Linput + wq * M`` with outputs reserved: a batch decodes at most M tokens."""
 
 FLAT = ["a", "b", "c", "d"]
 NESTED = ["x/u0", "y/u0", "y/u1", "y/u2", "z/u0", "z/u1"]
 quanta = st.sampled_from([1.0, 40.0, 300.0])
 advances = st.sampled_from([None, 20.0, 300.0])
-"""``stuck_advance``, or the paper's rule."""
+"""Values of ``stuck_advance``, or the paper's rule."""
 
 
 class Demand:
-    """Clients that flood, that come and go, and that send a call now and then; and who got what."""
+    """Clients that flood, that come and go, and that send single calls; with the service of each."""
 
     def __init__(self, seed, clients, quantum, advance=None, max_bypass=0):
         self.rng = random.Random(seed)
@@ -83,7 +83,7 @@ class Demand:
         )
 
     def groups(self):
-        """Groups of siblings, level by level."""
+        """Return groups of siblings, level by level."""
         tenants = sorted({client.split("/")[0] for client in self.clients})
         below = [[c for c in self.clients if c.startswith(tenant + "/")] for tenant in tenants]
         return [group for group in [tenants, *below] if group]
@@ -121,12 +121,14 @@ def test_deficits_stay_between_what_runs_and_one_quantum(
     advances,
     st.sampled_from([0, 16]),
 )
-def test_service_of_siblings_in_any_interval(seed, clients, quantum, advance, max_bypass):
+def test_service_of_siblings_is_bounded_in_any_interval(
+    seed, clients, quantum, advance, max_bypass
+):
     """Theorem 4.2: Wf >= Wg - 2 (U + Q^u + D) in every interval in which f is backlogged.
 
-    Both ways it is Theorem 4.1; D = 0 is the paper's rule. With levels it holds among the siblings of
-    each level: a tenant has one tenant's share however many users it has, and so have its users among
-    themselves.
+    In both directions it is Theorem 4.1; D = 0 is the paper's rule. With levels it holds among the
+    siblings of each level: a tenant has one tenant's share however many users it has, and so have
+    its users among themselves.
     """
     demand = Demand(seed, clients, quantum, advance, max_bypass)
     least = {}
@@ -144,7 +146,7 @@ def test_service_of_siblings_in_any_interval(seed, clients, quantum, advance, ma
 
 @pytest.mark.parametrize("advance", [None, 0.0, 20.0, 300.0])
 def test_a_client_whose_calls_do_not_fit_falls_behind_by_a_constant(advance):
-    """The worst case of an advance: f's calls need most of the memory, g has one that fits."""
+    """In the worst case of an advance f's calls need most of the memory, and g has one that fits."""
     demand = Demand(0, ["f", "g"], 40.0, advance)
     engine, rng = demand.engine, demand.rng
     for _ in range(4000):
@@ -157,11 +159,12 @@ def test_a_client_whose_calls_do_not_fit_falls_behind_by_a_constant(advance):
 
 
 @given(st.integers(0, 2**32), st.sampled_from([FLAT, NESTED]), quanta, advances)
-def test_latency_of_a_client_that_had_nothing_here(seed, clients, quantum, advance):
-    """Theorem A.2: a client's next call waits <= 2 (n - 1) (Q^u + U + D) / a where it has no other.
+def test_latency_of_an_idle_client_is_bounded(seed, clients, quantum, advance):
+    """Theorem A.2: a client's next call waits <= 2 (n - 1) (Q^u + U + D) / a if it has no other.
 
-    A step decodes a token at least, so the capacity is ``wq`` a step. With levels, while the call of a
-    user waits its tenant is backlogged: other tenants get 2 (U + Q^u + D) more than its other users.
+    A step decodes at least one token, so the capacity is ``wq`` a step. With levels, while the call
+    of a user waits its tenant is backlogged: other tenants get 2 (U + Q^u + D) more than its other
+    users.
     """
     demand = Demand(seed, clients, quantum, advance)
     client = clients[-1]
@@ -201,11 +204,11 @@ def test_a_tenant_with_many_users_has_one_tenants_share():
 
 
 @pytest.mark.deep
-def test_latency_on_several_workers():
+def test_latency_on_several_workers_is_bounded():
     """Theorem A.4: behind D2LPM, too, a call of a client without any waits a bounded time.
 
-    Its worker serves the other ``n - 1`` clients at most ``2 (U + Q^u)`` each before it, so the paper's
-    bound, which is as many times larger as there are workers, is never reached.
+    Its worker serves each of the other ``n - 1`` clients at most ``2 (U + Q^u)`` before it, so the
+    paper's bound, which is larger by the number of workers, is never reached.
     """
     quantum, workers, clients = 50.0, 3, 4
     most = 48 + 2 * 300
@@ -239,7 +242,7 @@ def test_latency_on_several_workers():
 
 
 def test_a_quantum_near_zero_is_vtc_with_the_extend_cost(seed):
-    """The same schedule, where memory is the same for all calls and the match decides nothing.
+    """The schedules are equal if memory is equal for all calls and the match is irrelevant.
 
     One call a step: a walk that takes several continues, after a refill, behind the last one.
     """
@@ -267,8 +270,8 @@ def test_a_quantum_near_zero_is_vtc_with_the_extend_cost(seed):
         assert orders[0] == orders[1]
 
 
-def test_a_quantum_without_end_is_lpm(seed):
-    """The same schedule, for clients that all have been refilled once."""
+def test_an_infinite_quantum_is_lpm(seed):
+    """The schedules are equal for clients that have all been refilled once."""
     for number in range(4):
         orders = []
         for scheduler in (
@@ -277,7 +280,7 @@ def test_a_quantum_without_end_is_lpm(seed):
         ):
             rng, worker = random.Random(seed + number), OneWorker(scheduler, 300)
             for client in "abcd":
-                worker.add(client, 400, 1)  # never fits: a client that is idle is forgotten
+                worker.add(client, 400, 1)  # never fits: an idle client is evicted
             for _ in range(80):
                 for client in rng.sample("abcd", rng.randrange(4)):
                     tokens = rng.randint(1, 100)

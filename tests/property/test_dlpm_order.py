@@ -1,4 +1,4 @@
-"""DLPM's incremental walk against one that matches, sorts and refills everything anew."""
+"""DLPM's incremental walk equals choose that matches, sorts and refills everything again."""
 
 import random
 from unittest.mock import patch
@@ -20,7 +20,7 @@ BLOCK = 4
 
 
 class TreeCache:
-    """A bounded prefix cache: a tree with one worker, which publishes changes."""
+    """A bounded prefix cache: a tree with choose worker, which publishes changes."""
 
     def __init__(self, blocks):
         self.tree = PrefixTree()
@@ -46,7 +46,7 @@ class TreeCache:
 
 
 class Both:
-    """DLPM and the plain one with the same events; the engine is a number of tokens."""
+    """DLPM and the plain choose with the same events; the engine is a number of tokens."""
 
     def __init__(self, seed, options, clients, capacity=300, blocks=40):
         self.rng = random.Random(seed)
@@ -76,22 +76,22 @@ class Both:
         self.dlpm.add(call)
         self.plain.add(call)
 
-    def one(self, calls):
+    def choose(self, calls):
         return self.rng.choice(sorted(calls))
 
-    def happen(self):
-        """Anything between two passes."""
+    def make_events(self):
+        """Make any events between two passes."""
         rng, plain = self.rng, self.plain
         for _ in range(rng.choice([0, 0, 1, 2, 6])):
             self.arrive()
         for _ in range(rng.choice([0, 1, 2, 4]) if plain.waiting else 0):
-            keys = self.cache.keys[self.one(plain.waiting)]
+            keys = self.cache.keys[self.choose(plain.waiting)]
             if rng.random() < 0.7:
                 self.cache.tree.insert(keys, "w")
             else:
                 self.cache.tree.evict(keys[rng.randint(0, len(keys)) :], "w")
         if plain.waiting and rng.random() < 0.2:
-            self.end(self.one(plain.waiting))
+            self.end(self.choose(plain.waiting))
         for call_id in list(plain.running):
             tokens = rng.randrange(4)
             self.dlpm.decoded(call_id, tokens)
@@ -109,7 +109,7 @@ class Both:
         self.plain.finish(call_id)
 
     def step(self):
-        """Run one pass, abandoned at times: every offer is the same."""
+        """Run choose pass, sometimes aborted: every offer is the same."""
         rng, walk = self.rng, self.plain.walk()
         self.dlpm.start_pass(self.cache)
         for _ in range(rng.choice([0, 1, 4, 1000, 1000])):
@@ -148,7 +148,7 @@ UNEVEN = [*FLAT[:2], *NESTED, *DEEP[:6]]
     st.sampled_from([None, 0.0, 50.0, 5000.0]),
     st.sampled_from([1, 3, 16]),
 )
-def test_every_offer_and_deficit(seed, clients, quantum, max_bypass, advance, many):
+def test_every_offer_and_deficit_is_equal(seed, clients, quantum, max_bypass, advance, many):
     """From ``many`` members on, those that gain credit enter their heap together."""
     options = DlpmOptions(
         quantum=quantum,
@@ -159,15 +159,15 @@ def test_every_offer_and_deficit(seed, clients, quantum, max_bypass, advance, ma
     both = Both(seed, options, clients)
     with patch.object(dlpm_order, "_MANY", many):
         for _ in range(60):
-            both.happen()
+            both.make_events()
             both.step()
             both.same_deficits()
             assert len(both.dlpm) == len(both.plain.waiting)
     assert both.offers
 
 
-def test_every_group_that_an_eviction_concerns_is_matched():
-    """Two groups reach the same match, and then one of their calls matches more."""
+def test_every_group_affected_by_an_eviction_is_matched():
+    """Two groups reach the same match, and then choose of their calls matches more."""
     cache, lpm = TreeCache(40), Lpm()
     cache.tree.insert([1, 2, 3, 4], "w")
     for call_id, last in (("a", 4), ("b", 4), ("c", 5)):
@@ -180,10 +180,10 @@ def test_every_group_that_an_eviction_concerns_is_matched():
     assert lpm.peek().call_id == "c"
 
 
-def test_nothing_is_left_of_what_ended():
+def test_ended_calls_leave_nothing():
     both = Both(1, DlpmOptions(quantum=1e6), NESTED)
     for _ in range(100):
-        both.happen()
+        both.make_events()
         both.step()
     for call_id in [*both.plain.waiting, *both.plain.running]:
         both.end(call_id)

@@ -1,4 +1,4 @@
-"""The walk of DLPM over the waiting calls on one worker: its turns, its options, its rejections."""
+"""Test DLPM's walk over the waiting calls of one worker: its turns, its options, its rejections."""
 
 import itertools
 import random
@@ -22,7 +22,7 @@ def backlog(engine, rng, clients, per_client, longest_prompt, longest_output):
 
 
 @given(st.integers(0, 2**32), st.sampled_from([1.0, 300.0, 5000.0]))
-def test_everything_is_served_in_the_end(seed, quantum):
+def test_every_call_is_served_eventually(seed, quantum):
     rng = random.Random(seed)
     engine = Engine(DlpmOptions(quantum=quantum), 1500)
     backlog(engine, rng, ["a", "b", "c"], 10, 600, 30)
@@ -35,7 +35,7 @@ def test_everything_is_served_in_the_end(seed, quantum):
 
 
 def test_a_heavy_client_does_not_delay_a_light_one():
-    """One client floods; the other calls now and then and is served at once, whatever the queue."""
+    """One client floods; the other calls occasionally and is served immediately, whatever the queue."""
     engine = Engine(DlpmOptions(quantum=200), 1000)
     for _ in range(500):
         engine.add("flood", 100, 20)
@@ -49,7 +49,7 @@ def test_a_heavy_client_does_not_delay_a_light_one():
     assert waited <= 25, "one turn of the batch"
 
 
-def test_a_small_quantum_takes_turns_and_a_large_one_follows_the_prefix():
+def test_a_small_quantum_alternates_and_a_large_one_follows_the_prefix():
     """Q -> 0 is VTC with the extend cost; Q -> inf is longest prefix match."""
     for quantum, expected_switches in ((1.0, 19), (1e9, 1)):
         engine = Engine(DlpmOptions(quantum=quantum), 120)
@@ -68,11 +68,11 @@ def test_a_small_quantum_takes_turns_and_a_large_one_follows_the_prefix():
 
 
 def test_refill_when_stuck_is_work_conserving_and_the_paper_is_not():
-    """One client in credit has a call that does not fit, another in debt one that would fit."""
+    """One client in credit has a call that does not fit, another in debt has one that would fit."""
     idle = {}
     for stuck in (True, False):
         engine = Engine(DlpmOptions(quantum=100, refill_when_stuck=stuck, max_bypass=0), 1000)
-        engine.add("debt", 400, 100)  # long in debt
+        engine.add("debt", 400, 100)  # deep in debt
         engine.add("debt", 200, 150)
         for _ in range(3):
             engine.step()
@@ -92,7 +92,7 @@ def test_refill_when_stuck_is_work_conserving_and_the_paper_is_not():
     assert idle[False] > 0
 
 
-def test_a_preempted_call_pays_for_its_prompt_once():
+def test_a_preempted_call_is_charged_for_its_prompt_once():
     engine = Engine(DlpmOptions(quantum=100), 1000)
     call_id = engine.add("a", 50, 5)
     engine.step()
@@ -105,8 +105,8 @@ def test_a_preempted_call_pays_for_its_prompt_once():
     assert engine.scheduler.deficit("a") == before - 2
 
 
-def test_a_call_that_never_fits_beside_small_ones_gets_its_turn():
-    """max_bypass: after 16 others went first, the walk stops at it until it fits."""
+def test_a_large_call_is_admitted_despite_small_ones():
+    """max_bypass: after 16 others were admitted first, the walk stops at it until it fits."""
     for limit, served in ((16, True), (0, False)):
         engine = Engine(DlpmOptions(quantum=1e6, max_bypass=limit), 1000)
         for _ in range(4):
@@ -130,7 +130,7 @@ def test_weights_divide_the_service():
     assert engine.service["double"] / engine.service["single"] == pytest.approx(2.0, rel=0.1)
 
 
-def test_idle_clients_in_credit_are_forgotten():
+def test_idle_clients_in_credit_are_evicted():
     engine = Engine(DlpmOptions(quantum=1e6), 10_000)
     for number in range(50):
         engine.add(f"c{number}", 10, 1)
@@ -140,7 +140,7 @@ def test_idle_clients_in_credit_are_forgotten():
     assert len(engine.scheduler._order) == 0
 
 
-def test_bad_input_is_refused():
+def test_invalid_input_is_rejected():
     scheduler = Dlpm()
     scheduler.add(LocalCall("x", "c", 1, 1))
     with pytest.raises(ValueError, match="already scheduled"):

@@ -1,4 +1,4 @@
-"""The fleet's merging and the way to it: nothing is removed under its calls, and it gets there."""
+"""The fleet merges its sources and reaches the desired state without interrupting calls."""
 
 from dataclasses import replace
 
@@ -70,8 +70,8 @@ def what_it_is(there):
 
 
 @given(st.dictionaries(st.sampled_from(SOURCES), parts), drains)
-def test_the_first_source_that_names_a_worker_has_it(said, drained):
-    """And it is drained if its id is, wherever it comes from."""
+def test_a_worker_belongs_to_the_first_source_that_names_it(said, drained):
+    """It is drained if its id is, whichever source it has."""
     fleet = merge(said, drained)
     for worker_id, worker in fleet.workers.items():
         before = SOURCES[: SOURCES.index(worker.source)]
@@ -86,8 +86,8 @@ def test_the_first_source_that_names_a_worker_has_it(said, drained):
 
 
 @given(parts, fleets)
-def test_what_does_not_clash_is_merged_whole(part, others):
-    """Clashes are reported: a part would be lost, or an alias lead to an alias."""
+def test_parts_without_clashes_are_merged_completely(part, others):
+    """Clashes are reported: otherwise a part would be lost, or an alias point to an alias."""
     if clashes(part, others):
         return
     known = set(others.workers) | set(others.aliases)
@@ -105,7 +105,7 @@ def test_what_does_not_clash_is_merged_whole(part, others):
 
 
 @given(aliases, aliases)
-def test_aliases_that_do_not_clash_lead_to_models(given_here, given_there):
+def test_aliases_without_clashes_point_to_models(given_here, given_there):
     part, others = FleetPart(aliases=given_here), merge({"api": FleetPart(aliases=given_there)})
     own = clashes(FleetPart(aliases=given_there), Desired())
     if own or clashes(part, others):
@@ -116,8 +116,8 @@ def test_aliases_that_do_not_clash_lead_to_models(given_here, given_there):
 
 
 @given(st.lists(desired_workers, min_size=1, max_size=6), st.data())
-def test_every_way_is_safe_and_leads_there(stages, data):
-    """The desired state changes at any time, calls end at any time."""
+def test_every_transition_is_safe_and_reaches_the_desired_state(stages, data):
+    """The desired state changes at any time, and calls end at any time."""
     present: dict[str, Present] = {}
     for desired in stages:
         steps = changes(desired, present)
@@ -193,14 +193,14 @@ def check(desired, present, steps):
 
 
 @given(desired_workers)
-def test_nothing_happens_to_what_stays(desired):
+def test_unchanged_workers_are_left_alone(desired):
     present = after({}, changes(desired, {}))
     assert changes(desired, present) == []
 
 
 @given(st.lists(specs, unique_by=lambda spec: spec.worker_id), st.sampled_from(SOURCES), drains)
-def test_a_drain_holds_for_every_source_and_can_be_undone(workers, source, drained):
-    """It ends calls on those workers alone; undrained while they end, they serve at once."""
+def test_a_drain_applies_to_every_source_and_can_be_undone(workers, source, drained):
+    """It ends calls on those workers only; undrained meanwhile, they serve immediately."""
     part = {source: FleetPart(tuple(workers))}
     serving = {spec.worker_id: Present(spec, source) for spec in workers}
     steps = changes(merge(part, drained), serving)

@@ -1,6 +1,6 @@
-"""A worker's cache seen through KV events: batches lost, connections broken, lives ended, at any moment.
+"""KV events give a view of a worker's cache, through lost batches, broken connections and restarts.
 
-In the end the view is what the worker holds, or a part of it where something could not be had again.
+Finally the view equals the worker's cache, or a part of it where events are lost for good.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ HASHER = BlockHasher(7, OURS)
 
 
 class ForgetfulBuffer:
-    """A replay buffer as vLLM's: the last batches and nothing else."""
+    """A replay buffer like vLLM's: only the last batches."""
 
     def __init__(self, steps):
         self._batches = deque(maxlen=steps)
@@ -46,11 +46,11 @@ class ForgetfulBuffer:
 
 
 class Worker:
-    """A trie of blocks by name, and the batches about it. ``life`` makes its names unique."""
+    """A trie of blocks by name, and the batches about it. ``generation`` makes its names unique."""
 
     def __init__(self, size, buffer, rng):
         self.size, self.buffer, self.rng = size, buffer, rng
-        self.life, self.sequence = 0, 0
+        self.generation, self.sequence = 0, 0
         self.cached = {}
         """Name -> (parent, salt, all tokens up to its end)."""
         self.events = []
@@ -98,21 +98,21 @@ class Worker:
         self.events.append(AllBlocksCleared())
 
     def step(self):
-        """Publish what became of the cache; the frames, or None."""
+        """Publish the changes of the cache; return the frames, or None."""
         if not self.events:
             return None
-        payload = dialect.encode(KvBatch(self.life + self.sequence / 1000, self.events))
+        payload = dialect.encode(KvBatch(self.generation + self.sequence / 1000, self.events))
         sequence, self.events = self.sequence, []
         self.sequence += 1
         self.buffer.append(sequence, payload)
         return sequence, payload
 
     def restart(self, buffer):
-        self.life, self.sequence, self.buffer = self.life + 1, 0, buffer
+        self.generation, self.sequence, self.buffer = self.generation + 1, 0, buffer
         self.cached, self.events = {}, []
 
     def keys(self):
-        """Return the platform's keys of all cached blocks: of each whole block of ours."""
+        """Return the platform's keys of all cached blocks, for each whole block of the router."""
         keys = set()
         for _, salt, tokens in self.cached.values():
             keys.update(HASHER.keys(np.array(tokens, dtype=np.uint32), salt))
@@ -189,7 +189,7 @@ class Reader:
             self.read(self.rng.random() < 0.5)
         raise AssertionError("it never comes to rest")
 
-    def believed(self):
+    def known_keys(self):
         """Return all keys that the router's tree has of the worker."""
         return {key for node in self.tree._segments.heads.values() for key in node.keys}
 
@@ -221,10 +221,10 @@ def play(seed, size, make_buffer, loss, steps=250, rare=0.04):
             reader.disconnect()
         elif action == "connect" and not reader.connected:
             reader.connect()
-        elif action == "away":  # for long
+        elif action == "away":  # for a long time
             reader.disconnect()
             reader.do(reader.sequence.lost())
-        elif action == "silence":  # no one answers
+        elif action == "silence":  # the replay is not answered
             reader.answers.clear()
             reader.asked = None
             reader.do(reader.sequence.failed())
@@ -238,24 +238,24 @@ def play(seed, size, make_buffer, loss, steps=250, rare=0.04):
 
 
 @given(st.integers(0, 2**32), st.sampled_from([4, 8, 2]), st.sampled_from([0, 0.1, 0.5]))
-def test_the_view_of_our_workers_is_their_cache(seed, size, loss):
+def test_the_view_of_embedded_workers_equals_their_cache(seed, size, loss):
     worker, reader = play(seed, size, lambda: ReplayBuffer(3), loss)
     assert reader.reports.complete("w") is True
     assert len(reader.view) == len(worker.cached)
     assert reader.view.keys() == worker.keys()
-    assert reader.believed() == worker.keys(), "and so is what the router believes"
+    assert reader.known_keys() == worker.keys(), "and so is what the router believes"
 
 
 @given(st.integers(0, 2**32), st.sampled_from([4, 8, 2]), st.sampled_from([0, 0.1, 0.5]))
-def test_the_view_of_a_worker_that_forgets_is_a_part_of_its_cache(seed, size, loss):
+def test_the_view_of_a_worker_without_history_is_part_of_its_cache(seed, size, loss):
     worker, reader = play(seed, size, lambda: ForgetfulBuffer(3), loss)
     assert reader.view.keys() <= worker.keys()
     if reader.reports.complete("w"):
         assert reader.view.keys() == worker.keys()
-        assert reader.believed() == worker.keys()
+        assert reader.known_keys() == worker.keys()
 
 
-def test_both_ends_are_reached():
+def test_complete_and_incomplete_views_both_occur():
     """The properties above would be weak if views were never complete, or always."""
     complete = equal = 0
     for seed in range(60):
@@ -284,7 +284,7 @@ def view():
     return KvView("w", HASHER, 1000)
 
 
-def test_larger_blocks_are_several_of_ours(view):
+def test_a_larger_block_covers_several_router_blocks(view):
     (cached,) = view.apply([stored([1, 2], None, [5, 6], 8)])
     assert (cached.parent, list(cached.keys)) == (None, keys([5, 6], 8))
     (below,) = view.apply([stored([3], 2, [7], 8)])
@@ -293,7 +293,7 @@ def test_larger_blocks_are_several_of_ours(view):
     assert list(evicted.keys) == keys([5, 6], 8)[2:]
 
 
-def test_smaller_blocks_are_parts_of_ours(view):
+def test_smaller_blocks_are_parts_of_router_blocks(view):
     assert view.apply([stored([1], None, [5], 2)]) == []
     (cached,) = view.apply([stored([2, 3], 1, [6, 7], 2)])
     assert (cached.parent, list(cached.keys)) == (None, keys([5, 6], 2))
@@ -305,7 +305,7 @@ def test_smaller_blocks_are_parts_of_ours(view):
     assert len(view) == 1
 
 
-def test_a_salt_is_that_of_the_router(view):
+def test_salts_equal_those_of_the_router(view):
     (cached,) = view.apply([stored([1, 2], None, [5, 6], 4, extra_keys=[["t1"], None])])
     assert list(cached.keys) == keys([5, 6], 4, "t1")
     (below,) = view.apply([stored([3], 2, [7], 4)])
@@ -323,7 +323,7 @@ def test_a_salt_is_that_of_the_router(view):
         stored([1], None, [5], 6),
     ],
 )
-def test_what_the_router_cannot_name_is_left_out(view, event):
+def test_blocks_without_a_router_key_are_ignored(view, event):
     assert view.apply([event, stored([2], 1, [6], event.block_size)]) == []
     assert (len(view), view.left_out) == (0, 2)
 
@@ -335,7 +335,7 @@ def test_blocks_before_an_image_are_kept(view):
     assert view.left_out == 2
 
 
-def test_other_memory_and_other_kinds_of_layers_do_not_count(view):
+def test_other_memory_and_layer_kinds_are_ignored(view):
     elsewhere = BlockStored([1], None, [5] * 4, 4, medium="CPU")
     assert view.apply([elsewhere, BlockStored([1], None, [5] * 4, 4, group_idx=1)]) == []
     view.apply([stored([1], None, [5], 4)])
@@ -350,7 +350,7 @@ def test_a_worker_cannot_claim_more_than_its_capacity():
     assert small.left_out == 95
 
 
-def test_many_branches_leave_nothing_behind(view):
+def test_many_branches_leave_no_state(view):
     view.apply([stored([1], None, [5], 2)])
     for number in range(2, 500):
         view.apply([stored([number], 1, [number], 2)])
@@ -360,7 +360,7 @@ def test_many_branches_leave_nothing_behind(view):
     assert (view._below, len(view)) == ({}, 0)
 
 
-def test_extended_keys_are_those_of_the_whole():
+def test_extended_keys_equal_those_of_the_whole_prompt():
     tokens = np.random.default_rng(1).integers(0, 2**18, 40_000).astype(np.uint32)
     hasher = BlockHasher(3)
     whole = BlockHasher(3).keys(tokens, "salt")

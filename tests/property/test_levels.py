@@ -1,7 +1,7 @@
-"""Schedulers by levels: a tenant's share does not depend on how many users it names.
+"""With levels, a tenant's share does not depend on how many users it names.
 
-VTC on one worker, outputs reserved, and WSC, with paths ``tenant > user`` and ``tenant > app > user``.
-The bounds are those of one level, among tenants and among the users of each.
+VTC on one worker, outputs reserved, and WSC, with paths ``tenant > user`` and ``tenant > app >
+user``. The bounds are those of one level, among tenants and among the users of each.
 """
 
 import json
@@ -18,8 +18,8 @@ from virtual_cluster import make_call, prompt
 from fairserve.interactions.call import TokenUsage, client_id
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
 from fairserve.scheduling.base import LocalCall
-from fairserve.scheduling.dispatch.directory import Directory
-from fairserve.scheduling.dispatch.events import AppChanged
+from fairserve.scheduling.directory import Directory
+from fairserve.scheduling.events import AppChanged
 from fairserve.scheduling.feeders.wsc import WscFeeder
 from fairserve.scheduling.feeders.wsc_options import WscOptions
 from fairserve.scheduling.local.drr import Drr, DrrOptions
@@ -36,7 +36,7 @@ U = max(LONGEST_PROMPT, 2 * CAPACITY)
 
 
 def differences(services, among):
-    """Largest range over time of Wf - Wg, for any two of ``among``."""
+    """Return the largest range over time of Wf - Wg, for any two of ``among``."""
     worst = 0.0
     for f in among:
         for g in among:
@@ -46,7 +46,7 @@ def differences(services, among):
 
 
 def by_level(service, depth):
-    """Service of the nodes at a depth, from the service of client ids."""
+    """Return the service of the nodes at a depth, from the service of client ids."""
     sums = defaultdict(float)
     for name, tokens in service.items():
         sums["/".join(name.split("/")[:depth])] += tokens
@@ -73,13 +73,13 @@ BOUNDS = {
     "vtc": (Vtc, 2 * U),
     "drr": (lambda: Drr(DrrOptions(quantum=50)), 2 * (LONGEST_PROMPT + 2 * CAPACITY + 2 * 50)),
 }
-"""Schedulers, and by how much the service of backlogged siblings may differ."""
+"""Schedulers, and the bound on the service difference of backlogged siblings."""
 
 
 @settings(max_examples=settings.default.max_examples // 5)
 @given(st.integers(0, 2**32), st.sampled_from([1, 2, 7, 40]), st.sampled_from(sorted(BOUNDS)))
-def test_the_users_that_a_tenant_names_gain_it_nothing(seed, users, name):
-    """Theorem 4.4 among tenants, and among the users of one tenant; C.2's bound for DRR."""
+def test_invented_users_gain_their_tenant_nothing(seed, users, name):
+    """Theorem 4.4 holds among tenants and among the users of one tenant; C.2's bound for DRR."""
     scheduler, bound = BOUNDS[name]
     crowd = [f"crowd/u{number}" for number in range(users)]
     services = flood(scheduler(), ["single/u", *crowd], seed=seed)
@@ -91,15 +91,15 @@ def test_the_users_that_a_tenant_names_gain_it_nothing(seed, users, name):
     assert final["single"] / final["crowd"] == pytest.approx(1, abs=0.2)
 
 
-def test_on_one_level_invented_users_do_gain():
-    """The reason for levels: forty users of one tenant get forty shares."""
+def test_on_one_level_invented_users_gain_shares():
+    """This is the reason for levels: forty users of one tenant get forty shares."""
     clients = ["single", *(f"crowd{number}" for number in range(40))]
     service = flood(Vtc(), clients)[-1]
     assert service["single"] < sum(service.values()) / 20
 
 
-def test_three_levels():
-    """Tenants, the apps of a tenant, the users of an app."""
+def test_bounds_hold_at_three_levels():
+    """The levels are tenants, the apps of a tenant, and the users of an app."""
     clients = ["a/app/u", *(f"b/x/u{n}" for n in range(9)), "b/y/u", "b/y/v"]
     services = flood(Vtc(), clients, steps=800)
     assert differences([by_level(s, 1) for s in services[::5]], ["a", "b"]) <= 2 * U
@@ -114,7 +114,7 @@ def test_three_levels():
 @settings(max_examples=settings.default.max_examples // 6)
 @given(st.integers(0, 2**32), st.sampled_from([None, "mean", "oracle"]))
 def test_the_lemma_holds_among_siblings_while_clients_come_and_go(seed, predict):
-    """Lemma 4.3 and Theorem 4.4 at both levels; with prediction as on one level."""
+    """Lemma 4.3 and Theorem 4.4 hold at both levels, with prediction as on one level."""
     rng = random.Random(seed)
     worker = OneWorker(Vtc(VtcOptions(predict=predict)), CAPACITY)
     clients = [f"t{n % 3}/u{n}" for n in range(9)]
@@ -154,8 +154,8 @@ def test_the_lemma_holds_among_siblings_while_clients_come_and_go(seed, predict)
     assert watched["difference"] <= 2 * most + EPS
 
 
-def test_a_tenant_that_was_away_does_not_displace_the_others():
-    """The lift among tenants; LCF, which has none, lets it catch up."""
+def test_a_returning_tenant_does_not_displace_the_others():
+    """The lift applies among tenants; LCF, which has none, lets the tenant catch up."""
     most = {}
     for scheduler in (Vtc(), Lcf()):
         worker = OneWorker(scheduler, CAPACITY)
@@ -175,7 +175,7 @@ def test_a_tenant_that_was_away_does_not_displace_the_others():
 
 
 class Flat:
-    """VTC as the paper has it, without levels and without any data structure to speak of."""
+    """VTC as in the paper, without levels and with trivial data structures."""
 
     def __init__(self):
         self.value, self.queues, self.last_left = defaultdict(float), {}, None
@@ -203,7 +203,7 @@ class Flat:
 
 @given(st.integers(0, 2**32), st.integers(1, 8))
 def test_one_level_gives_the_schedule_of_the_flat_algorithm(seed, clients):
-    """Arrivals, decoded tokens, ends, cancellations and preemptions between passes."""
+    """The history has arrivals, decoded tokens, ends, cancellations and preemptions between passes."""
     rng = random.Random(seed)
     vtc, flat = Vtc(), Flat()
     running, waiting, paid = {}, {}, set()
@@ -292,7 +292,7 @@ def serve(wsc, *, end=True):
 
 @settings(max_examples=settings.default.max_examples // 3)
 @given(st.integers(0, 2**32), st.sampled_from([1, 3, 30]), st.sampled_from([0.0, 3.0]))
-def test_wsc_serves_tenants_alike_whatever_users_they_name(seed, users, slack):
+def test_wsc_serves_tenants_equally_whatever_users_they_name(seed, users, slack):
     """Dispatches differ by the slack and one call, among tenants and among the users of one."""
     rng = random.Random(seed)
     wsc = feeder(locality_slack=slack, interaction_slack=slack)
@@ -316,7 +316,7 @@ def test_wsc_serves_tenants_alike_whatever_users_they_name(seed, users, slack):
 
 
 def test_a_slack_is_measured_at_each_level():
-    """A user of little service gains nothing by it where its tenant had more than the slack."""
+    """A user with little service gains nothing if its tenant had more than the slack."""
     wsc = feeder(locality_slack=2)
     cache_long(wsc)
     cached = np.concatenate([LONG, SHORT[:4]])
@@ -332,7 +332,7 @@ def test_a_slack_is_measured_at_each_level():
     assert wsc.peek(WORKERS).call_id == "hot", "both tenants are level, v is past the slack"
 
 
-def test_equal_matches_go_to_the_smaller_counter_level_by_level():
+def test_equal_matches_are_decided_by_counters_level_by_level():
     wsc = feeder(locality_slack=8)
     cache_long(wsc)
     cached = np.concatenate([LONG, SHORT[:4]])
@@ -345,8 +345,8 @@ def test_equal_matches_go_to_the_smaller_counter_level_by_level():
 
 
 @given(st.integers(0, 2**32), st.integers(1, 3))
-def test_a_snapshot_of_wsc_continues_as_the_original(seed, levels):
-    """Plain JSON in the middle, with dispatched and queued calls, predictions and active runs."""
+def test_a_restored_snapshot_of_wsc_continues_as_the_original(seed, levels):
+    """The state passes through JSON, with dispatched and queued calls, predictions and active runs."""
     rng = random.Random(seed)
     names = [(f"t{n % 2}", f"a{n % 3}", f"u{n}")[3 - levels :] for n in range(7)]
     calls, running = {}, []

@@ -1,4 +1,4 @@
-"""Longest prefix match against a plain sort, and the shares of Preble's groups."""
+"""Longest prefix match equals a plain sort, and Preble's groups get their shares."""
 
 import random
 from fractions import Fraction
@@ -34,7 +34,7 @@ class Queue:
         self.waiting[call.call_id] = call
 
     def change(self):
-        """Something happens between two passes."""
+        """Make a random event between two passes."""
         rng = self.rng
         for _ in range(rng.randrange(6)):
             self.add(prompt := rng.randint(1, 50), rng.randrange(prompt))
@@ -77,7 +77,7 @@ def test_lpm_is_a_sort_by_match_and_arrival(seed, when_full):
 
 
 @pytest.mark.parametrize("scheduler", [Lpm, PrebleGroups, Dlpm])
-def test_only_what_may_have_changed_is_matched_again(scheduler):
+def test_only_affected_calls_are_matched_again(scheduler):
     queue = Queue(scheduler(), 1)
     for _ in range(40):
         queue.add(50, 20)
@@ -94,7 +94,7 @@ def test_only_what_may_have_changed_is_matched_again(scheduler):
         assert queue.cache.asked == asked
 
 
-def test_groups_are_the_tenths_of_the_hit_share():
+def test_groups_are_tenths_of_the_hit_share():
     for prompt in (1, 7, 10, 99, 1000, 4096):
         for matched in range(prompt + 1):
             exact = max(0, ceil(10 * Fraction(matched, prompt)) - 1)
@@ -108,7 +108,7 @@ def test_groups_are_the_tenths_of_the_hit_share():
 
 @given(st.integers(0, 2**32), st.integers(0, 60))
 def test_each_group_gets_at_most_its_places_in_a_pass(seed, per_pass):
-    """Groups from 9 to 0, at most (g + 1) * 10 of each, FCFS within: against the rule written down."""
+    """Groups from 9 to 0 get at most (g + 1) * 10 each, FCFS within, like the rule written out."""
     queue = Queue(PrebleGroups(), seed)
     for _ in range(4):
         for _ in range(per_pass):
@@ -130,7 +130,7 @@ def test_each_group_gets_at_most_its_places_in_a_pass(seed, per_pass):
         assert taken == expected
 
 
-def test_a_full_house_takes_550():
+def test_full_groups_admit_550_calls():
     queue = Queue(PrebleGroups(), 0)
     for number in range(3000):
         queue.add(100, 10 * (number % 10) + 5)
@@ -144,7 +144,7 @@ def test_a_full_house_takes_550():
 
 @pytest.mark.parametrize("options", [PrebleGroupsOptions(), PrebleGroupsOptions("skip")])
 def test_calls_without_a_hit_are_delayed_and_not_starved(options):
-    """Always more calls with a hit than the batch takes in a step, yet the others get their places."""
+    """There are always more calls with a hit than a step admits, yet the others get their places."""
     worker = OneWorker(PrebleGroups(options), 10**9, max_batch=10**9)
     cold = [worker.add("cold", 100, 1) for _ in range(25)]
     for _ in range(3):
@@ -154,8 +154,8 @@ def test_calls_without_a_hit_are_delayed_and_not_starved(options):
     assert set(cold) <= set(worker.order)
 
 
-def test_lpm_starves_where_the_groups_do_not():
-    """The same flood at a worker that takes 115 calls a step: LPM never reaches the others."""
+def test_lpm_starves_calls_that_groups_serve():
+    """With the same flood at a worker that admits 115 calls a step, LPM never serves the others."""
     served = {}
     for scheduler in (Lpm(), PrebleGroups()):
         worker = OneWorker(scheduler, 10**9, max_batch=115)
@@ -168,7 +168,7 @@ def test_lpm_starves_where_the_groups_do_not():
     assert served == {Lpm: False, PrebleGroups: True}
 
 
-def test_bad_options_are_refused():
+def test_invalid_options_are_rejected():
     for options in (LpmOptions, PrebleGroupsOptions):
         with pytest.raises(ValueError, match="when_full is 'wait'"):
             options(when_full="wait")

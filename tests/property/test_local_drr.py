@@ -1,4 +1,4 @@
-"""Adapted deficit round robin: against the rounds executed literally, and its bound."""
+"""Adapted deficit round robin equals rounds executed literally, and keeps its bound."""
 
 import random
 
@@ -13,7 +13,7 @@ from fairserve.scheduling.local.vtc import Vtc
 
 
 class Literal:
-    """VTC C.2 walked round by round: the ring, one visit after the other."""
+    """VTC C.2 executed round by round: the ring, one visit after the other."""
 
     def __init__(self, quantum):
         self.quantum, self.ring, self.at, self.balance = quantum, [], -1, {}
@@ -35,7 +35,7 @@ class Literal:
                 return self.queues[client][0]
         while True:
             self.at += 1
-            if self.at >= len(self.ring):  # a new round, which those who came meanwhile join
+            if self.at >= len(self.ring):  # a new round, joined by clients that arrived meanwhile
                 self.ring += self.joining
                 self.joining, self.at = [], 0
             client = self.ring[self.at]
@@ -52,7 +52,7 @@ class LiteralLevels:
         self.quantum, self.rings, self.clients = quantum, {}, {}
 
     def line(self, client):
-        """``(ring, node)`` for each level of a client, outermost first."""
+        """Return ``(ring, node)`` for each level of a client, outermost first."""
         names = client.split("/")
         for depth in range(len(names)):
             above, node = "/".join(names[:depth]), "/".join(names[: depth + 1])
@@ -88,8 +88,8 @@ TREE = ["a/u", "a/v", "b/u", "c/x/u", "c/x/v", "c/y/u"]
     st.sampled_from([1.0, 7.0, 50.0, 400.0]),
     st.sampled_from([FLAT, TREE]),
 )
-def test_equal_to_rounds_that_are_executed(seed, quantum, clients):
-    """Same offers, same balances, with arrivals and decoded tokens between; whole-number costs."""
+def test_drr_equals_rounds_executed_literally(seed, quantum, clients):
+    """Offers and balances are equal, with arrivals and decoded tokens between; costs are integers."""
     rng = random.Random(seed)
     drr, literal = Drr(DrrOptions(quantum=quantum)), LiteralLevels(quantum)
     running = {}
@@ -182,13 +182,13 @@ def test_a_larger_quantum_is_less_fair():
 
 
 def test_a_small_quantum_gives_the_schedule_of_vtc(seed):
-    """The paper: with Q = epsilon "the algorithms revert to functioning like the VTC algorithm"."""
+    """With Q = epsilon, "the algorithms revert to functioning like the VTC algorithm" (paper)."""
     orders = []
     for scheduler in (Vtc(), Drr(DrrOptions(quantum=0.25))):
         rng = random.Random(seed)
         worker = OneWorker(scheduler, 3_000_000)
         for _ in range(100):
-            for client in range(5):  # lengths so different that no two clients are ever level
+            for client in range(5):  # lengths so different that no two clients ever tie
                 worker.add(f"k{client}", rng.randint(1, 1_000_000), rng.randint(1, 20))
         for _ in range(120):
             worker.step()
@@ -212,8 +212,8 @@ def test_weights_divide_the_service():
         assert ratio == pytest.approx(weight, rel=0.12)
 
 
-def test_a_client_that_goes_idle_gains_no_visits():
-    """One call at a time, again at once: not more than one quantum a round."""
+def test_an_idle_client_gains_no_visits():
+    """A client with one call at a time, sent again immediately, gets at most one quantum a round."""
     worker = OneWorker(Drr(DrrOptions(quantum=100)), 60)
     for _ in range(200):
         worker.add("steady", 30, 10)
@@ -226,7 +226,7 @@ def test_a_client_that_goes_idle_gains_no_visits():
     assert worker.service["bouncing"] <= worker.service["steady"] + 2 * (30 + 2 * 60 + 200)
 
 
-def test_a_preempted_call_pays_for_its_prompt_once():
+def test_a_preempted_call_is_charged_for_its_prompt_once():
     worker = OneWorker(Drr(DrrOptions(quantum=100)), 1000)
     call_id = worker.add("a", 50, 5)
     worker.step()
@@ -236,7 +236,7 @@ def test_a_preempted_call_pays_for_its_prompt_once():
     assert worker.scheduler.balance("a") == before - 2
 
 
-def test_idle_clients_are_forgotten():
+def test_idle_clients_are_evicted():
     worker = OneWorker(Drr(DrrOptions(quantum=1000)), 10_000)
     for number in range(5000):
         worker.add(f"c{number}", 10, 1)
@@ -245,7 +245,7 @@ def test_idle_clients_are_forgotten():
     assert len(worker.scheduler._root.heap) < 5000
 
 
-def test_a_client_whose_call_runs_is_not_forgotten():
+def test_a_client_with_a_running_call_is_kept():
     worker = OneWorker(Drr(DrrOptions(quantum=1000)), 10_000)
     long = worker.add("long", 10, 4000)
     for number in range(2500):
@@ -256,7 +256,7 @@ def test_a_client_whose_call_runs_is_not_forgotten():
     assert worker.scheduler.balance("long") == before - 200
 
 
-def test_bad_options_are_refused():
+def test_invalid_options_are_rejected():
     for quantum in (0, -1, float("inf"), float("nan")):
         with pytest.raises(ValueError, match="quantum is"):
             DrrOptions(quantum=quantum)

@@ -1,4 +1,4 @@
-"""The queue before a server of another kind: nothing is lost or sent twice, never too much at once."""
+"""The queue before a foreign server loses no call, sends none twice, and keeps its concurrency."""
 
 import random
 
@@ -75,8 +75,8 @@ def test_calls_are_conserved_under_any_order_of_events(scheduler, seed, concurre
 @given(
     seed=st.integers(0, 2**32), concurrency=st.integers(1, 3), quantum=st.sampled_from([50, 300])
 )
-def test_two_backlogged_clients_are_served_within_the_deficits_bound(seed, concurrency, quantum):
-    """DLPM's bound: the quantum and what a batch can owe beyond it, for each of the two."""
+def test_two_backlogged_clients_are_served_within_the_bound(seed, concurrency, quantum):
+    """DLPM's bound for each of the two: the quantum, and what a batch can owe beyond it."""
     rng = random.Random(seed)
     scheduler = Dlpm(DlpmOptions(quantum=quantum, we=1.0, wq=2.0))
     queue = LocalQueue(scheduler, concurrency, 4096)

@@ -1,4 +1,4 @@
-"""Newcomers of an app share one user's entitlement: who has a history, what it costs, what is kept."""
+"""Newcomers of an app share one user's entitlement: who has a history, its cost, and its bounds."""
 
 import json
 import math
@@ -12,8 +12,8 @@ from virtual_cluster import VirtualCluster, make_call, prompt
 
 from fairserve.interactions.call import LEVELS, client_path
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
-from fairserve.scheduling.dispatch import events as ev
-from fairserve.scheduling.dispatch.directory import Directory
+from fairserve.scheduling import events as ev
+from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.fairness import newcomers as module
 from fairserve.scheduling.fairness.newcomers import RETENTION_S, Newcomers
 from fairserve.scheduling.registry import SYSTEMS
@@ -25,9 +25,9 @@ INVENTED = 450
 
 
 class Flood:
-    """App B's users have a history; then they and the users that app A invents ask for all there is.
+    """Users of app B have a history; then they and invented users of app A request all there is.
 
-    Each user sends its calls one after the other, so that a new user asks as soon as an old one does.
+    Each user sends its calls one after the other, so a new user requests as soon as an old one.
     """
 
     def __init__(self, levels="tenant > user", system="fairserve", **options):
@@ -61,7 +61,7 @@ class Flood:
             self.cluster.dispatcher.newcomers.growth_s = growth_s
 
     def share_of_b(self, seconds):
-        """Return B's share of the service from now on, while A's users send calls."""
+        """Return B's share of the service during ``seconds``, while A's users send calls."""
         for number in range(INVENTED):
             self.send("A", f"a{number}")
         self.served.clear()
@@ -84,14 +84,14 @@ def test_an_app_that_invents_users_has_the_share_of_one():
     ("levels", "expected"),
     [("user", KNOWN / (KNOWN + 1)), ("tenant > app > user", 1 / 2)],
 )
-def test_other_levels(levels, expected):
+def test_newcomers_under_other_levels(levels, expected):
     flood = Flood(levels, newcomers="shared")
     flood.give_b_a_history()
     assert flood.share_of_b(60) == pytest.approx(expected, abs=0.05)
 
 
-def test_without_a_bound_on_growth_histories_cost_the_one_share_that_newcomers_have():
-    """Earned side by side: k histories of H were paid out of one share, and A has k + 1 parts."""
+def test_without_a_growth_bound_histories_cost_the_newcomer_share():
+    """With k histories of H earned concurrently from one share, A has k + 1 parts."""
     flood = Flood(newcomers="shared")
     flood.give_b_a_history(growth_s=0.0)
     known, slices = flood.cluster.dispatcher.newcomers, 3.0
@@ -101,7 +101,7 @@ def test_without_a_bound_on_growth_histories_cost_the_one_share_that_newcomers_h
     assert share >= KNOWN / (KNOWN + histories + 1) - 0.02
 
 
-def test_a_user_whose_settings_an_operator_changed_is_no_newcomer():
+def test_a_user_with_operator_settings_is_no_newcomer():
     flood = Flood(newcomers="shared")
     flood.cluster.event(ev.UserChanged("t", "vip", weight=2.0))
     flood.send("A", "vip")
@@ -112,7 +112,7 @@ def test_a_user_whose_settings_an_operator_changed_is_no_newcomer():
 
 
 @pytest.mark.parametrize("system", ["d2lpm", "central-dlpm", "fcfs", "fs-wi"])
-def test_histories_are_made_under_every_system(system):
+def test_histories_are_recorded_under_every_system(system):
     flood = Flood(system=system, newcomers="shared")
     flood.give_b_a_history()
     known = flood.cluster.dispatcher.newcomers
@@ -120,7 +120,7 @@ def test_histories_are_made_under_every_system(system):
     assert not known.known("t", "A", "b0", flood.cluster.now_s)
 
 
-def test_a_restored_dispatcher_continues_alike():
+def test_a_restored_dispatcher_continues_unchanged():
     flood = Flood(newcomers="shared", newcomer_growth_s=30.0)
     for user in range(6):
         flood.send("A", f"a{user}")
@@ -130,16 +130,16 @@ def test_a_restored_dispatcher_continues_alike():
     restored = VirtualCluster(dispatcher.system, workers=0).dispatcher
     restored.restore(state, 1000.0)
     again = json.loads(json.dumps(restored.snapshot(1000.0)))
-    assert again["newcomers"] == close(state["newcomers"])
+    assert again["newcomers"] == nearly_equal(state["newcomers"])
     assert len(restored.newcomers) == len(dispatcher.newcomers) == 6
     assert any(restored.newcomers.known("t", "A", f"a{n}", 1000.0) for n in range(6))
 
 
-def close(plain):
+def nearly_equal(plain):
     if isinstance(plain, dict):
-        return {key: close(value) for key, value in plain.items()}
+        return {key: nearly_equal(value) for key, value in plain.items()}
     if isinstance(plain, list):
-        return [close(value) for value in plain]
+        return [nearly_equal(value) for value in plain]
     return pytest.approx(plain, abs=1e-6) if isinstance(plain, float) else plain
 
 
@@ -179,7 +179,7 @@ class Plain:
     st.sampled_from([0.0, 100.0, 3000.0]),
     st.sampled_from([0.0, 1.0, 5.0]),
 )
-def test_who_has_a_history(seed, levels, growth_s, slices):
+def test_histories_equal_those_of_the_plain_rule(seed, levels, growth_s, slices):
     """The state equals that of the rule written out, within both bounds, also after a restore."""
     rng, plain = random.Random(seed), Plain(slices, growth_s)
     newcomers, now_s = Newcomers(Directory(), slices, growth_s), 0.0
@@ -239,7 +239,7 @@ def test_clients_of_newcomers_are_separate():
     assert len(newcomers) == 0
 
 
-def test_what_is_kept_is_bounded_and_the_largest_app_of_the_largest_tenant_pays(monkeypatch):
+def test_histories_are_bounded_at_the_largest_app_of_the_largest_tenant(monkeypatch):
     monkeypatch.setattr(module, "MAX_USERS", 100)
     monkeypatch.setattr(module, "_ROOM", 10)
     newcomers = Newcomers(Directory(), 1.0, 0.0)
@@ -264,7 +264,7 @@ def test_what_is_kept_is_bounded_and_the_largest_app_of_the_largest_tenant_pays(
         assert newcomers.known("small", "C", f"c{number}", 0.0)
 
 
-def test_those_served_longest_ago_are_forgotten_first(monkeypatch):
+def test_the_least_recently_served_histories_are_evicted_first(monkeypatch):
     monkeypatch.setattr(module, "MAX_USERS", 10)
     monkeypatch.setattr(module, "_ROOM", 1)
     newcomers = Newcomers(Directory(), 1.0, 0.0)
@@ -290,6 +290,6 @@ def test_those_served_longest_ago_are_forgotten_first(monkeypatch):
         ),
     ],
 )
-def test_bad_input_is_refused(options, message):
+def test_invalid_input_is_rejected(options, message):
     with pytest.raises(ValueError, match=message):
         SYSTEMS["fairserve"].with_options(options)

@@ -1,4 +1,4 @@
-"""The prefix tree against plain sets of prefixes: matches, capacities, evictions and locks."""
+"""The prefix tree equals plain sets of prefixes: matches, capacities, evictions and locks."""
 
 import numpy as np
 from histories import histories
@@ -31,7 +31,7 @@ steps = histories(
 
 
 @given(steps, st.integers(1, 12))
-def test_one_worker_is_equal_to_a_plain_lru_of_blocks(history, capacity):
+def test_one_worker_equals_a_plain_lru_of_blocks(history, capacity):
     hasher, tree, plain = BlockHasher(1, BLOCK), PrefixTree(), PlainCache(capacity)
     tree.add_worker("w0", capacity)
     for kind, tokens, _ in history:
@@ -52,7 +52,7 @@ def test_one_worker_is_equal_to_a_plain_lru_of_blocks(history, capacity):
 
 
 @given(steps)
-def test_several_workers_are_equal_to_plain_sets_while_nothing_must_go(history):
+def test_several_workers_equal_plain_sets_without_evictions(history):
     hasher, tree = BlockHasher(1, BLOCK), PrefixTree()
     plain = {name: PlainCache(10_000) for name in WORKERS}
     for name in WORKERS:
@@ -82,10 +82,10 @@ def test_several_workers_are_equal_to_plain_sets_while_nothing_must_go(history):
 
 
 @given(steps, st.integers(1, 12), st.integers(0, 60))
-def test_bounded_workers_forget_no_more_than_they_must(history, capacity, cut):
-    """A worker's part never exceeds its capacity, holds its last insertion, and is closed.
+def test_bounded_workers_evict_no_more_than_necessary(history, capacity, cut):
+    """A worker's part never exceeds its capacity, contains its last insertion, and is closed.
 
-    A snapshot in the middle continues as the original does.
+    A restored snapshot continues as the original does.
     """
     hasher, tree = BlockHasher(1, BLOCK), PrefixTree()
     for name in WORKERS:
@@ -134,7 +134,7 @@ def test_bounded_workers_forget_no_more_than_they_must(history, capacity, cut):
     histories(st.tuples(st.sampled_from(["insert", "lock", "unlock", "resize"]), prompts), 60),
     st.integers(1, 12),
 )
-def test_locked_paths_stay(history, capacity):
+def test_locked_paths_are_kept(history, capacity):
     hasher, tree = BlockHasher(1, BLOCK), PrefixTree()
     tree.add_worker("w0", capacity)
     locks = []
@@ -154,7 +154,7 @@ def test_locked_paths_stay(history, capacity):
         for _, held in locks:
             assert tree.match(held, -1)[0] == len(held)
         locked = len(locked_blocks(tree))
-        # The unlocked ones have gone where there were too many; an empty path inserts nothing.
+        # Unlocked paths were evicted where there were too many; an empty path inserts nothing.
         if kind == "resize" or (kind == "insert" and tokens):
             assert blocks_of(tree, "w0") <= max(capacity, locked)
         assert tree.locked_blocks("w0") == locked
@@ -171,8 +171,8 @@ def test_locked_paths_stay(history, capacity):
         60,
     )
 )
-def test_locked_blocks_are_counted_and_stay_for_any_events(history):
-    """Evictions that a worker reports leave them; only an empty cache takes them."""
+def test_locked_blocks_are_counted_and_survive_any_events(history):
+    """Evictions reported by a worker do not remove them; only an empty cache does."""
     hasher, tree, locks = BlockHasher(1, BLOCK), PrefixTree(), []
     tree.add_worker("w0", 6)
     for kind, tokens in history:

@@ -1,4 +1,4 @@
-"""The keys of the prefix tree: equal only for equal prefixes, whatever prompt is crafted."""
+"""Keys of the prefix tree are equal only for equal prefixes, whatever prompt is crafted."""
 
 import random
 
@@ -18,8 +18,8 @@ def test_equal_keys_mean_equal_prefixes():
             assert seen.setdefault(key, prefix) == prefix
 
 
-def test_keys_are_the_sums_that_the_module_says():
-    """Against plain integers, also where the coefficients are drawn in several chunks."""
+def test_keys_are_the_documented_sums():
+    """Compare with plain integers, also where the coefficients are drawn in several chunks."""
     hasher = BlockHasher(3, 7)
     tokens = np.random.default_rng(1).integers(0, 2**32, size=40_000).astype(np.uint32)
     keys = hasher.keys(tokens)
@@ -33,7 +33,7 @@ def test_keys_are_the_sums_that_the_module_says():
     assert keys.tolist() == expected
 
 
-def test_salts_and_seeds_separate():
+def test_salts_and_seeds_separate_keys():
     tokens = np.arange(160, dtype=np.uint32)
     hasher = BlockHasher(1)
     assert hasher.keys(tokens) == BlockHasher(1).keys(tokens)
@@ -42,7 +42,7 @@ def test_salts_and_seeds_separate():
     assert not set(hasher.keys(tokens)) & set(BlockHasher(2).keys(tokens))
 
 
-def test_the_memory_of_salts_is_bounded():
+def test_cached_salts_are_bounded():
     hasher, tokens = BlockHasher(1), np.arange(32, dtype=np.uint32)
     first = hasher.keys(tokens, "salt 0")
     for number in range(10_000):
@@ -62,7 +62,7 @@ def test_swapped_tokens_do_not_collide():
         assert hasher.keys(np.array(tokens, dtype=np.uint32))[-1] != key
 
 
-def test_long_prompts_and_short_ones():
+def test_long_and_short_prompts_have_consistent_keys():
     hasher = BlockHasher(1)
     long = np.zeros(50_000, dtype=np.uint32)
     assert len(hasher.keys(long)) == 3125

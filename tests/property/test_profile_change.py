@@ -1,4 +1,4 @@
-"""A profile that changes while calls run: no counter moves, a call keeps the rate of its dispatch."""
+"""A profile may change while calls run: no counter moves, and a call keeps the rate of its dispatch."""
 
 import json
 import random
@@ -10,8 +10,8 @@ from wsc_feeder import WORKERS, call, made, queue
 
 from fairserve.interactions.call import TokenUsage
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
-from fairserve.scheduling.dispatch.directory import Directory
-from fairserve.scheduling.dispatch.events import AppChanged
+from fairserve.scheduling.directory import Directory
+from fairserve.scheduling.events import AppChanged
 from fairserve.scheduling.feeders.wsc_options import WscOptions
 from fairserve.throttling.base import Limits
 
@@ -19,7 +19,7 @@ APPS = ("one", "two")
 PROMPT = 100
 
 
-class Life:
+class ChangingProfiles:
     """Calls of two apps of one user, charged as they run, while the profiles of the apps change."""
 
     def __init__(self, seed, charge):
@@ -93,8 +93,8 @@ class Life:
 
 @given(st.integers(0, 2**32), st.sampled_from(["expected", "finish"]))
 def test_a_call_is_charged_by_the_profile_of_its_dispatch(seed, charge):
-    """Whatever changes before its end, and across restarts from snapshots."""
-    life = Life(seed, charge)
+    """The rate survives all changes before its end, and restarts from snapshots."""
+    life = ChangingProfiles(seed, charge)
     for _ in range(160):
         life.step()
         if life.rng.random() < 0.03:

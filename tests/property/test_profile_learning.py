@@ -1,4 +1,4 @@
-"""For any declaration and use, at any time: the profile in force grows slowly and falls at once."""
+"""For any declaration and usage, the effective profile grows slowly and falls immediately."""
 
 import math
 
@@ -38,7 +38,7 @@ CALL = st.builds(
 )
 RUN = st.builds(RunSeen, st.integers(1, 50), st.booleans(), st.floats(0, 1e6), TOKENS)
 LOOK = st.tuples(st.floats(0, 3 * DAY_S), histories(CALL, 30), histories(RUN, 12), DECLARED)
-"""The time since the last look, what is seen at this one, and what is declared by then."""
+"""Time since the last review, observations at this one, and the declaration of that time."""
 
 
 def total(held, number):
@@ -46,7 +46,7 @@ def total(held, number):
 
 
 @given(DECLARED, OPTIONS, st.lists(LOOK, min_size=1, max_size=8))
-def test_what_was_learned_never_grows_faster_than_allowed(declared, options, looks):
+def test_learned_figures_never_grow_faster_than_allowed(declared, options, looks):
     now_s = 0.0
     held = as_declared(declared, now_s, options)
     since = {}  # stage -> (time, tokens) when it was learned
@@ -73,7 +73,7 @@ def test_what_was_learned_never_grows_faster_than_allowed(declared, options, loo
 
 
 @given(DECLARED, OPTIONS, st.lists(LOOK, min_size=1, max_size=6))
-def test_what_is_used_less_holds_at_once(declared, options, looks):
+def test_lower_usage_applies_immediately(declared, options, looks):
     """The profile falls from the first observed stage on, up to the smallest change that counts."""
     now_s, held = 0.0, as_declared(declared, 0.0, options)
     for wait_s, calls, runs, declared_now in looks:
@@ -90,9 +90,7 @@ def test_what_is_used_less_holds_at_once(declared, options, looks):
 
 
 @given(DECLARED, OPTIONS, histories(CALL, 30), histories(RUN, 12), DECLARED)
-def test_what_is_declared_after_all_was_learned_changes_nothing(
-    declared, options, calls, runs, other
-):
+def test_a_declaration_after_learning_changes_nothing(declared, options, calls, runs, other):
     figures = figures_of(
         calls * 3, runs * 3, min_samples=options.min_samples, half_life_s=options.half_life_s
     )
@@ -104,7 +102,7 @@ def test_what_is_declared_after_all_was_learned_changes_nothing(
 
 
 @given(DECLARED, OPTIONS)
-def test_a_word_alone_weighs_no_more_than_is_believed(declared, options):
+def test_an_unobserved_declaration_weighs_no_more_than_its_trust(declared, options):
     profile = as_declared(declared, 0.0, options).profile
     for number in range(1, 6):
         tokens = profile.stage(number).total_tokens

@@ -1,4 +1,4 @@
-"""Programs against networkx and against a plain evaluation: shape, order, ends, restarts."""
+"""Programs equal networkx and a plain evaluation: shape, order, ends, restarts."""
 
 import json
 import random
@@ -41,7 +41,7 @@ def digraph(parents, weights=None):
 
 
 @given(SEEDS, st.integers(1, 25))
-def test_the_shape_is_that_of_networkx(seed, size):
+def test_the_shape_equals_that_of_networkx(seed, size):
     rng = random.Random(seed)
     parents = random_parents(rng, size)
     weights = {node: float(rng.randint(0, 9)) for node in parents}
@@ -66,7 +66,7 @@ def test_the_shape_is_that_of_networkx(seed, size):
 
 
 @given(SEEDS, st.integers(1, 9))
-def test_the_widest_stage_can_run_at_once(seed, size):
+def test_the_widest_stage_can_run_concurrently(seed, size):
     parents = random_parents(random.Random(seed), size)
     graph = InteractionGraph(parents)
     antichains = set(map(frozenset, nx.antichains(graph.digraph)))
@@ -75,7 +75,7 @@ def test_the_widest_stage_can_run_at_once(seed, size):
 
 
 @given(SEEDS, st.integers(2, 15))
-def test_a_cycle_is_found_where_there_is_one_and_is_one(seed, size):
+def test_cycles_are_found_exactly_where_they_exist(seed, size):
     rng = random.Random(seed)
     parents = random_parents(rng, size)
     names = list(parents)
@@ -116,13 +116,14 @@ def test_every_node_runs_in_the_round_of_its_stage(seed, size):
     assert run.state == "complete"
 
 
-# --- a run of anything ----------------------------------------------------------------------------
+# --- a random run
+# -------------------------------------------------------------------------------------
 
 OUTPUTS = ("yes", "no", "", "[]", '["a", {"k": "b"}]', '[["x"], "{{n0.output}}", 3]', '{"k": [1]}')
 
 
 def random_program(rng, size, limits):
-    """Nodes with conditions, maps, fields and retries over random parents; some fail to render."""
+    """Return nodes with conditions, maps, fields and retries; some of them fail to render."""
     nodes = []
     for node, parents in random_parents(rng, size).items():
         plain = {"id": node, "prompt": f"{node}:", "retries": rng.randint(0, 2)}
@@ -145,8 +146,8 @@ def random_program(rng, size, limits):
     return parse_program({"model": "m", "nodes": nodes}, limits)
 
 
-class Fate:
-    """The outcome of each task, the same for any number and order of look-ups."""
+class Outcomes:
+    """Outcomes of all tasks, the same for any number and order of lookups."""
 
     def __init__(self, seed, failing):
         self._seed, self._failing = seed, failing
@@ -168,12 +169,12 @@ class Fate:
         return self._of("output", task).choice(OUTPUTS)
 
     def next(self, running):
-        """Return the task whose turn it is; the same among the same."""
+        """Return the task whose turn it is; equal for equal sets."""
         return min(sorted(running), key=lambda task: self._of("turn", task).random())
 
 
 class Watched:
-    """A run that is restored now and then, with the invariants of every step."""
+    """A run that is restored at times, with the invariants of every step."""
 
     def __init__(self, program, fate, rng, restores):
         self.program, self.fate, self.rng, self.restores = program, fate, rng, restores
@@ -203,7 +204,7 @@ class Watched:
         assert self.store == json.loads(json.dumps(self.run.to_plain()))
 
     def expected_prompt(self, task):
-        """Build it by hand: the parents' outputs, the place and the item."""
+        """Build the prompt by hand: the parents' outputs, the place and the item."""
         node = self.program.nodes[task.node]
         said = [f"{task.node}:"] + [self.text(parent) for parent in node.parents]
         if node.map:
@@ -225,7 +226,7 @@ class Watched:
     def step(self):
         if self.rng.random() < self.restores:
             plain = json.loads(json.dumps(self.store))
-            for kind in ("nodes", "tasks"):  # rows of a table come in any order
+            for kind in ("nodes", "tasks"):  # rows of a table are returned in any order
                 rows = list(plain[kind].items())
                 self.rng.shuffle(rows)
                 plain[kind] = dict(rows)
@@ -274,7 +275,7 @@ TIGHT = ProgramLimits(nodes=20, instances=24, output_bytes=18, run_output_bytes=
 @given(SEEDS, st.integers(1, 12), st.sampled_from([0.0, 0.15]), st.sampled_from([LIMITS, TIGHT]))
 def test_restarts_change_nothing(seed, size, failing, limits):
     rng = random.Random(seed)
-    program, fate = random_program(rng, size, limits), Fate(seed, failing)
+    program, fate = random_program(rng, size, limits), Outcomes(seed, failing)
     straight = Watched(program, fate, rng, 0.0).end()
     restored = Watched(program, fate, rng, 0.5).end()
     assert restored.outcome() == straight.outcome()
@@ -283,10 +284,10 @@ def test_restarts_change_nothing(seed, size, failing, limits):
 
 
 @given(SEEDS, st.integers(1, 12), st.sampled_from([0.0, 0.15]))
-def test_the_end_is_that_of_a_plain_evaluation(seed, size, failing):
-    """The reference has an order of its own: node by node, each with all of its instances."""
+def test_the_end_equals_a_plain_evaluation(seed, size, failing):
+    """The reference evaluates node by node, each with all of its instances."""
     rng = random.Random(seed)
-    program, fate = random_program(rng, size, LIMITS), Fate(seed, failing)
+    program, fate = random_program(rng, size, LIMITS), Outcomes(seed, failing)
     run = Watched(program, fate, rng, 0.1).end().run
     expected, outputs = evaluate(program, fate)
     assert {node: each.state for node, each in run.nodes.items()} == expected
@@ -295,7 +296,7 @@ def test_the_end_is_that_of_a_plain_evaluation(seed, size, failing):
 
 
 def evaluate(program, fate):
-    """Return state and output of every node, by the documented rules and by no others."""
+    """Return state and output of every node, by the documented rules only."""
     states, outputs, lost = {}, {}, set()
 
     def settle(node, state, output=None, is_lost=False):
@@ -367,9 +368,9 @@ def has_k(output):
 
 
 @given(SEEDS, st.integers(1, 12))
-def test_a_cancelled_run_ends_for_good(seed, size):
+def test_a_cancelled_run_stays_ended(seed, size):
     rng = random.Random(seed)
-    program, fate = random_program(rng, size, LIMITS), Fate(seed, 0.1)
+    program, fate = random_program(rng, size, LIMITS), Outcomes(seed, 0.1)
     watched = Watched(program, fate, rng, 0.2)
     for _ in range(rng.randint(0, 5)):
         if not watched.run.done:

@@ -1,6 +1,6 @@
-"""The router's belief about a worker that publishes its cache, against the worker's real cache.
+"""The router's view of a worker that publishes its cache finally equals the worker's real cache.
 
-The worker's events come late; calls are placed, computed, cancelled and evicted in the meantime.
+The worker's events are delayed; calls are placed, computed, cancelled and evicted in the meantime.
 """
 
 import json
@@ -11,7 +11,7 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairserve.scheduling.dispatch.events import WorkerCached, WorkerCacheReset, WorkerEvicted
+from fairserve.scheduling.events import WorkerCached, WorkerCacheReset, WorkerEvicted
 from fairserve.scheduling.locality.prefix_tree import PrefixTree
 from fairserve.scheduling.locality.reports import LATE_S, Reports
 
@@ -20,7 +20,7 @@ OTHER = "other"
 
 
 def keys_of(path):
-    """Chained keys, equal for equal prefixes."""
+    """Return chained keys, equal for equal prefixes."""
     return array("Q", [hash(tuple(path[: n + 1])) % 2**64 for n in range(len(path))])
 
 
@@ -36,7 +36,7 @@ class World:
             self.reports.add_worker(name, CAPACITY)
         self.now_s = 0.0
         self.cached = {}
-        """Prefix -> calls that compute with it now; what the worker really has."""
+        """Prefix -> calls that compute with it at present; the real content of the worker."""
         self.queued, self.running, self.prompts = {}, {}, {}
         self.events = deque()
         self.names = 0
@@ -81,7 +81,7 @@ class World:
         return bool(idle)
 
     def end(self):
-        """Computed, with some output that is cached, too; or cancelled before."""
+        """End a call: computed, with some cached output, or cancelled before."""
         name = self.rng.choice([*self.queued, *self.running])
         path = self.running.pop(name, None)
         if path is None:
@@ -94,7 +94,7 @@ class World:
         self.reports.left(name, "w", self.now_s)
 
     def reset(self, complete):
-        """Lose events: everything is published anew, or never."""
+        """Lose events: everything is published again, or never."""
         self.events.clear()
         self.reports.take(WorkerCacheReset("w", complete))
         if complete:
@@ -103,7 +103,7 @@ class World:
                 parent = keys[-2] if len(keys) > 1 else None
                 self.events.append(WorkerCached("w", parent, (keys[-1],)))
 
-    def hear(self):
+    def receive(self):
         if self.events:
             self.reports.take(self.events.popleft())
 
@@ -111,7 +111,7 @@ class World:
         self.now_s += seconds
         self.reports.settle(self.now_s)
 
-    def believed(self, worker="w"):
+    def view(self, worker="w"):
         bit = self.tree.mask([worker])
         return {
             k for node in self.tree._segments.heads.values() if node.mask & bit for k in node.keys
@@ -128,7 +128,7 @@ class World:
         if self.reports.complete("w"):
             cache = self.reports._caches["w"]
             paths = [*cache.there.values(), *(keys for _, keys in cache.left)]
-            assert self.believed() <= cache.held.union(*paths)
+            assert self.view() <= cache.held.union(*paths)
         locked = {key for link in self.tree._caches[0] if link.locks for key in link.node.keys}
         assert self.tree.locked_blocks("w") == len(locked)
 
@@ -141,17 +141,17 @@ class World:
             self.evict()
         elif action == "end" and self.queued | self.running:
             self.end()
-        elif action == "hear":
-            self.hear()
+        elif action == "receive":
+            self.receive()
         elif action == "wait":
             self.wait(self.rng.choice([0.125, 0.5, LATE_S]))
 
 
-ACTIONS = ["place"] * 4 + ["compute"] * 4 + ["evict"] * 3 + ["end"] * 3 + ["hear"] * 6 + ["wait"]
+ACTIONS = ["place"] * 4 + ["compute"] * 4 + ["evict"] * 3 + ["end"] * 3 + ["receive"] * 6 + ["wait"]
 
 
 @given(st.integers(0, 2**32))
-def test_in_the_end_the_router_believes_what_is_there(seed):
+def test_the_view_finally_equals_the_cache(seed):
     world = World(seed)
     world.reset(complete=True)
     for _ in range(200):
@@ -163,15 +163,15 @@ def test_in_the_end_the_router_believes_what_is_there(seed):
         world.end()
     world.wait(LATE_S)
     while world.events:
-        world.hear()
+        world.receive()
     world.wait(LATE_S)
     world.check()
-    assert world.believed() == world.truth()
+    assert world.view() == world.truth()
     assert world.tree.locked_blocks("w") == 0
 
 
 @given(st.integers(0, 2**32), st.integers(0, 120))
-def test_calls_are_believed_through_changes_of_what_is_published(seed, begins):
+def test_the_view_survives_changes_of_publishing(seed, begins):
     """A worker starts to publish while calls run, loses events for good, and publishes all again."""
     world = World(seed)
     for step in range(240):
@@ -180,19 +180,19 @@ def test_calls_are_believed_through_changes_of_what_is_published(seed, begins):
             world.reset(complete=world.rng.random() < 0.5)
         if step >= begins:
             world.check()
-        assert len(world.believed()) <= 2 * CAPACITY
-        assert len(world.believed(OTHER)) <= CAPACITY
+        assert len(world.view()) <= 2 * CAPACITY
+        assert len(world.view(OTHER)) <= CAPACITY
     while world.queued or world.running:
         world.end()
     world.reset(complete=True)
     while world.events:
-        world.hear()
+        world.receive()
     world.wait(LATE_S)
-    assert world.believed() == world.truth()
+    assert world.view() == world.truth()
 
 
 @given(st.integers(0, 2**32), st.integers(0, 150))
-def test_a_snapshot_continues_as_the_original(seed, cut):
+def test_a_restored_snapshot_continues_as_the_original(seed, cut):
     one, two = World(seed), World(seed)
     for world in (one, two):
         world.reset(complete=True)
@@ -209,10 +209,10 @@ def test_a_snapshot_continues_as_the_original(seed, cut):
         for world in (one, two):
             world.act(action)
         assert one.tree.snapshot() == two.tree.snapshot()
-        assert one.believed() == two.believed()
+        assert one.view() == two.view()
 
 
-def test_a_worker_that_publishes_nothing_is_believed_as_before():
+def test_a_worker_that_publishes_nothing_is_assumed_to_cache_its_calls():
     world = World(0)
     for number in range(30):
         world.tree.insert(keys_of((number, 1, 2)), "w")
@@ -220,7 +220,7 @@ def test_a_worker_that_publishes_nothing_is_believed_as_before():
         world.reports.left(f"c{number}", "w", 0.0)
     world.wait(10 * LATE_S)
     assert world.reports.complete("w") is None
-    assert len(world.believed()) == CAPACITY
+    assert len(world.view()) == CAPACITY
     assert world.tree.locked_blocks("w") == 0
 
 
@@ -233,10 +233,10 @@ def test_events_of_unknown_workers_are_ignored():
         world.reports.take(event)
     world.reports.placed("c", "w", keys_of((1,)))
     world.reports.left("c", "w", 0.0)
-    assert world.believed() == set()
+    assert world.view() == set()
 
 
-def test_an_older_eviction_does_not_take_what_a_call_is_about_to_compute():
+def test_an_older_eviction_keeps_blocks_of_a_waiting_call():
     world = World(0)
     world.reset(complete=True)
     keys = keys_of((1, 2, 3))
@@ -244,15 +244,15 @@ def test_an_older_eviction_does_not_take_what_a_call_is_about_to_compute():
     world.tree.insert(keys, "w")
     world.reports.placed("c", "w", keys)
     world.reports.take(WorkerEvicted("w", (keys[2], keys[1])))
-    assert world.believed() == set(keys)
+    assert world.view() == set(keys)
     world.reports.left("c", "w", 0.0)
     world.wait(LATE_S / 2)
-    assert world.believed() == set(keys), "that it computed them may be reported yet"
+    assert world.view() == set(keys), "that it computed them may be reported yet"
     world.wait(LATE_S / 2)
-    assert world.believed() == {keys[0]}, "it was cancelled before"
+    assert world.view() == {keys[0]}, "it was cancelled before"
 
 
-def test_what_a_call_does_not_need_may_go():
+def test_blocks_that_no_call_needs_may_be_evicted():
     """A block follows its prompt in the same node of the tree, and may be evicted."""
     world = World(0)
     world.reset(complete=True)
@@ -261,4 +261,4 @@ def test_what_a_call_does_not_need_may_go():
     world.tree.insert(keys[:2], "w")
     world.reports.placed("c", "w", keys[:2])
     world.reports.take(WorkerEvicted("w", (keys[3], keys[2], keys[1])))
-    assert world.believed() == set(keys[:2])
+    assert world.view() == set(keys[:2])

@@ -1,4 +1,4 @@
-"""Cache aware: SGLang's three rules against a plain reference, and each at its threshold."""
+"""Cache aware routing equals SGLang's three rules in a plain reference, and at each threshold."""
 
 import pytest
 from histories import histories
@@ -68,7 +68,7 @@ def reference(loads, held, tokens, open_workers, share, balance_abs, balance_rel
     st.integers(0, 4),
     st.sampled_from([1.0, 1.5, 3.0]),
 )
-def test_the_three_rules(steps, share, balance_abs, balance_rel):
+def test_routing_equals_the_three_rules(steps, share, balance_abs, balance_rel):
     made, locality = router(match_threshold=share, balance_abs=balance_abs, balance_rel=balance_rel)
     loads = dict.fromkeys(WORKERS, 0)
     held = {worker: [] for worker in WORKERS}
@@ -94,7 +94,7 @@ def test_the_three_rules(steps, share, balance_abs, balance_rel):
 
 
 def cached_at_w2(made, locality, share):
-    """Return a call of which about ``share`` is cached at w2 alone, and nothing elsewhere."""
+    """Return a call of which about ``share`` is cached at w2 only, and nothing elsewhere."""
     blocks = 100
     document = prompt((1, 16 * blocks))
     first = make_call("first", tokens=document[: round(16 * blocks * share)])
@@ -105,7 +105,7 @@ def cached_at_w2(made, locality, share):
     return call
 
 
-def test_a_match_wins_over_load_while_the_load_is_balanced():
+def test_a_match_overrides_load_while_balanced():
     made, locality = router()
     call = cached_at_w2(made, locality, 0.5)
     load(made, w0=1, w1=1, w2=65)
@@ -114,7 +114,7 @@ def test_a_match_wins_over_load_while_the_load_is_balanced():
     assert made.select(call, WORKERS) == "w0", "66 - 1 is"
 
 
-def test_both_conditions_are_needed():
+def test_both_imbalance_conditions_are_needed():
     made, locality = router()
     call = cached_at_w2(made, locality, 0.5)
     load(made, w0=140, w1=140, w2=210)
@@ -124,14 +124,14 @@ def test_both_conditions_are_needed():
 
 
 @pytest.mark.parametrize(("share", "worker"), [(0.30, "w0"), (0.31, "w2")])
-def test_a_short_match_is_no_reason(share, worker):
+def test_a_short_match_is_ignored(share, worker):
     made, locality = router()
     call = cached_at_w2(made, locality, share)
     load(made, w1=1, w2=2)
     assert made.select(call, WORKERS) == worker
 
 
-def test_the_least_loaded_of_those_that_have_it():
+def test_the_least_loaded_matching_worker_is_chosen():
     made, locality = router()
     call = cached_at_w2(made, locality, 0.5)
     locality.placed(make_call("first"), "w1")  # the same registered prompt
@@ -141,7 +141,7 @@ def test_the_least_loaded_of_those_that_have_it():
     assert made.select(call, WORKERS) == "w1"
 
 
-def test_balance_may_be_left_out():
+def test_balancing_may_be_disabled():
     made, locality = router(match_threshold=0.0, balance_abs=None)
     call = cached_at_w2(made, locality, 0.05)
     load(made, w2=10_000)
@@ -157,6 +157,6 @@ def test_balance_may_be_left_out():
         ({"balance_rel": float("nan")}, "balance_rel is nan"),
     ],
 )
-def test_bad_options(options, message):
+def test_invalid_options_are_rejected(options, message):
     with pytest.raises(ValueError, match=message):
         CacheAwareOptions(**options)

@@ -1,4 +1,4 @@
-"""Centralised DLPM against Algorithm 1 written out, its bounds, state, and a whole cluster under it."""
+"""Centralised DLPM equals Algorithm 1 written out; its bounds, state, and a whole cluster under it."""
 
 import json
 import random
@@ -7,8 +7,8 @@ import pytest
 from virtual_cluster import VirtualCluster, make_call, prompt
 
 from fairserve.interactions.call import TokenUsage
-from fairserve.scheduling.dispatch import events as ev
-from fairserve.scheduling.dispatch.directory import Directory
+from fairserve.scheduling import events as ev
+from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.fairness.deficits import Deficits
 from fairserve.scheduling.feeders.central_dlpm import CentralDlpm, CentralDlpmOptions
@@ -20,7 +20,7 @@ WORKERS = ["w0", "w1", "w2"]
 
 
 class PlainDlpm:
-    """Algorithm 1 as it is printed, over one queue, one call at a time."""
+    """Algorithm 1 as printed, over one queue, one call at a time."""
 
     def __init__(self, quantum, matched):
         self.quantum, self.matched = quantum, matched
@@ -49,7 +49,7 @@ class PlainDlpm:
         return call
 
     def over(self, user):
-        """Forget an idle client in credit (ALGORITHMS section 5)."""
+        """Evict an idle client in credit (ALGORITHMS section 5)."""
         busy = {call.user for _, call in [*self.queue, *self.running.values()]}
         if user not in busy and self.q[user] > 0:
             del self.q[user]
@@ -68,7 +68,7 @@ class Both:
         self.usage, self.paid = {}, {}
 
     def matched_blocks(self, call, workers):
-        """Rounded up: of a prompt cached in full, the last token is computed all the same."""
+        """Round up: of a fully cached prompt, the last token is computed nevertheless."""
         return -(-self.locality.matched_tokens(call, workers) // self.locality.block_tokens)
 
     def add(self, number, call):
@@ -124,7 +124,7 @@ class Both:
 
 
 @pytest.mark.parametrize("quantum", [40.0, 300.0, 5000.0])
-def test_the_order_of_algorithm_1(seed, quantum):
+def test_the_order_equals_algorithm_1(seed, quantum):
     rng = random.Random(seed)
     both = Both(quantum)
     for number in range(400):
@@ -190,7 +190,7 @@ def test_a_weight_divides_the_charges():
     assert served["heavy"] == pytest.approx(3 * served["light"], abs=12)
 
 
-def test_the_longest_match_at_an_open_worker():
+def test_the_longest_match_at_an_open_worker_is_chosen():
     feeder, locality = feeder_with(quantum=10_000.0)
     locality.add_worker("w1", 10_000)
     for worker, document in [("w0", 1), ("w1", 2)]:
@@ -206,7 +206,7 @@ def test_the_longest_match_at_an_open_worker():
     assert feeder.peek([]).call_id == "c0"
 
 
-def test_what_was_paid_is_not_paid_again():
+def test_a_requeued_call_is_not_charged_again():
     feeder, _ = feeder_with(quantum=1000.0)
     call = make_call("a", tokens=prompt((1, 320)))
     feeder.add(call)
@@ -221,7 +221,7 @@ def test_what_was_paid_is_not_paid_again():
     assert feeder.deficit("t/u") == 0, "idle and in credit: forgotten"
 
 
-def test_idle_clients_are_forgotten():
+def test_idle_clients_are_evicted():
     feeder, _ = feeder_with(quantum=50.0)
     for number in range(6000):
         feeder.add(make_call(f"c{number}", user=f"u{number}", tokens=prompt((1, 60 + number % 9))))
@@ -231,7 +231,7 @@ def test_idle_clients_are_forgotten():
     assert not any(client.busy for client in feeder._deficits._clients.values())
 
 
-def test_refills_counted_are_refills_made():
+def test_counted_refills_equal_made_refills():
     rng = random.Random(1)
     lazy, eager = Deficits(7.0), {}
     for _ in range(2000):
@@ -256,7 +256,7 @@ def test_refills_counted_are_refills_made():
 
 
 def test_peek_includes_the_refills_of_every_level():
-    """Tenants take turns, and so do a tenant's users; dispatch refills for what was peeked."""
+    """Tenants take turns, and so do a tenant's users; dispatch refills for the peeked call."""
     rng = random.Random(2)
     locality = Locality(seed=2)
     locality.add_worker("w0", 10_000)
@@ -283,7 +283,7 @@ def test_peek_includes_the_refills_of_every_level():
     assert max(in_b) - min(in_b) <= bound
 
 
-def test_errors():
+def test_invalid_input_is_rejected():
     feeder, _ = feeder_with()
     feeder.add(make_call("a"))
     with pytest.raises(ValueError, match="'a' is queued already"):
@@ -306,7 +306,7 @@ def test_errors():
 # --- a whole cluster ------------------------------------------------------------------------------
 
 SYSTEM = SYSTEMS["fcfs"].with_options({"feed_window": 1e-6})
-"""A worker takes calls only while nothing waits there: dispatched means taken at once."""
+"""Feed window of workers that admit only calls without a wait: dispatched calls start immediately."""
 
 
 def centralise(dispatcher):
@@ -359,7 +359,7 @@ def test_each_call_is_served_once_and_no_worker_idles(seed):
     assert set(cluster.dispatcher.first.router.snapshot()["loads"].values()) == {0}
 
 
-def test_a_snapshot_and_the_later_events_give_the_same_commands(seed):
+def test_a_restored_snapshot_gives_the_same_commands(seed):
     cluster = play(seed)
     handle = cluster.dispatcher.handle
     restored = Dispatcher(SYSTEM, seed=7)

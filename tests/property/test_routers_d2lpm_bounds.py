@@ -1,9 +1,9 @@
-"""D2LPM over DLPM workers: Theorems 5.1 and 5.2 under their true premise, and where they end.
+"""D2LPM over DLPM workers keeps Theorems 5.1 and 5.2 under their premise, and not beyond it.
 
-The proofs add up the bound of DLPM over the workers, so they need clients that are backlogged *at every
-worker*. That is what the first tests drive and check; a client that waits at some of the workers only
+The proofs add up the bound of DLPM over the workers, so they need clients that are backlogged *at
+every worker*. The first tests create and check that; a client that waits at some of the workers only
 has no constant bound, and with ``Q^w = inf`` (Theorem A.5) one that shares a prefix never leaves its
-worker. Both are kept here as tests.
+worker. Other tests show both.
 """
 
 import itertools
@@ -11,7 +11,7 @@ import itertools
 import pytest
 from virtual_cluster import VirtualCluster, make_call, prompt
 
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.feeders.central_dlpm import CentralDlpm, CentralDlpmOptions
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.scheduling.routers.cache_aware import CacheAware, CacheAwareOptions
@@ -23,8 +23,8 @@ KV = 600
 class Measured:
     """A cluster with closed-loop clients, and the service of each, by the extend cost.
 
-    ``backlogged[user]`` is true if the user had a call waiting at every worker since the last sample;
-    ``samples`` are ``(served, backlogged)`` after every step of a worker.
+    ``backlogged[user]`` is true if the user had a call waiting at every worker since the last
+    sample; ``samples`` are ``(served, backlogged)`` after every step of a worker.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Measured:
         prepare(self.cluster)
         self.makers = makers
         self.top_up = top_up
-        """Send one call more whenever a client is missing at a worker."""
+        """Send one more call whenever a client has none at a worker."""
         self.numbers = itertools.count()
         self.served = dict.fromkeys(makers, 0.0)
         self.samples = []
@@ -92,15 +92,15 @@ class Measured:
         return self
 
     def bound(self, quantum_u):
-        """2 |W| (U + Q^u), U = we * L_input + wq * M, M the tokens that fit a worker."""
+        """Return 2 |W| (U + Q^u), U = we * L_input + wq * M, M the tokens that fit a worker."""
         u = WE * self.longest_prompt + WQ * KV
         return 2 * len(self.cluster.workers) * (u + quantum_u)
 
     def widest(self, first, second, both=True):
-        """Largest ``|W_f - W_g|`` over all intervals while both are backlogged at every worker.
+        """Return the largest ``|W_f - W_g|`` while both are backlogged at every worker.
 
-        Without ``both`` the largest ``W_g - W_f`` while the first one is. Also the service of the
-        first in the longest of them.
+        Without ``both`` the largest ``W_g - W_f`` while the first one is. Also return the service of
+        the first in the longest of them.
         """
         widest = longest = 0.0
         low = high = start = None
@@ -120,17 +120,17 @@ class Measured:
 
 
 def alone(length, output):
-    """Prompts that share nothing."""
+    """Return prompts that share nothing."""
     return lambda number: (prompt((10_000 + number, length)), output)
 
 
 def sharing(seed, length, output):
-    """Prompts that are one document and a few tokens of their own."""
+    """Return prompts that are one document and a few distinct tokens."""
     return lambda number: (prompt((seed, length), (10_000 + number, 16)), output)
 
 
 def mixed(seed):
-    """Short and long by turns, every third with a shared prefix."""
+    """Return short and long prompts in turn, every third with a shared prefix."""
 
     def make(number):
         if number % 3:
@@ -148,7 +148,7 @@ MIXES = {
 
 
 def d2lpm(quantum_u, quantum_w):
-    """Return the paper's scheme, its own refill rule included."""
+    """Return the paper's scheme, with its own refill rule."""
     return SYSTEMS["d2lpm"].with_options(
         {
             "local.quantum": quantum_u,
@@ -160,7 +160,7 @@ def d2lpm(quantum_u, quantum_w):
 
 
 def everywhere(system, mix, workers):
-    """Clients with calls at every worker, one of them with many more."""
+    """Return clients with calls at every worker, one of them with many more."""
     makers = MIXES[mix]
     outstanding = dict(zip(makers, (60, 25, 25), strict=False))
     return Measured(system, makers, workers=workers, outstanding=outstanding, top_up=True)
@@ -174,7 +174,7 @@ def everywhere(system, mix, workers):
         *(pytest.param(3, 800.0, mix, marks=pytest.mark.deep) for mix in MIXES),
     ],
 )
-def test_clients_backlogged_at_every_worker(workers, quantum_u, mix):
+def test_clients_backlogged_at_every_worker_keep_the_bound(workers, quantum_u, mix):
     """Theorem 5.1."""
     measured = everywhere(d2lpm(quantum_u, 300.0), mix, workers).run(40.0)
     bound = measured.bound(quantum_u)
@@ -186,14 +186,14 @@ def test_clients_backlogged_at_every_worker(workers, quantum_u, mix):
 
 @pytest.mark.deep
 def test_without_deficits_at_the_workers_there_is_no_bound():
-    """FCFS workers serve the client with more calls more: so the test above can fail."""
+    """FCFS workers give more service to the client with more calls: so the previous test can fail."""
     measured = everywhere(SYSTEMS["fcfs"], "lengths", 2).run(60.0)
     widest, _ = measured.widest("f", "g")
     assert widest > measured.bound(100.0)
 
 
 def with_bursts(system):
-    """f is backlogged everywhere, g comes with 150 calls at once, now and then."""
+    """f is backlogged everywhere; g sends bursts of 150 calls at times."""
     makers = {"f": alone(60, 10), "g": alone(40, 20)}
     measured = Measured(system, makers, workers=2, outstanding={"f": 20}, top_up=True)
     for time_s in (3.0, 20.0, 23.0, 40.0):
@@ -202,8 +202,8 @@ def with_bursts(system):
 
 
 @pytest.mark.deep
-def test_a_client_backlogged_everywhere_against_one_that_comes_and_goes():
-    """Theorem 5.2: only the other's advantage is bounded; what it did not ask for it need not get."""
+def test_a_client_backlogged_everywhere_against_an_intermittent_one():
+    """Theorem 5.2 bounds only the advantage of the other client, not that of the backlogged one."""
     measured = with_bursts(d2lpm(400.0, 300.0))
     ahead, longest = measured.widest("f", "g", both=False)
     assert longest > measured.bound(400.0)
@@ -215,7 +215,7 @@ SHARING_AND_NOT = {"f": sharing(1, 96, 20), "g": alone(100, 20)}
 
 
 def stuck_to_its_prefix(quantum_w, until_s):
-    """f shares one prefix, g none. Returns g's service less f's, the bound, and f's workers."""
+    """f shares one prefix, g none; return g's service less f's, the bound, and f's workers."""
     makers, outstanding = SHARING_AND_NOT, {"f": 40, "g": 40}
     measured = Measured(d2lpm(400.0, quantum_w), makers, workers=3, outstanding=outstanding)
     measured.run(until_s)
@@ -235,13 +235,13 @@ def stuck_to_its_prefix(quantum_w, until_s):
 
 
 @pytest.mark.deep
-def test_a_client_that_waits_at_some_workers_only_has_no_such_bound():
-    """Q^w 40,000: f stays with its prefix, g is served everywhere; the theorem's premise is gone."""
+def test_a_client_waiting_at_some_workers_only_has_no_bound():
+    """With Q^w 40,000 f stays with its prefix and g is served everywhere: the premise does not hold."""
     ahead, bound, _ = stuck_to_its_prefix(40_000.0, 40.0)
     assert ahead > bound
 
 
-def test_a_small_quantum_spreads_the_client_and_restores_it():
+def test_a_small_quantum_spreads_the_client_and_restores_the_bound():
     ahead, bound, at = stuck_to_its_prefix(300.0, 40.0)
     assert len(at) == 3
     assert abs(ahead) <= bound
@@ -249,7 +249,7 @@ def test_a_small_quantum_spreads_the_client_and_restores_it():
 
 @pytest.mark.deep
 def test_an_infinite_quantum_is_not_fair():
-    """Theorem A.5: f never leaves one worker, and what it lacks grows with time."""
+    """Theorem A.5: f never leaves one worker, and its deficit grows with time."""
     short, bound, _ = stuck_to_its_prefix(float("inf"), 15.0)
     long, _, at = stuck_to_its_prefix(float("inf"), 60.0)
     assert len(at) == 1
@@ -258,9 +258,9 @@ def test_an_infinite_quantum_is_not_fair():
 
 
 def test_the_centralised_scheme_needs_no_backlog_at_every_worker():
-    """The same clients under DLPM over one queue: the bound of one server as large as all of them.
+    """The same clients under DLPM over one queue keep the bound of one server as large as all workers.
 
-    ``|W_f - W_g| <= 2 (U + Q^u)`` (Theorem 4.1) with U for the tokens of all workers; and the
+    ``|W_f - W_g| <= 2 (U + Q^u)`` (Theorem 4.1) with U for the tokens of all workers, plus the
     prompts that were dispatched and have not started.
     """
     quantum, workers = 400.0, 3

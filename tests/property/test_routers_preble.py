@@ -1,4 +1,4 @@
-"""Preble's decisions: its cost by hand, where a call goes (E2), and rebalancing."""
+"""Test Preble's decisions: its computed cost, its choice of worker (E2), and rebalancing."""
 
 import pytest
 from preble_run import WORKERS, Run
@@ -9,7 +9,7 @@ from fairserve.scheduling.routers.preble_options import PrebleOptions
 # --- the cost, by hand ----------------------------------------------------------------------------
 
 
-def test_the_cost_of_one_prompt():
+def test_the_cost_of_one_prompt_is_the_computed_one():
     run = Run()
     assert run.place("a", (1, 320)) == "w0"
     assert run.costs() == [0.32 + 40 * 0.1, 0, 0], "all missed; one runs, 45 tokens expected"
@@ -23,13 +23,13 @@ def test_the_cost_of_one_prompt():
     assert run.costs() == [pytest.approx(third * 3 * 0.32 + 20 * 0.1), 0, 0]
 
 
-def test_the_default_output_of_the_paper():
+def test_the_default_output_is_that_of_the_paper():
     run = Run(output_tokens=PrebleOptions().output_tokens, token_s=0.15)
     run.place("a", (1, 320))
     assert run.costs()[0] == pytest.approx(0.32 + 45 * 0.15)
 
 
-def test_a_prefix_at_two_workers_shares_its_prefill():
+def test_a_prefix_at_two_workers_divides_its_prefill():
     run = Run()
     run.place("a", (1, 320), on="w0")
     run.place("b", (1, 320), on="w1")
@@ -38,7 +38,7 @@ def test_a_prefix_at_two_workers_shares_its_prefill():
 
 
 def test_a_split_leaves_the_larger_part_important():
-    """A: 160 shared + 320 of its own. B: the 160 + 80: not important, so it counts for the 160."""
+    """A has 160 shared tokens and 320 more; B has 160 + 80 and is not important: it counts for 160."""
     run = Run()
     run.place("a", (1, 160), (2, 320))
     assert run.costs()[0] == pytest.approx(0.48 + 4.0)
@@ -52,7 +52,7 @@ def test_a_split_leaves_the_larger_part_important():
 
 
 def test_statistics_move_up_with_the_importance():
-    """320 split at 240: the lower 80 are not important any more, the 240 take over."""
+    """320 split at 240: the lower 80 are not important any more, the 240 become important."""
     run = Run()
     run.place("a", (1, 240), (2, 80))
     run.place("b", (1, 240), (3, 80))
@@ -61,7 +61,7 @@ def test_statistics_move_up_with_the_importance():
     assert run.costs()[0] == pytest.approx((1 - 240 / 640) * 2 * 0.24 + 2 * 4.0)
 
 
-def test_prompts_without_a_block_count_too():
+def test_prompts_without_a_block_count():
     run = Run(prefill_s=0.02)
     assert [run.place(f"c{n}", (n, 5)) for n in range(3)] == WORKERS
 
@@ -70,14 +70,14 @@ def test_prompts_without_a_block_count_too():
 
 
 @pytest.mark.parametrize(("own", "worker"), [(160, "w1"), (144, "w0")])
-def test_exploit_above_half_of_the_prompt(own, worker):
+def test_a_match_above_half_of_the_prompt_is_exploited(own, worker):
     run = Run()
     run.place("a", (1, 160))
     assert run.choose("b", (1, 160), (2, own)) == worker
 
 
-def test_the_least_cost_among_the_candidates_as_intended():
-    """The published argmin would take w1, which is number 1 of the candidates w1 and w2."""
+def test_the_candidate_of_least_cost_is_chosen():
+    """The published argmin would choose w1, which is number 1 of the candidates w1 and w2."""
     run = Run()
     run.place("a", (1, 320), on="w1")
     run.place("b", (1, 320), on="w2")
@@ -85,7 +85,7 @@ def test_the_least_cost_among_the_candidates_as_intended():
     assert run.choose("d", (1, 320), (2, 16)) == "w2"
 
 
-def test_the_nearest_allocated_prefix():
+def test_the_nearest_allocated_prefix_is_used():
     run = Run()
     run.place("a", (1, 160), (2, 320), on="w2")
     run.place("b", (1, 160), (3, 320), on="w1")
@@ -96,7 +96,7 @@ def test_the_nearest_allocated_prefix():
     assert run.choose("f", (1, 160), (2, 320), (4, 16), open_workers=["w0"]) == "w0"
 
 
-def test_explore_by_load():
+def test_exploration_follows_the_load():
     run = Run()
     assert [run.place(f"c{n}", (n, 320 - 32 * n)) for n in range(3)] == WORKERS
     assert run.place("d", (9, 320)) == "w2", "it has the least to compute"
@@ -104,11 +104,11 @@ def test_explore_by_load():
     assert run.choose("e", (10, 320)) == "w1"
 
 
-def test_the_time_per_token_is_measured_with_ticks():
+def test_the_time_per_token_is_measured_by_ticks():
     run = Run()
     run.router.tick(100.0)
     run.place("a", (1, 320), on="w0")
-    run.router.tick(130.0)  # in its queue
+    run.router.tick(130.0)  # still in its queue
     run.router.started("a")
     run.router.tick(135.0)
     run.finish("a", 10)
@@ -117,7 +117,7 @@ def test_the_time_per_token_is_measured_with_ticks():
     assert run.costs()[0] == pytest.approx(0.32 + 10 * (0.1 + 0.5) / 2)
 
 
-def test_without_time_the_time_per_token_stays():
+def test_without_time_the_time_per_token_is_unchanged():
     run = Run()
     run.place("a", (1, 320), on="w0")
     run.router.started("a")
@@ -125,7 +125,7 @@ def test_without_time_the_time_per_token_stays():
     assert run.router._loads.token_s["w0"].values() == [0.1]
 
 
-def test_what_would_be_evicted_counts():
+def test_evicted_prompts_count_for_the_cost():
     """w0 would lose a prompt that two calls missed, w1 one that was computed once."""
     run = Run(["w0", "w1"], eviction=True)
     run.place("a", (1, 320), on="w0")
@@ -148,7 +148,7 @@ def test_what_would_be_evicted_counts():
 
 
 def skewed(**options):
-    """Three prompts of 160, 320 and 480 tokens at w0, two calls each, all done; w1 idle."""
+    """Return three prompts of 160, 320 and 480 tokens at w0, two completed calls each; w1 is idle."""
     run = Run(["w0", "w1"], rebalance_after=50, rebalance_ratio=1.5, **options)
     for twice in "ab":
         for number in (1, 2, 3):
@@ -158,7 +158,7 @@ def skewed(**options):
 
 
 def fill(run, calls):
-    """Single calls that count for no shared node."""
+    """Add single calls that count for no shared node."""
     for number in range(calls):
         name = f"single{len(run.router._window)}-{number}"
         run.place(name, (1000 + len(run.router._window), 16), on="w0")
@@ -175,14 +175,15 @@ def test_rebalancing_moves_the_cheapest_first_while_that_helps():
     fill(run, 93)
     assert [where(run, n) for n in (1, 2, 3)] == [["w0"]] * 3, "99 calls: not before 100"
     fill(run, 1)
-    # 0.16 + 0.32 + 0.48 at w0: 0.16 goes, 0.32 may (0.80 >= 0.16 + 0.32), 0.48 may not (0.48 < 0.96)
+    # 0.16 + 0.32 + 0.48 at w0: 0.16 moves, 0.32 may (0.80 >= 0.16 + 0.32), 0.48 may not (0.48 <
+    # 0.96)
     assert [where(run, n) for n in (1, 2, 3)] == [["w1"], ["w1"], ["w0"]]
     assert run.choose("x", (2, 320), (70, 16), open_workers=["w0", "w1"]) == "w1"
 
 
 @pytest.mark.parametrize(("tokens", "moves"), [(656, False), (624, True)])
-def test_only_loads_that_differ_by_the_ratio(tokens, moves):
-    """0.96 at w0 against 0.656 or 0.624 at w1."""
+def test_only_loads_that_differ_by_the_ratio_are_rebalanced(tokens, moves):
+    """The loads are 0.96 at w0 against 0.656 or 0.624 at w1."""
     run = skewed()
     for twice in "ab":
         run.place(f"{twice}4", (4, tokens), on="w1")
@@ -191,8 +192,8 @@ def test_only_loads_that_differ_by_the_ratio(tokens, moves):
     assert (where(run, 1) == ["w1"]) == moves
 
 
-def test_after_the_most_loaded_worker_the_next_one_while_it_differs():
-    """0.96 at w0, 0.704 at w1, w2 idle: 0.16 and 0.32 go, then 0.704 is under 1.5 * 0.48."""
+def test_rebalancing_continues_with_the_next_loaded_worker():
+    """With 0.96 at w0, 0.704 at w1, w2 idle: 0.16 and 0.32 move, then 0.704 is under 1.5 * 0.48."""
     run = Run(rebalance_after=5, rebalance_ratio=1.5)
     for twice in "ab":
         for number, worker in [(1, "w0"), (2, "w0"), (3, "w0"), (4, "w1"), (5, "w1")]:
@@ -205,7 +206,7 @@ def test_after_the_most_loaded_worker_the_next_one_while_it_differs():
     assert [where(run, n) for n in (1, 2, 3, 4, 5)] == [["w2"], ["w2"], ["w0"], ["w1"], ["w1"]]
 
 
-def test_the_only_node_is_given_to_both():
+def test_a_single_node_is_assigned_to_both_workers():
     run = Run(["w0", "w1"], rebalance_after=1, rebalance_ratio=1.5)
     run.place("a", (1, 160), on="w0")
     run.finish("a")
@@ -213,7 +214,7 @@ def test_the_only_node_is_given_to_both():
     assert where(run, 1) == ["w0", "w1"]
 
 
-def test_no_rebalancing_when_it_is_off():
+def test_rebalancing_may_be_disabled():
     run = Run(["w0", "w1"], rebalance_after=1)
     for name in "abc":
         run.place(name, (1, 160), on="w0")
@@ -230,6 +231,6 @@ def test_no_rebalancing_when_it_is_off():
         ({"prefill_s": -1.0}, "prefill_s is -1.0; allowed: 0 or more"),
     ],
 )
-def test_bad_options(options, message):
+def test_invalid_options_are_rejected(options, message):
     with pytest.raises(ValueError, match=message):
         PrebleOptions(**options)

@@ -1,4 +1,4 @@
-"""Preble's records: its tree against a plain list of prompts, its medians, its window, its sums."""
+"""Test Preble's records: its tree against a list of prompts, its medians, its window, its sums."""
 
 import random
 from statistics import median
@@ -14,7 +14,7 @@ from fairserve.scheduling.routers.running_median import RunningMedian
 
 
 def chained(symbols):
-    """Keys as the hasher makes them: equal key, equal whole prefix. Symbols are 0, 1 and 2."""
+    """Return keys as the hasher makes them: equal key, equal whole prefix. Symbols are 0, 1 and 2."""
     return [int("1" + "".join(map(str, symbols[: end + 1]))) for end in range(len(symbols))]
 
 
@@ -53,7 +53,7 @@ def test_the_tree_matches_like_a_plain_list_of_prompts(steps):
 
 
 @given(histories(st.floats(-5, 5), 40), st.integers(1, 7))
-def test_the_running_median(values, size):
+def test_the_running_median_equals_the_median(values, size):
     running = RunningMedian(size)
     for number, value in enumerate(values):
         running.add(value)
@@ -61,7 +61,7 @@ def test_the_running_median(values, size):
     assert running.values() == values[-size:]
 
 
-def test_a_window_of_three_minutes():
+def test_the_window_is_three_minutes():
     run = Run()
     run.router.tick(1000.0)
     run.place("a", (1, 320), on="w1")
@@ -74,7 +74,7 @@ def test_a_window_of_three_minutes():
     assert len(run.router._tree.nodes) == 1, "forgotten, not only not counted"
 
 
-def test_a_call_that_outlives_the_window_attracts_no_more():
+def test_a_call_older_than_the_window_attracts_no_calls():
     run = Run()
     run.router.tick(1000.0)
     run.place("a", (1, 320), on="w1")
@@ -84,7 +84,7 @@ def test_a_call_that_outlives_the_window_attracts_no_more():
     assert len(run.router._tree.nodes) == 1
 
 
-def test_a_window_by_count_without_time():
+def test_without_time_the_window_is_a_count():
     run = Run(window_calls=3)
     run.place("a", (1, 320), on="w1")
     run.finish("a")
@@ -96,7 +96,7 @@ def test_a_window_by_count_without_time():
 
 
 def test_the_loads_are_the_sums_over_the_nodes(seed):
-    """After any history, kept sums and sums made anew agree; when all is over nothing is left."""
+    """After any history, maintained and recomputed sums agree; at the end nothing is left."""
     rng = random.Random(seed)
     run = Run(window_calls=60, eviction=True, rebalance_ratio=1.2, rebalance_after=3)
     for number in range(400):

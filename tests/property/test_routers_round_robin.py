@@ -1,4 +1,4 @@
-"""Round robin against a plain list, and what it promises: equal shares, and turns that are kept."""
+"""Round robin equals a plain list, and promises equal shares and kept turns."""
 
 import random
 from collections import Counter
@@ -30,7 +30,7 @@ def place(made, number, user, open_workers=WORKERS):
 
 
 class PlainTurns:
-    """The reference: a list of workers per client; the served one moves to its end."""
+    """A list of workers per client as reference; the served one moves to its end."""
 
     def __init__(self, per_client):
         self.per_client = per_client
@@ -69,7 +69,7 @@ class PlainTurns:
         st.tuples(st.integers(0, 6), st.integers(0, 3), st.sets(st.sampled_from(WORKERS))), 80
     ),
 )
-def test_the_order_of_a_plain_list(per_client, steps):
+def test_the_order_equals_a_plain_list(per_client, steps):
     made, plain = router([], per_client=per_client), PlainTurns(per_client)
     for number, (kind, which, open_workers) in enumerate(steps):
         worker = WORKERS[which]
@@ -84,14 +84,14 @@ def test_the_order_of_a_plain_list(per_client, steps):
             assert place(made, number, user, open_workers) == plain.place(user, open_workers)
 
 
-def test_plain_turns():
+def test_workers_take_turns():
     made = router()
     placed = [place(made, number, f"u{number % 3}") for number in range(8)]
     assert placed == WORKERS * 2
 
 
-def test_each_client_has_equal_shares_whatever_the_others_send(seed):
-    """Theorem A.6 rests on this: at no time do a client's workers differ by more than one call."""
+def test_each_client_is_spread_equally_whatever_others_send(seed):
+    """Theorem A.6 requires this: a client's workers never differ by more than one call."""
     rng = random.Random(seed)
     made = router(per_client=True)
     shares = {}
@@ -102,7 +102,7 @@ def test_each_client_has_equal_shares_whatever_the_others_send(seed):
         assert max(counts.values()) - min(counts.values()) <= 1
 
 
-def test_plain_turns_do_not_share_each_client_out():
+def test_common_turns_do_not_spread_each_client():
     """VTC needs turns per client: in step with the number of workers a client stays on one."""
     made = router(["w0", "w1"])
     placed = [(number % 2, place(made, number, f"u{number % 2}")) for number in range(20)]
@@ -122,19 +122,19 @@ def test_clients_of_one_call_are_spread():
     assert set(placed.values()) == {10}
 
 
-def test_whoever_called_longest_ago_is_forgotten():
+def test_the_least_recent_client_is_evicted():
     made = router(per_client=True, max_clients=2)
     for number, user in enumerate(["a", "b", "a", "c"]):
         place(made, number, user)
     assert [client for client, _ in made.snapshot()["turns"]] == ["t/a", "t/c"]
 
 
-def test_bad_options():
+def test_invalid_options_are_rejected():
     with pytest.raises(ValueError, match="max_clients is 0; allowed: 1 or more"):
         RoundRobinOptions(max_clients=0)
 
 
-def test_clients_whose_names_join_alike_take_their_own_turns():
+def test_client_names_are_not_confused_when_joined():
     router = RoundRobin(RoundRobinOptions(per_client=True))
     for worker in ("w0", "w1"):
         router.add_worker(worker)

@@ -1,4 +1,4 @@
-"""WSC within a run: the longest way to its end first, and nothing between runs is changed by it."""
+"""WSC orders calls within a run by the longest path to its end, and changes nothing between runs."""
 
 import json
 import random
@@ -15,16 +15,16 @@ from fairserve.scheduling.feeders.wsc_options import PAPER, WscOptions
 
 APPS = {"app": (100, 10)}
 RUNS = 3
-"""Runs of each user."""
+"""Number of runs of each user."""
 
 
 def cached_prompt(blocks):
-    """Return a prompt of 100 tokens, of which this many blocks are like those of LONG."""
+    """Return a prompt of 100 tokens, the first ``blocks`` blocks of which are those of LONG."""
     return np.concatenate([LONG[: 16 * blocks], TOKENS[: 100 - 16 * blocks]])
 
 
-class Life:
-    """A feeder, with calls that arrive, go to workers, return, end and are given up; and runs end."""
+class FeederHistory:
+    """A feeder with calls that arrive, are dispatched, return, end and are cancelled."""
 
     def __init__(self, seed, ways, *, run_order="critical_path", cached=True):
         self.rng = random.Random(seed)
@@ -79,7 +79,7 @@ class Life:
             self.running[chosen.call_id] = chosen
 
     def twin(self, run_order):
-        """Another feeder in the same state, by way of JSON."""
+        """Return another feeder in the same state, restored from JSON."""
         feeder = made(directory(**APPS), WscOptions(run_order=run_order, **self.options))
         state = json.loads(
             json.dumps([self.feeder.snapshot(), self.feeder._locality.snapshot(0.0)])
@@ -87,16 +87,16 @@ class Life:
         known = [*self.waiting, *self.running.values()]
         plain = json.loads(json.dumps([call_to_plain(each) for each in known]))
         calls = {each["call_id"]: call_from_plain(each) for each in plain}
-        queue(feeder, call("gone", "a", run="a-0", left=99.0))  # what was there before is forgotten
+        queue(feeder, call("gone", "a", run="a-0", left=99.0))  # earlier state is discarded
         feeder._locality.restore(state[1], calls.values(), 0.0)
         feeder.restore(state[0], calls)
         return feeder
 
 
 @given(st.integers(0, 2**32), st.sampled_from([0.0, 7.5]))
-def test_where_all_ways_are_equal_it_is_the_order_of_arrival(seed, way):
-    """The same calls at the same times, whatever is cached, returns or is given up."""
-    path, arrival = Life(seed, [way]), Life(seed, [way], run_order="arrival")
+def test_with_equal_paths_the_order_is_that_of_arrival(seed, way):
+    """Equal calls arrive at equal times, whatever is cached, returned or cancelled."""
+    path, arrival = FeederHistory(seed, [way]), FeederHistory(seed, [way], run_order="arrival")
     for _ in range(150):
         path.step()
         arrival.step()
@@ -110,9 +110,9 @@ def longest_way(calls, run):
 
 
 @given(st.integers(0, 2**32))
-def test_the_longest_way_of_the_run_goes_first(seed):
-    """It holds for returning calls, after others were given up, and after a restore, too."""
-    life = Life(seed, range(6), cached=False)
+def test_the_longest_path_of_the_run_is_first(seed):
+    """This holds for returning calls, after cancellations, and after a restore."""
+    life = FeederHistory(seed, range(6), cached=False)
     dispatched = 0
     for _ in range(150):
         before = life.waiting
@@ -128,9 +128,9 @@ def test_the_longest_way_of_the_run_goes_first(seed):
 
 @settings(max_examples=settings.default.max_examples // 3)
 @given(st.integers(0, 2**32))
-def test_the_run_that_is_next_is_that_of_arrival(seed):
+def test_the_next_run_is_that_of_arrival(seed):
     """In any state the run is the same; another of its calls needs as many cached tokens."""
-    life = Life(seed, range(6))
+    life = FeederHistory(seed, range(6))
     for _ in range(20):
         for _ in range(4):
             life.step()
@@ -152,7 +152,7 @@ def test_the_run_that_is_next_is_that_of_arrival(seed):
                     assert first.remaining_tokens == longest > plain.remaining_tokens
                     if ask == "peek_hit":
                         assert matched(first, workers) >= matched(plain, workers)
-                elif first.remaining_tokens < longest:  # it was chosen for what is cached of it
+                elif first.remaining_tokens < longest:  # it was chosen for its cached tokens
                     best = min(
                         (each for each in own if each.remaining_tokens == longest),
                         key=lambda each: life.feeder._entry(each.call_id).seq,
@@ -194,7 +194,7 @@ def queued(calls, **options):
     return feeder
 
 
-def test_the_oldest_gives_way_to_the_longest_of_its_run_alone():
+def test_the_oldest_call_yields_only_to_the_longest_of_its_run():
     calls = {
         "old": ("u", "R", 5, 0),
         "other": ("u", "S", 90, 0),
@@ -207,7 +207,7 @@ def test_the_oldest_gives_way_to_the_longest_of_its_run_alone():
     assert [serve(feeder).call_id for _ in calls] == ["long", "as-long", "old", "other"]
 
 
-def test_the_first_active_run_gives_way_too():
+def test_the_first_active_run_yields_within_itself():
     feeder = queued({"begun": ("u", "R", 1, 0)})
     serve(feeder)
     for call_id, run, left in (("new", None, 0), ("old", "R", 5), ("long", "R", 20)):
@@ -218,7 +218,7 @@ def test_the_first_active_run_gives_way_too():
 
 
 @pytest.mark.parametrize(("blocks", "first"), [(2, "hot"), (4, "long"), (6, "long")])
-def test_a_match_gives_way_to_one_as_long(blocks, first):
+def test_a_match_yields_to_one_as_long(blocks, first):
     calls = {"cold": ("u", "S", 0, 0), "hot": ("v", "R", 5, 4), "long": ("v", "R", 20, blocks)}
     feeder = queued(calls)
     assert feeder.peek(["w0"]).call_id == first
@@ -226,8 +226,8 @@ def test_a_match_gives_way_to_one_as_long(blocks, first):
     assert feeder.peek_hit(["w0"]).call_id == first
 
 
-def test_a_hit_gives_way_only_to_one_that_is_as_good_a_hit():
-    """As many tokens are cached of a prompt that is much longer: a full worker would not take it."""
+def test_a_hit_yields_only_to_an_equal_hit():
+    """As many tokens are cached of a prompt that is much longer: a full worker would not admit it."""
     feeder = queued({"hot": ("u", "R", 5, 6)})
     long = call("long", "u", run="R", left=20, tokens=np.concatenate([LONG, prompt((9, 300))]))
     queue(feeder, long)
@@ -237,7 +237,7 @@ def test_a_hit_gives_way_only_to_one_that_is_as_good_a_hit():
     assert feeder.peek_hit(["w0"]).call_id == "hot"
 
 
-def test_what_its_own_run_overtakes_is_not_passed_over():
+def test_overtaking_within_a_run_is_no_bypass():
     ways = {f"c{number}": ("u", "R", float(number), 0) for number in range(6)}
     feeder = queued(ways, max_bypass=2)
     for _ in range(4):
@@ -249,21 +249,21 @@ def test_what_its_own_run_overtakes_is_not_passed_over():
         assert feeder._entry("old").bypassed == counts
 
 
-def test_who_was_passed_over_often_enough_sends_the_longest_of_his_run():
+def test_after_max_bypass_the_longest_of_the_run_is_sent():
     calls = {"old": ("u", "R", 5, 0), "long": ("u", "R", 20, 0)}
     calls |= {f"hot{number}": ("v", None, 0, 6) for number in range(9)}
     feeder = queued(calls, max_bypass=3)
     assert [serve(feeder).call_id for _ in range(4)] == ["hot0", "hot1", "hot2", "long"]
 
 
-def test_the_paper_has_no_order_in_a_run():
+def test_the_paper_does_not_order_a_run():
     assert PAPER.run_order == "arrival"
     with pytest.raises(ValueError, match="run_order is 'depth'; allowed: critical_path, arrival"):
         WscOptions(run_order="depth")
 
 
 def test_a_long_queue_of_one_run_is_served_in_order():
-    """All calls are served, once each, for any look-ups in between."""
+    """All calls are served, once each, for any lookups in between."""
     rng = random.Random(1)
     ways = {f"c{number}": ("u", "R", float(rng.randrange(50)), 0) for number in range(600)}
     feeder = queued(ways)

@@ -1,4 +1,4 @@
-"""Priority by progress: among the active runs within the slack the one nearest its expected end."""
+"""Priority by progress chooses, of active runs within the slack, the one nearest its expected end."""
 
 import json
 import math
@@ -28,10 +28,10 @@ APPS = {"app": (100, 10)}
 USERS = "abcd"
 
 
-def plainly(feeder, under_way, calls):
+def next_by_plain_rule(feeder, active_runs, calls):
     """Return the next of the queued calls, by the plain rule, for feeders without caches.
 
-    ``under_way``: the test's active runs; ``calls``: queued ones by id, each client's in its order.
+    ``active_runs``: the active runs of the test; ``calls``: queued ones by id, each client's in order.
     """
     options = feeder.options
     counters = {each.user: feeder.counter(("t", each.user)) for each in calls.values()}
@@ -40,13 +40,15 @@ def plainly(feeder, under_way, calls):
         user for user, value in counters.items() if value <= least + options.interaction_slack
     }
     firsts = {}
-    for each in calls.values():  # one that returned is the first of its client
+    for each in calls.values():  # a returned call is the first of its client
         firsts.setdefault(each.user, each)
     oldest = min(firsts.values(), key=lambda each: (counters[each.user], seq_of(feeder, each)))
     if options.max_bypass and feeder._entry(oldest.call_id).bypassed >= options.max_bypass:
         return oldest.call_id
     running = [
-        each for each in calls.values() if each.interaction_id in under_way and each.user in within
+        each
+        for each in calls.values()
+        if each.interaction_id in active_runs and each.user in within
     ]
     if not running:
         return oldest.call_id
@@ -64,7 +66,7 @@ def seq_of(feeder, each):
     return feeder._entry(each.call_id).seq
 
 
-class Life:
+class FeederHistory:
     """A feeder through a random history; the active runs are tracked beside it."""
 
     def __init__(self, seed, run_priority):
@@ -76,7 +78,7 @@ class Life:
             max_bypass=self.rng.choice([0, 2, 16]),
         )
         self.feeder = made(directory(**APPS), self.options)
-        self.running, self.under_way, self.number = {}, set(), 0
+        self.running, self.active_runs, self.number = {}, set(), 0
 
     @property
     def queued(self):
@@ -96,11 +98,11 @@ class Life:
         elif action < 0.8:
             queued = self.queued
             if queued:
-                wanted = plainly(feeder, self.under_way, queued)
+                wanted = next_by_plain_rule(feeder, self.active_runs, queued)
                 chosen = feeder.peek(WORKERS)
                 assert chosen.call_id == wanted
                 feeder.dispatch(chosen.call_id, 0)
-                self.under_way.add(chosen.interaction_id)
+                self.active_runs.add(chosen.interaction_id)
                 self.running[chosen.call_id] = chosen
         elif action < 0.92 and self.running:
             ended = self.running.pop(rng.choice(list(self.running)))
@@ -110,9 +112,9 @@ class Life:
                 feeder.finish(ended.call_id, used(ended))
         elif action < 0.96 and self.queued:
             feeder.remove(rng.choice(list(self.queued)))
-        elif self.under_way:
-            over = rng.choice(sorted(self.under_way))
-            self.under_way.discard(over)
+        elif self.active_runs:
+            over = rng.choice(sorted(self.active_runs))
+            self.active_runs.discard(over)
             feeder.interaction_ended(over)
 
     def restart(self):
@@ -125,9 +127,9 @@ class Life:
 
 
 @given(st.integers(0, 2**32), st.sampled_from(["progress", "arrival"]))
-def test_the_choice_is_that_of_the_rule_in_words(seed, run_priority):
-    """Through arrivals, returns, cancellations, ends of runs and restarts."""
-    life = Life(seed, run_priority)
+def test_the_choice_equals_the_plain_rule(seed, run_priority):
+    """The history has arrivals, returns, cancellations, ends of runs and restarts."""
+    life = FeederHistory(seed, run_priority)
     for _ in range(150):
         life.step()
         if life.rng.random() < 0.04:
@@ -144,7 +146,7 @@ def test_the_choice_is_that_of_the_rule_in_words(seed, run_priority):
 def test_counters_stay_within_the_slacks_and_one_call(
     seed, run_priority, locality_slack, interaction_slack
 ):
-    """The bound of WSC is the same for any priority of runs."""
+    """The bound of WSC is equal for any priority of runs."""
     rng = random.Random(seed)
     options = WscOptions(
         run_priority=run_priority,
@@ -170,8 +172,8 @@ def test_counters_stay_within_the_slacks_and_one_call(
 
 
 @given(st.integers(0, 2**32), st.integers(1, 5))
-def test_no_client_is_passed_over_more_often_than_allowed(seed, max_bypass):
-    """However near its end every other run is."""
+def test_bypasses_of_a_client_are_bounded(seed, max_bypass):
+    """The bound holds however near the end every other run is."""
     rng = random.Random(seed)
     options = WscOptions(max_bypass=max_bypass, interaction_slack=math.inf, locality_slack=math.inf)
     feeder = made(directory(**APPS), options)
@@ -195,8 +197,8 @@ def test_no_client_is_passed_over_more_often_than_allowed(seed, max_bypass):
 # --- one rule at a time ---------------------------------------------------------------------------
 
 
-def under_way(*runs, run_priority="progress", **options):
-    """Return the next of these active runs: (user, calls to the end, counter, cached tokens, prompt)."""
+def active_runs(*runs, run_priority="progress", **options):
+    """Return the next of the given runs: (user, calls to the end, counter, cached tokens, prompt)."""
     feeder = made(directory(**APPS), WscOptions(run_priority=run_priority, **options))
     cache(feeder, LONG)
     for user, remaining, _, cached, prompt in runs:
@@ -208,26 +210,26 @@ def under_way(*runs, run_priority="progress", **options):
     return feeder.peek(WORKERS).call_id
 
 
-def test_the_run_nearest_its_end_goes_before_the_one_with_least_service():
+def test_the_run_nearest_its_end_precedes_the_least_served():
     runs = (("far", 20, 0.0, 0, 100), ("near", 2, 0.9, 0, 100), ("middle", 5, 0.5, 0, 100))
-    assert under_way(*runs) == "near"
-    assert under_way(*runs, run_priority="arrival") == "far"
+    assert active_runs(*runs) == "near"
+    assert active_runs(*runs, run_priority="arrival") == "far"
 
 
 def test_a_client_beyond_the_slack_is_never_chosen_for_its_progress():
-    assert under_way(("far", 20, 0.0, 0, 100), ("near", 1, 1.1, 0, 100)) == "far"
+    assert active_runs(("far", 20, 0.0, 0, 100), ("near", 1, 1.1, 0, 100)) == "far"
     assert (
-        under_way(("far", 20, 0.0, 0, 100), ("near", 1, 1.1, 0, 100), interaction_slack=2.0)
+        active_runs(("far", 20, 0.0, 0, 100), ("near", 1, 1.1, 0, 100), interaction_slack=2.0)
         == "near"
     )
 
 
-def test_of_equally_near_runs_the_least_served_then_the_earlier_goes():
-    assert under_way(("more", 3, 0.5, 0, 100), ("less", 3, 0.2, 0, 100)) == "less"
-    assert under_way(("first", 3, 0.2, 0, 100), ("second", 3, 0.2, 0, 100)) == "first"
+def test_ties_are_resolved_by_service_then_arrival():
+    assert active_runs(("more", 3, 0.5, 0, 100), ("less", 3, 0.2, 0, 100)) == "less"
+    assert active_runs(("first", 3, 0.2, 0, 100), ("second", 3, 0.2, 0, 100)) == "first"
 
 
-def test_a_run_that_is_not_active_is_not_near_its_end():
+def test_an_inactive_run_has_no_progress_priority():
     feeder = made(directory(**APPS), WscOptions(run_priority="progress"))
     queue(feeder, call("new", "new", run="R", calls=1.0))
     queue(feeder, call("old", "old", run="O", calls=30.0))
@@ -239,18 +241,18 @@ def test_a_run_that_is_not_active_is_not_near_its_end():
     ("cached", "prompt", "chosen"),
     [(0, 100, "cached"), (64, 100, "cached"), (96, 112, "cached"), (96, 110, "near")],
 )
-def test_a_run_takes_the_place_of_a_match_only_with_about_as_much_cached(cached, prompt, chosen):
+def test_a_run_replaces_a_match_only_if_about_as_much_is_cached(cached, prompt, chosen):
     """The match has 0.96 cached, the others 0, 0.64, 0.857 and 0.873: a tenth less suffices."""
     runs = (("cached", 20, 0.0, 96, 100), ("near", 2, 0.5, cached, prompt))
-    assert under_way(*runs) == chosen
-    assert under_way(*runs, run_priority="arrival") == "cached"
+    assert active_runs(*runs) == chosen
+    assert active_runs(*runs, run_priority="arrival") == "cached"
 
 
-def test_by_arrival_a_match_gives_way_to_no_other_run():
-    """Though its client has had more, and nearly as much of the other is cached."""
+def test_by_arrival_a_match_yields_to_no_other_run():
+    """The client of the match has had more service, and the other is almost as well cached."""
     runs = (("longest", 20, 0.3, 96, 100), ("near", 2, 0.0, 80, 88))
-    assert under_way(*runs) == "near"
-    assert under_way(*runs, run_priority="arrival") == "longest"
+    assert active_runs(*runs) == "near"
+    assert active_runs(*runs, run_priority="arrival") == "longest"
 
 
 def test_progress_is_an_option():

@@ -1,4 +1,4 @@
-"""Splits: shares follow the weights, a run stays, and a change moves as few runs as it has to."""
+"""Shares of a split follow the weights, a run keeps its version, and changes move few runs."""
 
 import pytest
 from hypothesis import given
@@ -37,8 +37,8 @@ def test_shares_follow_the_weights(targets):
         ({"v1": 2, "v2": 1, "v3": 1}, {"v1": 2, "v2": 1}),
     ],
 )
-def test_no_more_runs_move_than_the_shares_do(before, after):
-    """The least that can move is the gain of the growing versions' shares."""
+def test_no_more_runs_move_than_the_shares_require(before, after):
+    """At least the gain of the growing versions' shares must move."""
     old, new = picks(before), picks(after)
     moved = sum(a != b for a, b in zip(old, new, strict=True)) / RUNS
     sums = sum(before.values()), sum(after.values())
@@ -66,7 +66,7 @@ def test_the_order_and_the_scale_of_the_weights_do_not_matter(targets, split, ke
 
 
 @given(splits, names, names, st.data())
-def test_only_the_runs_of_a_missing_version_go_elsewhere(targets, split, key, data):
+def test_only_runs_of_a_missing_version_move(targets, split, key, data):
     there = data.draw(st.sets(st.sampled_from(sorted(targets))))
     found = pick_available(split, targets, key, there)
     usual = pick_version(split, targets, key)
@@ -77,7 +77,7 @@ def test_only_the_runs_of_a_missing_version_go_elsewhere(targets, split, key, da
 
 
 @given(names, names, names, names)
-def test_parts_of_the_hashed_text_do_not_run_into_each_other(split, more, key, other):
+def test_parts_of_the_hashed_text_are_separated(split, more, key, other):
     """``a`` + ``bc`` is not ``ab`` + ``c``: splits draw independently."""
     targets = dict.fromkeys("abcdefgh", 1.0)
     drawn = [pick_version(split + more, targets, f"{key}{n}") for n in range(64)]
@@ -85,7 +85,7 @@ def test_parts_of_the_hashed_text_do_not_run_into_each_other(split, more, key, o
     assert drawn != again or not more
 
 
-def test_the_picks_are_those_of_the_first_release():
-    """Another hash would move runs between versions: of an upgraded server, or of another process."""
+def test_the_picks_equal_those_of_the_first_release():
+    """Another hash would move runs between versions after an upgrade, or between processes."""
     found = "".join(v[-1] for v in picks({"v1": 3, "v2": 2}, 32))
     assert found == "21122212111112111121221211122212"

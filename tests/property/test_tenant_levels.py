@@ -1,4 +1,4 @@
-"""Levels of tenants that change at any time, with workers that fail and calls that are cancelled."""
+"""Levels of tenants may change at any time, with failing workers and cancelled calls."""
 
 import json
 import random
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from virtual_cluster import VirtualCluster, make_call
 
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.registry import SYSTEMS
 
@@ -18,7 +18,7 @@ NAMES = ["a", "b", "c"]
 
 
 def tops(dispatcher):
-    """Counters of the outermost level, by model."""
+    """Return the counters of the outermost level, by model."""
     return {
         (model, tenant): pool.feeder.counter((tenant,))
         for model, pool in dispatcher.pools.items()
@@ -32,7 +32,7 @@ def tops(dispatcher):
     st.sampled_from(["user", "tenant > user", "tenant > app > user"]),
 )
 def test_no_call_is_lost_and_no_tenant_gains(seed, name, levels):
-    """Each change leaves every tenant's counter as it is; a restored snapshot behaves alike."""
+    """Each change leaves every tenant's counter unchanged; a restored snapshot behaves alike."""
     rng = random.Random(seed)
     cluster = VirtualCluster(SYSTEMS[name].with_options({"levels": levels}), kv_tokens=200)
     cluster.join("x0", 200, "x")

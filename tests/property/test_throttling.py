@@ -1,4 +1,4 @@
-"""Throttles on random arrivals: what they never do, and what Retry-After promises."""
+"""Throttles keep their invariants and their Retry-After on random arrivals."""
 
 import json
 
@@ -14,7 +14,7 @@ from fairserve.throttling.overload.window import SlidingLog
 from fairserve.throttling.registry import THROTTLES
 
 gaps_s = st.sampled_from([0.0, 0.5, 10.0, 20.0, 30.0]) | st.floats(0, 30)
-"""Whole numbers often add up to the window of 60 s exactly."""
+"""Integral gaps, which often add up to the window of 60 s exactly."""
 arrivals = histories(
     st.tuples(
         gaps_s,
@@ -89,7 +89,7 @@ def of_new(user, overloaded=True, under_way=False, app="app"):
 
 
 @given(histories(st.tuples(gaps_s, st.integers(0, 9), st.booleans(), st.booleans()), 80))
-def test_an_app_shows_so_many_new_users_a_minute_and_known_ones_notice_nothing(history):
+def test_new_users_of_an_app_are_bounded_without_affecting_known_ones(history):
     throttle, known, places, now_s = THROTTLES["oit"](), set(), [], 0.0
     for gap_s, user, overloaded, under_way in history:
         now_s += gap_s
@@ -107,7 +107,7 @@ def test_an_app_shows_so_many_new_users_a_minute_and_known_ones_notice_nothing(h
             known.add(user)
             places.append(now_s)
         if any(abs(now_s - time - 60) < 1e-6 for time in places):
-            continue  # ages are rounded: a place may leave the window just before or after
+            continue  # ages are rounded: a slot may leave the window just before or after
         other = THROTTLES["oit"]()
         other.restore(json.loads(json.dumps(throttle.snapshot(now_s))), now_s)
         for each in range(10):
@@ -116,7 +116,7 @@ def test_an_app_shows_so_many_new_users_a_minute_and_known_ones_notice_nothing(h
             )
 
 
-def test_apps_have_their_own_new_users():
+def test_apps_have_separate_bounds_of_new_users():
     throttle = THROTTLES["oit"]()
     admitted = [take(throttle, of_new(n, app=app), 0.0).admitted for n in range(3) for app in "ab"]
     assert admitted == [True] * 4 + [False] * 2
@@ -135,7 +135,7 @@ def test_a_user_is_new_again_after_a_day_without_a_call():
     assert [throttle.check(of_new(user), now_s).admitted for user in (1, 2)] == [True, False]
 
 
-def test_users_that_are_remembered_are_bounded(monkeypatch):
+def test_remembered_users_are_bounded(monkeypatch):
     monkeypatch.setattr(new_users, "MAX_USERS", 30)
     monkeypatch.setattr(new_users, "_ROOM", 10)
     known = new_users.NewUsers()
@@ -180,7 +180,7 @@ def test_checking_consumes_nothing_and_snapshots_restore(name, history):
         assert other.check(event, now_s).admitted == throttle.check(event, now_s).admitted
 
 
-def test_the_apps_limit_is_looked_at_second():
+def test_the_app_limit_is_checked_second():
     throttle = THROTTLES["oit"]()
     for number in range(5):
         take(throttle, arrival(number, app_rpm=5), float(number))
@@ -188,7 +188,7 @@ def test_the_apps_limit_is_looked_at_second():
     assert (decision.admitted, decision.scope, decision.count) == (False, "app", 6)
 
 
-def test_scopes_and_the_fixed_window_of_rpm():
+def test_rpm_has_scopes_and_a_fixed_window():
     both = THROTTLES["rpm"](scope="both")
     for number in range(2):
         assert take(both, arrival(number, app_rpm=2), float(number)).admitted
@@ -201,7 +201,7 @@ def test_scopes_and_the_fixed_window_of_rpm():
 
 
 @given(histories(gaps_s, 60), st.integers(1, 4))
-def test_the_log_counts_like_a_list_and_stays_small(gaps_s, limit):
+def test_the_log_counts_like_a_list_and_is_bounded(gaps_s, limit):
     log, times, now_s = SlidingLog(), [], 0.0
     for gap_s in gaps_s:
         now_s += gap_s
@@ -227,7 +227,7 @@ def test_a_flood_is_counted_in_full_though_the_log_is_short():
     assert len(throttle.snapshot(59.0)["arrivals"]["ages"]["user:app\0u1"]) <= 4
 
 
-def test_hysteresis():
+def test_the_overload_detector_has_hysteresis():
     detector = OverloadDetector(Watermarks(2.0, 1.2))
     flags = [detector.update(load * 100, 100) for load in (1.9, 2.0, 1.5, 1.21, 1.2, 1.9)]
     assert flags == [False, True, True, True, False, False]
@@ -237,7 +237,7 @@ def test_hysteresis():
         Watermarks(1.0, 2.0)
 
 
-def test_bad_options_name_what_is_allowed():
+def test_invalid_options_name_the_allowed_values():
     with pytest.raises(ValueError, match="scope is 'all'; allowed: user, app, both"):
         THROTTLES["rpm"](scope="all")
     with pytest.raises(ValueError, match="user_rpm is 0"):
@@ -247,7 +247,7 @@ def test_bad_options_name_what_is_allowed():
 
 
 @given(arrivals, st.sampled_from(["oit", "rpm"]))
-def test_what_is_left_of_a_limit_is_what_may_still_come(history, name):
+def test_the_remaining_quota_is_what_is_still_admitted(history, name):
     throttle, now_s = THROTTLES[name](), 0.0
     for gap_s, user, _, _ in history:
         now_s += gap_s

@@ -1,4 +1,4 @@
-"""The tracker against networkx: a stage is the longest path, whatever the order of operations."""
+"""The tracker agrees with networkx: a stage is the longest path, whatever the order of operations."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ def accept(tracker, call, now_s=0.0):
 
 @given(st.integers(0, 2**32), st.integers(1, 40), st.booleans())
 def test_stage_is_the_longest_path(seed, calls, infer):
-    """Parents given, or inferred from time, histories and tools; with ends and snapshots in between."""
+    """Parents are named, or inferred from time, histories and tools; some calls end in between."""
     rng = random.Random(seed)
     tracker, graph, live, keys = tr.Tracker(infer=infer), nx.DiGraph(), [], []
     for number in range(calls):
@@ -62,8 +62,8 @@ def test_stage_is_the_longest_path(seed, calls, infer):
 
 
 @given(st.integers(0, 2**32), st.integers(1, 60))
-def test_by_time_a_call_follows_all_that_has_ended(seed, calls):
-    """Whatever had ended when it came is an ancestor, nothing else is, and no parent is superfluous."""
+def test_by_time_a_call_follows_all_ended_calls(seed, calls):
+    """The ancestors are exactly the calls that ended before, and no parent is superfluous."""
     rng = random.Random(seed)
     tracker, graph, live, ended = tr.Tracker(), nx.DiGraph(), [], []
     for number in range(calls):
@@ -80,8 +80,8 @@ def test_by_time_a_call_follows_all_that_has_ended(seed, calls):
 
 
 @given(st.integers(0, 2**32))
-def test_every_run_ends_once_and_leaves_nothing(seed):
-    """Random lives with rejections, cancels and expiries; a snapshot at any point changes nothing."""
+def test_every_run_ends_once_and_leaves_no_state(seed):
+    """Random histories have rejections, cancels and expiries; a snapshot changes nothing."""
     rng = random.Random(seed)
     options = {"reopen_grace_s": rng.choice([0, 5])}
     tracker = tr.Tracker(**options)
@@ -105,7 +105,7 @@ def test_every_run_ends_once_and_leaves_nothing(seed):
                 continue
             call.stage = attachment.stage
             if rng.random() < 0.2:
-                tracker.refuse(call, now_s)
+                tracker.reject(call, now_s)
             else:
                 tracker.accept(call, attachment, now_s)
                 open_runs.add(call.interaction_id)
@@ -142,7 +142,7 @@ def test_every_run_ends_once_and_leaves_nothing(seed):
         assert (end.cause == "") == (end.state == "complete")
 
 
-def test_without_parents_a_call_follows_what_has_ended():
+def test_without_parents_a_call_follows_ended_calls():
     tracker = tr.Tracker()
     first, second, third = (make_call(f"c{n}", run="R") for n in range(3))
     assert accept(tracker, first).stage == 1
@@ -162,7 +162,7 @@ def test_without_parents_a_call_follows_what_has_ended():
         ({"call_id": "first"}, errors.DuplicateCallError, "'first' already"),
     ],
 )
-def test_bad_calls_change_nothing(change, error, message):
+def test_invalid_calls_change_nothing(change, error, message):
     tracker = tr.Tracker()
     accept(tracker, make_call("first", run="R"))
     before = tracker.snapshot(0.0)
@@ -220,8 +220,8 @@ def test_immunity_is_bounded_by_calls_and_tokens():
 
 
 @given(st.integers(0, 2**32), st.sampled_from([2, 2**16, 2**64]))
-def test_a_call_continues_the_latest_that_left_its_key(seed, keys):
-    """Against a dict, with keys that look like parts of others, or of the numbers beside them."""
+def test_a_call_continues_the_latest_call_with_its_key(seed, keys):
+    """Compare with a dict, with keys that look like parts of others, or of the numbers beside them."""
     rng = random.Random(seed)
     tracker, latest = tr.Tracker(), {}
     chosen = [

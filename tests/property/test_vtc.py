@@ -1,5 +1,7 @@
-"""VTC's theorems on one worker, on random backlogs and adversarial arrivals, outputs reserved:
-each checked after every event that may change a quantity, not only between steps."""
+"""Test VTC's theorems on one worker, on random backlogs and adversarial arrivals, outputs reserved.
+
+Each is checked after every event that may change a quantity, not only between steps.
+"""
 
 import random
 
@@ -18,7 +20,7 @@ from fairserve.scheduling.local.vtc_options import VtcOptions
 
 @given(cases)
 def test_the_theorems_hold_on_adversarial_arrivals(case):
-    """Lemma 4.3, Theorems 4.4, 4.9 and 4.13 (its proof: Wf >= T/n - 4U since f is backlogged)."""
+    """Check Lemma 4.3, Theorems 4.4, 4.9, 4.13 (its proof: Wf >= T/n - 4U while f is backlogged)."""
     _, watch = adversarial(case, Vtc(VtcOptions(wq=case["wq"])))
     most = bound(case)
     assert watch.spread <= most + EPS
@@ -45,7 +47,7 @@ def test_the_theorems_hold_in_a_long_run(seed):
 
 
 def on_off(scheduler):
-    """One client floods all the time, another returns after a long absence and floods, too."""
+    """One client floods all the time, another returns after a long absence and floods as well."""
     worker = OneWorker(scheduler, 400)
     watch = Watch(worker)
     for _ in range(600):
@@ -60,7 +62,7 @@ def on_off(scheduler):
 
 
 def test_without_the_lift_a_returning_client_displaces_the_others():
-    """LCF breaks Lemma 4.3, Theorem 4.4 and Theorem 4.9 where VTC holds them with room to spare."""
+    """LCF breaks Lemma 4.3, Theorem 4.4 and Theorem 4.9 where VTC keeps them with a margin."""
     watch, most = on_off(Vtc())
     assert watch.spread <= most
     assert watch.backlogged_difference <= 2 * most
@@ -72,7 +74,7 @@ def test_without_the_lift_a_returning_client_displaces_the_others():
 
 @pytest.mark.parametrize("scheduler", [Vtc, Lcf, Fcfs])
 def test_no_work_conserving_scheduler_is_fairer_than_wq_times_the_batch(scheduler):
-    """Theorem 4.8: f fills the batch, g comes a moment later; both are backlogged until f's end."""
+    """Theorem 4.8: f fills the batch, g arrives a moment later; both are backlogged until f's end."""
     capacity = 500
     worker = OneWorker(scheduler(), capacity)
     for _ in range(2):
@@ -89,8 +91,8 @@ def test_no_work_conserving_scheduler_is_fairer_than_wq_times_the_batch(schedule
 
 
 @given(st.integers(0, 2**32), st.integers(2, 8))
-def test_a_client_that_was_not_there_is_dispatched_within_the_latency_bound(seed, clients):
-    """Theorem 4.11: at most 2 (n - 1) U of service goes to others first, hence 2 (n - 1) U / a."""
+def test_an_idle_client_is_dispatched_within_the_latency_bound(seed, clients):
+    """Theorem 4.11: at most 2 (n - 1) U of service precede the client, hence 2 (n - 1) U / a."""
     rng = random.Random(seed)
     worker = OneWorker(Vtc(), 300)
     for flood in range(clients - 1):
@@ -112,8 +114,8 @@ def test_a_client_that_was_not_there_is_dispatched_within_the_latency_bound(seed
     assert steps - 1 <= most / slowest
 
 
-def test_a_client_below_its_share_is_served_in_full_whatever_the_others_send():
-    """Theorem 4.13: a tenth of what an equal share would be; the other three flood."""
+def test_a_client_below_its_share_is_fully_served():
+    """Theorem 4.13: a tenth of an equal share is served in full while the other three flood."""
     worker = OneWorker(Vtc(), 400)
     waited = []
     asked = {}
@@ -150,7 +152,7 @@ def test_weights_divide_the_service(scheduler):
 
 
 @given(cases)
-def test_with_preemption_the_longest_outputs_of_the_batch_take_the_place_of_its_size(case):
+def test_with_preemption_the_bound_uses_the_longest_outputs(case):
     """Without reserved outputs Lemma 4.3 holds with wq * B * longest output in place of wq * M."""
     batch = 12
     case["capacity"] = 600
@@ -163,7 +165,7 @@ def test_with_preemption_the_longest_outputs_of_the_batch_take_the_place_of_its_
     assert worker.order
 
 
-def test_bad_input_is_refused():
+def test_invalid_input_is_rejected():
     with pytest.raises(ValueError, match="wp is -1"):
         VtcOptions(wp=-1)
     with pytest.raises(ValueError, match="not both 0"):

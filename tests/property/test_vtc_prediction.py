@@ -1,4 +1,4 @@
-"""VTC with predicted output lengths (Algorithm 3): what is charged when, and how close the service."""
+"""VTC with predicted outputs (Algorithm 3) charges at the right time and serves more evenly."""
 
 import random
 
@@ -16,7 +16,7 @@ from fairserve.scheduling.local.vtc_options import VtcOptions
 
 
 def windowed_difference(predict, clients, prompts, outputs, capacity, *, steps=600, window=60):
-    """Mean over time of max - min of the clients' service rates (tokens per step), all backlogged."""
+    """Return the mean of max - min of the backlogged clients' service rates (tokens per step)."""
     rng = random.Random(2)
     worker = OneWorker(Vtc(VtcOptions(predict=predict)), capacity)
     history, differences = [], []
@@ -37,11 +37,11 @@ def windowed_difference(predict, clients, prompts, outputs, capacity, *, steps=6
     ("clients", "prompts", "outputs", "capacity"),
     [(8, (64, 64), (64, 64), 4000), (4, (2, 6), (10, 120), 2000), (2, (20, 60), (100, 120), 5000)],
 )
-def test_the_better_the_prediction_the_closer_the_service(clients, prompts, outputs, capacity):
+def test_better_predictions_give_closer_service(clients, prompts, outputs, capacity):
     """Tables 5 and 6: plain VTC over 8 clients 104 on average, +-50 % 12.5, oracle 0.5 tokens/s.
 
-    The counters chase each other in both; without prediction a whole batch goes to the client that
-    is behind, since its outputs are not charged before they are generated.
+    The counters alternate in both; without prediction a whole batch is given to the client that is
+    behind, since its outputs are not charged before they are generated.
     """
     plain, noisy, oracle = (
         windowed_difference(predict, clients, prompts, outputs, capacity)
@@ -52,7 +52,7 @@ def test_the_better_the_prediction_the_closer_the_service(clients, prompts, outp
 
 
 def test_equal_outputs_make_the_mean_of_five_an_oracle():
-    """Two backlogged clients of 256/256 tokens (Table 4): prediction takes turns exactly."""
+    """With two backlogged clients of 256/256 tokens (Table 4) prediction alternates exactly."""
     largest = {}
     for predict in (None, "mean", "oracle"):
         worker = OneWorker(Vtc(VtcOptions(predict=predict)), 5120)
@@ -77,10 +77,10 @@ def test_equal_outputs_make_the_mean_of_five_an_oracle():
     st.sampled_from(["linear", "extend", "profiled"]),
     st.booleans(),
 )
-def test_the_counter_is_the_service_once_everything_has_ended(seed, predict, cost, preempt):
-    """Predictions that came true are charged once, the others refunded, for any preemptions.
+def test_the_final_counter_equals_the_service(seed, predict, cost, preempt):
+    """Correct predictions are charged once, the others refunded, for any preemptions.
 
-    With counters that are never lifted, so that nothing but charges moves them. While calls run, a
+    Counters are never lifted here, so that nothing but charges moves them. While calls run, a
     counter is the generated tokens plus those predicted of the running calls and not yet generated.
     """
     rng = random.Random(seed)
@@ -133,8 +133,8 @@ def test_the_counter_is_the_service_once_everything_has_ended(seed, predict, cos
 
 
 @pytest.mark.parametrize("predicted", [4, 10, 25])
-def test_what_is_charged_when(predicted):
-    """Ten tokens step by step: lines 25-26 at selection, 35-36 past the prediction, 37-38 at the end."""
+def test_charges_follow_the_lines_of_the_algorithm(predicted):
+    """Lines 25-26 charge at selection, 35-36 past the prediction, and 37-38 at the end."""
     scheduler = Vtc(VtcOptions(predict="oracle"))
     worker = OneWorker(scheduler, 1000)
     worker.add("other", 1, 1)
@@ -174,7 +174,7 @@ def test_with_prediction_the_bound_grows_by_the_outstanding_predictions(case, pr
     assert worker.order
 
 
-def test_mean_of_the_last_five():
+def test_the_mean_of_the_last_five_outputs_is_predicted():
     predictor = MeanOfLast()
     call = LocalCall("x", "c", 1, 1)
     assert predictor.predict(call) == 0
@@ -184,7 +184,7 @@ def test_mean_of_the_last_five():
     assert predictor.predict(LocalCall("y", "other", 1, 1)) == 0
 
 
-def test_the_error_of_the_noisy_oracle_depends_on_the_seed_and_the_call_alone():
+def test_the_error_of_the_noisy_oracle_depends_on_seed_and_call():
     calls = [LocalCall(f"x{number}", "c", 1, 1, output_tokens=1000) for number in range(300)]
     first = [Oracle(noise=0.5, seed=1).predict(call) for call in calls]
     again = Oracle(noise=0.5, seed=1)

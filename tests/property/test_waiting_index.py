@@ -1,4 +1,4 @@
-"""The index of queued calls against asking the prefix tree about every call."""
+"""The index of queued calls agrees with a lookup of every call in the prefix tree."""
 
 import random
 
@@ -67,7 +67,7 @@ def test_every_call_is_found_with_its_match(seed, capacity):
     assert not any((index._depths, index._watchers))
 
 
-def test_bad_ids():
+def test_invalid_ids_are_rejected():
     index = WaitingIndex(PrefixTree())
     index.add("a", [1, 2], "u", 1)
     with pytest.raises(ValueError, match="'a' is indexed already"):

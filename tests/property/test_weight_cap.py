@@ -1,4 +1,4 @@
-"""The cap on an app's weight: siblings divide tokens, and only those that it protects gain."""
+"""A cap on an app's weight divides tokens among siblings, and only protected apps gain."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from virtual_cluster import prompt
 from wsc_feeder import call, directory, fill, made, queue, serve, used
 
 from fairserve.interactions.profiles.profile import DEFAULT_PROFILE, AppProfile, StageProfile
-from fairserve.scheduling.dispatch.events import AppChanged
+from fairserve.scheduling.events import AppChanged
 from fairserve.scheduling.fairness import weight_cap
 from fairserve.scheduling.fairness.cost import SliceWeights
 from fairserve.scheduling.feeders.wsc_options import WscOptions
@@ -22,7 +22,7 @@ LARGE = {"app": "large", "tokens": prompt((2, 1000)), "output": 100}
 
 
 @pytest.mark.parametrize(("cap", "calls_per_large"), [(math.inf, 1), (5.0, 2), (1.0, 10)])
-def test_an_app_of_large_calls_has_the_tokens_that_the_cap_leaves_it(cap, calls_per_large):
+def test_an_app_of_large_calls_is_limited_by_the_cap(cap, calls_per_large):
     feeder = made(directory(small=(100, 10), large=(1000, 100)), WscOptions(weight_cap=cap))
     fill(feeder, "s", 200, app="small")
     fill(feeder, "l", 200, **LARGE)
@@ -30,7 +30,7 @@ def test_an_app_of_large_calls_has_the_tokens_that_the_cap_leaves_it(cap, calls_
     assert users.count("s") == pytest.approx(calls_per_large * users.count("l"), abs=10)
 
 
-def test_an_app_alone_has_no_cap_and_a_sibling_counts_once_it_has_a_call():
+def test_a_sibling_counts_for_the_cap_from_its_first_call():
     feeder = made(directory(small=(100, 10), large=(1000, 100)), WscOptions(weight_cap=1.0))
     fill(feeder, "l", 3, **LARGE)
     serve(feeder)
@@ -53,10 +53,10 @@ def weight_that_counts(cap, profiles, used_apps, app, stage, window, most):
 
 
 @given(st.integers(0, 2**32), st.sampled_from([0.5, 1.0, 3.0, math.inf]))
-def test_the_price_is_that_of_the_lower_median_of_the_other_apps_in_use(seed, cap):
-    """Over profiles that change, apps that fall out of use, and a restore now and then.
+def test_the_weight_is_the_lower_median_of_the_other_apps_in_use(seed, cap):
+    """Profiles change, apps fall out of use, and the state is restored at times.
 
-    A call is never cheaper than without a cap, which is why no tenant gains by it over another one.
+    A call never costs less than without a cap, so no tenant gains over another.
     """
     rng, known, options = random.Random(seed), directory(), WscOptions(weight_cap=cap)
     profiles, used_apps = {}, {"t0": [], "t1": []}
@@ -91,7 +91,7 @@ def test_the_price_is_that_of_the_lower_median_of_the_other_apps_in_use(seed, ca
             )
 
 
-def test_what_is_kept_is_bounded():
+def test_kept_state_is_bounded():
     """Tables of tenants, apps and stages are bounded, and empty without a cap."""
     known = directory(app=(100, 10))
     for cap, tenants in ((1.0, 3), (math.inf, 0)):
@@ -111,6 +111,6 @@ def test_what_is_kept_is_bounded():
             assert len(tenant.medians) <= 10
 
 
-def test_bad_input_is_refused():
+def test_invalid_input_is_rejected():
     with pytest.raises(ValueError, match="weight_cap is 0; allowed: over 0, or inf"):
         WscOptions(weight_cap=0)

@@ -1,4 +1,4 @@
-"""The table's mask of open workers and its sums, against going through all workers."""
+"""The mask of open workers and the sums of the table agree with an iteration over all workers."""
 
 import json
 import random
@@ -11,7 +11,7 @@ from fairserve.scheduling.locality.workers import Workers, WorkerSet
 
 
 @given(st.integers(0, 2**32), st.sampled_from([None, 0.05, 1.0]), st.booleans())
-def test_masks_and_sums_are_those_of_the_workers(seed, window, hits):
+def test_masks_and_sums_agree_with_the_workers(seed, window, hits):
     rng = random.Random(seed)
     numbers = Workers()
     table = WorkerTable(window, numbers, hits=hits)

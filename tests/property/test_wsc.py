@@ -1,4 +1,4 @@
-"""WSC: service by weight and by profile, priority of active runs, and the effect of each option."""
+"""Test WSC: service by weight and by profile, priority of active runs, effects of each option."""
 
 import json
 import math
@@ -27,8 +27,8 @@ from wsc_feeder import (
 
 from fairserve.interactions.call import TokenUsage, client_path
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
-from fairserve.scheduling.dispatch.directory import Directory
-from fairserve.scheduling.dispatch.events import AppChanged, TenantChanged, UserChanged
+from fairserve.scheduling.directory import Directory
+from fairserve.scheduling.events import AppChanged, TenantChanged, UserChanged
 from fairserve.scheduling.feeders.wsc_options import PAPER, VTC, WscOptions
 from fairserve.scheduling.locality.locality import Locality
 from fairserve.scheduling.registry import FEEDERS
@@ -53,8 +53,8 @@ def test_backlogged_users_are_served_by_weight():
         ("user", {"big": 27, "small": 1, "other": 1, "vip": 2}),
     ],
 )
-def test_a_weight_divides_the_share_of_siblings_and_nothing_else(levels, parts):
-    """A user of weight 9 in an app of weight 3 leaves its tenant's share as it is, 1 of 4."""
+def test_a_weight_affects_only_the_shares_of_siblings(levels, parts):
+    """A user of weight 9 in an app of weight 3 leaves its tenant's share at 1 of 4."""
     known = directory(app=(100, 10), heavy=(100, 10))
     known.take(replace(known._apps["heavy"], weight=3.0))
     known.take(UserChanged("t", "big", weight=9.0))
@@ -74,7 +74,7 @@ def test_a_weight_divides_the_share_of_siblings_and_nothing_else(levels, parts):
     assert {user: users.count(user) for user in owners} == pytest.approx(expected, abs=3)
 
 
-def test_a_call_of_the_expected_size_costs_one_whatever_the_app():
+def test_a_call_of_the_expected_size_costs_one_for_any_app():
     feeder = made(directory(small=(100, 10), large=(1000, 100)))
     fill(feeder, "s", 100, app="small")
     fill(feeder, "l", 100, app="large", tokens=prompt((2, 1000)), output=100)
@@ -83,7 +83,7 @@ def test_a_call_of_the_expected_size_costs_one_whatever_the_app():
     assert feeder.counter(("t", "s")) == pytest.approx(30.0)
 
 
-def test_the_price_carries_weight_and_profile_to_the_other_layers():
+def test_the_charge_factor_combines_weight_and_profile():
     known = directory(small=(100, 20), large=(1000, 200))
     known.take(UserChanged("t", "vip", weight=4.0))
     feeder = made(known)
@@ -94,8 +94,8 @@ def test_the_price_carries_weight_and_profile_to_the_other_layers():
     assert charge_factors == pytest.approx({"a": 10.0, "b": 1.0, "vip": 0.25})
 
 
-def test_charging_at_the_finish_selects_one_user_again_and_again():
-    """The reason for ``charge="expected"``: nothing moves between selection and finish."""
+def test_charging_at_the_finish_selects_one_user_repeatedly():
+    """This is the reason for ``charge="expected"``: nothing moves between selection and finish."""
     chosen = {}
     for mode in ("expected", "finish"):
         feeder = made(directory(app=(100, 10)), WscOptions(charge=mode))
@@ -111,14 +111,14 @@ def test_charging_at_the_finish_selects_one_user_again_and_again():
     assert len(set(chosen["finish"])) == 1
 
 
-def test_an_active_run_goes_first_only_within_the_slack():
+def test_an_active_run_has_priority_only_within_the_slack():
     for slack, first in ((math.inf, "running"), (1.0, "idle")):
         options = WscOptions(interaction_slack=slack, locality_slack=0)
         feeder = made(directory(app=(100, 10)), options)
         for number in range(6):
             queue(feeder, call(f"run-{number}", "running", run="R"))
             serve(feeder)
-        queue(feeder, call("other", "idle"))  # lifted to the level of the last to leave
+        queue(feeder, call("other", "idle"))  # lifted to the level of the last client to leave
         queue(feeder, call("other-2", "idle"))
         for number in range(3):  # three calls ahead of the idle user
             queue(feeder, call(f"more-{number}", "running", run="R"))
@@ -129,7 +129,7 @@ def test_an_active_run_goes_first_only_within_the_slack():
 
 
 @pytest.mark.parametrize(("in_progress", "first"), [("run", "next"), ("batch", "waits")])
-def test_a_run_that_thinks_keeps_its_priority_unless_only_the_batch_counts(in_progress, first):
+def test_a_pausing_run_keeps_its_priority_unless_only_the_batch_counts(in_progress, first):
     feeder = made(
         directory(app=(100, 10)),
         WscOptions(in_progress=in_progress, locality_slack=0, interaction_slack=10),
@@ -156,7 +156,7 @@ def test_a_run_that_thinks_keeps_its_priority_unless_only_the_batch_counts(in_pr
 
 
 def test_an_idle_agent_blocks_no_client():
-    """Work conservation: an active run with nothing queued is no reason to wait."""
+    """Work is conserved: an active run with nothing queued is no reason to wait."""
     feeder = made(directory(app=(100, 10)), PAPER)
     queue(feeder, call("first", "thinker", run="R"))
     serve(feeder)
@@ -164,7 +164,7 @@ def test_an_idle_agent_blocks_no_client():
     assert feeder.peek(WORKERS).call_id == "other"
 
 
-def test_among_users_within_the_slack_the_longest_match_goes_first():
+def test_within_the_slack_the_longest_match_is_first():
     feeder = made(directory(app=(100, 10)), WscOptions(locality_slack=8, max_bypass=3))
     cache(feeder, LONG)
     fill(feeder, "cold", 10)
@@ -180,7 +180,7 @@ def test_among_users_within_the_slack_the_longest_match_goes_first():
     assert order.count("hot") == order.count("cold") == 5
 
 
-def test_the_slack_is_worth_what_a_match_saves():
+def test_the_slack_is_bounded_by_the_gain_of_a_match():
     """A prefix that all have cached is no reason to overtake the least served client."""
     short = LONG[:48]
 
@@ -240,10 +240,8 @@ def test_backlogged_counters_stay_within_slack_and_one_call(seed, slack):
     st.sampled_from([1, 3, 8]),
     st.sampled_from([1, 16]),
 )
-def test_the_bound_holds_with_calls_at_once_and_outputs_beyond_the_profile(
-    seed, slack, at_once, times
-):
-    """S + 2 R U, whatever runs beside each other, however wrong the profile, whoever comes late."""
+def test_the_bound_holds_with_concurrency_and_wrong_profiles(seed, slack, at_once, times):
+    """The bound S + 2 R U holds for any concurrency, wrong profiles, and late arrivals."""
     rng = random.Random(seed)
     options = WscOptions(locality_slack=slack, interaction_slack=min(1.0, slack))
     feeder = made(directory(app=(100, 10)), options)
@@ -280,7 +278,7 @@ def test_the_bound_holds_with_calls_at_once_and_outputs_beyond_the_profile(
 
 
 def test_the_bound_without_concurrency_would_be_wrong():
-    """Eight calls at once that use 16 times what was expected: 12.5 slices apart, not 0 + 2.4."""
+    """Eight concurrent calls that use 16 times the expectation are 12.5 slices apart, not 0 + 2.4."""
     feeder = made(directory(app=(100, 10)), WscOptions(locality_slack=0, interaction_slack=0))
     fill(feeder, "a", 20)
     for number in range(8):
@@ -292,7 +290,7 @@ def test_the_bound_without_concurrency_would_be_wrong():
 
 
 @given(st.integers(0, 2**32), st.sampled_from(["expected", "finish"]))
-def test_in_the_end_the_counter_is_the_service(seed, mode):
+def test_the_final_counter_equals_the_service(seed, mode):
     """Whatever was expected, reported in between, requeued or cancelled: only real usage is charged."""
     rng = random.Random(seed)
     feeder = made(directory(app=(100, 10)), WscOptions(charge=mode))
@@ -334,7 +332,7 @@ def test_a_requeued_call_is_the_first_of_its_client():
     assert [serve(feeder).call_id for _ in range(3)] == ["a-0", "a-1", "a-2"]
 
 
-def test_normalising_by_the_interaction():
+def test_charges_may_be_normalised_by_the_interaction():
     known = Directory()
     profile = AppProfile((StageProfile(100, 0, 10),), calls_per_interaction=5)
     known.take(AppChanged("app", profile, Limits()))
@@ -346,7 +344,7 @@ def test_normalising_by_the_interaction():
 
 
 @pytest.mark.parametrize("options", [{}, {"charge_cached": True}, {"cached_weight": 1.0}])
-def test_cached_tokens_are_charged_as_others(options):
+def test_cached_tokens_may_be_charged_like_others(options):
     feeder = made(directory(app=(100, 10)), WscOptions(**options))
     fill(feeder, "u", 1)
     serve(feeder, cached=80)
@@ -355,9 +353,7 @@ def test_cached_tokens_are_charged_as_others(options):
 
 @pytest.mark.parametrize("weight", [0.0, 0.25, 0.5, 1.0])
 @pytest.mark.parametrize("cached", [0, 80])
-def test_a_call_of_the_shown_size_and_cached_share_costs_1_whatever_cached_tokens_count(
-    weight, cached
-):
+def test_a_call_of_observed_size_and_cached_share_costs_one(weight, cached):
     """The charge and the weight are the same function of a call."""
     known = Directory()
     profile = AppProfile((StageProfile(100, 0, 10, cached),), seen_stages=1)
@@ -369,7 +365,7 @@ def test_a_call_of_the_shown_size_and_cached_share_costs_1_whatever_cached_token
 
 
 @pytest.mark.parametrize("cached", [0, 40, 100])
-def test_no_declared_prompt_makes_a_call_cost_less_than_1(cached):
+def test_no_declared_prompt_makes_a_call_cost_less_than_one(cached):
     """The cached part is unknown: a declared prompt counts as if all of it were cached."""
     feeder = made(directory(app=(100, 10)), WscOptions(charge_cached=False))
     fill(feeder, "u", 1)
@@ -377,7 +373,7 @@ def test_no_declared_prompt_makes_a_call_cost_less_than_1(cached):
     assert feeder.counter(("t", "u")) == pytest.approx((110 - cached) / 10)
 
 
-def test_bad_options_and_ids():
+def test_invalid_options_and_ids_are_rejected():
     with pytest.raises(ValueError, match="charge is 'later'; allowed: expected, finish"):
         WscOptions(charge="later")
     with pytest.raises(ValueError, match="locality_slack is -1"):
@@ -392,8 +388,8 @@ def test_bad_options_and_ids():
 
 
 @pytest.mark.parametrize(("name", "tokens_of_large"), [("vtc", 1), ("wsc", 9)])
-def test_tokens_are_the_same_for_all_apps_and_slices_are_not(name, tokens_of_large):
-    """Two users are backlogged; the app of one has nine times as large calls."""
+def test_tokens_are_equal_for_all_apps_but_slices_are_not(name, tokens_of_large):
+    """Two users are backlogged; the calls of one app are nine times as large."""
     known = directory(small=(100, 10), large=(900, 90))
     locality = Locality(seed=1)
     for worker in WORKERS:
@@ -408,7 +404,7 @@ def test_tokens_are_the_same_for_all_apps_and_slices_are_not(name, tokens_of_lar
     assert served["few"] == pytest.approx(tokens_of_large * served["many"], rel=0.1)
 
 
-def test_vtc_charges_the_prompt_at_selection_and_the_output_as_it_comes():
+def test_vtc_charges_prompts_at_selection_and_outputs_as_generated():
     known = directory(app=(100, 10))
     feeder = made(known, VTC)
     queue(feeder, call("a", "u"))

@@ -1,6 +1,6 @@
-"""Draws the packages and rooms with their imports, in docs/architecture.md.
+"""Draw the packages and rooms with their imports in docs/architecture.md.
 
-`make architecture` writes the drawing anew; a test compares it with the imports.
+`make architecture` writes the drawing; a test compares it with the imports.
 """
 
 import tomllib
@@ -63,7 +63,7 @@ def drawing(graph):
 
 
 def page(text, drawn):
-    """Return the page's text with another drawing."""
+    """Return the text of the page with another drawing."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{drawn}\n{END}{after}"

@@ -1,4 +1,4 @@
-"""A local scheduler that is DLPM and its naive reference at once, and compares them at every offer."""
+"""A local scheduler runs DLPM and its naive reference together, and compares every offer."""
 
 from plain_dlpm import PlainDlpm
 
@@ -6,7 +6,7 @@ from fairserve.scheduling.local.dlpm import Dlpm
 
 
 class BothDlpm:
-    """Both schedulers side by side; ``tokens(call)`` matches a waiting call anew."""
+    """Both schedulers side by side; ``tokens(call)`` matches a waiting call again."""
 
     def __init__(self, options, tokens, refused=lambda call: None):
         self.options = options
@@ -75,7 +75,7 @@ class BothDlpm:
         return self.dlpm.surplus(call_id)
 
     def deficit(self, client_id):
-        """Return the deficit, the same in both."""
+        """Return the deficit, which is equal in both."""
         q = self.dlpm.deficit(client_id)
         assert abs(self.plain.q.get(tuple(client_id.split("/")), 0.0) - q) < 1e-6
         return q

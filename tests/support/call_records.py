@@ -1,10 +1,10 @@
-"""Records of calls for tests: each names only what it is about."""
+"""Records of calls for tests, each with only the relevant fields."""
 
-from fairserve.platform.control.record import CallRecord
+from fairserve.platform.control.messages import CallRecord
 
 
 def call_record(call_id="c", **more):
-    """Return a call that completed at the moment of its acceptance, except for ``more``."""
+    """Return a call that completed when it was accepted, except for the fields in ``more``."""
     values = {
         "tenant": "t",
         "app": "a",

@@ -12,7 +12,7 @@ SHAPE = {
     "num_attention_heads": 8,
     "num_key_value_heads": 2,
     "max_position_embeddings": 1024,
-    # Wide weights: logits far apart, so that no rounding decides between two tokens.
+    # Wide weights: logits differ so much that rounding never decides between two tokens.
     "initializer_range": 0.3,
     "eos_token_id": 299,
     "bos_token_id": None,

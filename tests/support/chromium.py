@@ -1,4 +1,4 @@
-"""A real Chromium that watches what a page of the console does: errors, requests, accessibility."""
+"""A real Chromium records the behaviour of console pages: errors, requests, accessibility."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ def _missing(reason):
 
 
 class Browser:
-    """One Chromium for several tests; each test has visits of its own."""
+    """One Chromium for several tests; each test has its own visits."""
 
     def __init__(self):
         program = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -35,12 +35,12 @@ class Browser:
         self._playwright.stop()
 
     def visit(self, url, *, dark=False, size=WIDE, scripts=True):
-        """Return the visit of a person with a browser of their own, who opens this server only."""
+        """Return a visit with a separate browser context that opens only this server."""
         return Visit(self, self._browser, url, dark, size, scripts)
 
 
 class Visit:
-    """A browser's context with one page. Forbidden events are collected in ``problems``."""
+    """A browser context with one page. Forbidden events are collected in ``problems``."""
 
     def __init__(self, browser, chromium, url, dark, size, scripts):
         self.url = url
@@ -54,17 +54,17 @@ class Visit:
         )
         self.context.set_default_timeout(20_000)
         self.page = self.context.new_page()
-        self.page.on("console", self._said)
+        self.page.on("console", self._on_console)
         self.page.on("pageerror", lambda error: self.problems.append(f"script: {error}"))
-        self.page.on("request", self._asked)
+        self.page.on("request", self._on_request)
         self.page.on("dialog", lambda dialog: dialog.accept())
 
-    def _said(self, message):
-        expected = "Failed to load resource" in message.text  # an answer that the test checks
+    def _on_console(self, message):
+        expected = "Failed to load resource" in message.text  # a response that the test checks
         if message.type in ("error", "warning") and not expected:
             self.problems.append(f"console: {message.text}")
 
-    def _asked(self, request):
+    def _on_request(self, request):
         parts = urlsplit(request.url)
         if parts.scheme in ("http", "https") and parts.netloc != urlsplit(self.url).netloc:
             self.problems.append(f"request: {request.url}")
@@ -77,12 +77,12 @@ class Visit:
         if kind is None:
             assert not self.problems, self.problems
 
-    def go(self, path):
-        """Open a page of the console; returns the status."""
+    def open(self, path):
+        """Open a page of the console; return its status."""
         return self.page.goto(self.url + path, wait_until="load").status
 
     def sign_in(self, key):
-        """Sign in with a key. The sign-in form has tests of its own: this loads no page."""
+        """Sign in with a key, without loading a page: other tests cover the sign-in form."""
         answer = self.context.request.post(
             f"{self.url}/console/sign-in", form={"key": key}, max_redirects=0
         )
@@ -103,7 +103,7 @@ class Visit:
         ]
 
     def overflow(self):
-        """Return how many pixels the page is wider than its window."""
+        """Return the number of pixels by which the page is wider than its window."""
         return self.page.evaluate(
             "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         )

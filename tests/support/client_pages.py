@@ -6,7 +6,7 @@ from processes import eventually
 
 MODEL = "fairserve-tiny-random"
 ODD = "<img src=x onerror=alert(1)>/\"'&? #%é 用户"
-"""An id that must stay text."""
+"""An id that must be escaped."""
 
 
 def call(server, key, user, text="ok", **more):
@@ -17,7 +17,7 @@ def call(server, key, user, text="ok", **more):
 
 
 def hold(server, key, user, run, *, words=1):
-    """Return the future answer to a call that a scripted worker holds until ``server.release()``."""
+    """Return the future of a call that a scripted worker holds until ``server.release()``."""
     before = server.holding()
     headers = {"X-Interaction-Id": run}
     text = "hold " * words

@@ -1,16 +1,16 @@
-"""An overload that a test makes at will: runs that hold the workers, and one user who floods.
+"""An overload on demand: runs that hold the workers, and one user who floods.
 
-It needs no time: the calls are held on scripted workers, and the buckets of the activity history are
-closed by the server's clock.
+It takes no time: the calls are held on scripted workers, and the server's clock closes the buckets
+of the activity history.
 """
 
 import openai
 from client_pages import call, hold
 
 SMALL = {"kv_blocks": 32, "overload_high": 0.3, "overload_low": 0.2}
-"""Settings of a server for which a few held calls are an overload."""
+"""Settings of a server that is overloaded by a few held calls."""
 WORDS = 100
-"""Words of a held call: six such calls are an overload."""
+"""Number of words of a held call: six such calls are an overload."""
 DEADLINE_S = 60
 LIMIT = 20
 """Calls per minute of each user that the app allows under overload."""
@@ -36,14 +36,14 @@ class Flood:
             hold(self._server, self._key, f"user-{n}", f"run-{self._bursts}-{n}", words=WORDS)
             for n in range(self._users)
         ]
-        refused = sum(map(self._is_refused, range(calls)))
+        refused = sum(map(self._is_rejected, range(calls)))
         self._server.sample()
         self._server.release()
         for each in held:
             each.result(DEADLINE_S)
         return refused
 
-    def _is_refused(self, number):
+    def _is_rejected(self, number):
         try:
             call(self._server, self._key, self._flooder)
         except openai.RateLimitError:

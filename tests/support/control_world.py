@@ -1,4 +1,4 @@
-"""Control around the real dispatcher, with a journal in memory and a clock that does not move."""
+"""Control around the real dispatcher, with a journal in memory and a frozen clock."""
 
 import asyncio
 from collections import defaultdict
@@ -8,19 +8,19 @@ from fairserve.platform.control.journal.journal import JournalUnavailableError
 from fairserve.platform.control.lifecycle import ControlOptions
 from fairserve.platform.control.messages import Release, Submit
 from fairserve.platform.control.service import ControlService
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.registry import SYSTEMS
 
 
 class MemoryJournal:
-    """A journal without a disk. No entry is durable before ``hold``, and none if ``broken``."""
+    """A journal without a disk: no entry is durable before ``hold``, and none if ``broken``."""
 
     def __init__(self):
         self.entries = []
         self.broken = False
         self.hold = None
         self.accepted = defaultdict(asyncio.Event)
-        """Set once the call of that key has its entry."""
+        """Events by key, set once the call has its entry."""
 
     def check(self):
         pass
@@ -50,7 +50,7 @@ class MemoryJournal:
 
 
 class World:
-    """Control, its journal, a clock that does not move, and short ways to use them."""
+    """Control, its journal, a frozen clock, and shorthands."""
 
     def __init__(self, system="fairserve", capacity=1000, **options):
         self.now_s = 100.0
@@ -88,9 +88,7 @@ class World:
         return self.control.submit(message, self.cancelled.append)
 
     async def submitted(self, name="c1", *, run="run", **more):
-        """Return the task of a submit that is in the journal: it has its grant, or waits for the
-        outcome.
-        """
+        """Return the task of a submit whose journal entry exists: it is granted or waiting."""
         task = asyncio.create_task(self.submit(name, run=run, **more))
         async with asyncio.timeout(20):
             await self.journal.accepted[f"row-{run}-{name}"].wait()

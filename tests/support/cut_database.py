@@ -1,4 +1,4 @@
-"""A database that fails when a test requires it, and a clock that the test moves."""
+"""A database with outages on demand, and a manual clock."""
 
 from contextlib import contextmanager
 
@@ -28,7 +28,7 @@ class CutDatabase:
 
 
 class TurnedClock:
-    """Seconds that pass only when a test adds them."""
+    """A clock whose seconds pass only when a test adds them."""
 
     def __init__(self, now_s=0.0):
         self.now_s = now_s

@@ -1,4 +1,4 @@
-"""Data folders for servers whose database has its schema already: copies of one migrated file."""
+"""Data folders for servers with a migrated database: copies of one file."""
 
 import atexit
 import functools
@@ -24,7 +24,7 @@ def _migrated():
 
 
 def new_data_dir(path):
-    """Make a data folder with a migrated database; returns its path."""
+    """Make a data folder with a migrated database; return its path."""
     path.mkdir(parents=True, mode=0o700)
     shutil.copyfile(_migrated(), path / NAME)
     return path

@@ -1,4 +1,4 @@
-"""Tenants with usage, and exports of it that are made at a time of the test's own."""
+"""Tenants with usage, and exports of it that are made on demand."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -18,11 +18,11 @@ from fairserve.platform.reporting.usage.rollups import roll_up
 PATH = "/v1/usage/exports"
 ADMIN_PATH = "/admin/usage/exports"
 LATER = timedelta(seconds=61)
-"""After a lease."""
+"""Time in seconds after which a lease has expired."""
 
 
 class ExportWorld:
-    """Two tenants; the first has two apps with calls and runs. ``at`` is the makers' time."""
+    """Two tenants; the first has two apps with calls and runs. ``at`` is the time of export jobs."""
 
     def __init__(self, management):
         self.management = management
@@ -39,7 +39,7 @@ class ExportWorld:
         return self.at
 
     def fill(self, seed=1, *, call_count=150, run_count=40):
-        """Usage of all three apps; without calls there are no rollups."""
+        """Write usage of all three apps; without calls there are no rollups."""
         apps = {
             "app_a": (self.one, self.app),
             "app_B": (self.one, self.second),
@@ -52,7 +52,7 @@ class ExportWorld:
 
         made = [owned(call, n) for n, call in enumerate(calls(seed, call_count))]
         ended = [owned(run, n) for n, run in enumerate(runs(seed, run_count))]
-        # Many began at the same moment: their ids decide the order.
+        # Many begin at the same time: their ids decide the order.
         ended = [replace(run, opened_at=ended[n // 7 * 7].opened_at) for n, run in enumerate(ended)]
         with self.sessions.begin() as session:
             upsert_calls(session, made)
@@ -60,11 +60,11 @@ class ExportWorld:
         if call_count:
             assert roll_up(self.sessions)
 
-    def ask(self, key=None, path=PATH, *, status=202, **query):
-        """Ask for an export; returns its description."""
+    def request_export(self, key=None, path=PATH, *, status=202, **query):
+        """Request an export; return its description."""
         return self.management.call(key or self.key, "POST", path, status=status, **query)
 
-    def look(self, export, key=None, path=PATH, *, status=200, **query):
+    def read_export(self, export, key=None, path=PATH, *, status=200, **query):
         found = f"{path}/{export['id']}"
         return self.management.call(key or self.key, "GET", found, status=status, **query)
 
@@ -81,7 +81,7 @@ class ExportWorld:
 
     def made(self, key=None, path=PATH, **query):
         """Return the content of an export that is requested and made."""
-        export = self.ask(key, path, **query)
+        export = self.request_export(key, path, **query)
         assert self.make() == 1
         answer = self.file(export, key, path)
         assert answer.status_code == 200, answer.text
@@ -104,16 +104,16 @@ class ExportWorld:
             }
 
     def set(self, **settings):
-        """Change settings, for requests and makers."""
+        """Change settings of requests and export jobs."""
         self.settings = self.management.state.settings = self.settings.changed(**settings)
 
 
 class Killed(BaseException):
-    """Ends an attempt as the end of its process does: nothing is written down."""
+    """Ends an attempt like the end of its process: nothing is written down."""
 
 
 def killed_after(monkeypatch, pieces):
-    """End the process once this many parts are written; return a function that lets others live."""
+    """End the process once ``pieces`` parts are written; return a function that stops further kills."""
     real = PartWriter._write_part
     written = []
 
@@ -131,7 +131,7 @@ LISTED = {"kind": "interactions", "format": "json"}
 
 
 def filled_world(management, monkeypatch, **counts):
-    """Small pages and parts, so that every file has many."""
+    """Return a world with small pages and parts, so that every file has many."""
     monkeypatch.setattr(content, "PAGE_ROWS", 5)
     monkeypatch.setattr(parts, "PART_BYTES", 300)
     world = ExportWorld(management)

@@ -1,8 +1,8 @@
 """``fairserve serve`` with one tenant and one app, as a child process or in a thread of the test.
 
-Both run the whole command: flags, locks, socket, database, control and drain. A thread starts in a
-tenth of the time, because everything is imported already; it takes no signals, has no embedded workers,
-and checks its fleet more often. Tests of the process itself need :class:`ChildServer`.
+Both run the whole command: flags, locks, socket, database, control and drain. A thread starts ten
+times as fast, because everything is imported already; it handles no signals, has no embedded
+workers, and checks its fleet more often. Tests of the process itself need :class:`ChildServer`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from fairserve.platform.tenancy.profiles import changes
 ADMIN_KEY = "sk-test-admin-" + "0" * 40
 DEADLINE_S = 90
 LOOK_S = 0.05
-"""Seconds between two checks of the fleet and of the fleet file, of a server in a thread."""
+"""Seconds between checks of the fleet and of the fleet file, for a server in a thread."""
 REPORT_S = 0.2
-"""Seconds between two health checks of its workers."""
+"""Seconds between health checks of its workers."""
 PROFILE = {
     "stages": [{"input_tokens": 30, "system_tokens": 0, "output_tokens": 20}],
     "calls_per_interaction": 3,
@@ -58,7 +58,7 @@ class GatewayServer:
         self.start()
 
     def _connect(self, port):
-        """Clients of the server, which listens on this port from now on."""
+        """Create clients of the server, which listens on this port from now on."""
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
         if self.http is not None:
@@ -116,7 +116,7 @@ class GatewayServer:
 
     @contextlib.contextmanager
     def asking(self, path, body, **headers):
-        """Return a client that has sent a request, and leaves without its answer at the end."""
+        """Return a client that has sent a request, and disconnects without its answer at the end."""
         headers = {"Authorization": f"Bearer {self.app_key}", **headers}
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
         with closing(connection):
@@ -125,7 +125,7 @@ class GatewayServer:
             yield connection
 
     def rows(self, table="ledger_calls", **where):
-        """Rows of a table as dictionaries."""
+        """Return rows of a table as dictionaries."""
         database = self.data_dir / "fairserve.sqlite3"
         with closing(sqlite3.connect(database, timeout=30)) as connection:
             connection.row_factory = sqlite3.Row
@@ -134,7 +134,7 @@ class GatewayServer:
             return [dict(row) for row in connection.execute(query, tuple(where.values()))]
 
     def row(self, **where):
-        """Return the one ledger row that matches, once it is there."""
+        """Return the one ledger row that matches, once it exists."""
         (row,) = eventually(lambda: self.rows(**where), f"no row with {where}")
         return row
 
@@ -146,10 +146,10 @@ class GatewayServer:
 
 
 class ChildServer(GatewayServer):
-    """The command in a process of its own, which keeps its port when it is started again."""
+    """The command in a separate process, which keeps its port when it is started again."""
 
     wrapper = ()
-    """A command that runs the server's command."""
+    """Prefix: a command that runs the server's command."""
 
     def __init__(self, data_dir, *flags):
         self.log_path = data_dir.with_suffix(".log")
@@ -177,7 +177,7 @@ class ChildServer(GatewayServer):
         self._becomes_ready()
 
     def errors_to(self, log):
-        """Send the standard error of the process to its output, which is the open log."""
+        """Redirect the standard error of the process to its output, which is the open log."""
         return subprocess.STDOUT
 
     def runs(self):
@@ -191,7 +191,7 @@ class ChildServer(GatewayServer):
         self.process.wait()
 
     def stop(self):
-        """Ctrl-C; returns the exit code."""
+        """Send Ctrl-C; return the exit code."""
         if self.runs():
             self.process.send_signal(signal.SIGINT)
         try:
@@ -208,14 +208,15 @@ class ChildServer(GatewayServer):
 
 @contextlib.contextmanager
 def _eager():
-    """Servers of this process look often, take no signals, and fetch no tokenizers."""
+    """Make servers of this process poll often, handle no signals, and fetch no tokenizers."""
 
     fleet = functools.partial(RunningFleet, check_s=LOOK_S)
     fleet_file = functools.partial(FleetFileWatch, poll_s=LOOK_S)
     with ExitStack() as stack:
         for place, name, value in (
             (process._Server, "capture_signals", _take_no_signals),
-            (constants, "HF_HUB_OFFLINE", True),  # there is none for the models of scripted workers
+            # There are no tokenizers for the models of scripted workers.
+            (constants, "HF_HUB_OFFLINE", True),
             (watch, "REPORT_S", REPORT_S),
             (recorder, "WRITE_S", LOOK_S),
             (changes, "INTERVAL_S", LOOK_S),
@@ -228,7 +229,7 @@ def _eager():
 
 
 class _Eager:
-    """:func:`_eager` from the first server's start to the last one's end."""
+    """Applies :func:`_eager` from the first server's start to the last one's end."""
 
     servers = 0
     stack = ExitStack()
@@ -248,7 +249,7 @@ class _Eager:
 
 @contextlib.contextmanager
 def _take_no_signals(server):
-    """Replace the server's own method, which it calls when it is about to start."""
+    """Replace the server's own method, which it calls before it starts."""
     thread = threading.current_thread()
     thread.server = server
     thread.began.set()
@@ -256,7 +257,7 @@ def _take_no_signals(server):
 
 
 class _ServingThread(threading.Thread):
-    """Runs the command. ``server`` is uvicorn's once it starts, ``code`` what the command returned."""
+    """Runs the command. ``server`` is uvicorn's once it starts, ``code`` the result of the command."""
 
     def __init__(self, settings):
         super().__init__(name="server")
@@ -292,7 +293,7 @@ class ThreadServer(GatewayServer):
 
     @property
     def request_limits(self):
-        """Return how long the server waits for requests; a change applies to later ones."""
+        """Return the time limits of requests; a change applies to later ones."""
         return self._thread.server.config.http.keywords["limits"]
 
     def runs(self):
@@ -300,14 +301,14 @@ class ThreadServer(GatewayServer):
 
     @property
     def application(self):
-        """Return the FastAPI application, whose loop is another thread's."""
+        """Return the FastAPI application, whose loop runs in another thread."""
         return self._thread.server.config.app
 
     def log(self):
         return "its log is that of the test"
 
     def stop(self):
-        """Drain and stop; returns the exit code."""
+        """Drain and stop; return the exit code."""
         if self.runs():
             self._thread.server.should_exit = True
             self._thread.join(DEADLINE_S)

@@ -1,4 +1,4 @@
-"""Real processes of ``fairserve jobs``, each with its children in a group that is killed as one."""
+"""Real processes of ``fairserve jobs``, each with its children in one process group."""
 
 import contextlib
 import os
@@ -42,13 +42,13 @@ class JobProcess:
         return self
 
     def kill(self):
-        """Kill the process and its children at once."""
+        """Kill the process and its children immediately."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def stop(self):
-        """Stop the process as an operator does; return the exit code."""
+        """Stop the process as an operator does; return its exit code."""
         self.process.send_signal(signal.SIGTERM)
         try:
             return self.process.wait(60)

@@ -1,4 +1,4 @@
-"""A worker's cache followed over real sockets: the reader's side, and how to wait for it."""
+"""The reader's side of a worker's cache over real sockets, with functions to wait for it."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ def stored(name, parent=None, *, salt=None):
 
 
 class Following:
-    """A subscriber and all that it posted. A context manager: it is closed at the end."""
+    """A subscriber and all that it posted; a context manager that closes it at the end."""
 
     def __init__(self, publisher=None, *, endpoints=None, **options):
         self.reports, self._changed = [], asyncio.Event()
@@ -49,7 +49,7 @@ class Following:
         return self.subscriber.stats
 
     async def until(self, condition):
-        """Wait for the events that make it true; check without events, too, for they may be lost."""
+        """Wait until the condition is true; check without events as well, as they may be lost."""
         try:
             async with asyncio.timeout(60):
                 while not condition():

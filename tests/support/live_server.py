@@ -1,4 +1,4 @@
-"""``fairserve serve`` with an API for tests: a process with workers of its own, or a thread."""
+"""``fairserve serve`` with an API for tests: a process with its own workers, or a thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from processes import eventually, free_port
 
 START_S = 120
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""Servers here speak HTTP. Without this, httpx reads all certificates for every request: 30 ms."""
+"""TLS context: servers here speak HTTP, and httpx would read all certificates a request, in 30 ms."""
 PROFILE = {
     "stages": [{"input_tokens": 100, "system_tokens": 0, "output_tokens": 30}],
     "calls_per_interaction": 4,
@@ -26,9 +26,9 @@ PROFILE = {
 
 
 class LiveServer:
-    """Starts on entering, stops with SIGINT on leaving; ``settings`` are flags of ``serve``.
+    """A server that starts on entering and stops with SIGINT on leaving; ``settings`` are its flags.
 
-    Its database has the schema already, unless it is to begin with nothing (``empty``).
+    Its database already has the schema, unless it is to begin with nothing (``empty``).
     """
 
     def __init__(self, folder, *, env=None, empty=False, **settings):
@@ -46,13 +46,13 @@ class LiveServer:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self):
-        """Start and wait until calls are served."""
+        """Start, and wait until calls are served."""
         self.launch()
         self._wait_until_ready()
         return self
 
     def launch(self):
-        """Start the process, and wait for nothing."""
+        """Start the process without waiting."""
         data_dir = self.folder / "data"
         if not self.empty and not data_dir.exists() and "database_url" not in self.settings:
             new_data_dir(data_dir)
@@ -102,7 +102,7 @@ class LiveServer:
         return self.log_path.read_text(errors="replace")[-6000:]
 
     def stop(self, how=signal.SIGINT):
-        """Ask the server to stop; returns its exit code."""
+        """Ask the server to stop; return its exit code."""
         self.process.send_signal(how)
         return self.process.wait(90)
 
@@ -155,7 +155,7 @@ class LiveServer:
         return self._clients.enter_context(client)
 
     def wait_for(self, path, key, condition):
-        """Ask until the answer fulfils the condition; returns it."""
+        """Poll until the answer fulfils the condition; return it."""
         headers = {"Authorization": f"Bearer {key}"}
         last = []
 
@@ -168,7 +168,7 @@ class LiveServer:
         return answer.json()
 
     def wait_for_usage(self, *, calls):
-        """Return the sums of ``/admin/usage`` once the ledger holds exactly this many calls."""
+        """Return the sums of ``/admin/usage`` once the ledger has exactly this many calls."""
         report = self.wait_for(
             "/admin/usage", self.admin_key, lambda report: report["sums"]["calls"] >= calls
         )
@@ -177,7 +177,7 @@ class LiveServer:
 
 
 class SharedLiveServer(LiveServer):
-    """The server in a thread, in front of the torch worker that the test process shares.
+    """A server in a thread, in front of the torch worker that the test process shares.
 
     ``worker_url`` names another one. It starts in a fraction of a second.
     """
@@ -206,7 +206,7 @@ class SharedLiveServer(LiveServer):
         return self._server.log()
 
     def stop(self):
-        """Drain and stop; returns the exit code."""
+        """Drain and stop; return the exit code."""
         return self._server.stop()
 
     def __enter__(self):

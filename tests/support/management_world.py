@@ -1,9 +1,9 @@
 """The shipped application over one database: the whole platform of a server, without workers.
 
-One application serves all tests of a process, because FastAPI resolves its routes at the first request,
-which costs 0.1 s of CPU; every test has a platform of its own (0.04 s). Control and the declared runs
-are the real ones and remember what the endpoints posted. Only the background jobs are replaced: tests
-run them when they need them.
+One application serves all tests of a process, because FastAPI resolves its routes at the first
+request, which costs 0.1 s of CPU; every test has its own platform (0.04 s). Control and the declared
+runs are real, and record what the endpoints posted. Only the background jobs are replaced: tests run
+them when they need them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from fairserve.platform.db.keys import ensure_admin_key
 from fairserve.platform.server.lifecycle import Platform, build_app
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.programs.service import Programs
-from fairserve.platform.tuning.preview.service import Previews
 
 
 class RecordingControl:
-    """Control, and what the endpoints posted to it."""
+    """Control that records what the endpoints posted."""
 
     def __init__(self, real: ControlService) -> None:
         self.real = real
@@ -63,7 +62,7 @@ class RecordingControl:
 
 
 class RecordingPrograms:
-    """The declared runs, and the users whose runs were cancelled."""
+    """The declared runs; records the users whose runs were cancelled."""
 
     def __init__(self, real: Programs) -> None:
         self.real = real
@@ -78,7 +77,7 @@ class RecordingPrograms:
 
 
 class RecordingJobs:
-    """A double of the background jobs: records the requested ones."""
+    """A double of the background jobs that records the requested ones."""
 
     def __init__(self) -> None:
         self.asked: list = []
@@ -94,7 +93,7 @@ class RecordingJobs:
 
 
 class ManagedPlatform(Platform):
-    """A platform that records the posts of its endpoints, and whose jobs only tests run."""
+    """A platform that records the posts of its endpoints; only tests run its jobs."""
 
     async def start(self) -> None:
         await super().start()
@@ -106,7 +105,7 @@ class ManagedPlatform(Platform):
 
 
 class CurrentPlatform:
-    """The platform of the test in progress, for the application that all tests share."""
+    """The platform of the present test, for the application that all tests share."""
 
     platform: Platform
 
@@ -116,18 +115,18 @@ class CurrentPlatform:
 
 @functools.cache
 def shared_application() -> tuple[FastAPI, CurrentPlatform]:
-    """Return the application of this process, and the platform it starts when a client enters it."""
+    """Return the application of this process, and the platform that it starts for a client."""
     current = CurrentPlatform()
     return build_app(Settings(), current), current
 
 
 class Management:
-    """The application over one database, an admin's key, and every answer's body."""
+    """The application over one database, with an admin key, and the bodies of all answers."""
 
     def __init__(self, engine: Engine, data_dir: Path) -> None:
         data_dir.mkdir(parents=True, exist_ok=True)
         self.fleet_file = data_dir / "fleet.json"
-        self.fleet_file.write_text("{}")  # so that no embedded workers start
+        self.fleet_file.write_text("{}")  # prevents embedded workers
         settings = Settings(data_dir=data_dir, fleet_file=self.fleet_file, kv_events=False)
         self.platform = ManagedPlatform(settings, engine=engine)
         self.hasher = self.platform.hasher
@@ -135,7 +134,6 @@ class Management:
         current.platform = self.platform
         self.state = self.app.state
         self.state.settings = settings
-        self.state.previews = Previews()
         self.state.console = ConsoleState(settings.console)
         self.client = TestClient(self.app)
         self.bodies: list[str] = []
@@ -158,7 +156,7 @@ class Management:
         return self.client.portal.call(act, *args)
 
     def call(self, key, method, path, body=None, *, status=200, **query):
-        """Send a request; returns the JSON, after checking the status."""
+        """Send a request; return the JSON after checking the status."""
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         answer = self.client.request(method, path, json=body, params=query, headers=headers)
         assert answer.status_code == status, (answer.status_code, answer.text)
@@ -166,7 +164,7 @@ class Management:
         return answer.json() if answer.content else None
 
     def rejected(self, key, method, path, body=None, *, param, **query):
-        """Send a request that is invalid; returns the error, which names the field ``param``."""
+        """Send an invalid request; return the error, which names the field ``param``."""
         error = self.call(key, method, path, body, status=400, **query)["error"]
         assert error["type"] == "invalid_request_error"
         assert error["param"] == param, error

@@ -1,4 +1,4 @@
-"""A SQLite database with very many clients and runs, made inside it in seconds.
+"""Fill a SQLite database with very many clients and runs in seconds.
 
 20 tenants have three apps each; 10,000 users begin runs of two calls evenly over the last 30 days.
 One run in ten does not end complete, and one call in forty is rejected.

@@ -1,4 +1,4 @@
-"""The world of control with monitoring as the server wires it."""
+"""The world of control with monitoring, wired as in the server."""
 
 from control_world import World
 

@@ -1,8 +1,8 @@
-"""One engine in virtual time, for tests of local schedulers: the pull protocol and nothing else.
+"""One engine in virtual time for tests of local schedulers: only the pull protocol.
 
 A call needs its extend tokens and its longest output (``reserve=True``), or what it holds now
-(``reserve=False``: the batch grows until it is full, then the call that was admitted last is preempted).
-A step admits, then every running call decodes one token. Service is linear: ``wp * prompt`` at
+(``reserve=False``: the batch grows until it is full, then the last admitted call is preempted). A
+step admits calls, then every running call decodes one token. Service is linear: ``wp * prompt`` at
 admission, ``wq`` per token, divided by nothing.
 """
 
@@ -12,7 +12,7 @@ from fairserve.scheduling.base import LocalCall
 
 
 class FixedCache:
-    """Matches set per call. It counts a scheduler's look-ups, and publishes changes."""
+    """Matches set per call; counts a scheduler's lookups, and publishes changes."""
 
     def __init__(self):
         self.matches, self.asked, self._followers = {}, 0, []
@@ -44,10 +44,10 @@ class OneWorker:
         self.service, self.order, self.ended, self.preempted = {}, [], [], []
         self.numbers = 0
         self.observe = lambda: None
-        """Called after everything that may change a counter."""
+        """Called after every event that may change a counter."""
 
     def add(self, client, prompt, output, *, longest=None, weight=1.0, matched=0, call_id=None):
-        """Add a call: ``output`` is generated, at most ``longest`` (the same by default) is reserved."""
+        """Add a call: ``output`` is generated, at most ``longest`` (by default the same) reserved."""
         self.numbers += 1
         call_id = call_id or f"{client}-{self.numbers}"
         call = LocalCall(
@@ -118,7 +118,7 @@ class OneWorker:
         self.observe()
 
     def finish(self, call_id):
-        """Ended or cancelled, wherever it is."""
+        """Remove a call that ended or was cancelled, wherever it is."""
         self.running.pop(call_id, None)
         self.waiting.pop(call_id, None)
         self.held.pop(call_id, None)

@@ -1,4 +1,4 @@
-"""Documents of OpenTelemetry spans, made up: times in seconds of a day, messages as pairs."""
+"""Synthetic documents of OpenTelemetry spans: times in seconds of a day, messages as pairs."""
 
 import json
 
@@ -7,7 +7,7 @@ def user(text):
     return {"role": "user", "content": text}
 
 
-def said(text):
+def assistant(text):
     return {"role": "assistant", "content": text}
 
 
@@ -20,7 +20,7 @@ def at(second):
 
 
 def span(span_id, start, end, **changes):
-    """Return a span of no operation; ``attributes`` and other fields are parameters."""
+    """Return a span without an operation; ``attributes`` and other fields are parameters."""
     return {
         "trace_id": "t",
         "span_id": span_id,
@@ -34,7 +34,7 @@ def span(span_id, start, end, **changes):
 
 
 def chat(span_id, start, end, messages=None, answer=None, attributes=None, **changes):
-    """Return an LLM call; messages and answer are left out where None."""
+    """Return an LLM call; messages and answer are omitted if None."""
     given = {"gen_ai.operation.name": "chat", "gen_ai.request.max_tokens": 4000}
     if messages is not None:
         given["gen_ai.input.messages"] = json.dumps(messages)
@@ -49,7 +49,7 @@ def write_spans(path, *spans, indent=2):
 
 
 def exported(*spans, service="shop"):
-    """Return the spans as an OTLP export has them: camel case, nanoseconds as text, attribute lists."""
+    """Return the spans in OTLP export form: camel case, nanoseconds as text, attribute lists."""
 
     def value(plain):
         if isinstance(plain, bool):

@@ -1,6 +1,6 @@
-"""The wiring of ``fairserve serve``, on a port of this process, with scripted workers behind it.
+"""The wiring of ``fairserve serve`` on a port of this process, with scripted workers behind it.
 
-It starts in a third of a second; pages and calls come over HTTP. Control's clock does not move until
+It starts in a third of a second; pages and calls use HTTP. Control's clock is frozen until
 :meth:`PageServer.sample` closes a bucket of the activity history. Live pages poll more often.
 """
 
@@ -36,7 +36,7 @@ DEADLINE_S = 90
 
 
 class PageServer(LiveServer):
-    """Starts on entering, stops on leaving. ``settings`` are those of the server."""
+    """A server that starts on entering and stops on leaving; ``settings`` are those of the server."""
 
     def __init__(self, folder, *, workers=2, kv_blocks=512, **settings):
         super().__init__(folder)
@@ -117,10 +117,10 @@ class PageServer(LiveServer):
         thread.join(DEADLINE_S)
         assert not thread.is_alive()
 
-    # --- what happens -----------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------
 
     def sample(self):
-        """Let the time of a bucket pass on control's clock, and take the sample of it."""
+        """Let the time of a bucket pass on control's clock, and take its sample."""
 
         async def take():
             self._now_s += BUCKET_S
@@ -129,7 +129,7 @@ class PageServer(LiveServer):
         asyncio.run_coroutine_threadsafe(take(), self._loop).result(DEADLINE_S)
 
     def holding(self):
-        """Return how many calls the workers have held so far."""
+        """Return the number of calls that the workers have held so far."""
         return sum(len(worker.holding) for worker in self.workers)
 
     def release(self):

@@ -1,8 +1,8 @@
-"""Virtual counters by levels as the algorithm is written, one question at a time and without heaps."""
+"""Virtual counters by levels, literally as in the algorithm, without heaps."""
 
 
 class PlainCounters:
-    """Algorithm 2 lines 6-13 written down literally, once for the children of every node."""
+    """Algorithm 2 lines 6-13 written literally, once for the children of every node."""
 
     def __init__(self, lift_when_idle=True):
         self.lift_when_idle = lift_when_idle
@@ -19,7 +19,7 @@ class PlainCounters:
         return [n for p, numbers in self.calls.items() if p[: len(path)] == path for n in numbers]
 
     def children(self, path):
-        """Queued children of a path."""
+        """Return the queued children of a path."""
         depth = len(path)
         waiting = [p for p, calls in self.calls.items() if calls and len(p) > depth]
         return {p[: depth + 1] for p in waiting if p[:depth] == path}
@@ -40,7 +40,7 @@ class PlainCounters:
         return min(queued, default=self.value.get(last, 0.0))
 
     def elsewhere(self, path, served, reserved):
-        """Changes by other counters; an unknown client begins as if it arrived."""
+        """Apply changes of other counters; an unknown client begins as if it arrived."""
         for depth in range(len(path)):
             parent, node = path[:depth], path[: depth + 1]
             if node not in self.value:
@@ -71,7 +71,7 @@ class PlainCounters:
             self.value[node] = max(0.0, self.value[node] - cost)
 
     def least(self):
-        """Smallest counter level by level, ties by arrival."""
+        """Return the smallest counter level by level, ties by arrival."""
         path = ()
         while queued := self.children(path):
             path = min(queued, key=lambda p: (self.total(p), min(self.arrivals(p))))

@@ -1,4 +1,4 @@
-"""DLPM as its specification defines it, naively: the reference of the incremental one."""
+"""A naive DLPM by its specification: the reference of the incremental one."""
 
 import functools
 
@@ -38,7 +38,7 @@ class PlainDlpm:
         call = self.running.pop(call_id, None) or self.waiting.pop(call_id)
         self.paid.discard(call_id)
         here = [each.path for each in [*self.running.values(), *self.waiting.values()]]
-        for prefix in reversed(prefixes(call.path)):  # idle and in credit: forgotten
+        for prefix in reversed(prefixes(call.path)):  # idle and in credit: evicted
             busy = any(path[: len(prefix)] == prefix for path in here)
             below = any(len(p) > len(prefix) and p[: len(prefix)] == prefix for p in self.q)
             if busy or below or self.q[prefix] <= 0:
@@ -49,7 +49,7 @@ class PlainDlpm:
         self._wait(self.running.pop(call_id))
 
     def refill(self):
-        """Algorithm 1 lines 3-8 for every group of siblings, literally."""
+        """Execute Algorithm 1 lines 3-8 literally for every group of siblings."""
         while True:
             waiting = {p for call in self.waiting.values() for p in prefixes(call.path)}
             due = {p[:-1] for p in waiting} - {p[:-1] for p in waiting if self.q[p] > 0}
@@ -59,7 +59,7 @@ class PlainDlpm:
                 self.refill_below(parent)
 
     def refill_below(self, parent):
-        """Algorithm 1 lines 6-7, among siblings."""
+        """Execute Algorithm 1 lines 6-7 among siblings."""
         for prefix in self.q:
             if prefix[:-1] == parent and self.q[prefix] <= 0:
                 self.q[prefix] += self.options.quantum
@@ -80,7 +80,7 @@ class PlainDlpm:
         return all(self.q[prefix] > -self.options.stuck_advance for prefix in prefixes(call.path))
 
     def walk(self):
-        """Yields a call; is sent its cached tokens, or None if it does not fit; yields None."""
+        """Yield calls, and None at the end; receive cached tokens, or None if a call does not fit."""
         limit = self.options.max_bypass
         self.admitted, skipped = 0, []
         exhausted = {i for i, passed in self.bypassed.items() if limit and passed >= limit}

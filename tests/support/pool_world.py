@@ -6,17 +6,17 @@ from until import until
 
 from fairserve.engine.wire.base import WorkerRequest
 from fairserve.engine.wire.circuit import CircuitOptions
-from fairserve.platform.control.port import ClusterView, WorkerView
+from fairserve.platform.control.messages import ClusterView, WorkerView
 from fairserve.platform.fleet import watch
 from fairserve.platform.fleet.pool import WorkerPool
 from fairserve.platform.fleet.worker_spec import WorkerSpec
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 
 CIRCUIT = CircuitOptions(calls=3, probes=2, first_pause_s=0.02, last_pause_s=0.1)
 
 
-def hasten(monkeypatch):
-    """Looks follow one another at once, as far as a test is concerned."""
+def probe_often(monkeypatch):
+    """Make probes follow one another almost immediately."""
     for name in ("STARTUP_PROBE_S", "REPORT_S", "SLOW_PROBE_S"):
         monkeypatch.setattr(watch, name, 0.01)
 
@@ -28,7 +28,7 @@ def request(word="ok", name="call", **body):
 
 
 class PoolWorld:
-    """``joined`` are the workers that control has, with their models; all events are kept."""
+    """A pool and its control; ``joined`` has the workers of control with their models."""
 
     def __init__(self, session, **options):
         self.events, self.joined, self.draining, self.calls, self.held = [], {}, set(), {}, {}
@@ -71,11 +71,11 @@ class PoolWorld:
         return ClusterView("s", False, False, 0, 0, 0, 0, 0, workers)
 
     async def until(self, condition):
-        """Wait for the event, or the health check, that makes it true."""
+        """Wait for the event, or the health check, that makes the condition true."""
         await until(condition)
 
-    async def looks(self, server, count=3):
-        """Wait for this many more health checks of a server."""
+    async def health_checks(self, server, count=3):
+        """Wait for ``count`` more health checks of a server."""
         asked = len(server.paths) + count
         await self.until(lambda: len(server.paths) >= asked)
 

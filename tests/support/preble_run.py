@@ -1,4 +1,4 @@
-"""A Preble router with its locality and no workers behind it, for tests that name their calls."""
+"""A Preble router with its locality and without workers, for tests that name their calls."""
 
 from virtual_cluster import make_call, prompt
 

@@ -34,7 +34,7 @@ def prefixes_of(tokens):
 
 
 def blocks_of(tree, worker_id):
-    """Return the number of blocks that a worker holds, as the tree's snapshot has them."""
+    """Return the number of blocks that a worker holds, by the snapshot of the tree."""
     state = tree.snapshot()
     held = state["held"].get(worker_id, {"nodes": ()})
     return sum(len(state["nodes"][number][1]) for number in held["nodes"])
@@ -69,5 +69,5 @@ def check_structure(tree):
 
 
 def locked_blocks(tree):
-    """Keys of the blocks that the first worker has locked, as its nodes have them."""
+    """Return the keys of the blocks that the first worker has locked, by its nodes."""
     return [key for link in tree._caches[0] if link.locks for key in link.node.keys]

@@ -1,4 +1,4 @@
-"""A history whose truth is known: a trace that was served by simulated workers, recorded and in rows."""
+"""A history with known parameters: a trace served by simulated workers, recorded and in rows."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from fairserve.platform.tuning.preview.input import (
     ServedCall,
     Workers,
 )
-from fairserve.scheduling.dispatch.events import AppChanged
+from fairserve.scheduling.events import AppChanged
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits
 
 EPOCH = 1_700_000_000.0
-"""The trace's zero."""
+"""Zero of the trace's time."""
 LEAD_S = 60.0
 MODEL = "m"
 BLOCK = 16
@@ -42,7 +42,7 @@ TRUTH = CostModel(
 
 
 def traffic(runs, *, users=8, seconds=300.0, seed=1, most_calls=4):
-    """Runs of one app, chains of one to four calls; user 0 makes half of them."""
+    """Return runs of one app, chains of one to four calls; user 0 makes half of them."""
     rng = random.Random(seed)
     made, fresh = [], 1000
     for number in range(runs):
@@ -66,7 +66,7 @@ def traffic(runs, *, users=8, seconds=300.0, seed=1, most_calls=4):
 
 
 class History:
-    """The records that a server would have of a trace served by workers of these costs."""
+    """Records that a server would have of a trace served by workers of given costs."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Helpers of tests that drive other processes: a free port, and the one wait for their effects."""
+"""Helpers of tests that drive other processes: a free port, and one function to wait for effects."""
 
 import itertools
 import os
@@ -7,12 +7,12 @@ import time
 
 PAUSE_S = 0.02
 PORTS = range(10_000, 32_000)
-"""Below those that systems give to connections, so that none takes a port before its server does."""
-_next_port = itertools.count(os.getpid() * 101)  # test processes begin at different ones
+"""Range of ports below those that systems assign to connections, so that they stay free."""
+_next_port = itertools.count(os.getpid() * 101)  # test processes begin at different ports
 
 
 def free_port():
-    """Return a TCP port of the loopback that is free, and that this process has not used yet."""
+    """Return a free TCP port of the loopback that this process has not used yet."""
     for number in itertools.islice(_next_port, len(PORTS)):
         port = PORTS[number % len(PORTS)]
         with socket.socket() as listener:
@@ -26,7 +26,7 @@ def free_port():
 
 
 def eventually(probe, what="it did not happen", *, deadline_s=90):
-    """Ask another process until the answer is true; returns it. ``what`` may be a function."""
+    """Poll another process until the result is true; return it. ``what`` may be a function."""
     end_s = time.monotonic() + deadline_s
     while not (found := probe()):
         assert time.monotonic() < end_s, what() if callable(what) else what

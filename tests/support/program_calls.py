@@ -1,4 +1,4 @@
-"""Programs whose calls are scripted, over a database of their own."""
+"""Programs whose calls are scripted, over their own database."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ def node(node_id, prompt="x", **more):
 
 
 class Calls:
-    """Answers each attempt of a task with what ``script`` lists, and with its prompt after that.
+    """Answers each attempt of a task with the next entry of ``script``, and finally with its prompt.
 
     ``hold`` answers when ``released`` is set, ``("hold", error)`` raises then.
     """

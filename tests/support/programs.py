@@ -1,4 +1,4 @@
-"""Declared programs for tests: small ones to make, to run and to reject."""
+"""Small declared programs for tests, to make, to run and to reject."""
 
 import copy
 
@@ -8,8 +8,8 @@ from fairserve.interactions.programs.program import ProgramLimits, parse_program
 from fairserve.interactions.programs.program_fields import ProgramError
 
 
-def refused(plain, limits=ProgramLimits()):
-    """Return the path and the message with which a program is rejected, and check it is unchanged."""
+def rejection(plain, limits=ProgramLimits()):
+    """Return the path and the message of a program's rejection, and check it is unchanged."""
     before = copy.deepcopy(plain)
     with pytest.raises(ProgramError) as raised:
         parse_program(plain, limits)

@@ -1,4 +1,4 @@
-"""Ended calls by hand, and what becomes of them in a recording and its export."""
+"""Handmade ended calls, with their recording and its export."""
 
 import re
 from array import array
@@ -16,7 +16,7 @@ OPENED_AT = 1_000_000.0
 
 
 def ended(call="c1", begin_s=0.0, end_s=1.0, *, run="run", deps=(), stage=1, keys=(), **more):
-    """Seconds count from the run's beginning."""
+    """Return an ended call; seconds count from the beginning of the run."""
     values = {
         "run": f"app/{run}",
         "opened_at": OPENED_AT,
@@ -45,7 +45,7 @@ def writer(folder, *, max_bytes=1 << 20, retention_s=1e9, wall=lambda: OPENED_AT
 
 
 def exported(folder, *calls, since_at=0.0):
-    """Write, read back, rebuild."""
+    """Write calls, read them back, and rebuild the trace."""
     writer(folder).write(list(calls))
     found, block_tokens, damaged = read_recording(folder, since_at)
     assert (block_tokens, damaged) == (BLOCK, 0)

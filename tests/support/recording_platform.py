@@ -1,4 +1,4 @@
-"""A platform for tests of clients: it answers as ours does, and keeps what it was asked."""
+"""A platform for tests of clients: it answers like the real one, and records its requests."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""One worker under DLPM that reserves the output of each call it admits, without an engine."""
+"""One worker under DLPM that reserves the output of each admitted call, without an engine."""
 
 from one_worker import FixedCache
 

@@ -1,4 +1,4 @@
-"""An HTTP server with set answers, for tests of clients of the management API."""
+"""An HTTP server with scripted answers, for tests of clients of the management API."""
 
 import json
 import threading
@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 
 class ScriptedApi:
-    """Answers every request with ``answer``, and keeps what it was asked."""
+    """Answers every request with ``answer``, and records the requests."""
 
     def __init__(self):
         self.asked = []

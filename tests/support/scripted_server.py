@@ -1,10 +1,11 @@
 """A worker on the loopback with scripted behaviour, in the test's own event loop.
 
-The first word of a call's prompt selects it: ``ok`` answers three tokens, ``many`` three in
-one chunk, ``silent`` three without any usage, ``hold`` waits for ``released`` after the first chunk,
-``stall`` before the header, ``die`` breaks the connection before anything, ``empty`` ends it after the
-header, ``break`` after two tokens, ``cut`` ends the stream there as if it were complete, ``nothing``
-before the first, ``busy`` answers 503, ``later`` 429, ``refuse`` 400, ``away`` redirects.
+The first word of a call's prompt selects it: ``ok`` answers three tokens, ``many`` three in one
+chunk, ``silent`` three without any usage, ``hold`` waits for ``released`` after the first chunk,
+``stall`` before the header, ``die`` breaks the connection before anything, ``empty`` ends it after
+the header, ``break`` after two tokens, ``cut`` ends the stream there as if it were complete,
+``nothing`` before the first, ``busy`` answers 503, ``later`` 429, ``refuse`` 400, ``away``
+redirects.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ vllm:cache_config_info{{block_size="16",num_gpu_blocks="64",enable_prefix_cachin
 
 
 class ScriptedServer:
-    """An async context manager; ``kind`` is the dialect: of vLLM, or ``openai`` without any extras."""
+    """A scripted server as async context manager; ``kind`` is vLLM's dialect, or plain ``openai``."""
 
     def __init__(self, kind="vllm", *, token="", models=("m",), version="0.33.0", ssl=None):
         self.kind, self.token, self.models, self.version = kind, token, list(models), version
@@ -34,7 +35,7 @@ class ScriptedServer:
         self.running, self.waiting, self.used = 0, 0, 0.0
         self.healthy = True
         self.failing = False
-        """Every call is answered 500."""
+        """Flag: every call is answered 500."""
         self.failures = 0
         """Number of the next calls that fail."""
         self.throttled = 0

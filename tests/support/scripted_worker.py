@@ -1,4 +1,4 @@
-"""A worker in a thread of the test, whose behaviour the prompts select."""
+"""A worker in a thread of the test, whose behaviour is selected by the prompts."""
 
 import asyncio
 import json
@@ -35,8 +35,10 @@ class ScriptedWorker:
         self.kv_blocks = kv_blocks
         self.model, self.context_tokens = model, context_tokens
         self.tokenizes = tokenizes
-        """True if it has ``/tokenize``: a token for each byte."""
+        """Flag: the worker has ``/tokenize``, with a token for each byte."""
         self.bodies = []
+        self.request_ids = []
+        """The ``x-request-id`` of each call."""
         self.holding = []
         """Texts of the held calls that began, in the order of arrival."""
         self.disconnects = 0
@@ -71,7 +73,7 @@ class ScriptedWorker:
         await runner.cleanup()
 
     def release(self):
-        """Release the calls that are here, held or about to be."""
+        """Release the calls that are held or about to be."""
 
         def release():
             self._held.set()
@@ -101,8 +103,9 @@ class ScriptedWorker:
 
     async def _chat(self, request):
         body = await request.json()
-        held = self._held  # of its arrival: a release that comes before it holds is not missed
+        held = self._held  # of its arrival: a release before the call holds is not missed
         self.bodies.append(body)
+        self.request_ids.append(request.headers.get("x-request-id"))
         if body["model"] != self.model:  # as vLLM does
             error = {"message": f"no model {body['model']!r}", "code": "NotFoundError"}
             return web.json_response({"error": error}, status=404)
@@ -145,7 +148,7 @@ class ScriptedWorker:
             for count in range(1, 1000):
                 await self._send(response, {"content": "x" * 65536}, count)
         if word == "meet":
-            await self._meet(int(said.split()[0]))
+            await self._rendezvous(int(said.split()[0]))
         if word == "use":
             names = said.split()
             does = f"meet {len(names)}" if len(names) > 1 else "ok"
@@ -170,7 +173,7 @@ class ScriptedWorker:
         await self._send(response, None, 3)
         await response.write(b"data: [DONE]\n\n")
 
-    async def _meet(self, calls):
+    async def _rendezvous(self, calls):
         self._met += 1
         if self._met == calls:
             self._met = 0

@@ -1,4 +1,4 @@
-"""The application of a test client on a port, for clients that speak HTTP."""
+"""The application of a test client, served on a port for clients that speak HTTP."""
 
 import socket
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from processes import eventually
 
 @contextmanager
 def served(client):
-    """Return the URL of an entered ``TestClient``'s application, served in that client's loop."""
+    """Yield the URL of an entered ``TestClient``'s application, served in that client's loop."""
     config = uvicorn.Config(client.app, lifespan="off", log_level="warning", log_config=None)
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -1,4 +1,4 @@
-"""The recorded traces that lie beside the repository; tests on them skip where they are absent."""
+"""Recorded traces from outside the repository; tests that need them skip if they are absent."""
 
 import json
 import os
@@ -13,9 +13,9 @@ BESIDE = Path(__file__).resolve().parents[3] / "shared" / "traces"
 
 
 def shared_trace(name):
-    """Return the path of a recorded trace, from FAIRSERVE_TRACES or the folder beside the repository.
+    """Return the path of a recorded trace in FAIRSERVE_TRACES or the folder beside the repository.
 
-    Skips the test if there is no such folder, and fails if a folder that was named lacks the file.
+    Skip the test if there is no such folder; fail if a named folder lacks the file.
     """
     named = os.environ.get("FAIRSERVE_TRACES")
     folder = Path(named) if named else BESIDE
@@ -37,7 +37,7 @@ RECORDED_GRAPHS = (
     "software_architecture_review",
     "prefix_sharing_example",
 )
-"""OpenTelemetry traces of agent programs, all of them."""
+"""All OpenTelemetry traces of agent programs."""
 
 
 def recorded_graph(name):

@@ -2,6 +2,6 @@
 
 
 def data_of(text):
-    """Return the data of each event of a stream. Comments, which only keep it alive, are left out."""
+    """Return the data of each event of a stream; comments, which only keep it alive, are skipped."""
     lines = text.splitlines()
     return [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]

@@ -1,8 +1,8 @@
 """A worker process with a torch engine that all tests of one test process share.
 
 Such a process takes seconds to start. Tests that kill, drain or configure a worker start their own
-(:mod:`worker_process`). The others use this one, with prompts or cache salts of their own, since it
-keeps its prefix cache, and leave it idle.
+(:mod:`worker_process`). The others use this one, with distinct prompts or cache salts, as it keeps
+its prefix cache, and leave it idle.
 """
 
 import atexit
@@ -16,7 +16,7 @@ ANYWHERE = "tcp://127.0.0.1:0"
 
 @functools.cache
 def shared_worker():
-    """Return the worker, started by the first test that requests it. It publishes KV events."""
+    """Return the worker, started by the first test that requests it; it publishes KV events."""
     worker = Worker(
         "--kv-events-endpoint", ANYWHERE, "--kv-events-replay-endpoint", ANYWHERE
     )  # fmt: skip

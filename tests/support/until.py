@@ -1,4 +1,4 @@
-"""Waiting on the event loop for what other tasks come to."""
+"""Waiting on the event loop for the effects of other tasks."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ DEADLINE_S = 90
 
 
 async def until(probe):
-    """Let other tasks run until the answer is true; returns it."""
+    """Let other tasks run until the result is true; return it."""
     async with asyncio.timeout(DEADLINE_S):
         while not (found := probe()):  # noqa: ASYNC110  it sends no event
             await asyncio.sleep(0.001)
@@ -14,7 +14,7 @@ async def until(probe):
 
 
 async def settle():
-    """Let all other tasks come to where they wait for something outside of them."""
+    """Let all other tasks run until they wait for something outside the loop."""
     ready = asyncio.get_running_loop()._ready
     await asyncio.sleep(0)
     while ready:  # noqa: ASYNC110  the loop itself is asked

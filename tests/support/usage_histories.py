@@ -1,4 +1,4 @@
-"""Histories of calls and runs for tests of usage, and what their sums must be, in plain Python."""
+"""Histories of calls and runs for tests of usage, and their expected sums in plain Python."""
 
 import random
 from collections import Counter, defaultdict
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from call_records import call_record
 
-from fairserve.platform.control.record import InteractionRecord
+from fairserve.platform.control.messages import InteractionRecord
 from fairserve.platform.reporting.usage.rollups import lock_state, marked_days, roll_up_some
 
 START = datetime(2026, 3, 27, 20, tzinfo=UTC).timestamp()
@@ -56,7 +56,7 @@ def _call(rng, call_id, start, hours, tenants):
 
 
 def runs(seed, count):
-    """Ended interactions; those that are not complete wasted something."""
+    """Return ended interactions; those that are not complete wasted something."""
     rng = random.Random(seed)
     found = []
     for number in range(count):
@@ -95,8 +95,8 @@ def rewritten(records, seed):
     ]
 
 
-def gone_on(records, seed):
-    """Runs that ended again, hours later."""
+def ended_again(records, seed):
+    """Return runs that ended again, hours later."""
     rng = random.Random(seed)
     some = rng.sample(records, len(records) // 3)
     return [replace(run, ended_at=run.ended_at + 9000, state="complete") for run in some]

@@ -1,4 +1,4 @@
-"""A tenant with an end user who has rows in every table, and others beside."""
+"""A tenant with an end user who has rows in every table, beside other users and tenants."""
 
 import json
 from dataclasses import replace
@@ -8,8 +8,7 @@ from call_records import call_record
 from sqlalchemy import JSON, LargeBinary, String, func, select
 
 from fairserve.interactions.programs.program import ProgramLimits
-from fairserve.platform.control.ledger import Rows
-from fairserve.platform.control.record import InteractionRecord, OpenInteractionRecord
+from fairserve.platform.control.messages import InteractionRecord, OpenInteractionRecord, Rows
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.ledger import Interaction, LedgerCall
@@ -69,7 +68,7 @@ class Ledger:
 
 
 class Programs:
-    """The declared runs, and the users whose runs were cancelled."""
+    """The declared runs; records the users whose runs were cancelled."""
 
     def __init__(self, real):
         self.real = real
@@ -81,7 +80,7 @@ class Programs:
 
 
 class World:
-    """Two tenants with the same user, and a neighbour in the first."""
+    """Two tenants with the same user, and another user in the first."""
 
     def __init__(self, management):
         self.management = management
@@ -97,7 +96,7 @@ class World:
             self.register_webhook(tenant)
 
     def register_webhook(self, tenant):
-        """Register an endpoint for all events, since long ago."""
+        """Register an endpoint for all events, since a long time ago."""
         body = {"url": "https://1.1.1.1/", "events": ["interaction.finished", "calls.throttled"]}
         made = self.management.call(tenant["api_key"], "POST", "/v1/webhooks", body, status=201)
         with self.sessions.begin() as session:
@@ -157,7 +156,7 @@ class World:
         return made, ended
 
     def plant(self, tenant, app, user):
-        """Rows of every kind; returns the records."""
+        """Write rows of every kind; return the records."""
         call = self.management.call
         call(
             self.management.admin,
@@ -281,7 +280,7 @@ def mentions(dump, *personal):
 
 
 def of_others(dump, world):
-    """Return the rows of the neighbour and the other tenant, in a fixed order."""
+    """Return the rows of the other user and the other tenant, in a fixed order."""
     text = json.dumps([world.other["id"], world.foreign_app["id"]])
     return {
         name: canonical_rows(
@@ -332,7 +331,7 @@ def by_user(world, user):
 
 
 def planted_world(management):
-    """Return a world with the user in two apps of one tenant, a neighbour, and another tenant's user."""
+    """Return a world whose user is in two apps of one tenant, beside other users and tenants."""
     world = World(management)
     world.mine = world.plant(world.one, world.app, USER)
     again = world.records(world.one, world.second_app, USER)

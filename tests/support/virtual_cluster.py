@@ -1,7 +1,7 @@
-"""A small cluster in virtual time, for tests of the core: the real dispatcher and local schedulers.
+"""A small cluster in virtual time for tests of the core: the real dispatcher and local schedulers.
 
 Each worker decodes one token per running call and step, admits by the pull protocol, reserves its
-outputs, and caches whole prompts in blocks without eviction (the engine has tests of its own for
+outputs, and caches whole prompts in blocks without eviction (the tests of the engine cover
 eviction). Steps take ``step_s``; prefill of a step costs ``prefill_s_per_token``.
 
 With ``evict_share`` a worker drops some cached block and those after it in that share of its steps;
@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fairserve.interactions.call import Call, TokenUsage, client_id
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import LocalCall
-from fairserve.scheduling.dispatch import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS
 
@@ -25,7 +25,7 @@ BLOCK = 16
 
 
 def prompt(*parts):
-    """Token ids from (seed, length) parts: equal parts are equal tokens."""
+    """Return token ids from (seed, length) parts: equal parts are equal tokens."""
     arrays = [np.random.default_rng(seed).integers(0, 50_000, length) for seed, length in parts]
     return np.concatenate(arrays).astype(np.uint32)
 
@@ -66,7 +66,7 @@ class VirtualWorker:
     free_s: float = 0.0
     busy_s: float = 0.0
     listener: object = None
-    stored: list = field(default_factory=list)  # of the prompts, as names of their blocks
+    stored: list = field(default_factory=list)  # names of the blocks of prompts
     published: list = field(default_factory=list)  # ("+", tokens, salt) or ("-", names)
 
     def _names(self, tokens):
@@ -100,7 +100,7 @@ class VirtualWorker:
                 self.listener.changed(name)
 
     def evict(self, rng):
-        """Drop a block of some prompt, and all blocks that follow it in any; none of a running call."""
+        """Drop a block of some prompt, and all blocks that follow it; none of a running call."""
         used = {name for call, *_ in self.running.values() for name in self._names(call.token_ids)}
         idle = [name for names in self.stored for name in names if name not in used]
         if not idle:
@@ -130,7 +130,7 @@ class VirtualWorker:
         )
 
     def step(self):
-        """Admit, prefill, decode one token each; returns (started, decoded, ended, extend)."""
+        """Admit, prefill, and decode one token each; return (started, decoded, ended, extend)."""
         started, extend = [], 0
         self.local.start_pass(self)
         while (offered := self.local.peek()) is not None:

@@ -1,6 +1,6 @@
-"""vLLM's scheduler with the plug-in and without an engine: a fake model runner gives each token.
+"""vLLM's scheduler with the plug-in and without an engine: a fake model runner returns tokens.
 
-Only imported by the tests in tests/vllm, which ``make test-vllm`` runs beside vLLM.
+It is imported only by the tests in tests/vllm, which ``make test-vllm`` runs beside vLLM.
 """
 
 import json
@@ -58,7 +58,7 @@ LLAMA = {
 
 
 def write_llama(folder, **changes):
-    """Write a tiny Llama's config, for which vLLM makes weights up."""
+    """Write the config of a tiny Llama, for which vLLM generates weights."""
     path = os.path.join(folder, "config.json")
     with open(path, "w") as file:
         json.dump({**LLAMA, **changes}, file)
@@ -66,7 +66,7 @@ def write_llama(folder, **changes):
 
 
 def inspect_models_here():
-    """Let vLLM inspect a model's class in this process; it would start one that imports vLLM anew."""
+    """Let vLLM inspect a model's class in this process, rather than in one that imports vLLM again."""
     return patch(
         "vllm.model_executor.models.registry._run_in_subprocess", lambda inspect: inspect()
     )
@@ -74,7 +74,7 @@ def inspect_models_here():
 
 @cache
 def model_config():
-    """Takes vLLM seconds the first time, so one is for all."""
+    """Return one model config for all tests: the first one takes vLLM seconds."""
     init_none_hash(sha256)
     folder = write_llama(tempfile.mkdtemp())
     with inspect_models_here():
@@ -124,7 +124,7 @@ class World:
         """Steps scheduled before the outputs of the first arrive."""
         self.requests = {}
         self.admitted = []
-        """Request ids in the order in which they entered the batch, again after a preemption."""
+        """Request ids in the order in which they entered the batch, repeated after a preemption."""
         self.generated = {}
         self.ended = set()
 
@@ -200,7 +200,7 @@ class World:
         return entered
 
     def drain(self, steps=20_000):
-        """Until nothing is left, then look that nothing is left behind."""
+        """Run until nothing is left, then check that no state is left."""
         for _ in range(steps):
             if not self.scheduler.has_unfinished_requests():
                 break
@@ -233,7 +233,7 @@ class Ledger:
     def __init__(self, local):
         self.local, self.events, self._peeked = local, [], None
         self.left = {}
-        """Deficits by client when their last call ended: they may be forgotten then."""
+        """Deficits by client when their last call ended: they may be evicted then."""
 
     def __len__(self):
         return len(self.local)

@@ -1,6 +1,6 @@
-"""Adversarial arrivals on one worker, and what VTC's theorems bound, measured at every event.
+"""Adversarial arrivals on one worker, with the quantities that VTC's theorems bound at every event.
 
-``U = max(wp * longest prompt, wq * capacity)``, which ``bound`` gives.
+``U = max(wp * longest prompt, wq * capacity)``, which ``bound`` returns.
 """
 
 import random
@@ -26,7 +26,7 @@ class Watch:
         self.shortfall = 0.0
         """Largest T / n - Wf since f became backlogged (Theorem 4.13)."""
         self.outstanding = 0.0
-        """The most that any client had reserved for predictions at one time."""
+        """Largest amount that any client had reserved for predictions at one time."""
         self._both, self._one = {}, {}
         self._at_start = {}
 
@@ -76,7 +76,7 @@ cases = st.fixed_dictionaries(
 
 
 def adversarial(case, scheduler, *, steps=120, reserve=True, max_batch=10**9):
-    """Bursts, clients that come and go, lengths at both extremes."""
+    """Make bursts, intermittent clients, and lengths at both extremes."""
     rng = random.Random(case["seed"])
     worker = OneWorker(
         scheduler, case["capacity"], wq=case["wq"], reserve=reserve, max_batch=max_batch

@@ -1,4 +1,4 @@
-"""Delivers what is due, in a process of its own: python webhook_deliverer.py DATABASE_URL DATA_DIR"""
+"""Deliver pending events in a separate process: python webhook_deliverer.py DATABASE_URL DATA_DIR"""
 
 import sys
 

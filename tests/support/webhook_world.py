@@ -9,8 +9,7 @@ from call_records import call_record
 from sqlalchemy import select
 
 from fairserve.platform.background.webhooks.delivery import deliver_due
-from fairserve.platform.control.ledger import Rows
-from fairserve.platform.control.record import InteractionRecord
+from fairserve.platform.control.messages import InteractionRecord, Rows
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint, WebhookEvent
 from fairserve.platform.server.settings import Settings
@@ -29,14 +28,14 @@ class Received(NamedTuple):
 
 
 class Receiver:
-    """An HTTP server that keeps its requests, and returns set answers."""
+    """An HTTP server that keeps its requests, and returns scripted answers."""
 
     def __init__(self, tls=None):
         self.received = []
         self.answers = []
         """Status, headers and body of the next answers; then 200."""
         self.by_path = {}
-        """Answers to a path, always the same. A body of None is promised and never sent."""
+        """Constant answers by path. A body of None is promised and never sent."""
         self.closing = threading.Event()
         self.hold = threading.Event()
         self.hold.set()
@@ -62,7 +61,7 @@ class Receiver:
                     else:
                         self.wfile.write(text)
                 except OSError:
-                    pass  # whoever sent it is gone
+                    pass  # the sender has disconnected
 
             def log_message(self, *_):
                 pass
@@ -86,7 +85,7 @@ class Receiver:
 
 
 class Clock:
-    """The time of deliverers, which only the test moves."""
+    """The clock of deliverers, moved only by the test."""
 
     def __init__(self):
         self.time = utc_now()
@@ -103,9 +102,10 @@ class Clock:
 
 
 class WebhookWorld:
-    """``began`` is when calls are accepted by default: one time for all, so that no day passes between.
+    """A tenant, a receiver and a ledger; by default calls are accepted at ``began``.
 
-    It is the time of the last request, for an endpoint gets nothing from before it was registered.
+    One time for all avoids that a day passes between calls. It is the time of the last request, as
+    an endpoint gets nothing from before its registration.
     """
 
     def __init__(self, management, receiver, **settings):

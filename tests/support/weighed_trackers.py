@@ -1,6 +1,6 @@
-"""Print the result of `tracker_bytes_per_call` for trackers of otherwise known size, as JSON.
+"""Print the result of `tracker_bytes_per_call` for trackers of known size, as JSON.
 
-A program of its own: in the process of all tests others allocate beside it.
+It is a separate program, as other tests would allocate memory in the same process.
 """
 
 import gc
@@ -50,7 +50,7 @@ def objects_per_call(runs, seed):
         found[id(each)] = sys.getsizeof(each)
         todo += gc.get_referents(each)
         if isinstance(each, dict):
-            todo += each  # the collector does not ask after keys that are texts
+            todo += each  # the collector does not follow keys that are strings
     return sum(found.values()) / traffic.calls
 
 

@@ -1,4 +1,4 @@
-"""The whole server in this process, with a scripted worker behind it: what `fairserve serve` wires."""
+"""The whole server in this process, with a scripted worker behind it, wired like `fairserve serve`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROFILE = {"stages": [{"input_tokens": 30, "output_tokens": 20}], "calls_per_int
 
 
 class WholeServer:
-    """Starts on entering and stops on leaving."""
+    """A server that starts on entering and stops on leaving."""
 
     def __init__(self, folder, *, lease=None, **settings):
         """Start the server; ``lease`` makes the lease of the database from its engine."""
@@ -48,7 +48,7 @@ class WholeServer:
         self._stack.close()
 
     def send(self, key, method, path, **more):
-        """Send a request and return the answer; without a key for None."""
+        """Send a request and return the answer; no key is sent for None."""
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         headers |= more.pop("headers", {})
         return self.client.request(method, path, headers=headers, **more)
@@ -73,7 +73,7 @@ class WholeServer:
         return answer
 
     def end_runs(self, key):
-        """End the live runs of an app: a stream of one would not end."""
+        """End the active runs of an app: the stream of one would not end."""
         while runs := self.call(key, "GET", "/v1/interactions", state="live")["items"]:
             for run in runs:
                 self.send(key, "DELETE", f"/v1/interactions/{quote(run['id'], safe='/')}")

@@ -14,7 +14,7 @@ from processes import eventually
 COMMAND = "import sys; from fairserve.engine.worker import main; sys.exit(main())"
 DEADLINE_S = 60
 UNDER_A_SHELL = ("sh", "-c", '"$@" <&- & read -r _', "sh")
-"""A prefix: the worker is the child of a shell that waits for its input, and is the process here."""
+"""Command prefix: the worker is the child of a shell that waits for its input."""
 
 
 class Worker:
@@ -36,7 +36,7 @@ class Worker:
 
     @contextlib.contextmanager
     def asking(self, path, body):
-        """Return a connection with a sent request; its client leaves without an answer at the end."""
+        """Return a connection with a sent request; its client disconnects without an answer."""
         connection = http.client.HTTPConnection(
             "127.0.0.1", self.ready["port"], timeout=DEADLINE_S
         )  # fmt: skip

@@ -1,11 +1,11 @@
-"""A WSC feeder over two workers' believed caches, for tests: calls are queued, served and charged."""
+"""A WSC feeder over the assumed caches of two workers: calls are queued, served and charged."""
 
 from virtual_cluster import make_call, prompt
 
 from fairserve.interactions.call import TokenUsage
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
-from fairserve.scheduling.dispatch.directory import Directory
-from fairserve.scheduling.dispatch.events import AppChanged
+from fairserve.scheduling.directory import Directory
+from fairserve.scheduling.events import AppChanged
 from fairserve.scheduling.feeders.wsc import WscFeeder
 from fairserve.scheduling.feeders.wsc_options import WscOptions
 from fairserve.scheduling.locality.locality import Locality
@@ -16,7 +16,7 @@ TOKENS = prompt((1, 100))
 
 WORKERS = ["w0", "w1"]
 LONG = prompt((3, 96))
-"""96 tokens that a test may put into a worker's cache; the prompts of calls are longer."""
+"""Prompt of 96 tokens that a test may put into a worker's cache; the prompts of calls are longer."""
 
 
 def made(known, options=WscOptions()):
@@ -28,13 +28,13 @@ def made(known, options=WscOptions()):
 
 
 def queue(feeder, new):
-    """Queue a call as the dispatcher does: its keys first."""
+    """Queue a call as the dispatcher does, its keys first."""
     feeder._locality.register(new)
     feeder.add(new)
 
 
 def cache(feeder, tokens, worker="w0"):
-    """Put these tokens into the worker's cache."""
+    """Put the tokens into the worker's cache."""
     seed = call("seed", "nobody", tokens=tokens)
     feeder._locality.register(seed)
     feeder._locality.placed(seed, worker)
@@ -58,7 +58,7 @@ def call(call_id, user, *, app="app", output=10, run=None, tokens=TOKENS, left=0
 
 
 def serve(feeder, workers=WORKERS, cached=0):
-    """Take the next call and run it to its end at once; returns it."""
+    """Take the next call, run it to its end immediately, and return it."""
     chosen = feeder.peek(workers)
     feeder.dispatch(chosen.call_id, cached)
     feeder.finish(chosen.call_id, used(chosen, cached))

@@ -1,4 +1,4 @@
-"""The guide to agent programs: its code is that of the examples, its headers are those that are read."""
+"""The guide to agent programs has the code of the examples, and only headers that are read."""
 
 import re
 from pathlib import Path
@@ -26,14 +26,14 @@ def blocks(text, language):
 
 
 @pytest.mark.parametrize("title", SECTIONS)
-def test_the_code_is_that_of_the_example(title):
+def test_the_code_equals_the_example(title):
     found = blocks(section(title), "python")
     assert found
     for block in found:
         assert f"\n{block}" in EXAMPLES[SECTIONS[title]], block
 
 
-def test_no_code_stands_elsewhere():
+def test_all_code_of_the_guide_is_checked():
     assert len(blocks(TEXT, "python")) == sum(
         len(blocks(section(title), "python")) for title in SECTIONS
     )
@@ -44,7 +44,7 @@ def test_the_examples_are_named_by_their_path():
     assert (ROOT / command.split()[1]).exists()
 
 
-def test_every_header_is_described_and_no_other():
+def test_exactly_the_supported_headers_are_described():
     described = {name.lower() for row in re.findall(r"^\|(.*)$", TEXT, re.M) for name in codes(row)}
     known = {value for name, value in vars(identity).items() if is_header(name, value)}
     known |= set(identity.ALIASES)

@@ -1,4 +1,4 @@
-"""The drawing of the rooms is that of the imports."""
+"""The drawing of the rooms agrees with the imports."""
 
 import architecture
 
@@ -9,7 +9,7 @@ def test_the_drawing_is_current():
     assert drawn == written, "run `make architecture`"
 
 
-def test_every_room_has_a_layer_and_a_line():
+def test_every_room_has_a_layer_and_a_description():
     text = architecture.PAGE.read_text()
     layers = set(architecture.layers())
     for room in (architecture.ROOT / "platform").glob("*/__init__.py"):

@@ -1,4 +1,4 @@
-"""The documents are correct: links lead somewhere, every policy and command is described."""
+"""Links in the documents resolve, and every policy and command is described."""
 
 import re
 from pathlib import Path
@@ -10,11 +10,11 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 README = (ROOT / "README.md").read_text()
 SAME_AS = {("tenant", "suspend"), ("tenant", "resume"), ("tenant", "show"), ("app", "show")}
-"""Commands without an example, like another noun's that has one."""
+"""Commands without an example, similar to another noun's that has one."""
 
 
 def found_in_documents(pattern):
-    """Every match of the pattern's group, with its document."""
+    """Return every match of the pattern's group, with its document."""
     found = [
         (document, match)
         for document in DOCUMENTS
@@ -24,7 +24,7 @@ def found_in_documents(pattern):
     return found
 
 
-def test_links_lead_somewhere():
+def test_links_resolve():
     dead = [
         f"{document.relative_to(ROOT)}: {target}"
         for document, target in found_in_documents(r"\]\(([^)#\s]+)")
@@ -35,7 +35,7 @@ def test_links_lead_somewhere():
 
 
 def test_named_files_exist():
-    """Paths in backticks that look like files of this repository."""
+    """Names are paths in backticks that look like files of this repository."""
     missing = [
         f"{document.relative_to(ROOT)}: {name}"
         for document, name in found_in_documents(r"`([a-z_]+/[\w/.-]+\.(?:py|md|toml|svg))")
@@ -55,7 +55,7 @@ def test_every_system_is_in_the_readme():
     assert set(listed) == {"rpm-N" if name.startswith("rpm-") else name for name in served}
 
 
-def test_functions_named_for_the_papers_exist():
+def test_functions_named_in_the_papers_table_exist():
     """docs/papers.md names functions; each must be in the file of its class."""
     text = (ROOT / "docs" / "papers.md").read_text()
     source = "\n".join(path.read_text() for path in (ROOT / "scheduling").rglob("*.py"))

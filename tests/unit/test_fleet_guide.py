@@ -1,4 +1,4 @@
-"""The fleet's guide: its fleet files are valid, and its compose file sets what exists."""
+"""The fleet files of the fleet guide are valid, and its compose file sets existing options."""
 
 import json
 import re
@@ -27,18 +27,18 @@ def clean_environment(monkeypatch):
 
 
 def filled(value):
-    """Compose's ``${NAME:?why}`` with a value that is long enough for a secret."""
+    """Replace Compose's ``${NAME:?why}`` with a value that is long enough for a secret."""
     return re.sub(r"\$\{(\w+)[^}]*\}", "x" * 40, str(value))
 
 
-def test_the_fleet_file_is_valid():
+def test_the_fleet_files_are_valid():
     (example,) = re.findall(r"```json\n(.*?)```", TEXT, re.DOTALL)
     part = parse_fleet(example.encode())
     assert [spec.worker_id for spec in part.workers] == ["node-1", "node-2"]
     assert set(part.tokenizers) == {spec.model for spec in part.workers}
 
 
-def test_the_bodies_are_valid():
+def test_the_request_bodies_are_valid():
     bodies = [json.loads(body) for body in re.findall(r"-d '(\{.*?\})'", TEXT, re.DOTALL)]
     worker, alias = bodies
     assert WorkerJoin(**worker).spec().kv_events is not None
@@ -52,7 +52,7 @@ def test_every_field_of_a_worker_is_described():
         assert f"`{name}`" in TEXT or f'"{name}"' in TEXT
 
 
-def test_the_platform_s_settings_exist_and_are_valid(monkeypatch):
+def test_the_platform_settings_exist_and_are_valid(monkeypatch):
     given = COMPOSE["x-platform"]["environment"]
     known = {name for field in FIELDS for name in environment_names(field)}
     others = {"HF_TOKEN", "FAIRSERVE_WORKER_KEY_LLAMA"}
@@ -66,7 +66,7 @@ def test_the_platform_s_settings_exist_and_are_valid(monkeypatch):
     assert str(settings.fleet.fleet_file) == mounted["target"]
 
 
-def test_the_fleet_of_the_compose_file():
+def test_the_fleet_of_the_compose_file_is_valid():
     part = parse_fleet(COMPOSE["configs"]["fleet"]["content"].encode())
     (spec,) = part.workers
     flags = SERVICES["vllm"]["command"]

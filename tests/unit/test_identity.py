@@ -1,4 +1,4 @@
-"""Which run a call belongs to: precedence, aliases, limits; ids of one app never meet another's."""
+"""Headers and metadata determine the run of a call: precedence, aliases, limits, separate apps."""
 
 import pytest
 from hypothesis import example, given
@@ -15,12 +15,12 @@ from fairserve.interactions.tracking.identity import (
 )
 
 
-def test_nothing_said_is_a_run_of_its_own():
+def test_a_call_without_headers_is_its_own_run():
     assert identify({}) == CallIdentity(None)
     assert identify({"user-agent": "x"}, {"topic": "y"}) == CallIdentity(None)
 
 
-def test_own_headers():
+def test_own_headers_name_run_and_call():
     found = identify(
         {
             "x-interaction-id": " run 7 ",
@@ -34,19 +34,19 @@ def test_own_headers():
     assert found == expected
 
 
-def test_an_empty_parents_header_says_that_the_call_is_a_root():
+def test_an_empty_parents_header_makes_the_call_a_root():
     assert identify({"x-parent-ids": ""}).parents == ()
     assert identify({}).parents is None
 
 
 @pytest.mark.parametrize("position", range(len(ALIASES)))
-def test_the_first_alias_wins(position):
+def test_the_first_alias_takes_precedence(position):
     headers = {alias: alias.upper() for alias in ALIASES[position:]}
     found = identify(headers)
     assert (found.run_id, found.source) == (ALIASES[position].upper(), ALIASES[position])
 
 
-def test_own_header_then_metadata_then_aliases():
+def test_precedence_is_own_header_metadata_aliases():
     everything = {"x-interaction-id": "own", "session-id": "alias"}
     metadata = {"interaction_id": "meta"}
     assert identify(everything, metadata).run_id == "own"
@@ -54,7 +54,7 @@ def test_own_header_then_metadata_then_aliases():
     assert identify({"session-id": "alias"}, {}).run_id == "alias"
 
 
-def test_metadata_says_the_same_as_the_headers():
+def test_metadata_is_equivalent_to_the_headers():
     metadata = {
         "interaction_id": "r",
         "interaction_final": True,
@@ -68,7 +68,7 @@ def test_metadata_says_the_same_as_the_headers():
 
 
 @pytest.mark.parametrize("final", [{}, {"x-dynamo-session-final": "true"}])
-def test_a_sub_agent_of_dynamo_joins_the_run_of_its_parent(final):
+def test_a_dynamo_sub_agent_joins_the_run_of_its_parent(final):
     session = {"x-dynamo-session-id": "child", **final}
     found = identify({**session, "x-dynamo-parent-session-id": "root"})
     assert (found.run_id, found.agent, found.final) == ("root", "child", False)
@@ -76,7 +76,7 @@ def test_a_sub_agent_of_dynamo_joins_the_run_of_its_parent(final):
     assert (found.run_id, found.final) == ("child", bool(final))
 
 
-def test_claude_code_names_its_agent():
+def test_claude_code_headers_name_the_agent():
     found = identify({"x-claude-code-session-id": "s", "x-claude-code-agent-id": "a"})
     assert (found.run_id, found.agent) == ("s", "a")
 
@@ -96,7 +96,7 @@ def test_claude_code_names_its_agent():
         ({}, {"interaction_final": 1.5}, "metadata.interaction_final"),
     ],
 )
-def test_what_is_wrong_is_named(headers, metadata, source):
+def test_errors_name_the_header_or_field(headers, metadata, source):
     with pytest.raises(IdentityError) as raised:
         identify(headers, metadata)
     assert raised.value.source == source

@@ -1,4 +1,4 @@
-"""Import rules that import-linter has no contract for, checked on the syntax tree of every file.
+"""Import rules that import-linter has no contract for are checked on the syntax tree of every file.
 
 The order of the packages and rooms is in pyproject.toml.
 """
@@ -15,9 +15,9 @@ CORE = {"interactions", "throttling", "scheduling"}
 
 
 def statements(tree):
-    """Every statement of a module, those of its functions included."""
+    """Return every statement of a module, those of its functions included."""
     found = [tree]
-    for node in found:  # grows while it is walked
+    for node in found:  # grows while it is iterated
         for field in ("body", "orelse", "finalbody", "handlers", "cases"):
             found += getattr(node, field, ())
     return found
@@ -49,14 +49,14 @@ class Source:
 
 @functools.cache
 def sources():
-    """Every file of the product by its path in the repository, read once."""
+    """Return every file of the product by its path in the repository, read once."""
     files = sorted(path for top in [*PACKAGES, "migrations"] for path in (ROOT / top).rglob("*.py"))
     files += sorted((ROOT / "src/fairserve").glob("*.py"))
     return {path.relative_to(ROOT): Source(path.read_text()) for path in files}
 
 
 def violation(parts, module):
-    """Return the rule that the import of a module by the file at these path parts breaks, or None."""
+    """Return the rule that importing ``module`` into the file at this path violates, or None."""
     top = module.split(".")[0]
     if module.startswith("."):
         return "imports are absolute"
@@ -70,7 +70,7 @@ def violation(parts, module):
     return None
 
 
-def test_imports_name_what_they_may():
+def test_imports_follow_the_rules():
     broken = [
         f"{path}:{line} imports {module}: {rule}"
         for path, source in sources().items()
@@ -80,7 +80,7 @@ def test_imports_name_what_they_may():
     assert not broken, "\n".join(broken)
 
 
-def test_each_rule_finds_what_breaks_it():
+def test_each_rule_detects_its_violation():
     broken = [
         ("platform/server/app.py", "engine.client"),
         ("migrations/env.py", "engine.client"),
@@ -100,7 +100,7 @@ def test_each_rule_finds_what_breaks_it():
     assert found == broken
 
 
-def test_the_walk_finds_every_import():
+def test_every_import_is_found():
     assert {*PACKAGES, "migrations", "src"} == {path.parts[0] for path in sources()}
     text = (
         "import a.b, c\n"
@@ -133,7 +133,7 @@ def test_platform_does_not_shadow_the_standard_library():
     assert run.stdout.strip()
 
 
-def test_the_core_uses_no_randomness_of_its_own():
+def test_the_core_uses_no_global_randomness():
     broken = [
         f"{path}:{line}"
         for path, source in sources().items()

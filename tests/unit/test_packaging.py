@@ -1,4 +1,4 @@
-"""The wheel holds what a user runs: every module, the migrations, the templates, nothing else."""
+"""The wheel contains every module, the migrations and the templates, and nothing else."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ FOLDERS = [
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """Built from a copy, so that no build folder is left in the tree."""
+    """Return a wheel built from a copy, so that no build folder is left in the tree."""
     copy, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     tracked = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard"],
@@ -40,7 +40,7 @@ def wheel(tmp_path_factory):
             target.symlink_to(os.readlink(source))
         else:
             target.write_bytes(source.read_bytes())
-    # What pip and build call, too; they would install the build's requirements first.
+    # The command that pip and build call; they would install the build's requirements first.
     build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
     subprocess.run(
         [sys.executable, "-P", "-c", build, out], cwd=copy, check=True, capture_output=True

@@ -1,4 +1,4 @@
-"""Every threat of docs/security.md has a test, and the test is there."""
+"""Every threat of docs/security.md names tests, and these tests exist."""
 
 import re
 from pathlib import Path

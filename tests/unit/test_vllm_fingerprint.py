@@ -1,4 +1,4 @@
-"""The fingerprint by which `make test-vllm` decides whether the second vLLM release is run."""
+"""The fingerprint lets `make test-vllm` decide whether to run the second vLLM release."""
 
 import ast
 import importlib.util
@@ -29,7 +29,7 @@ TREE = {
     "tests/vllm/test_queue.py": "import vllm_world\n",
     "tests/vllm/engine/test_servers.py": "import fairserve.engine.other\nimport unused\n",
 }
-"""A repository as small as can be: each file by its path."""
+"""A minimal repository: each file by its path."""
 
 OUTSIDE = {
     "engine/other.py",
@@ -60,7 +60,7 @@ def tree(tmp_path):
     return tmp_path
 
 
-def test_the_files_are_those_that_the_second_release_runs(script, tree):
+def test_the_files_are_those_run_by_the_second_release(script, tree):
     files = script.fingerprint(tree, RELEASE)["files"]
     assert set(files) == set(TREE) - OUTSIDE
 
@@ -74,7 +74,7 @@ def test_a_change_counts_if_the_second_release_runs_the_file(script, tree, path)
     assert lines == ([] if path in OUTSIDE else [f"changed: {path}"])
 
 
-def test_what_a_new_import_brings_is_named(script, tree):
+def test_files_added_by_a_new_import_are_named(script, tree):
     before = script.fingerprint(tree, RELEASE)
     (tree / "scheduling/order.py").write_text("from fairserve.engine.other import thing\n")
     after = script.fingerprint(tree, RELEASE)
@@ -90,8 +90,8 @@ def test_another_release_is_a_difference(script, tree):
     assert lines == ["release: 0.33.0 before, 0.34.0 now"]
 
 
-def test_the_commands(script, tree, monkeypatch, capsys):
-    """The exit status says whether the second release is run, and the text says why."""
+def test_take_and_compare_commands(script, tree, monkeypatch, capsys):
+    """The exit status decides whether the second release is run, and the text gives the reason."""
     monkeypatch.setattr(script, "ROOT", tree)
     taken, committed = tree / "taken.json", tree / script.COMMITTED
     script.main("take", taken, RELEASE)
@@ -110,7 +110,7 @@ def test_the_commands(script, tree, monkeypatch, capsys):
         script.main("tkae", taken)
 
 
-def test_of_this_repository(script):
+def test_the_fingerprint_of_this_repository(script):
     """The plug-in and the policies belong to it; servers, the platform and torch do not."""
     paths = script.closure(ROOT)
     plug_in = {path.relative_to(ROOT).as_posix() for path in (ROOT / "engine/vllm").glob("*.py")}
@@ -132,7 +132,7 @@ def test_of_this_repository(script):
 
 
 def test_no_module_of_the_closure_is_imported_by_a_computed_name(script):
-    """Such an import is not seen."""
+    """Such an import is not detected."""
     for path in script.closure(ROOT):
         tree = ast.parse((ROOT / path).read_text())
         names = {each.attr for each in ast.walk(tree) if isinstance(each, ast.Attribute)}

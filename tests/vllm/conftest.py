@@ -1,6 +1,6 @@
-"""The plug-in beside vLLM: `make test-vllm` runs these in an environment of their own.
+"""Fixtures for the tests of the plug-in beside vLLM, which `make test-vllm` runs.
 
-Where vLLM is missing they skip. What vLLM and what it imports warn of is not ours to fix. Those in the
+Without vLLM they are skipped. Warnings of vLLM and of its imports are not ours to fix. Tests in the
 folder ``engine`` need vLLM's kernels for CPUs, which only the build of the first release has.
 """
 
@@ -13,7 +13,7 @@ import pytest
 
 HERE = Path(__file__).parent
 EXPECTED = os.environ.get("EXPECTED_VLLM", "")
-"""Start of the version that must run: one environment holds two releases."""
+"""Beginning of the expected version: one environment holds two releases."""
 
 RELEASE = None
 try:
@@ -22,7 +22,7 @@ try:
         import vllm_world  # noqa: F401
         from vllm import __version__ as RELEASE  # noqa: N812
 except pytest.skip.Exception:
-    sys.modules.pop("vllm_world", None)  # each file says so itself
+    sys.modules.pop("vllm_world", None)  # each file skips itself
 
 if RELEASE is not None and not RELEASE.startswith(EXPECTED):
     raise pytest.UsageError(f"vLLM is {RELEASE}; must be {EXPECTED}")

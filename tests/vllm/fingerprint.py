@@ -1,16 +1,17 @@
-"""Fingerprint of what the second vLLM release runs: ``make test-vllm`` runs it only after a change.
+"""Fingerprint of the second vLLM release's code: ``make test-vllm`` runs it only after a change.
 
     python tests/vllm/fingerprint.py take FILE RELEASE
     python tests/vllm/fingerprint.py compare FILE
 
 ``take`` writes the present fingerprint to a file, and ``compare`` compares such a file with
-``tests/vllm/fingerprint.json``, which is committed and stands for the last pass on both releases. It
-prints what differs and ends with status 1 if anything does.
+``tests/vllm/fingerprint.json``, the committed fingerprint of the last pass on both releases. It
+prints the differences and exits with 1 if there are any.
 
-The fingerprint is the second release and a hash of each file: the plug-in, the tests that run on that
-release, ``tests/conftest.py``, every module of this repository that one of these imports, directly or
-not, and ``constraints-vllm.txt``, which names the first release and all else that is installed.
-Imports are read as for the fingerprints of reports (:mod:`fairserve.benchmarks.evidence.imports`).
+The fingerprint is the second release and a hash of each file: the plug-in, the tests that run on
+that release, ``tests/conftest.py``, every module of this repository that one of these imports
+directly or indirectly, and ``constraints-vllm.txt``, which names the first release and all other
+packages. Imports are read as for the fingerprints of reports
+(:mod:`fairserve.benchmarks.evidence.imports`).
 """
 
 import hashlib

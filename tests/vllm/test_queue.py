@@ -1,4 +1,4 @@
-"""vLLM's use of its queue of waiting requests, step by step."""
+"""Test vLLM's use of its queue of waiting requests, step by step."""
 
 from concurrent.futures import Future
 
@@ -7,7 +7,7 @@ from vllm_world import BLOCK, BOTH, Request, RequestStatus, World, watch
 
 
 @BOTH
-def test_one_call_from_arrival_to_end(kind):
+def test_one_call_runs_from_arrival_to_end(kind):
     world = World(kind)
     ledger = watch(world)
     world.add("r", 10, max_tokens=3)
@@ -34,8 +34,8 @@ def test_a_flood_does_not_delay_a_light_client(kind):
     assert "light" in world.admitted[at : at + 3], "after what was left of one quantum"
 
 
-def test_the_request_on_offer_stays_until_it_is_popped():
-    """Allocating stores blocks, which may put another one first; vLLM pops what it peeked."""
+def test_the_offered_request_is_kept_until_it_is_popped():
+    """An allocation stores blocks, which may change the order; vLLM pops the request that it peeked."""
     world = World()
     queue = world.queue
     world.add("a", 8)
@@ -57,7 +57,7 @@ def test_the_request_on_offer_stays_until_it_is_popped():
     world.drain()
 
 
-def test_within_a_step_the_queue_is_empty_when_nothing_more_is_offered():
+def test_the_queue_is_empty_for_a_step_when_nothing_is_offered():
     world = World(max_num_seqs=1)
     queue = world.queue
     world.add("a", 8)
@@ -72,7 +72,7 @@ def test_within_a_step_the_queue_is_empty_when_nothing_more_is_offered():
 
 
 @BOTH
-def test_what_does_not_fit_is_passed_over(kind):
+def test_requests_that_do_not_fit_are_bypassed(kind):
     world = World(kind, blocks=33)
     ledger = watch(world)
     world.add("runs", 40, max_tokens=30)
@@ -88,7 +88,7 @@ def test_what_does_not_fit_is_passed_over(kind):
 
 
 def test_a_watermark_is_kept_free():
-    """vLLM's own rule: it holds for whom is admitted while anything runs. Others are not held up."""
+    """By vLLM's own rule it applies to admissions while anything runs. Others are not delayed."""
     world = World(blocks=33, watermark=0.25)
     world.add("runs", 40, max_tokens=30)
     world.step()
@@ -100,7 +100,7 @@ def test_a_watermark_is_kept_free():
     world.drain()
 
 
-def test_nothing_is_walked_again_while_nothing_can_fit():
+def test_no_walk_is_repeated_while_nothing_fits():
     world = World(blocks=33)
     ledger = watch(world)
     world.add("runs", 100, max_tokens=20)
@@ -119,12 +119,12 @@ def test_nothing_is_walked_again_while_nothing_can_fit():
 
 @pytest.mark.parametrize("another_waits", [False, True])
 def test_a_stored_block_ends_the_wait(another_waits):
-    """The next turn of an agent waits for a block of output that the turn before is yet to fill."""
+    """The next turn of an agent waits for an output block that the previous turn has yet to fill."""
     world = World(blocks=33)
     shared = list(range(5000, 5040))
     world.add("x", shared, max_tokens=30)
     world.step()
-    if another_waits:  # then it is known that nothing fits when the next turn comes
+    if another_waits:  # then the scheduler knows that nothing fits when the next turn arrives
         world.add("z", 120, max_tokens=1)
     world.step()
     world.add("y", [*shared, *[8] * 4, *range(6000, 6084)], max_tokens=1)
@@ -133,7 +133,7 @@ def test_a_stored_block_ends_the_wait(another_waits):
     world.drain()
 
 
-def test_what_one_stores_makes_room_for_the_next_in_the_same_step():
+def test_blocks_stored_by_one_request_let_the_next_fit_in_the_same_step():
     """vLLM stores the blocks of a prompt when it allocates them."""
     world = World(blocks=33)
     world.add("runs", 68, max_tokens=30)
@@ -148,7 +148,7 @@ def test_what_one_stores_makes_room_for_the_next_in_the_same_step():
 
 
 @BOTH
-def test_reset_of_the_prefix_cache(kind):
+def test_the_prefix_cache_can_be_reset(kind):
     world = World(kind)
     ledger = watch(world)
     shared = list(range(100, 140))
@@ -171,11 +171,11 @@ def test_reset_of_the_prefix_cache(kind):
     assert ledger.tokens("second") == len(world.generated["second"])
 
 
-def test_waiting_for_a_grammar():
-    """Such a request is not offered, counts as waiting, and keeps nobody."""
+def test_a_request_waits_for_its_grammar():
+    """Such a request is not offered, counts as waiting, and delays no other."""
 
     class Compiling:
-        """As vLLM's own, over a future."""
+        """A future-based grammar like vLLM's own."""
 
         def __init__(self):
             self.future = Future()
@@ -214,7 +214,7 @@ def test_waiting_for_a_grammar():
     assert "json" in world.admitted
 
 
-def test_an_aborted_request_that_waited_for_a_grammar():
+def test_a_request_waiting_for_a_grammar_can_be_aborted():
     world = World()
     request = world.request("json", range(10), 3)
     request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
@@ -225,7 +225,7 @@ def test_an_aborted_request_that_waited_for_a_grammar():
     world.drain()
 
 
-def test_a_request_whose_input_streams():
+def test_a_request_may_stream_its_input():
     """It holds its blocks between its inputs, in a queue of vLLM's own."""
     world = World()
     ledger = watch(world)
@@ -247,7 +247,7 @@ def test_a_request_whose_input_streams():
     world.drain()
 
 
-def test_pausing_keeps_what_waits():
+def test_pausing_keeps_waiting_requests():
     from vllm.v1.core.sched.interface import PauseState
 
     world = World(max_num_seqs=1)
@@ -264,19 +264,19 @@ def test_pausing_keeps_what_waits():
     assert world.admitted == ["a", "b"]
 
 
-def test_what_vllm_passes_over_comes_back():
-    """Whatever its reason: here, a step that says no twice."""
+def test_a_request_bypassed_by_vllm_is_offered_again():
+    """The reason does not matter: here, a step rejects it twice."""
     world = World()
     ledger = watch(world)
     ready, refusals = world.scheduler._handle_blocked_waiting_request, ["a", "a"]
 
-    def refuse(request):
+    def reject(request):
         if request.request_id in refusals:
             refusals.remove(request.request_id)
             return False
         return ready(request)
 
-    world.scheduler._handle_blocked_waiting_request = refuse
+    world.scheduler._handle_blocked_waiting_request = reject
     world.add("a", 8)
     world.add("b", 8)
     assert world.step() == ["b"]
@@ -287,7 +287,7 @@ def test_what_vllm_passes_over_comes_back():
     world.drain()
 
 
-def test_an_allocation_that_fails_all_the_same_ends_the_pass():
+def test_an_unexpected_allocation_failure_ends_the_pass():
     world = World()
     ledger = watch(world)
     world.add("a", 8)
@@ -300,7 +300,7 @@ def test_an_allocation_that_fails_all_the_same_ends_the_pass():
     world.drain()
 
 
-def test_without_a_prefix_cache_lookup():
+def test_requests_may_skip_the_prefix_cache_lookup():
     world = World()
     shared = list(range(100, 140))
     world.add("first", shared)
@@ -314,7 +314,7 @@ def test_without_a_prefix_cache_lookup():
     assert ledger.of("accept") == [("accept", "second", 0)]
 
 
-def test_salts_keep_prefixes_apart():
+def test_salts_separate_prefixes():
     world = World()
     ledger = watch(world)
     shared = list(range(100, 140))
@@ -330,7 +330,7 @@ def test_salts_keep_prefixes_apart():
     ]
 
 
-def test_statistics_count_what_waits():
+def test_statistics_count_waiting_requests():
     world = World(max_num_seqs=1)
     for number in range(3):
         world.add(f"r{number}", 8)
@@ -341,7 +341,7 @@ def test_statistics_count_what_waits():
     world.drain()
 
 
-def test_blocks_are_as_vllm_makes_them():
+def test_blocks_equal_those_of_vllm():
     world = World()
     request = world.add("r", 10)
     assert isinstance(request, Request)

@@ -1,11 +1,11 @@
-"""Charges of calls in vLLM's batch, also of those that are aborted or preempted."""
+"""Test the charges of calls in vLLM's batch, including aborted and preempted ones."""
 
 import pytest
 from vllm_world import BOTH, World, watch
 
 
 @BOTH
-def test_aborts_of_waiting_and_running_requests(kind):
+def test_waiting_and_running_requests_are_aborted(kind):
     world = World(kind, max_num_seqs=2)
     for number in range(6):
         world.add(f"r{number}", 10, max_tokens=6)
@@ -45,7 +45,7 @@ def test_only_the_uncached_prompt_is_charged(kind):
 
 
 @BOTH
-def test_a_preempted_request_comes_back_and_is_not_charged_again(kind):
+def test_a_preempted_request_is_resumed_without_another_charge(kind):
     world = World(kind, blocks=17)
     ledger = watch(world)
     world.add("a", 24, max_tokens=20, client="a")
@@ -60,8 +60,8 @@ def test_a_preempted_request_comes_back_and_is_not_charged_again(kind):
 
 
 @pytest.mark.parametrize(("victim", "expected"), [("fair", "a1"), ("latest", "b")])
-def test_who_is_preempted(victim, expected):
-    """Client a has two calls in the batch; b's came last."""
+def test_the_victim_of_preemption(victim, expected):
+    """Client a has two calls in the batch; b's arrived last."""
     world = World(blocks=25, environment={"FAIRSERVE_VICTIM": victim})
     ledger = watch(world)
     world.add("a0", 28, max_tokens=30, client="a")
@@ -71,7 +71,7 @@ def test_who_is_preempted(victim, expected):
     assert ledger.of("requeue")[0] == ("requeue", expected)
 
 
-def test_the_order_of_the_batch_is_left_alone_while_blocks_suffice():
+def test_the_order_of_the_batch_is_unchanged_while_blocks_suffice():
     world = World()
     for number in range(4):
         world.add(f"r{number}", 4 * (4 - number), max_tokens=8, client=f"c{number}")

@@ -1,8 +1,8 @@
-"""Random traffic on a small pool, against Algorithm 1 done naively with the same hits and fits.
+"""Random traffic on a small pool is scheduled like a naive Algorithm 1 with equal hits and fits.
 
-At each offer, the naive walk matches every waiting call anew by vLLM's own look-up, sorts, and refills
-literally. What is refused is held against vLLM's own count of blocks, and so are steps in which the
-plug-in looks at nobody because it knows that nothing fits.
+At each offer, the naive walk matches every waiting call again by vLLM's own lookup, sorts, and
+refills literally. Rejected offers are compared with vLLM's own count of blocks, and so are steps in
+which the plug-in walks over no call because it knows that nothing fits.
 """
 
 import random
@@ -45,16 +45,16 @@ class RandomWorld(World):
         self.queue.end_step = self.end_step
         self.most_running = 0
         self.unlooked = self.passes_before = 0
-        """Steps in which no pass began, since nothing would fit."""
+        """Number of steps in which no pass began, since nothing would fit."""
 
     def cached_tokens(self, call):
-        """As vLLM will find it: without any memory."""
+        """Return the tokens that vLLM will find cached, computed without any memo."""
         request = self.requests[call.call_id]
         coordinator = self.scheduler.kv_cache_manager.coordinator
         return coordinator.find_longest_cache_hit(request.block_hashes, request.num_tokens - 1)[1]
 
     def fits(self, request):
-        """By the count of ``allocate_slots``, written out."""
+        """Return whether a request fits, by the count of ``allocate_slots`` written out."""
         manager = self.scheduler.kv_cache_manager
         found, _, _ = manager.coordinator.find_longest_cache_hit(
             request.block_hashes, request.num_tokens - 1
@@ -93,7 +93,7 @@ class RandomWorld(World):
         prefix = range(10_000 * rng.randrange(3), 10_000 * rng.randrange(1, 4))
         prompt = list(prefix[: rng.choice([0, 20, 60, 90])])
         prompt += rng.choices(range(500), k=rng.randint(1, LONGEST_PROMPT - len(prompt)))
-        if rng.random() < 0.3 and self.requests:  # the next turn of another one
+        if rng.random() < 0.3 and self.requests:  # the next turn of an earlier request
             before = self.requests[rng.choice(sorted(self.requests))]
             prompt = [*before.all_token_ids, *rng.choices(range(500), k=5)][:LONGEST_PROMPT]
         self.add(f"{number:03}", prompt, rng.randint(1, LONGEST_OUTPUT), client)
@@ -124,7 +124,7 @@ class RandomWorld(World):
 
 
 @BOTH
-def test_order_and_charges_are_those_of_algorithm_1(kind):
+def test_order_and_charges_equal_algorithm_1(kind):
     preempted = unlooked = 0
     for seed in range(3):
         world = RandomWorld(kind, seed)

@@ -1,11 +1,11 @@
-"""Start of the plug-in with each scheduler, and its work beside vLLM's rarer features."""
+"""Test the start of the plug-in with each scheduler, and its work beside vLLM's rarer features."""
 
 import logging
 from types import SimpleNamespace
 from unittest.mock import MagicMock, patch
 
 import pytest
-import vllm_world  # first: where vLLM is missing, it skips this file
+import vllm_world  # imported first: without vLLM it skips this file
 from vllm.pooling_params import PoolingParams
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec, SlidingWindowSpec
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
@@ -33,7 +33,7 @@ def test_dlpm_with_the_papers_quantum_is_the_default(kind):
     assert local.options == DlpmOptions()
 
 
-def test_what_runs_is_logged(caplog):
+def test_the_running_scheduler_is_logged(caplog):
     with caplog.at_level(logging.INFO, "vllm.fairserve"):
         logging.getLogger("vllm").propagate = True
         make_scheduler(DLPMScheduler, environment={"FAIRSERVE_SCHEDULER_OPTIONS": "quantum=7"})
@@ -49,17 +49,17 @@ def test_what_runs_is_logged(caplog):
         ({"FAIRSERVE_VICTIM": "last"}, "allowed: fair, latest"),
     ],
 )
-def test_wrong_settings_end_the_start(environment, message):
+def test_invalid_settings_abort_the_start(environment, message):
     with pytest.raises(ValueError, match=message):
         make_scheduler(DLPMScheduler, environment=environment)
 
 
-def test_vllms_priorities_are_refused():
+def test_priorities_of_vllm_are_rejected():
     with pytest.raises(ValueError, match=r"--scheduling-policy is 'priority'; allowed .* 'fcfs'"):
         make_scheduler(DLPMScheduler, policy="priority")
 
 
-def test_the_class_for_servers_that_schedule_ahead(caplog):
+def test_asynchronous_servers_use_the_asynchronous_class(caplog):
     logging.getLogger("vllm").propagate = True
     for kind in (DLPMScheduler, DLPMAsyncScheduler):
         make_scheduler(kind)
@@ -83,7 +83,7 @@ def _except(ignored):
     return set_attribute
 
 
-def test_a_vllm_without_a_needed_name_is_recognised():
+def test_a_vllm_without_a_required_name_is_rejected():
     with (
         patch("fairserve.engine.vllm.surface._BLOCK_POOL", ("store_block",)),
         pytest.raises(RuntimeError, match="the block pool lacks store_block"),
@@ -106,7 +106,7 @@ def test_every_local_scheduler_serves(name, kind):
     assert ledger.of("requeue"), "the pool is small"
 
 
-def test_no_prefix_caching():
+def test_prefix_caching_may_be_off():
     with patch.object(vllm_world, "CacheConfig", side_effect=_uncached):
         world = World(max_num_seqs=2)
     ledger = watch(world)
@@ -122,8 +122,8 @@ def _uncached(**options):
     return CacheConfig(**{**options, "enable_prefix_caching": False})
 
 
-def test_two_kinds_of_attention():
-    """The order may be late there; nothing is lost, and charges are what vLLM found."""
+def test_models_may_have_two_kinds_of_attention():
+    """The order may be late there; nothing is lost, and charges equal vLLM's hits."""
     shape = {
         "block_size": BLOCK,
         "num_kv_heads": 1,
@@ -146,7 +146,7 @@ def test_two_kinds_of_attention():
     assert max(event[2] for event in ledger.of("accept")) == 40, "shared"
 
 
-def test_only_the_next_chunk_must_fit_if_vllm_is_set_so():
+def test_only_the_next_chunk_must_fit_if_configured():
     world = World(blocks=33, max_num_batched_tokens=16, scheduler_reserve_full_isl=False)
     ledger = watch(world)
     world.add("runs", 80, max_tokens=8)
@@ -159,8 +159,8 @@ def test_only_the_next_chunk_must_fit_if_vllm_is_set_so():
     assert ledger.tokens("long") == 4
 
 
-def test_requests_without_sampling_parameters():
-    """Pooling models have none."""
+def test_requests_may_lack_sampling_parameters():
+    """Requests of pooling models have none."""
     world = World()
     ledger = watch(world)
     request = Request(
@@ -176,7 +176,7 @@ def test_requests_without_sampling_parameters():
     world.drain()
 
 
-def test_callers_who_write_nonsense_are_served():
+def test_requests_with_invalid_arguments_are_served():
     world = World(max_num_seqs=2)
     ids = ["a", "a/b", "//", "%", "", 7, None, ["x"], "x" * 9999]
     for number, client in enumerate(ids):
@@ -186,8 +186,8 @@ def test_callers_who_write_nonsense_are_served():
     assert len(world.admitted) == len(ids) * 7
 
 
-def test_a_cache_that_is_fetched_from_elsewhere():
-    """It holds blocks in vLLM's own queue meanwhile; charged once, for what it was not given."""
+def test_a_cache_may_be_fetched_from_elsewhere():
+    """The cache holds blocks in vLLM's own queue meanwhile; only the remainder is charged, once."""
     world = World()
     ledger = watch(world)
     scheduler = world.scheduler
@@ -228,8 +228,8 @@ def test_a_cache_that_is_fetched_from_elsewhere():
     assert ledger.tokens("far") == 3
 
 
-def test_a_fetch_that_fails_is_computed_and_not_charged_again():
-    """vLLM puts such a request back into the queue, without blocks."""
+def test_a_failed_fetch_is_computed_without_another_charge():
+    """vLLM returns such a request to the queue, without blocks."""
     world = World()
     ledger = watch(world)
     world.add("a", 20, max_tokens=2)
@@ -247,7 +247,7 @@ def test_a_fetch_that_fails_is_computed_and_not_charged_again():
     assert ledger.left == {"default": 5000 - (20 - 8) - 2 * 2}
 
 
-def test_vllms_own_type_of_the_queue():
+def test_the_queue_is_an_instance_of_vllms_type():
     from vllm.v1.core.sched.request_queue import RequestQueue
 
     queue = World().queue

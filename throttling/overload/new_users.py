@@ -1,17 +1,17 @@
-"""Limit on the new users of an app: a bound beside limits per user, which invented users never reach.
+"""Limit on the new users of an app, since invented users never reach a limit per user.
 
-A user is new to an app until one of its calls is admitted there, and again after a day without a call.
-At most ``limit`` users become known within any 60 s. Under overload a call of a further new user is
-rejected; without overload it is admitted, and the user stays new. So an inventor of users gets ``limit``
-of them a minute, however many wait, and known users are not affected. Worked timeline, limit 2: users
-a, b and c call at 0, 10 and 20 s. Under overload c is rejected with a retry at 60 s, when a's place
+A user is new to an app until one of its calls is admitted there, and again after a day without a
+call. At most ``limit`` users become known within any 60 s. Under overload a call of a further new
+user is rejected; otherwise it is admitted, and the user remains new. So an app that invents users gets
+``limit`` of them a minute, and known users are not affected. Worked timeline, limit 2: users a, b
+and c call at 0, 10 and 20 s. Under overload c is rejected with a retry at 60 s, when the slot of a
 is free; a and b are known from then on.
 
-At most ``MAX_USERS`` are remembered; the app with most forgets those with the oldest last call.
-Cost: O(1) amortised for a call; O(apps) about once a second.
+At most ``MAX_USERS`` are remembered; beyond that, the app with the most users forgets those with
+the oldest last calls. Cost: O(1) amortised per call; O(apps) about once a second.
 
-Weakness: nothing is known after a restart, so under overload an app's users then return at ``limit``
-a minute. An inventor who waits t minutes has t times ``limit`` users.
+Weakness: known users are lost in a restart, so under overload an app's users are then readmitted at
+``limit`` a minute. An app that invents users for t minutes has t times ``limit`` of them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from fairserve.throttling.overload.window import SlidingLog
 
 MAX_USERS = 200_000
 RETENTION_S = 86_400.0
-"""Time in seconds without a call after which a user is new again."""
+"""Seconds without a call after which a user is new again."""
 _ROOM = 1_000
-"""Users forgotten at once when there are too many."""
+"""Number of users forgotten at once when ``MAX_USERS`` is exceeded."""
 
 
 class NewUsers:
@@ -33,22 +33,22 @@ class NewUsers:
 
     def __init__(self) -> None:
         self._known: dict[str, OrderedDict[str, float]] = {}
-        """Users and their last calls by app, the oldest first."""
+        """Time of each user's last call, by app, oldest first."""
         self._places = SlidingLog()
         """Times at which users became known, by app."""
         self._users = 0
 
     def __len__(self) -> int:
-        """Return the number of users remembered."""
+        """Return the number of known users."""
         return self._users
 
     @property
     def window_s(self) -> float:
-        """Return the window of the bound."""
+        """Return the length of the window in seconds."""
         return self._places.window_s
 
     def is_new(self, app: str, user: str, now_s: float) -> bool:
-        """Return whether the app has had no recent call of the user. Changes nothing."""
+        """Return whether the user has no recent call to the app. Changes nothing."""
         users = self._known.get(app)
         last_s = None if users is None else users.get(user)
         return last_s is None or now_s - last_s >= RETENTION_S
@@ -58,11 +58,11 @@ class NewUsers:
         return self._places.count(app, now_s)
 
     def free_after_s(self, app: str, limit: int, now_s: float) -> float:
-        """Return the seconds until one more user may become known."""
+        """Return the seconds until one more user can become known."""
         return self._places.free_after_s(app, limit, now_s, record_now=False)
 
     def called(self, app: str, user: str, limit: int, now_s: float, *, admitted: bool) -> None:
-        """Record a call; a new user becomes known if it was admitted and a place was left."""
+        """Record a call; a new user becomes known if it was admitted and the limit has a free slot."""
         if not self.is_new(app, user, now_s):
             users = self._known[app]
             users[user] = now_s

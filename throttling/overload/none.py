@@ -8,25 +8,25 @@ from fairserve.throttling.base import ADMITTED, Arrival, Decision, LimitUse
 
 
 class NoThrottle:
-    """Admits everything and remembers nothing."""
+    """Admits every call and keeps no state."""
 
     def check(self, arrival: Arrival, now_s: float) -> Decision:
         """Admit the call."""
         return ADMITTED
 
     def commit(self, arrival: Arrival, decision: Decision, now_s: float) -> None:
-        """Remember nothing."""
+        """Record nothing."""
 
     def use(self, arrival: Arrival, now_s: float) -> LimitUse | None:
         """Return None: there is no limit."""
         return None
 
     def forget_idle(self, now_s: float) -> None:
-        """Forget nothing: there is no state."""
+        """Do nothing: there is no state."""
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
         """Return an empty state."""
         return {}
 
     def restore(self, state: dict[str, Any], now_s: float) -> None:
-        """Restore nothing: there is no state."""
+        """Do nothing: there is no state."""

@@ -7,14 +7,15 @@
     23-24    else block if the app's count is over the app's limit
     25     else queue the call                                               the dispatcher
 
-Rejected arrivals count, too. Calls to another app do not change a user's count here. Departure: the
-immunity of an interaction is bounded (``Arrival.under_way``, from the tracker); otherwise a client could
-put all its calls into one never-ending run. Addition, off by default (``Limits.new_users``): under
-overload an app starts runs of at most that many new users a minute
-(:mod:`fairserve.throttling.overload.new_users`), because invented users never reach a limit per user.
+Rejected arrivals count, too. Calls to another app do not change a user's count. Departure: the
+immunity of an interaction is bounded (``Arrival.under_way``, set from the tracker); otherwise a
+client could put all its calls into one never-ending run. Addition, off by default
+(``Limits.new_users``): under overload an app can start runs of at most that many new users a minute
+(:mod:`fairserve.throttling.overload.new_users`), because invented users never reach a limit per
+user.
 
-Weakness: limits count calls, not tokens; and an honest newcomer to an app whose other users flood is
-blocked by the app's limit.
+Weakness: limits count calls, not tokens; and an honest new user of an app whose other users flood
+it is blocked by the app's limit.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from fairserve.throttling.overload.window import SlidingLog
 
 @dataclass(frozen=True, slots=True)
 class OitOptions:
-    """``window_s`` is the length of the sliding window of the counts."""
+    """Options of OIT: ``window_s`` is the length of the sliding window in seconds."""
 
     window_s: float = 60.0
 
@@ -39,7 +40,7 @@ class OitOptions:
 
 
 class OitThrottle:
-    """Throttle that rejects new runs of users and apps over their limits, under overload only."""
+    """Rejects new runs of users and apps over their limits, under overload only."""
 
     def __init__(self, options: OitOptions = OitOptions()) -> None:
         self.options = options
@@ -47,7 +48,7 @@ class OitThrottle:
         self._new_users = NewUsers()
 
     def commit(self, arrival: Arrival, decision: Decision, now_s: float) -> None:
-        """Line 19: count the arrival; rejected arrivals count, too."""
+        """Count the arrival (line 19); rejected arrivals count, too."""
         for _, key, limit in self._keys(arrival):
             self._arrivals.record(key, limit, now_s)
         limit_of_new = arrival.limits.new_users
@@ -57,7 +58,7 @@ class OitThrottle:
             )
 
     def check(self, arrival: Arrival, now_s: float) -> Decision:
-        """Lines 20-24: reject only under overload, and never a call of an active interaction."""
+        """Reject under overload only, and never a call of an active interaction (lines 20-24)."""
         if not arrival.overloaded or arrival.under_way:
             return ADMITTED
         for scope, key, limit in self._keys(arrival):
@@ -77,7 +78,7 @@ class OitThrottle:
 
     @staticmethod
     def _keys(arrival: Arrival) -> list[tuple[Scope, str, int]]:
-        """Return the keys to count with their limits: user before app, the order of lines 21-24."""
+        """Return the counting keys with their limits: user before app, as in lines 21-24."""
         keys: list[tuple[Scope, str, int]] = []
         if arrival.limits.user_rpm is not None:
             keys.append(("user", arrival.app_user_key, arrival.limits.user_rpm))
@@ -86,7 +87,7 @@ class OitThrottle:
         return keys
 
     def _check_new_user(self, arrival: Arrival, now_s: float) -> Decision:
-        """Reject a new user if the app has no place left in this minute."""
+        """Reject a call of a new user if the app's limit of new users is reached."""
         limit, app = arrival.limits.new_users, arrival.app
         if limit is None or not self._new_users.is_new(app, arrival.user, now_s):
             return ADMITTED
@@ -109,12 +110,12 @@ class OitThrottle:
         return None if limit is None else self._arrivals.use(arrival.app_user_key, limit, now_s)
 
     def forget_idle(self, now_s: float) -> None:
-        """Drop idle keys."""
+        """Drop idle keys and users."""
         self._arrivals.forget_idle(now_s)
         self._new_users.forget_idle(now_s)
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
-        """Return the ages of the arrivals, and of the last calls of known users."""
+        """Return the ages of the arrivals and of the known users' last calls."""
         return {
             "arrivals": self._arrivals.snapshot(now_s),
             "new_users": self._new_users.snapshot(now_s),

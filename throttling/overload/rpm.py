@@ -1,8 +1,9 @@
-"""Requests per minute: the industry's rate limit, blind to load and to interactions.
+"""Requests per minute: the usual rate limit, independent of load and interactions.
 
-A baseline (VTC 5.1 "RPM", FairServe 3.4). Default: a sliding log of *accepted* calls over 60 s, with
-which VTC's Table 2 was made; ``window="fixed"`` is the window of its text. Weakness, and the reason
-this project exists: it cuts runs in the middle and rejects calls while the cluster is idle.
+A baseline (VTC 5.1 "RPM", FairServe 3.4). Default: a sliding log of *accepted* calls over 60 s,
+with which VTC's Table 2 was measured; ``window="fixed"`` is the window described in its text.
+Weakness, and the reason for this project: it interrupts runs and rejects calls while the cluster is
+idle.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from fairserve.throttling.overload.window import SlidingLog
 
 @dataclass(frozen=True, slots=True)
 class RpmOptions:
-    """``limit`` is calls per user and minute across the tenant's apps, or per app and minute.
+    """Options of RPM: ``limit`` calls per user and minute across the tenant's apps, or per app.
 
-    None takes the app's limits: ``user_rpm`` then counts a user's calls to this app alone.
+    With None the app's limits apply; ``user_rpm`` then counts a user's calls to this app only.
     """
 
     limit: int | None = None
@@ -38,7 +39,7 @@ class RpmOptions:
 
 
 class RpmThrottle:
-    """Rejects the call that would exceed the limit in the window."""
+    """Rejects calls over the limit of the window."""
 
     def __init__(self, options: RpmOptions = RpmOptions()) -> None:
         self.options = options
@@ -59,13 +60,13 @@ class RpmThrottle:
         return keys
 
     def _windowed(self, key: str, now_s: float) -> str:
-        """Return the key with the number of the fixed window: a new window is a new key."""
+        """Return the key with the number of the fixed window, so that each window has its own key."""
         if self.options.window == "sliding":
             return key
         return f"{key}@{int(now_s // self.options.window_s)}"
 
     def check(self, arrival: Arrival, now_s: float) -> Decision:
-        """Count the accepted calls of the window, and this one."""
+        """Compare the accepted calls of the window, plus this one, with the limit."""
         window_s = self.options.window_s
         for scope, key, limit in self._keys(arrival):
             count = self._accepted.count(self._windowed(key, now_s), now_s) + 1
@@ -104,8 +105,9 @@ class RpmThrottle:
         self._accepted.forget_idle(now_s)
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
-        """Return the ages of the accepted calls. A fixed window's number does not survive a restart of
-        the clock, so its counts start at zero then.
+        """Return the ages of the accepted calls.
+
+        The number of a fixed window does not survive a restart of the clock: its counts restart at 0.
         """
         return {"accepted": self._accepted.snapshot(now_s)}
 

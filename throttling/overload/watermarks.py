@@ -1,8 +1,9 @@
-"""Is the cluster overloaded? Demand over KV capacity, with hysteresis.
+"""Overload detection: demand over KV capacity, with hysteresis.
 
-FairServe leaves the signal open. Here (ALGORITHMS section 4): demand is the tokens that running calls
-hold plus uncached prompt and expected output of all queued ones; overload begins at ``high`` times the
-capacity and ends at ``low`` times. Without hysteresis the flag flipped 3,408 times in 300 s.
+FairServe does not define the signal. Here (ALGORITHMS section 4) demand is the tokens held by
+running calls plus the uncached prompt and expected output of all queued calls. Overload begins at
+``high`` times the capacity and ends at ``low`` times. Without hysteresis the flag flipped 3,408
+times in 300 s.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ class Watermarks:
 
 
 class OverloadDetector:
-    """An overload flag with hysteresis. ``update`` is O(1)."""
+    """Overload flag with hysteresis. ``update`` is O(1)."""
 
     def __init__(self, watermarks: Watermarks = Watermarks()) -> None:
         self.watermarks = watermarks
         self.overloaded = False
 
     def update(self, demand_tokens: float, capacity_tokens: float) -> bool:
-        """Take the present load; no capacity is overload as soon as there is demand."""
+        """Update the flag from the current load; without capacity, any demand is overload."""
         if capacity_tokens > 0:
             load = demand_tokens / capacity_tokens
         else:

@@ -1,11 +1,11 @@
-"""Counts of the events of the last minute, per key, in bounded memory.
+"""Counts of the events of the last minute per key, in bounded memory.
 
-:class:`SlidingLog` remembers the times of at most ``limit + 1`` events per key: more never change
-whether the limit is passed. Older events of the window are only counted, in buckets of a second, so
-that a report shows by how much a key exceeds its limit. Worked timeline, window 60 s, limit 2: events
-at 0, 10 and 20 give the counts 1, 2 and 3; at 61 the event at 0 has left the window, so one more makes
-3 again (10, 20, 61). Weakness: a sliding log admits a burst of ``limit`` calls at once; it bounds
-counts, not rates.
+:class:`SlidingLog` keeps the times of at most ``limit + 1`` events per key: more cannot change
+whether the limit is exceeded. Older events of the window are only counted, in buckets of one
+second, so that reports show by how much a key exceeds its limit. Worked timeline, window 60 s,
+limit 2: events at 0, 10 and 20 give the counts 1, 2 and 3; at 61 the event at 0 has left the
+window, so one more makes 3 again (10, 20, 61). Weakness: a sliding log admits a burst of ``limit``
+calls at once; it bounds counts, not rates.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class SlidingLog:
         self.window_s = window_s
         self._times: dict[str, list[float]] = {}
         self._older: dict[str, RateWindow] = {}
-        """Events of the window that the log no longer holds, of the keys over their limit."""
+        """Counts of the window's older events, for the keys over their limit."""
         self._forgotten_s: float | None = None
-        """Time of the last removal of idle keys."""
+        """Time of the last removal of idle keys, in seconds."""
 
     def __len__(self) -> int:
-        """Return the number of keys remembered."""
+        """Return the number of keys."""
         return len(self._times)
 
     def count(self, key: str, now_s: float) -> int:
@@ -45,9 +45,9 @@ class SlidingLog:
         return len(times) - bisect_right(times, now_s - self.window_s)
 
     def count_all(self, key: str, now_s: float) -> int:
-        """Return the number of events of ``key`` in the window, however many.
+        """Return the number of all events of ``key`` in the window.
 
-        Those before the last limit + 1 count for up to a second longer than the window.
+        Events before the last limit + 1 count for up to a second longer than the window.
         """
         older = self._older.get(key)
         if older is None:
@@ -56,7 +56,7 @@ class SlidingLog:
         return self.count(key, now_s) + older.total
 
     def record(self, key: str, limit: int, now_s: float) -> None:
-        """Record an event now; keep the times of the last ``limit + 1``. O(1) amortised."""
+        """Record an event at ``now_s``; keep the times of the last ``limit + 1``. O(1) amortised."""
         times = self._times.setdefault(key, [])
         times.append(now_s)
         surplus = len(times) - limit - 1
@@ -71,10 +71,10 @@ class SlidingLog:
             del times[:surplus]
 
     def free_after_s(self, key: str, limit: int, now_s: float, *, record_now: bool) -> float:
-        """Return the seconds until one more event would make the count at most ``limit``.
+        """Return the seconds until the count, with one more event, is at most ``limit``.
 
-        With ``record_now`` an event at ``now_s`` is taken as recorded (a rejection that counts). At
-        ``now_s`` plus the result the count is as low as that, whatever the sum is rounded to.
+        With ``record_now`` an event at ``now_s`` counts as recorded (for rejections that count). At
+        ``now_s`` plus the result the count is guaranteed to be that low, despite rounding.
         """
         times = self._times.get(key, [])
         if record_now:
@@ -111,7 +111,7 @@ class SlidingLog:
             del self._older[key]
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
-        """Return the ages of the remembered events, and numbers of older ones by age."""
+        """Return the ages of the logged events, and the counts of older ones by age."""
         last_s = self._forgotten_s
         return {
             "forgotten_age_s": None if last_s is None else now_s - last_s,

@@ -1,18 +1,18 @@
 """Contract limits at run time: reserve when a call is accepted, settle when it ends.
 
-A call reserves, with each holder of limits that it falls under, one request, one parallel call, its
-prompt and its longest output in tokens, and their largest cost. At its end tokens and money become the
-real use; a failed call releases everything, and a rejected one reserves nothing. So a hard budget is
-exceeded only by a worker that answers more than was requested. Rates are of any 60 seconds
-(:mod:`rate_window`), budgets of calendar periods (:mod:`periods`), by the time at which a call was
-accepted, which its ledger row has, too.
+A call reserves, at each holder of limits that applies to it, one request, one parallel call, the
+tokens of its prompt and maximum output, and their maximum cost. When it ends, tokens and cost are
+corrected to the actual use; a failed call releases everything, and a rejected one reserves nothing.
+So a hard budget is exceeded only if a worker generates more than was requested. Rates hold in any
+60 seconds (:mod:`rate_window`), budgets in calendar periods (:mod:`periods`), both by the time at
+which the call was accepted, which is also in its ledger row.
 
-Expected cost of a call: for each of at most four holders a handful of dictionary look-ups, at most 61
-steps where a rate rejects. Memory: one meter for each holder that was active in the last minute, one
-account for each with spending in its period, at most ``MAX_ACCOUNTS``.
+Expected cost per call: a few dictionary look-ups for each of at most four holders, and at most 61
+steps if a rate rejects. Memory: one meter per holder active in the last minute, one account per
+holder with spending in its period, at most ``MAX_ACCOUNTS``.
 
-Weakness: reservations for the longest output reject calls that would have fitted; such rejections have
-the reason ``contract_budget_held`` and pass when calls end.
+Weakness: reservations for the maximum output reject calls that would have fitted; such rejections
+have the reason ``contract_budget_held`` and stop when calls end.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from fairserve.throttling.quotas.rate_window import RateWindow
 
 WINDOW_S = 60.0
 PARALLEL_RETRY_S = 1.0
-"""Seconds to a retry when a parallel-call limit is reached: the end of a call is unpredictable."""
+"""Seconds until a retry at the limit of parallel calls, since the end of a call is unpredictable."""
 MAX_ACCOUNTS = 1_000_000
 
 Holder = tuple[QuotaScope, str, str]
-"""Scope, tenant or app, and user where the scope has one."""
+"""Scope; tenant or app; user if the scope has one."""
 
 _SCOPES: dict[QuotaScope, Scope] = {
     "tenant": "tenant",
@@ -42,19 +42,19 @@ _SCOPES: dict[QuotaScope, Scope] = {
 
 
 class Claim(NamedTuple):
-    """Request of a call. ``at`` is its arrival in UTC epoch seconds."""
+    """The amounts that a call requests. ``at`` is its arrival in UTC epoch seconds."""
 
     tokens: int
-    """Prompt and longest output over all samples."""
+    """Tokens of the prompt and of the maximum output over all samples."""
     cost: int
-    """Nanounits, at most."""
+    """Maximum cost in nanounits."""
     at: float
     run_under_way: bool = False
-    """Neither rates nor a soft end reject it: its run may finish."""
+    """True if the run is active: neither rates nor a soft end reject the call, so it can finish."""
 
 
 class BudgetUse(NamedTuple):
-    """Use of a budget in its present period; nanounits."""
+    """Use of a budget in its current period; nanounits."""
 
     limit: int
     spent: int
@@ -66,7 +66,7 @@ class BudgetUse(NamedTuple):
 
 
 class ContractUse(NamedTuple):
-    """Remaining limits of the holder with least left; None without such a limit."""
+    """Remaining limits, each of the holder with the least left; None without such a limit."""
 
     requests: LimitUse | None = None
     tokens: LimitUse | None = None
@@ -84,7 +84,7 @@ class _Meter:
 
 @dataclass(slots=True)
 class _Account:
-    """The present period of a budget; nanounits."""
+    """Current period of a budget; nanounits."""
 
     begin: float
     end: float
@@ -105,29 +105,30 @@ class _Held(NamedTuple):
 
 
 class Contracts:
-    """All holders of limits of a deployment."""
+    """Limits of all holders of a deployment."""
 
     def __init__(self) -> None:
         self._meters: dict[Holder, _Meter] = {}
         self._accounts: dict[Holder, _Account] = {}
         self._calls: dict[str, _Held] = {}
         self._latest = 0.0
-        """Latest arrival of any call, UTC epoch seconds."""
+        """Latest arrival of any call in UTC epoch seconds."""
 
     # --- a call -----------------------------------------------------------------------------------
 
     def check(self, quotas: Sequence[tuple[Holder, Quota]], claim: Claim, now_s: float) -> Decision:
-        """Decide whether a call may enter; changes nothing. Budgets reject first: waiting for a rate
-        would not help there.
+        """Return the decision about a call; changes nothing.
+
+        Budgets are checked before rates: waiting for a rate does not help if a budget is exhausted.
         """
         for holder, quota in quotas:
-            refused = self._check_budget(holder, quota, claim)
-            if refused is not None:
-                return refused
+            rejection = self._check_budget(holder, quota, claim)
+            if rejection is not None:
+                return rejection
         for holder, quota in quotas:
-            refused = self._check_rates(holder, quota, claim, now_s)
-            if refused is not None:
-                return refused
+            rejection = self._check_rates(holder, quota, claim, now_s)
+            if rejection is not None:
+                return rejection
         return ADMITTED
 
     def _check_budget(self, holder: Holder, quota: Quota, claim: Claim) -> Decision | None:
@@ -236,9 +237,10 @@ class Contracts:
         *,
         refund: bool,
     ) -> None:
-        """Settle an accepted call that ended; with ``refund`` it counts as if it had never been.
+        """Settle an accepted call that ended; with ``refund`` it is as if it had never been made.
 
-        ``quotas`` are the present ones; its cost counts in a budget that is newer than the call, too.
+        ``quotas`` are the current ones; the cost also counts in a budget that is newer than the
+        call.
         """
         held = self._calls.pop(call_id)
         if refund:
@@ -257,7 +259,7 @@ class Contracts:
                 self.spent(holder, quota, cost, held.at)
 
     def _account(self, holder: Holder, quota: Quota) -> _Account | None:
-        """Return the account of the present period, opened if needed; None if there is no space."""
+        """Return the account of the current period, created if needed; None at ``MAX_ACCOUNTS``."""
         period = quota.period
         if period is None:
             return None
@@ -269,11 +271,11 @@ class Contracts:
             account = self._accounts[holder] = _Account(begin, end)
         return account
 
-    # --- beside the calls -------------------------------------------------------------------------
+    # --- spending and maintenance -----------------------------------------------------------------
 
     def spent(self, holder: Holder, quota: Quota, amount: int, at: float) -> None:
-        """Add spending of a holder in the period that contains ``at``; negative amounts are refunds.
-        Amounts of other periods than the present are ignored.
+        """Add spending of a holder to the period that contains ``at``; negative amounts are refunds.
+        Amounts of other periods than the current one are ignored.
         """
         self._latest = max(self._latest, at)
         account = self._account(holder, quota)
@@ -281,15 +283,16 @@ class Contracts:
             account.spent = max(0, account.spent + amount)
 
     def forget_accounts(self, scope: QuotaScope, owner: str, user: str = "") -> None:
-        """Forget a holder's accounts because its budget periods change; the ledger reports spending
-        again. For ``app_user`` of all users of the app. O(accounts).
+        """Forget a holder's accounts because its budget periods change. O(accounts).
+
+        The ledger reports their spending again. ``app_user`` means all users of the app.
         """
         for holder in list(self._accounts):
             if holder[:2] == (scope, owner) and user in ("", holder[2]):
                 del self._accounts[holder]
 
     def use(self, quotas: Sequence[tuple[Holder, Quota]], now_s: float, at: float) -> ContractUse:
-        """Return what is left of limits, for the headers of answers."""
+        """Return the remaining limits for response headers."""
         requests: list[LimitUse] = []
         tokens: list[LimitUse] = []
         budgets: list[BudgetUse] = []
@@ -327,7 +330,7 @@ class Contracts:
 
     def forget_idle(self, now_s: float) -> None:
         """Drop the meters of holders without a call in the last minute, and accounts of past periods.
-        O(holders); called once a second or so.
+        O(holders); called about once a second.
         """
         idle: list[Holder] = []
         for holder, meter in self._meters.items():

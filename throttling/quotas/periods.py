@@ -1,6 +1,6 @@
-"""Periods of budgets: in which one a moment falls, as a function of the UTC time alone.
+"""Budget periods, as a function of the UTC time alone.
 
-Nothing is kept of a period's beginning, so a restart changes none, and two replicas agree.
+The start of a period is not stored, so restarts do not shift it, and replicas agree on it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ ALLOWED = "1h to 24h (dividing a day), 1d to 366d, or 1mo to 12mo (dividing a ye
 @dataclass(frozen=True, slots=True)
 class Period:
     """Periods of one length. Hours and days are counted from Monday, 5 January 1970, 0:00 UTC;
-    months begin on the first, from January on.
+    months start on the first, counted from January.
     """
 
     count: int
     unit: str
 
     def bounds(self, at: float) -> tuple[float, float]:
-        """Return the beginning and end of the period that holds a moment, all in UTC epoch seconds."""
+        """Return the start and end of the period that contains ``at``, all in UTC epoch seconds."""
         return _bounds(self.count, self.unit, int(at // 3600))
 
 
 @lru_cache(maxsize=4096)
 def _bounds(count: int, unit: str, hour: int) -> tuple[float, float]:
-    """Return the bounds of a period; all times of one hour have the same bounds."""
+    """Return the bounds of a period; cached, since all times of an hour have the same bounds."""
     moment = datetime.fromtimestamp(hour * 3600, UTC)
     if unit == "mo":
         month = moment.year * 12 + moment.month - 1

@@ -9,23 +9,23 @@ from fairserve.interactions.call import TokenUsage
 
 @dataclass(frozen=True, slots=True)
 class TokenPrice:
-    """Micro-units of the currency for a million tokens, so that a token's price is a whole picounit."""
+    """Prices per million tokens in micro-units of the currency; one token costs whole picounits."""
 
     input: int
-    """Price of a prompt token that had to be computed; system prompts are prompts."""
+    """Price of a computed prompt token, system prompts included."""
     cached: int
     """Price of a prompt token that was found in the cache."""
     output: int
     price_id: str = ""
 
     def cost(self, usage: TokenUsage) -> int:
-        """Return the cost of a usage in nanounits, a half rounded up."""
+        """Return the cost of a usage in nanounits; halves are rounded up."""
         cached = min(usage.cached_tokens, usage.prompt_tokens)
         pico = (usage.prompt_tokens - cached) * self.input + cached * self.cached
         return _nano(pico + usage.output_tokens * self.output)
 
     def most(self, prompt_tokens: int, output_tokens: int) -> int:
-        """Return the largest cost of a call with this prompt and at most this output."""
+        """Return the maximum cost of a call with this prompt and at most this output, in nanounits."""
         dearest = max(self.input, self.cached)
         return _nano(prompt_tokens * dearest + output_tokens * self.output)
 

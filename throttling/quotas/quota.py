@@ -1,6 +1,6 @@
-"""Contract limits of one holder: rates, parallel calls, and a budget for each period.
+"""Contract limits of one holder: rates, parallel calls, and a budget per period.
 
-Contract limits hold whatever the load is, unlike those of a throttling policy. Amounts of money are
+Unlike the limits of a throttling policy, contract limits apply at any load. Amounts of money are
 whole nanounits (1e-9) of the deployment's currency, so that sums are exact.
 """
 
@@ -13,37 +13,37 @@ from typing import Literal
 from fairserve.throttling.quotas.periods import Period, parse_duration
 
 QuotaScope = Literal["tenant", "app", "app_user", "user"]
-"""``app_user``: each user of an app; ``user``: one user, in all apps of its tenant."""
+"""``app_user``: each user of an app; ``user``: one user across all apps of its tenant."""
 
 SoftEnd = Literal["warn", "finish_runs"]
 
 MAX_LIMIT = 1_000_000_000
 MAX_AMOUNT = 10**18
-"""A thousand million of the currency."""
+"""Maximum amount in nanounits: a thousand million of the currency."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """Limits of one holder; None is no limit. Names are those that operators know from peers.
+    """Limits of one holder; None means no limit. The names are those of comparable products.
 
-    Raises ValueError for a limit out of bounds, a budget without a duration, or a soft end that is not
-    below the hard one.
+    Raises ValueError for a limit out of range, a budget without a duration, or a soft budget over
+    the hard one.
     """
 
     rpm_limit: int | None = None
     """Calls in any 60 seconds."""
     tpm_limit: int | None = None
-    """Prompt and output tokens in any 60 seconds; a call holds its longest output until it ends."""
+    """Prompt and output tokens in any 60 seconds; running calls count with their maximum output."""
     max_parallel_requests: int | None = None
-    """Most calls in progress, waiting or running."""
+    """Maximum calls in progress, waiting or running."""
     max_budget: int | None = None
-    """The hard end: nanounits in each period."""
+    """Hard limit of the budget in nanounits per period."""
     soft_budget: int | None = None
     soft_end: SoftEnd = "warn"
-    """Effect beyond ``soft_budget``: a warning in answers, or no new runs."""
+    """Effect beyond ``soft_budget``: a warning in responses, or no new runs."""
     budget_duration: str | None = None
-    """See :func:`~fairserve.throttling.quotas.periods.parse_duration`. Without a budget the money
-    that is spent is counted and limits nothing."""
+    """Length of the budget's period (:func:`~fairserve.throttling.quotas.periods.parse_duration`).
+    Without a budget, spending is counted but not limited."""
 
     def __post_init__(self) -> None:
         for name in ("rpm_limit", "tpm_limit", "max_parallel_requests"):
@@ -71,12 +71,13 @@ class Quota:
 
     @property
     def period(self) -> Period | None:
-        """Return the period of the budget; None without a budget."""
+        """Return the period of the budget; None without a duration."""
         return None if self.budget_duration is None else parse_duration(self.budget_duration)
 
     def without(self, own: Quota) -> Quota:
-        """Return the part of a default that a holder's ``own`` limits do not replace. A replaced budget
-        keeps counting.
+        """Return the defaults that a holder's ``own`` limits do not replace.
+
+        Spending is still counted against a replaced budget.
         """
         return _without(self, own)
 

@@ -1,8 +1,8 @@
-"""Amounts of the last minute, in buckets of a second: bounded memory, and corrections later.
+"""Amounts of the last minute in buckets of one second: bounded memory, correctable later.
 
-An amount counts from its second's beginning until that second is a whole window old, which is at least
-a window and at most a second more: the limit holds in *any* window. Worked timeline, window 60 s: 3
-added at 0.9 and 2 at 10.5 count 5 until 60.0..., when second 0 leaves at 61, and 2 until 71.
+An amount counts from the start of its second until that second is a whole window old, that is for
+one window up to one second more, so the limit holds in *any* window. Worked timeline, window 60 s:
+3 added at 0.9 and 2 at 10.5 count 5 until 60.0..., when second 0 leaves at 61, and 2 until 71.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class RateWindow:
     def __init__(self, window_s: float = 60) -> None:
         self._window_s = window_s
         self._buckets: dict[int, int] = {}
-        """Amounts by second, in order."""
+        """Amounts by second, ascending."""
         self.total = 0
 
     def drop_old(self, now_s: float) -> None:
-        """Forget the seconds that have left the window."""
+        """Drop the seconds that have left the window."""
         horizon = int(now_s) - self._window_s
         buckets = self._buckets
         while buckets:
@@ -32,20 +32,20 @@ class RateWindow:
             self.total -= buckets.pop(second)
 
     def add(self, amount: int, now_s: float) -> None:
-        """Add an amount now."""
+        """Add an amount at ``now_s``."""
         second = int(now_s)
         self._buckets[second] = self._buckets.get(second, 0) + amount
         self.total += amount
 
     def correct(self, change: int, then_s: float) -> None:
-        """Correct an amount that was added at ``then_s``; ignored if it is forgotten."""
+        """Correct an amount that was added at ``then_s``; ignored if its second was dropped."""
         second = int(then_s)
         if second in self._buckets:
             self._buckets[second] += change
             self.total += change
 
     def free_after_s(self, room: int, now_s: float) -> float:
-        """Return the seconds until the total is at most ``room`` (not negative); 0 if it is now."""
+        """Return the seconds until the total is at most ``room`` (not negative); 0 if it already is."""
         left = self.total
         if left <= room:
             return 0.0
@@ -56,11 +56,11 @@ class RateWindow:
         raise AssertionError("an empty window is at most any room")
 
     def snapshot(self, now_s: float) -> list[list[float]]:
-        """Return the ages of the seconds' beginnings, and amounts."""
+        """Return the age of each second's start, and its amount."""
         return [[now_s - second, amount] for second, amount in self._buckets.items()]
 
     def restore(self, state: list[Any], now_s: float) -> None:
-        """Replace the state by an earlier snapshot. A second may be taken for the one before."""
+        """Replace the state by an earlier snapshot; amounts may shift to the previous second."""
         self._buckets = {}
         for age_s, amount in state:
             second = round(now_s - age_s)

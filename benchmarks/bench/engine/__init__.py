@@ -1,1 +1,1 @@
-"""Measurements of the embedded engine on this machine, beside others with the same weights."""
+"""Measurements of the embedded engine on this machine, compared with others using equal weights."""

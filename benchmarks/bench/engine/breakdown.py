@@ -1,7 +1,7 @@
 """Parts of the time of our engine's steps, as medians and shares.
 
-Shares are of the summed time of the steps that are looked at. *Overhead* is what the engine does beside
-the model and the choice of tokens: schedule, prepare, publish.
+Shares are of the total time of the selected steps. *Overhead* is the engine's work besides the
+model and the choice of tokens: schedule, prepare, publish.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ _OVERHEAD = ("schedule", "prepare", "publish")
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """The parts of the time of some steps."""
+    """Parts of the time of some steps."""
 
     steps: int
     step_ms: float
-    """Median."""
+    """Median duration of a step in ms."""
     parts_ms: dict[str, float]
-    """Medians."""
+    """Median of each part in ms."""
     shares: dict[str, float]
-    """Their sum is 1."""
+    """Share of each part; they sum to 1."""
 
     @property
     def overhead(self) -> float:
-        """Share of all time that neither computed nor sampled."""
+        """Return the share of the time that neither computed nor sampled."""
         return sum(self.shares[part] for part in _OVERHEAD)
 
     def to_plain(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return the breakdown as plain JSON values."""
         return {
             "steps": self.steps,
             "step_ms": self.step_ms,
@@ -45,7 +45,7 @@ class Breakdown:
 
 
 def break_down(steps: Sequence[TimedStep]) -> Breakdown:
-    """Return the parts of the time of at least one step."""
+    """Return the breakdown of at least one step."""
     total_s = sum(step.total_s for step in steps)
     columns = list(zip(*(step.parts_s for step in steps), strict=True))
     return Breakdown(
@@ -57,14 +57,14 @@ def break_down(steps: Sequence[TimedStep]) -> Breakdown:
 
 
 def full_decodes(steps: Sequence[TimedStep]) -> list[TimedStep]:
-    """The steps that decoded for the largest batch, and did nothing else."""
+    """Return the steps that decoded the largest batch and did nothing else."""
     decodes = [step for step in steps if not step.load.prefill_tokens]
     most = max((step.load.sequences for step in decodes), default=0)
     return [step for step in decodes if step.load.sequences == most]
 
 
 def full_prefills(steps: Sequence[TimedStep]) -> list[TimedStep]:
-    """The steps that prefilled the most tokens, and decoded for nobody."""
+    """Return the steps that prefilled the most tokens and decoded nothing."""
     prefills = [step for step in steps if not step.load.sequences]
     most = max((step.load.prefill_tokens for step in prefills), default=0)
     return [step for step in prefills if step.load.prefill_tokens == most]

@@ -1,7 +1,7 @@
-"""Engines in turn on the same requests: first whether they agree, then how fast each one is.
+"""Runs engines in turn on the same requests: first compares their tokens, then their speed.
 
-An engine that cannot run is out of the contest with a reason, and the others go on. Rounds interleave
-(A, B, C, then B, C, A), so that a slow moment of the machine hits all of them.
+An engine that cannot run is excluded with a reason, and the others continue. Rounds interleave (A,
+B, C, then B, C, A), so that a slow moment of the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Say = Callable[[str], None]
 
 
 class DisagreementError(Exception):
-    """Engines generated different tokens from the same prompts by the same weights."""
+    """Engines generated different tokens from the same prompts with the same weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,24 +27,24 @@ class Run:
     tokens_per_s: float
     first_token_s: tuple[float, ...]
     alike: float
-    """Share of the requests whose tokens are those of the first engine."""
+    """Share of the requests with the same tokens as the first engine."""
 
 
 @dataclass(slots=True)
 class Contest:
-    """The engines that take part, and what was measured so far."""
+    """The participating engines, and the measurements so far."""
 
     runners: dict[str, Runner]
-    """By name; the first one is ours."""
+    """Engines by name; the first one is ours."""
     vocabulary: int
     say: Say = lambda text: None
     unavailable: dict[str, str] = field(default_factory=dict)
-    """Why an engine did not take part, by its name."""
+    """Reason why an engine did not participate, by its name."""
     runs: dict[str, dict[str, list[Run]]] = field(default_factory=dict)
-    """By workload and engine, one for each round."""
+    """Runs by workload and engine, one per round."""
 
     def check(self, workload: Workload) -> None:
-        """All engines give the same tokens, or DisagreementError names those that do not."""
+        """Check that all engines give the same tokens. Raises DisagreementError otherwise."""
         requests = workload.make(self.vocabulary, seed=0)
         outputs = {
             name: outcome.outputs for name, outcome in self._turn(requests, list(self.runners))
@@ -59,13 +59,13 @@ class Contest:
                 )
 
     def warm_up(self, workload: Workload) -> None:
-        """A round with short outputs that does not count."""
+        """Run one round with short outputs that does not count."""
         requests = workload.shortened(4).make(self.vocabulary, seed=0)
         for _ in self._turn(requests, list(self.runners)):
             pass
 
     def round(self, number: int, workload: Workload) -> None:
-        """One workload once on every engine; ``number`` draws the tokens and turns the order."""
+        """Run one workload once on every engine; ``number`` seeds the tokens and rotates the order."""
         requests = workload.make(self.vocabulary, seed=number + 1)
         names = list(self.runners)
         turn = number % len(names)
@@ -79,7 +79,7 @@ class Contest:
             of_workload.setdefault(name, []).append(run)
 
     def close(self) -> None:
-        """Give all memory back."""
+        """Release all memory."""
         for runner in self.runners.values():
             runner.close()
         self.runners.clear()
@@ -111,7 +111,7 @@ class Contest:
 def enter(
     makers: Mapping[str, Callable[[], Runner]], vocabulary: int, say: Say = lambda text: None
 ) -> Contest:
-    """Build the engines; one that cannot be built is noted as unavailable."""
+    """Build the engines; one that cannot be built is recorded as unavailable."""
     contest = Contest({}, vocabulary, say)
     for name, make in makers.items():
         try:

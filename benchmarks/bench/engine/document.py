@@ -14,7 +14,7 @@ from fairserve.engine.torch.bench.runner import Limits
 from fairserve.platform.base.text_table import aligned
 
 Runs = Mapping[str, Mapping[str, Sequence[Run]]]
-"""By workload and engine, one for each round."""
+"""Runs by workload and engine, one per round."""
 
 METHOD = {
     "value": "median over the rounds; ratios are taken within a round",
@@ -28,7 +28,7 @@ METHOD = {
 
 
 def workload_plain(workload: Workload, runs: Mapping[str, Sequence[Run]]) -> dict[str, Any]:
-    """One workload's sizes, and what each engine did with it."""
+    """Return one workload's sizes and the results of each engine."""
     sizes = workload.sizes()
     return {
         "requests": len(sizes),
@@ -50,7 +50,7 @@ def _engine_plain(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def limits_plain(limits: Limits) -> dict[str, int]:
-    """The sizes that engines were given."""
+    """Return the size limits of the engines."""
     return {
         "kv_tokens": limits.kv_tokens,
         "max_batch": limits.max_batch,
@@ -59,7 +59,7 @@ def limits_plain(limits: Limits) -> dict[str, int]:
 
 
 def workload_table(workloads: Mapping[str, Any]) -> str:
-    """A line for each workload and engine."""
+    """Return a table with a line per workload and engine."""
     head = ("workload", "engine", "tok/s", "spread", "TTFT median", "TTFT p99", "same tokens")
     rows = []
     for name, plain in workloads.items():

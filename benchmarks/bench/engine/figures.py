@@ -1,7 +1,7 @@
-"""The figures of ``fairserve bench engine``, and what each is held against.
+"""Figures of ``fairserve bench engine``, with their targets and peers.
 
-A ratio is taken within a round, between two engines that ran one after another on the same requests.
-Its peers are the engines' own rates, in useful tokens a second.
+A ratio is computed within a round, between two engines that ran consecutively on the same requests.
+Its peers are the rates of the engines in useful tokens per second.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ RATIOS: Mapping[str, tuple[Figure, str]] = {
         CONTINUOUS,
     ),
 }
-"""By workload: the figure, and the engine that ours is compared with."""
+"""Figure of each workload, and the engine with which ours is compared."""
 
 OVERHEAD = Figure("overhead_share_b32", "share", "of a step of 32 decodes, beside the model", 0.05)
 SIMULATOR = Figure("simulator_error", "share", "by which the fitted simulator is off", 0.10)
@@ -49,7 +49,7 @@ FIGURES: Sequence[Figure] = (*(figure for figure, _ in RATIOS.values()), OVERHEA
 
 
 def ratios(runs: Mapping[str, Mapping[str, Sequence[Run]]]) -> list[Result]:
-    """By workload and engine; a figure whose engine did not run is left out."""
+    """Return the ratios; a figure whose engine did not run is omitted."""
     results = []
     for workload, (figure, peer) in RATIOS.items():
         of_workload = runs.get(workload, {})
@@ -68,7 +68,7 @@ def ratios(runs: Mapping[str, Mapping[str, Sequence[Run]]]) -> list[Result]:
 
 
 def overhead(rounds: Sequence[Sequence[TimedStep]]) -> Result:
-    """From the steps of each round."""
+    """Return the overhead of the steps of each round."""
     decodes = [full_decodes(steps) for steps in rounds]
     values = tuple(break_down(steps).overhead for steps in decodes)
     whole = break_down([step for steps in decodes for step in steps])

@@ -1,8 +1,8 @@
 """Lower bounds of the device: a decode step moves bytes, a prefill multiplies matrices.
 
-A decode step reads every weight that it multiplies by, and the keys and values of every token that the
-batch holds, once; the floor is these bytes over the rate at which the device copies memory. A prefill
-multiplies each token by these weights, and attends; its rate is held against a large linear layer.
+A decode step reads every weight that it multiplies by, and the keys and values of every token in
+the batch, once; the floor is these bytes over the rate at which the device copies memory. A prefill
+multiplies each token by these weights, and attends; its rate is compared with a large linear layer.
 Both bounds are measured in the same run. On a CPU the caches and the number of cores blur them.
 """
 
@@ -22,19 +22,19 @@ class ModelSizes:
     """Sizes of a model that determine its bounds."""
 
     parameters: int
-    """All of them."""
+    """Number of all parameters."""
     layer_parameters: int
-    """By which every token is multiplied."""
+    """Number of parameters by which every token is multiplied."""
     output_parameters: int
-    """By which a sequence's last token is multiplied."""
+    """Number of parameters by which a sequence's last token is multiplied."""
     bytes_per_parameter: int
     kv_bytes_per_token: int
     pair_flops: float
-    """Arithmetic of one token that attends to another, over all layers."""
+    """FLOPs of one token attending to another, over all layers."""
 
     @property
     def decode_weight_bytes(self) -> int:
-        """Weights that a decode step reads; of the input embedding it reads next to nothing."""
+        """Return the bytes of weights that a decode step reads; the input embedding is negligible."""
         return (self.layer_parameters + self.output_parameters) * self.bytes_per_parameter
 
 
@@ -43,25 +43,25 @@ class DeviceRates:
     """Measured bounds."""
 
     copy_bytes_per_s: float
-    """Read and written bytes together."""
+    """Read and written bytes per second together."""
     matrix_flops_per_s: float
 
 
 def decode_floor_s(sizes: ModelSizes, rates: DeviceRates, held_tokens: int) -> float:
-    """The least time of a decode step of a batch that holds so many tokens."""
+    """Return the minimum time of a decode step of a batch that holds this many tokens."""
     moved = sizes.decode_weight_bytes + held_tokens * sizes.kv_bytes_per_token
     return moved / rates.copy_bytes_per_s
 
 
 def prefill_flops(sizes: ModelSizes, tokens: int, pairs: float) -> float:
-    """Arithmetic of a prefill, without the output layer's."""
+    """Return the FLOPs of a prefill without the output layer."""
     return 2 * sizes.layer_parameters * tokens + sizes.pair_flops * pairs
 
 
 def against_floor(
     sizes: ModelSizes, rates: DeviceRates, steps: Sequence[TimedStep]
 ) -> dict[str, Any]:
-    """The bounds, and how far the largest decode and prefill steps are from them."""
+    """Return the bounds, and the distance of the largest decode and prefill steps from them."""
     plain: dict[str, Any] = {
         "copy_gb_per_s": rates.copy_bytes_per_s / 1e9,
         "matrix_tflops_per_s": rates.matrix_flops_per_s / 1e12,

@@ -1,6 +1,6 @@
-"""A whole run of ``fairserve bench engine``: engines in turn, breakdown, bounds, fit.
+"""A complete run of ``fairserve bench engine``: engines in turn, breakdown, bounds, fit.
 
-Needs torch and transformers, so it is imported once the arguments are parsed.
+It needs torch and transformers, so it is imported after the arguments are parsed.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from fairserve.engine.torch.model_loader import LoadedModel
 
 PACKAGES = ("fairserve", "torch", "transformers", "numpy")
 _GUARD_SHAPE = "5m"
-"""Stands in for a model whose numbers are too coarse for equal tokens."""
+"""Shape that replaces a model whose number type is too coarse for equal tokens."""
 _GUARD_LIMITS = Limits(kv_tokens=4096, max_batch=8, token_budget=64)
 _BREAKDOWN = "b32"
 _FIT_BATCH = 32
-"""Most sequences at once while passes are measured on a CPU: a worker's default."""
+"""Maximum sequences while passes are measured on a CPU: a worker's default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,9 @@ class Measured:
 
 
 def measure(options: argparse.Namespace, say: Say, scale: float = 1.0) -> Measured:
-    """Do what the arguments say. A smaller ``scale`` is for tests.
+    """Run the measurements that the arguments select. A smaller ``scale`` is for tests.
 
-    Raises DisagreementError, and ValueError for a device or number type that is not there.
+    Raises DisagreementError, and ValueError for an unavailable device or number type.
     """
     deadline_s = time.monotonic() + options.limit_s
     with on.threads_restored():
@@ -190,7 +190,7 @@ def _contest(
 
 
 def _guard(loaded: LoadedModel, ours: LoadedModel, say: Say) -> None:
-    """In fp32 all engines must generate the same tokens; coarser numbers prove nothing."""
+    """Check in fp32 that all engines generate the same tokens; coarser types prove nothing."""
     if str(loaded.dtype) != "torch.float32":
         loaded = build(_GUARD_SHAPE, "float32", str(loaded.device))
         ours = served(loaded)
@@ -205,7 +205,7 @@ def _guard(loaded: LoadedModel, ours: LoadedModel, say: Say) -> None:
 def _memory(
     loaded: LoadedModel, ours: LoadedModel, size: Limits, workload: Workload, say: Say
 ) -> dict[str, int | None]:
-    """The peak of each engine that runs, beyond the weights: one after another, alone."""
+    """Return the peak memory of each engine beyond the weights, measured one after another."""
     peaks: dict[str, int | None] = {}
     for name, make in _makers(loaded, ours, size).items():
         say(f"memory of {name}")

@@ -1,9 +1,9 @@
-"""Compare the simulator with this engine on this machine.
+"""Compares the simulator with this engine on this machine.
 
-The engine serves a mixed load, once with all requests at the beginning and once with arrivals spread
-over it, and the simulator replays the same requests with a cost model that was fitted to measured
-passes, the same local scheduler, and the engine's own loop. Held against each other are the time until
-the last token and the mean time to the first.
+The engine serves a mixed load, once with all requests at the start and once with arrivals spread
+over it. The simulator replays the same requests with a cost model fitted to measured passes, the
+same local scheduler, and the engine's loop. The time until the last token and the mean time to the
+first are compared.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from fairserve.engine.torch.bench.runner import Outcome, Request
 from fairserve.scheduling.registry import SYSTEMS
 
 BLOCK_TOKENS = 16
-"""A page of the engine."""
+"""Tokens per page of the engine."""
 _SYSTEM = "dlpm"
-"""Hands calls on at once, to a worker with the local scheduler that the engine is measured with."""
+"""System that dispatches calls at once, to a worker with the measured engine's local scheduler."""
 _SPREAD = 0.7
-"""Period of the arrivals, as a fraction of the time that all requests take at once."""
+"""Period of the arrivals, relative to the time of all requests at once."""
 
 Times = dict[str, float]
 RunAt = Callable[[Sequence[Request], Sequence[float]], Outcome]
 
 
 def load(vocabulary: int, seed: int, on_gpu: bool, scale: float = 1.0) -> list[Request]:
-    """Prompts and outputs of mixed lengths; a third of the prompts have a common beginning."""
+    """Return prompts and outputs of mixed lengths; a third of the prompts share a prefix."""
     unit = 4 if on_gpu else 1
     prompts, outputs = (16 * unit, 320 * unit), (8, 64)
     alone = Workload("alone", 32, prompts, outputs)
@@ -45,19 +45,19 @@ def load(vocabulary: int, seed: int, on_gpu: bool, scale: float = 1.0) -> list[R
         for workload in (alone, shared)
         for request in workload.scaled(scale).make(vocabulary, seed)
     ]
-    # The order is the same in every round, as the lengths are: they decide who runs beside whom.
+    # Order and lengths are the same in every round: they determine which requests run together.
     requests.sort(key=lambda request: (len(request.prompt), request.output_tokens))
     return [requests[at] for at in np.random.default_rng(5).permutation(len(requests))]
 
 
 def spread(count: int, over_s: float) -> list[float]:
-    """Arrival times, in order, the first one at 0."""
+    """Return ascending arrival times, the first one at 0."""
     times = np.sort(np.random.default_rng(6).uniform(0, over_s, count))
     return [float(at_s) for at_s in times - times[0]]
 
 
 def simulate(costs: CostModel, requests: Sequence[Request], arrivals_s: Sequence[float]) -> Times:
-    """A replay of these requests: when the last token arrived, and the mean time to the first."""
+    """Replay these requests; return the time of the last token, and the mean time to the first."""
     blocks = _block_ids(requests)
     runs = [
         Interaction(
@@ -91,10 +91,10 @@ def simulate(costs: CostModel, requests: Sequence[Request], arrivals_s: Sequence
 
 
 class LoadRuns:
-    """The load on the engine, again and again with other tokens, in both patterns of arrivals."""
+    """The load on the engine, repeated with other tokens, in both patterns of arrivals."""
 
     def __init__(self, run_at: RunAt, vocabulary: int, on_gpu: bool, scale: float = 1.0) -> None:
-        """Runs it once, to warm up and to learn over which time arrivals are to be spread."""
+        """Run it once, to warm up and to measure the period over which arrivals are spread."""
         self._run_at, self._vocabulary, self._on_gpu = run_at, vocabulary, on_gpu
         self._scale = scale
         self._drawn = 0
@@ -105,7 +105,7 @@ class LoadRuns:
         self.measured: dict[str, list[Times]] = {name: [] for name in self.arrivals_s}
 
     def round(self) -> None:
-        """Both patterns once."""
+        """Run both patterns once."""
         for name, arrivals_s in self.arrivals_s.items():
             outcome = self._run_at(self._load(), arrivals_s)
             times = {"total_s": outcome.wall_s, "mean_ttft_s": fmean(outcome.first_token_s)}
@@ -117,10 +117,11 @@ class LoadRuns:
 
 
 def compare(costs: CostModel, runs: LoadRuns) -> tuple[Result, dict[str, Any]]:
-    """The figure, and both times of both patterns.
+    """Return the figure, and both times of both patterns.
 
-    The figure is the largest of four errors, each against the median over the rounds; its spread is
-    that of the largest errors against single rounds, in which a machine's drift counts in full.
+    The figure is the largest of four errors, each relative to the median over the rounds; its
+    spread is that of the largest errors relative to single rounds, which fully include a machine's
+    drift.
     """
     simulated = {
         name: simulate(costs, runs.requests, arrivals_s)

@@ -1,7 +1,8 @@
-"""The requests that engines are measured with: sizes fixed by name, tokens drawn for every round.
+"""Requests with which engines are measured: sizes are fixed by name, tokens drawn for every round.
 
-All requests of a workload are handed over at once. Tokens are random and new in each round, so that no
-cache holds a prompt before its round begins; within ``shared`` all prompts begin with the same tokens.
+All requests of a workload are submitted at once. Tokens are random and new in each round, so that
+no cache holds a prompt before its round begins; within ``shared`` all prompts begin with the same
+tokens.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ class Workload:
     name: str
     requests: int
     prompt_tokens: tuple[int, int]
-    """Least and most, what is shared not included; spread evenly by ratio."""
+    """Minimum and maximum own prompt tokens, evenly spread by ratio."""
     output_tokens: tuple[int, int]
-    """Least and most, spread evenly."""
+    """Minimum and maximum output tokens, evenly spread."""
     shared_tokens: int = 0
-    """With which every prompt begins."""
+    """Number of tokens with which every prompt begins."""
 
     def sizes(self) -> list[tuple[int, int]]:
-        """Own prompt tokens and output tokens of each request: the same in every round."""
+        """Return own prompt tokens and output tokens of each request, the same in every round."""
         prompts = np.geomspace(*self.prompt_tokens, self.requests).round().astype(int).tolist()
         outputs = np.linspace(*self.output_tokens, self.requests).round().astype(int).tolist()
         random = np.random.default_rng(7)
         return list(zip(prompts, random.permutation(outputs).tolist(), strict=True))
 
     def make(self, vocabulary: int, seed: int) -> list[Request]:
-        """One round's requests, in a mixed order that follows from the seed."""
+        """Return one round's requests, in a shuffled order determined by the seed."""
         random = np.random.default_rng([seed, self.requests])
 
         def tokens(count: int) -> tuple[int, ...]:
@@ -46,12 +47,12 @@ class Workload:
         return [made[at] for at in random.permutation(len(made))]
 
     def shortened(self, output_tokens: int) -> Workload:
-        """The same prompts with short outputs, to warm up."""
+        """Return the same prompts with short outputs, to warm up."""
         least, most = self.output_tokens
         return replace(self, output_tokens=(min(least, output_tokens), min(most, output_tokens)))
 
     def scaled(self, scale: float) -> Workload:
-        """Fewer and shorter requests, for tests."""
+        """Return fewer and shorter requests, for tests."""
         if scale == 1:
             return self
 
@@ -68,7 +69,7 @@ class Workload:
 
 
 def workloads(on_gpu: bool, scale: float = 1.0) -> Mapping[str, Workload]:
-    """By name, in their order; a GPU's are longer: short ones would measure launches of kernels."""
+    """Return workloads by name; a GPU's are longer, as short ones would measure kernel launches."""
     prompt, output = (512, 64) if on_gpu else (64, 32)
     one, eight, many, most = (
         Workload(f"b{batch}", batch, (prompt, prompt), (output, output))
@@ -83,7 +84,7 @@ NAMES: Sequence[str] = tuple(workloads(False))
 
 
 def limits(on_gpu: bool, scale: float = 1.0) -> Limits:
-    """Return the limits of every engine: enough that no workload has to wait for memory."""
+    """Return the limits of every engine: enough that no workload waits for memory."""
     kv_tokens, token_budget = (98_304, 8192) if on_gpu else (32_768, 512)
     return Limits(
         kv_tokens=max(2048, round(kv_tokens * scale)),
@@ -93,5 +94,5 @@ def limits(on_gpu: bool, scale: float = 1.0) -> Limits:
 
 
 def guard() -> Workload:
-    """Some requests of several lengths with a common beginning, for the comparison of tokens."""
+    """Return requests of several lengths with a common prefix, for the comparison of tokens."""
     return Workload("guard", 6, (5, 90), (8, 16), shared_tokens=40)

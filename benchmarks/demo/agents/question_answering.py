@@ -1,8 +1,8 @@
 """A team that answers a question about a long document: retriever, three answerers, editor.
 
-All five calls begin with the same document, and so do other users' calls about it: long prompts,
-short answers, and much to gain from a cached prefix. The users of the app read the same few
-documents; the script that floods reads another one at every run.
+All five calls begin with the same document, and so do other users' calls about it: prompts are
+long, answers short, and a cached prefix saves much. The users of the app read the same few
+documents; the flooding script reads another one in every run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PROFILE = {
 
 
 async def answer_question(run: AgentRun) -> None:
-    """Find the passages, look at them from three sides at once, write one answer."""
+    """Find the passages, examine them from three sides in parallel, write one answer."""
     if run.plan.group == FLOODER:
         number = FIRST_FLOOD_DOCUMENT + run.plan.number
     else:

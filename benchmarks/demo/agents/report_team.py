@@ -1,7 +1,7 @@
 """A team that writes a report: a planner, four workers in parallel, a writer.
 
 Each worker reads another section, so the prompts share the team's instructions and little else; the
-writer's output is the longest of the demo. The sections are this package's own documentation.
+writer's output is the longest of the demo. The sections are this package's documentation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PROFILE = {
 
 
 async def write_report(run: AgentRun) -> None:
-    """Plan, work on the sections side by side, write."""
+    """Plan, work on the sections in parallel, write."""
     corpus = package()
     system = f"You are a team that documents {corpus.name}.\n" + corpus.part(0, INSTRUCTION_CHARS)
     sections = len(corpus.text) // SECTION_CHARS

@@ -1,11 +1,12 @@
-"""One run of an agent program: its calls through the ``openai`` client, and what they measured.
+"""One run of an agent program: its calls through the ``openai`` client, and their measurements.
 
-A program asks through :meth:`AgentRun.ask`. The first refusal gives the run up: what runs beside it is
-dropped and the interaction is cancelled at the server, as an agent does that cannot go on. Nothing is
-retried. Times are the client's own monotonic clock; usage is what the server reported.
+A program makes calls through :meth:`AgentRun.ask`. The first rejection ends the run: its parallel
+calls are cancelled and the interaction is cancelled at the server, as by an agent that cannot
+continue. Nothing is retried. Times are the client's monotonic clock; usage is as reported by the
+server.
 
-Weakness: a call that is cut off has reported no usage yet, so its tokens are missing here (the ledger
-has them).
+Weakness: a call that is cut off has reported no usage yet, so its tokens are missing here (the
+ledger has them).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from openai import AsyncOpenAI
 from fairserve.benchmarks.demo.recorder import Recorder
 from fairserve.benchmarks.demo.workload import PlannedRun
 from fairserve.interactions.call import NO_USAGE, TokenUsage
-from fairserve.scheduling.dispatch.events import CallOutcome
+from fairserve.scheduling.events import CallOutcome
 from fairserve.scheduling.metrics import CallSample, RunSample
 
 AgentProgram = Callable[["AgentRun"], Awaitable[None]]
@@ -31,7 +32,7 @@ Message = dict[str, str]
 
 TEMPERATURE = 0.8
 CLEANUP_S = 10.0
-"""Seconds that the cancellation of a run may take."""
+"""Maximum seconds for the cancellation of a run."""
 
 
 class RunRefusedError(Exception):
@@ -39,12 +40,12 @@ class RunRefusedError(Exception):
 
 
 class CallFailedError(Exception):
-    """A call of the run was answered with an error that is no refusal."""
+    """A call of the run was answered with an error other than a rejection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The text of a call, and the id by which later calls name it as their parent."""
+    """Text of a call, and the id by which later calls name it as their parent."""
 
     call_id: str
     text: str
@@ -64,14 +65,14 @@ class _Watch:
 
 @dataclass(slots=True)
 class AgentRun:
-    """A run in progress. ``client`` carries the app's key."""
+    """An active run. ``client`` uses the app's key."""
 
     client: AsyncOpenAI
     model: str
     plan: PlannedRun
     recorder: Recorder
     random: Random = field(init=False)
-    """The program's own choices; equal under every system."""
+    """Random choices of the program; equal under every system."""
     _calls: int = 0
     _accepted: bool = False
     _tokens: int = 0
@@ -80,7 +81,7 @@ class AgentRun:
         self.random = Random(self.plan.seed)  # noqa: S311  a choice of words is no secret
 
     async def execute(self, program: AgentProgram) -> None:
-        """Run the program to its end, whatever that is, and record it. Cancellation is passed on."""
+        """Run the program to its end in any state, and record it. Cancellation is propagated."""
         start_s = time.monotonic()
         cause = "cancelled"
         self.recorder.run_started(self.plan)
@@ -117,7 +118,7 @@ class AgentRun:
         stream: bool,
         final: bool = False,
     ) -> Answer:
-        """One call of the run. Raises RunRefusedError or CallFailedError."""
+        """Make one call of the run. Raises RunRefusedError or CallFailedError."""
         number = self._calls
         self._calls += 1
         call_id = f"{self.plan.run_id}.{number}"
@@ -157,17 +158,17 @@ class AgentRun:
         return Answer(call_id, text)
 
     async def together(self, calls: Sequence[Coroutine[Any, Any, Answer]]) -> list[Answer]:
-        """Calls in parallel; the first that is refused or fails ends the others."""
+        """Make calls in parallel; the first rejection or failure ends the others."""
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(call) for call in calls]
         return [task.result() for task in tasks]
 
     async def work(self) -> None:
-        """Work between two calls (a search, a tool): wait a moment without a call."""
+        """Simulate work between two calls (a search, a tool): wait for a moment."""
         await asyncio.sleep(self.random.uniform(0.05, 0.25))
 
     def about(self, tokens: int) -> int:
-        """An output length around the typical one, drawn from the program's own choices."""
+        """Return an output length near the typical one, drawn from the program's random choices."""
         return round(tokens * self.random.uniform(0.6, 1.4))
 
     # --- one call ---------------------------------------------------------------------------------

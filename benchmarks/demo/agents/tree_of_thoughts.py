@@ -1,9 +1,9 @@
-"""A solver that searches a tree of thoughts: propose, value, keep the best, go deeper.
+"""A solver that searches a tree of thoughts: propose, rate, keep the best, go deeper.
 
-A call's prompt is the app's examples, the problem, and the path of thoughts so far, so that the
-calls of a tree share ever longer prefixes and those of all trees the first part. Values are asked for
-without streaming and are a few tokens long. The model's text is noise; a thought's score is what the
-noise says, so the tree that is searched is a real one.
+A call's prompt consists of the app's examples, the problem, and the path of thoughts so far, so the
+calls of a tree share ever longer prefixes and those of all trees the first part. Ratings are
+requested without streaming and are a few tokens long. The model's text is noise, and so are the
+scores of thoughts, but the tree that is searched is real.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PROFILE = {
 
 @dataclass(frozen=True, slots=True)
 class _Thought:
-    """A node of the tree: the text of the path to it, and the calls that it comes from."""
+    """A node of the tree: the text of its path, and its parent calls."""
 
     path: str
     last: Answer
@@ -104,5 +104,5 @@ async def solve(run: AgentRun) -> None:
 
 
 def _score(text: str) -> int:
-    """A number read from an answer that is noise: how many vowels it has."""
+    """Return a score read from a noise answer: its number of vowels."""
     return sum(text.count(vowel) for vowel in "aeiou")

@@ -1,9 +1,9 @@
 """``ablation``: the default without one of its mechanisms at a time.
 
-What a mechanism is worth shows where it is missing. Rows are relative to the default under the same
-seed, over the workloads of ``composition`` on one and on four workers. A mechanism earns its place if
+The value of a mechanism shows when it is missing. Rows are relative to the default under the same
+seed, over the workloads of ``composition`` on one and on four workers. A mechanism is justified if
 without it some cell is worse under every seed. These workloads set no limits, so OIT has nothing to
-reject in them: what it brings is in ``fairserve-table3``.
+reject in them; its effect is in ``fairserve-table3``.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ SUMMARY = (
     Column("satisfied, least", lambda ratios: fmean(ratios[SATISFIED.name]), 3),
     Column("and its worst cell", lambda ratios: min(ratios[SATISFIED.name]), 3),
 )
-"""From the ratios to the default of one seed, by figure one a cell."""
+"""Columns computed from the ratios to the default of one seed, by figure, one per cell."""
 
 
 def variants() -> dict[str, SystemConfig]:
-    """The default, and without each mechanism, by what is in its place."""
+    """Return the default and its variants without one mechanism, by the replacement's name."""
     ours: SystemConfig = SYSTEMS[OURS]
     weights = {"feeder.beta": 1.0, "feeder.gamma": 2.0}
     return {
@@ -79,7 +79,7 @@ def ablation(
     workers: Sequence[int] = WORKERS,
     workloads: Iterable[str] = tuple(WORKLOADS),
 ) -> list[Report]:
-    """A report of ratios to the default, and one of the cells."""
+    """Return a report of ratios to the default, and one of the cells."""
     systems = variants()
     cells: dict[Cell, dict[str, list[Summary]]] = {
         (workload, number): simulate_cell(setting, workload, number, systems)
@@ -119,7 +119,7 @@ def ablation(
 def _ratios(
     cells: Mapping[Cell, Mapping[str, Sequence[Summary]]], name: str, seed: int
 ) -> dict[str, list[float]]:
-    """By figure, one a cell."""
+    """Return the ratios by figure, one per cell."""
     return {
         column.name: [
             ratio(column.of(of[name][seed]), column.of(of[DEFAULT][seed])) for of in cells.values()
@@ -131,7 +131,7 @@ def _ratios(
 def earns(
     name: str, cells: Sequence[Cell], ratios: Sequence[Mapping[str, Sequence[float]]]
 ) -> Check:
-    """Check that some figure of some cell is worse without, under every seed, and how much at most."""
+    """Check that without it some figure of some cell is worse under every seed, with the maximum."""
     worse = []
     for compared in COMPARED:
         found = [

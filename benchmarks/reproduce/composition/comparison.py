@@ -1,9 +1,10 @@
 """``composition``: this project's default beside the systems of the papers, cell by cell.
 
-A cell is a workload on one, two or four workers. In each, throughput, the well-behaved clients' tail and
-the least satisfied client are taken relative to the best system of that cell, whichever it is: a system
-that is best somewhere and useless elsewhere shows as such. The bounds are those that this project sets
-itself: better than the prototype of ALGORITHMS section 7, whose figures are the published ones here.
+A cell is a workload on one, two or four workers. In each, throughput, the well-behaved clients'
+tail and the least satisfied client are relative to the best system of that cell, whichever it is,
+so a system that is best in one cell and poor elsewhere is recognisable. The bounds are this
+project's own: better than the prototype of ALGORITHMS section 7, whose figures are the published
+ones here.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ PROTOTYPE = {
 }
 """Results of the prototype's twelve cells, in the order of the columns of :data:`SUMMARY`."""
 REACHED = 0.9
-"""Satisfaction of the least satisfied client that ours must reach where any system does."""
+"""Minimum satisfaction of the least satisfied client under our system where any system reaches it."""
 _NO_WORSE = 0.99
-"""A median within a hundredth of another one is no worse."""
+"""Ratio of medians from which one is no worse than the other."""
 
 Cell = tuple[str, int]
 Rows = Mapping[tuple[Cell, str], Row]
@@ -52,7 +53,7 @@ class Compared(NamedTuple):
 
     column: Column
     high: bool
-    """True if a greater value is better."""
+    """True if greater values are better."""
 
 
 COMPARED = (Compared(THROUGHPUT, True), Compared(TAIL, False), Compared(SATISFIED, True))
@@ -65,7 +66,7 @@ SUMMARY = (
     Column("satisfied, worst cell", lambda ratios: min(ratios[SATISFIED.name]), 2),
     Column("satisfied, mean", lambda ratios: fmean(ratios[SATISFIED.name]), 2),
 )
-"""From the ratios of one system, by column of a cell."""
+"""Columns computed from the ratios of one system, by column of a cell."""
 
 
 def composition(
@@ -73,7 +74,7 @@ def composition(
     workers: Sequence[int] = WORKERS,
     workloads: Iterable[str] = tuple(WORKLOADS),
 ) -> list[Report]:
-    """A report of ratios to the best of each cell, and one of the cells themselves."""
+    """Return a report of ratios to the best of each cell, and one of the cells themselves."""
     systems = {name: tuned(name) if name in TUNED else SYSTEMS[name] for name in (*OTHERS, OURS)}
     rows: dict[tuple[Cell, str], Row] = {}
     for workload in workloads:
@@ -118,7 +119,7 @@ def _options(options: Mapping[str, object]) -> str:
 
 
 def relative(rows: Rows) -> dict[str, dict[str, list[float]]]:
-    """By system and column, one value a cell: medians over the best median of the cell."""
+    """Return ratios by system and column, one per cell: medians over the best median of the cell."""
     ratios: dict[str, dict[str, list[float]]] = {}
     for (cell, name), row in rows.items():
         for column, high in COMPARED:
@@ -132,7 +133,7 @@ def relative(rows: Rows) -> dict[str, dict[str, list[float]]]:
 
 
 def claims(rows: Rows) -> list[Check]:
-    """The bounds, and that no other system is as good at everything and better at something."""
+    """Check the bounds, and that no other system is as good in all figures and better in one."""
     ours = relative(rows)[OURS]
     throughput, tail = ours[THROUGHPUT.name], ours[TAIL.name]
     unsatisfied = [
@@ -165,7 +166,7 @@ def claims(rows: Rows) -> list[Check]:
 
 
 def losses(rows: Rows) -> list[str]:
-    """List the figures in which another system is better by more than the spread of the seeds."""
+    """Return the figures in which another system is better by more than the spread over seeds."""
     found = []
     for (cell, name), ours in rows.items():
         if name != OURS:

@@ -1,4 +1,4 @@
-"""Plots of the composition: systems over all cells, and what each of its parameters does."""
+"""Plots of the composition: systems over all cells, and the effect of each parameter."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NOTHING = Spread(math.nan, math.nan, math.nan)
 
 
 def draw_cells(path: Path, ratios: Mapping[str, Mapping[str, Sequence[float]]]) -> Path:
-    """Draw a panel for each figure: a column of dots for each system, and its bound, dashed."""
+    """Draw a panel per figure, with a column of dots per system and the bound, dashed."""
     figure, panels = sheet(len(_PANELS), width=4.4, height=3.6)
     names = list(ratios)
     for axes, (column, title, bound) in zip(panels, _PANELS, strict=True):
@@ -64,7 +64,7 @@ def draw_sweeps(
     *,
     log: bool,
 ) -> Path:
-    """Draw a panel for each parameter: a line for each column, and the default, dotted."""
+    """Draw a panel per parameter, with a line per column, and the default, dotted."""
     across = min(_IN_A_ROW, len(sweeps))
     down = math.ceil(len(sweeps) / across)
     figure, panels = sheet(

@@ -1,8 +1,9 @@
-"""``sensitivity``: what each parameter of the default composition does, one at a time.
+"""``sensitivity``: the effect of each parameter of the default composition, one at a time.
 
-Quanta, feed window, slacks and balance are swept over the workloads of ``composition`` on two workers;
-the watermarks of overload on the application mix of the FairServe reproductions, where limits are set
-and users abuse. The shipped default is recommended where no other value is better; each report says so.
+Quanta, feed window, slacks and balance are varied over the workloads of ``composition`` on two
+workers; the watermarks of overload on the application mix of the FairServe reproductions, where
+limits are set and some users abuse. The shipped default is recommended if no other value is better;
+each report states that.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from fairserve.benchmarks.reproduce.fairserve.checks import measured
 from fairserve.benchmarks.reproduce.fairserve.figure8 import ABORTED, DELAYED, PRECISION, RECALL
 from fairserve.benchmarks.reproduce.report import Check, Column, Report, Row, measure, ratio
 from fairserve.benchmarks.reproduce.setting import Setting
-from fairserve.platform.tuning.parameters import parameters_of
+from fairserve.platform.tenancy.system.parameters import parameters_of
 from fairserve.scheduling.registry import SYSTEMS
 
 Value = float | int | None
@@ -40,10 +41,10 @@ SWEEPS: Mapping[str, Sequence[Value]] = {
     "feeder.interaction_slack": (0, 1, 4, 16, 1e9),
     "feeder.locality_slack": (0, 2, 8, 32),
 }
-"""Q^u, Q^w and what else shapes the composition; 1e9 is no bound."""
+"""Values of Q^u, Q^w and the other parameters; 1e9 means no bound."""
 WATERMARKS = {"high_watermark": (1.2, 1.5, 2.0, 3.0, 4.0)}
 _OFF = 0.6
-"""The low watermark over the high one, as in the default."""
+"""Low watermark relative to the high one, as in the default."""
 WORKERS = 2
 
 COLUMNS = (
@@ -51,19 +52,19 @@ COLUMNS = (
     Column("p99 TTFT", lambda figures: figures[TAIL.name], 3),
     Column("satisfied", lambda figures: figures[SATISFIED.name], 3),
 )
-"""Relative to the default: geometric means over the workloads; the worst of the least satisfied."""
+"""Columns relative to the default: geometric means over the workloads; worst least satisfied client."""
 
 Summaries = Mapping[str, Sequence[Mapping[str, Any]]]
-"""By workload, one a seed."""
+"""Summaries by workload, one per seed."""
 
 
 def sensitivity(setting: Setting, sweeps: Mapping[str, Sequence[Value]] = SWEEPS) -> list[Report]:
-    """A report of the sweeps over the composition's workloads, and one of the watermarks."""
+    """Return a report of the composition's workloads, and one of the watermarks."""
     return [_composition(setting, sweeps), _watermarks(setting)]
 
 
 def default_of(parameter: str) -> Value:
-    """The value that is shipped."""
+    """Return the shipped value of a parameter."""
     value: Value = parameters_of(SYSTEMS[OURS])[parameter][0]
     return value
 
@@ -129,7 +130,7 @@ def _composition(setting: Setting, sweeps: Mapping[str, Sequence[Value]]) -> Rep
 
 
 def _relative(by_workload: Mapping[str, Summaries], name: str) -> list[dict[str, float]]:
-    """One entry a seed."""
+    """Return one entry per seed."""
     seeds = len(next(iter(by_workload.values()))["default"])
 
     def ratios(column: Column, seed: int) -> list[float]:
@@ -149,8 +150,10 @@ def _relative(by_workload: Mapping[str, Summaries], name: str) -> list[dict[str,
 
 
 def recommended(parameter: str, rows: Mapping[str, Row], default: Row) -> Check:
-    """Check that no other value is better by 2 % of throughput or a tenth of the tail, the other not
-    worse by as much, and no client less satisfied by a hundredth.
+    """Check that no other value is better than the default.
+
+    Better means 2 % more throughput or a tenth less tail, without losing as much of the other, and
+    no client less satisfied by a hundredth.
     """
     better = []
     for label, row in rows.items():
@@ -201,7 +204,7 @@ _TOKENS = Column("tok/s", lambda s: float(s["throughput_tokens_per_s"]["total"])
 
 
 def late_enough(rows: Mapping[str, Row]) -> Check:
-    """Check that no watermark throttles abusers only, as the default does, and delays a tenth fewer."""
+    """Check that no watermark throttles only abusers, like the default, and delays a tenth fewer."""
     default = rows[_text(default_of("high_watermark"))]
 
     def precise(row: Row) -> bool:

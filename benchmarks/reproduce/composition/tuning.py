@@ -1,9 +1,9 @@
-"""``tuning``: the settings with which other systems are held against this project's default.
+"""``tuning``: the settings of other systems with which this project's default is compared.
 
-Each system of :data:`GRIDS` is run with every one of its settings on the workloads of ``composition``,
-on two workers, with other seeds than those that are reported. The best setting has the greatest
-product of tokens a second, satisfaction of the least satisfied client, and 1 / p99 TTFT of the
-well-behaved, as a geometric mean over workloads. One setting serves all workloads, as in an
+Each system of :data:`GRIDS` runs with every one of its settings on the workloads of
+``composition``, on two workers, with other seeds than the reported ones. The best setting has the
+greatest product of tokens per second, satisfaction of the least satisfied client, and 1 / p99 TTFT
+of the well-behaved, as a geometric mean over workloads. One setting serves all workloads, as in an
 installation.
 """
 
@@ -31,13 +31,13 @@ from fairserve.scheduling.system import SystemConfig
 FIRST_SEED = 100
 WORKERS = 2
 _LEAST = 0.01
-"""A client that was served nothing counts as satisfied to a hundredth."""
+"""Minimum satisfaction in the score, for clients that were served nothing."""
 
 Options = Mapping[str, Any]
 
 
 def _grid(**values: Sequence[Any]) -> list[Options]:
-    """All combinations. A double underscore stands for a dot."""
+    """Return all combinations. A double underscore stands for a dot."""
     names = [name.replace("__", ".") for name in values]
     return [dict(zip(names, chosen, strict=True)) for chosen in product(*values.values())]
 
@@ -59,7 +59,7 @@ TUNED: Mapping[str, Options] = {
     "cache-aware-vtc": {"router.balance_abs": 8},
     "d2lpm": {"local.quantum": 250, "router.quantum_prompts": 400},
 }
-"""The best of each grid."""
+"""Best setting of each grid."""
 
 COLUMNS = (
     Column("tok/s", lambda figures: figures[THROUGHPUT.name], 0),
@@ -67,17 +67,17 @@ COLUMNS = (
     Column("satisfied, least", lambda figures: figures[SATISFIED.name], 3),
     Column("product", lambda figures: score(figures), 1),
 )
-"""Geometric means over the workloads."""
+"""Columns of geometric means over the workloads."""
 
 
 def tuned(name: str) -> SystemConfig:
-    """A system with its best setting."""
+    """Return a system with its best setting."""
     found: SystemConfig = SYSTEMS[name]
     return found.with_options(TUNED[name])
 
 
 def score(figures: Mapping[str, float]) -> float:
-    """By which settings are compared; more is better."""
+    """Return the score of a setting; greater is better."""
     return figures[THROUGHPUT.name] * figures[SATISFIED.name] / figures[TAIL.name]
 
 
@@ -86,7 +86,7 @@ def tuning(
     grids: Mapping[str, Sequence[Options]] = GRIDS,
     workloads: Iterable[str] = tuple(WORKLOADS),
 ) -> Report:
-    """A row a setting, and which is the best of each system."""
+    """Return a report with a row per setting, and the best one of each system."""
     setting = replace(setting, first_seed=FIRST_SEED)
     labels = {
         f"{name} {_text(options)}": (name, options)

@@ -1,9 +1,9 @@
 """``unsaturated``: a system that is not saturated must not queue.
 
-Ten minutes of recorded conversations (Azure, 2023), one call each. A few of the 30 users have most.
-Arrivals keep their recorded pattern, stretched so that all together ask for half of what the workers do
-under FCFS when everything waits at once. Nobody has to wait for anybody then, so the tail of the wait
-for a first token is FCFS's, to a twentieth.
+The trace is ten minutes of recorded conversations (Azure, 2023), one call each; a few of the 30
+users have most. Arrivals keep their recorded pattern, stretched so that the total load is half of
+the workers' capacity under FCFS when everything waits at once. Then no client has to wait for
+another, so the tail of the TTFT must be that of FCFS, within a twentieth.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WORKERS = 2
 LOAD = 0.5
 """Offered load as a share of capacity."""
 MOST = 1.05
-"""Times the p99 of FCFS."""
+"""Maximum p99 as a multiple of that of FCFS."""
 PLAIN = "fcfs"
 _SYSTEMS = (PLAIN, "vtc", "d2lpm", OURS)
 
@@ -45,7 +45,7 @@ COLUMNS = (
 
 
 def unsaturated(setting: Setting) -> Report:
-    """A row a system. Raises TraceError if the recorded trace is not there."""
+    """Return a row per system. Raises TraceError if the recorded trace is missing."""
     recorded = window(setting.recorded(TRACE), 0.0, DURATION_S * setting.scale)
     traces = [
         assign_users(recorded, users=USERS, skew=1.0, seed=seed) for seed in setting.seed_numbers
@@ -86,6 +86,6 @@ def unsaturated(setting: Setting) -> Report:
 
 
 def _at_load(trace: Trace, busy_s: float) -> Trace:
-    """The same arrivals over so long a time that they need ``LOAD`` of it."""
+    """Return the trace stretched so that the workers are busy for ``LOAD`` of the time."""
     last_s = max(run.arrival_s for run in trace.interactions)
     return scale_time(trace, busy_s / LOAD / last_s)

@@ -1,9 +1,9 @@
-"""The workloads on which this project's default is held against the systems of the papers.
+"""Workloads on which this project's default is compared with the systems of the papers.
 
-Four kinds, each with one client that floods: trees of thoughts and questions on long documents (DLPM
-paper, S1, with the loads of ``dlpm-figure7``), chat with a flood, and three agents of the recorded
-traces. What is asked for grows with the workers. Of trees and documents even well-behaved clients ask
-for more than their share; in chat for less, so that they are isolated or are not.
+There are four kinds, each with one client that floods: trees of thoughts and questions on long
+documents (DLPM paper, S1, with the loads of ``dlpm-figure7``), chat with a flood, and three agents
+of the recorded traces. The load grows with the workers. In trees and documents even well-behaved
+clients request more than their share; in chat less, which shows whether they are isolated.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RECORDED = (
     ("autocoderover_run_1.jsonl.gz", 0.4),
     ("sweagent_cost_2_1.jsonl.gz", 1.0),
 )
-"""The agents, each one client's, and the runs a second that it starts for each worker; the first
+"""Agents, one per client, and the runs per second that each starts for each worker; the first one
 floods."""
 _WARM_UP = 0.25
 """Fraction of the arrivals after which service is compared."""
@@ -45,12 +45,12 @@ _WARM_UP = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One kind of requests."""
+    """A kind of requests."""
 
     duration_s: float
     """Length of the arrivals in seconds; afterwards all calls are served to their end."""
     generate: Callable[[Setting, float, int, int], Trace]
-    """From the setting, the seconds, the number of workers and the seed."""
+    """Generates a trace from the setting, the seconds, the number of workers and the seed."""
 
 
 def _programs(name: str, load: DlpmLoad) -> Workload:
@@ -93,9 +93,9 @@ WORKLOADS: Mapping[str, Workload] = {
 def simulate_cell(
     setting: Setting, workload: str, workers: int, systems: Mapping[str, SystemConfig]
 ) -> dict[str, list[Summary]]:
-    """The summaries of each system on one workload, one a seed, with what satisfied its clients.
+    """Return the summaries of each system on one workload, one per seed, with satisfaction.
 
-    Raises TraceError if the recorded traces are not there.
+    Raises TraceError if the recorded traces are missing.
     """
     kind = WORKLOADS[workload]
     duration_s = kind.duration_s * setting.scale
@@ -124,7 +124,7 @@ TAIL = Column("p99 TTFT (s)", lambda s: float(s["groups"]["well-behaved"]["ttft_
 
 
 def _within_share_s(summary: Summary) -> float:
-    """NaN where every client asks for more than its share."""
+    """Return the p99 TTFT of clients within their share; NaN if there are none."""
     found = summary["within_share"]["ttft_p99_s"]
     return math.nan if found is None else float(found)
 

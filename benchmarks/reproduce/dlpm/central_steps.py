@@ -1,10 +1,11 @@
-"""Cost of a scheduling step of centralised DLPM, as the strawman does it and as it is built here.
+"""Cost of a scheduling step of centralised DLPM, as in the paper's strawman and as built here.
 
-A step: every worker has room for one call more. Before the strawman hands out anything it matches each
-call of the global queue against each worker's tree and sorts, as the DLPM paper's section 5.1 says.
-Then for every worker the walk takes a call, is charged for it, and the trees hear what that stores and
-evicts; as many calls arrive, so that the queue keeps its length. This project's feeder finds the same
-call in an index that follows the trees, and matches no queue: ``indexed`` is the step without that.
+In a step every worker has room for one more call. Before dispatching, the strawman matches each
+call of the global queue against each worker's tree and sorts, as described in the DLPM paper's
+section 5.1. Then for every worker the walk takes a call, charges it, and the trees receive the
+stored and evicted blocks; as many calls arrive, so that the length of the queue is constant. This
+project's feeder finds the same call in an index that follows the trees, and matches no queue:
+``indexed`` is the step without matching.
 
 Weakness: the messages between workers and scheduler, for which workers wait, take no time here.
 """
@@ -18,12 +19,12 @@ from fairserve.benchmarks.bench.calls import OUTPUT_TOKENS, CallSource
 from fairserve.benchmarks.bench.decisions import Decisions
 from fairserve.benchmarks.bench.measure import cpu_ns
 from fairserve.interactions.call import NO_TOKENS, Call, TokenUsage
-from fairserve.scheduling.dispatch.directory import Directory
+from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.feeders.central_dlpm import CentralDlpm
 
 CLIENTS = 100
 RUNNING = 25
-"""Calls of a worker that run, the paper's batch."""
+"""Number of running calls per worker, the paper's batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +32,15 @@ class StepTimes:
     """Milliseconds of CPU time."""
 
     match: float
-    """Every queued call against every worker's tree, and sorting."""
+    """Matching of every queued call against every worker's tree, and sorting."""
     indexed: float
-    """The rest of the step: arrivals, selections, charges, trees."""
+    """Rest of the step: arrivals, selections, charges, trees."""
     decision: float
-    """Cost of D2LPM for one call, at the same number of workers."""
+    """Cost of D2LPM for one call, with the same number of workers."""
 
 
 class CentralSteps:
-    """A global queue of a constant length in front of workers whose trees are full."""
+    """A global queue of constant length in front of workers with full trees."""
 
     def __init__(self, workers: int, queued: int, *, worker_tokens: int, seed: int) -> None:
         self._decisions = Decisions(
@@ -50,18 +51,18 @@ class CentralSteps:
         self._feeder = CentralDlpm(Directory(), self._locality)
         self._source = CallSource(seed + 1, CLIENTS)
         self._running: deque[tuple[Call, int]] = deque()
-        """With the cached tokens."""
+        """Running calls with their cached tokens."""
         for _ in range(queued):
             self._arrive(self._source.call())
         for _ in range(RUNNING):
             self._step()
 
     def __len__(self) -> int:
-        """Calls in the global queue."""
+        """Return the number of calls in the global queue."""
         return len(self._feeder)
 
     def measure(self, steps: int) -> StepTimes:
-        """Means of so many steps."""
+        """Return means over this many steps."""
         matching = rest = 0.0
         for _ in range(steps):
             matching += self._match()
@@ -70,7 +71,7 @@ class CentralSteps:
         return StepTimes(matching / steps, rest / steps, decision_us / 1000)
 
     def _match(self) -> float:
-        """The walk's order for each worker, found anew."""
+        """Compute the walk's order for each worker from scratch."""
         queue, matched_tokens = list(self._feeder.waiting()), self._locality.matched_tokens
         begin_ns = cpu_ns()
         for worker in self._workers:
@@ -80,7 +81,7 @@ class CentralSteps:
         return (cpu_ns() - begin_ns) / 1e6
 
     def _step(self) -> float:
-        """Arrivals, and a call for each worker."""
+        """Add arrivals, and dispatch a call to each worker."""
         feeder, locality = self._feeder, self._locality
         arrivals = [self._source.call() for _ in self._workers]
         begin_ns = cpu_ns()
@@ -105,7 +106,7 @@ class CentralSteps:
     def _end_older(self) -> None:
         while len(self._running) > RUNNING * len(self._workers):
             call, cached = self._running.popleft()
-            call.token_ids = NO_TOKENS  # nobody reads them again
+            call.token_ids = NO_TOKENS  # not read again
             usage = TokenUsage(call.input_tokens, call.system_tokens, cached, OUTPUT_TOKENS)
             self._feeder.finish(call.call_id, usage)
             self._locality.forget(call.call_id)

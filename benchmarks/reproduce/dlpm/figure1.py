@@ -1,9 +1,9 @@
-"""Figure 1 of the DLPM paper: throughput against fairness of one worker, DLPM with many quanta Q^u.
+"""Figure 1 of the DLPM paper: throughput against fairness of one worker, for many quanta Q^u.
 
-The paper names neither workload nor rates nor values of Q^u. Here: questions on long documents, of which
-one worker caches six; one client asks four times as many as each of the two others (S1). What is asked
-for is about six times what the worker can do without hits, and the run stops with the arrivals: all
-clients wait all the time, so that both axes are of the same moments.
+The paper names neither workload nor rates nor values of Q^u. Here the workload is questions on long
+documents, of which one worker caches six; one client asks four times as many as each of the two
+others (S1). The load is about six times what the worker can do without hits, and the run stops with
+the arrivals, so all clients wait all the time, and both axes cover the same time.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _AXES = ("tok/s", "Jain")
 
 
 def dlpm_figure1(setting: Setting, quanta: Sequence[int] = QUANTA) -> Report:
-    """VTC, LPM, this project's default, and two forms of DLPM with all quanta."""
+    """Run VTC, LPM, this project's default, and two forms of DLPM with all quanta."""
     duration_s = DURATION_S * setting.scale
     workload = DLPM_WORKLOADS[WORKLOAD]
     load = replace(workload.load, programs_per_s=QUESTIONS_PER_S, duration_s=duration_s)
@@ -89,7 +89,7 @@ def dlpm_figure1(setting: Setting, quanta: Sequence[int] = QUANTA) -> Report:
 
 
 def row_name(variant: str, quantum: int) -> str:
-    """Return the name of the row of a form of DLPM with a quantum."""
+    """Return the name of the row for a form of DLPM and a quantum."""
     return f"{variant}, Q^u {quantum:,}"
 
 
@@ -129,7 +129,7 @@ def _best(rows: Sequence[Row], column: str) -> Row:
 
 
 def _draw(folder: Path, rows: Mapping[str, Row], quanta: Sequence[int]) -> str:
-    """The front, once by each of Jain's indices."""
+    """Draw the front, once for each of Jain's indices."""
     charts = []
     for column in ("Jain", "Jain actual"):
         lines = [

@@ -1,9 +1,10 @@
 """Figure 10 of the DLPM paper: throughput and Jain's index against the worker quantum Q^w.
 
-Trees of three branches on four workers, with a client of ten times longer questions, and with none. The
-paper's Q^w goes from 2,000 to 40,000; here further: `d2lpm` takes 20 times the mean prompt. The
-rate is chosen: three clients ask for about three times what four workers can do, and the run stops with
-the arrivals. Both figures are of the last three quarters, in which all clients wait nearly all the time.
+The workload is trees of three branches on four workers, with and without a client of ten times
+longer questions. The paper's Q^w goes from 2,000 to 40,000, here further: `d2lpm` uses 20 times the
+mean prompt. The rate is chosen: three clients request about three times what four workers can do,
+and the run stops with the arrivals. Both figures are of the last three quarters, in which all
+clients wait nearly all the time.
 """
 
 from __future__ import annotations
@@ -47,21 +48,21 @@ TREES_PER_S = 0.05
 DURATION_S = 100.0
 QUANTA = (2_000, 5_000, 10_000, 20_000, 40_000, 100_000, 400_000)
 PAPER_LAST = 40_000
-"""The paper's greatest Q^w."""
+"""The paper's largest Q^w."""
 OTHERS = tuple(name for name in SEVERAL_WORKERS if name != "d2lpm")
 KINDS = {"one misbehaving": Misbehaviour.LONGER_PREFIX, "all well-behaved": Misbehaviour.NONE}
 MISBEHAVING, WELL_BEHAVED = KINDS
 ABOUT_ONE = 0.97
 LEVEL = 0.03
 _PUBLISHED = {2_000: 0.855, 40_000: 0.83}
-"""Jain's index by Q^w, with a client that misbehaves."""
+"""Jain's index by Q^w, with a misbehaving client."""
 
 BUSY = Column("busy", lambda s: s["busy_share"], 3)
 COLUMNS = (TOKENS_PER_S, JAIN, JAIN_ACTUAL, HIT_RATE, BUSY)
 
 
 def trace_of(kind: str, seed: int, scale: float) -> Trace:
-    """The trees of one seed."""
+    """Return the trees of one seed."""
     load = replace(
         DLPM_WORKLOADS[WORKLOAD].load,
         programs_per_s=TREES_PER_S,
@@ -72,7 +73,7 @@ def trace_of(kind: str, seed: int, scale: float) -> Trace:
 
 
 def dlpm_figure10(setting: Setting, quanta: Sequence[int] = QUANTA) -> Report:
-    """D2LPM with all quanta, and the others."""
+    """Run D2LPM with all quanta, and the other systems."""
     duration_s = DURATION_S * setting.scale
     jobs: dict[str, list[Job]] = {}
     for kind in KINDS:
@@ -108,7 +109,7 @@ def _with(quantum: int) -> str:
 
 
 def row_name(kind: str, what: str | int) -> str:
-    """Return the name of the row of a kind of clients with a system, or with D2LPM and a quantum."""
+    """Return the name of the row for a kind of clients and a system, or a quantum of D2LPM."""
     return f"{kind}: {_with(what) if isinstance(what, int) else what}"
 
 
@@ -150,7 +151,7 @@ def claims(rows: Mapping[str, Row], quanta: Sequence[int]) -> list[Check]:
 
 
 def _draw(folder: Path, rows: Mapping[str, Row], quanta: Sequence[int]) -> str:
-    """A chart a kind: throughput of all, and Jain's index of D2LPM dashed."""
+    """Draw a chart per kind: throughput of all, and Jain's index of D2LPM dashed."""
     charts = []
     for kind in KINDS:
         own = [(float(quantum), rows[row_name(kind, quantum)]) for quantum in quanta]

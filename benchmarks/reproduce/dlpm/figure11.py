@@ -1,9 +1,10 @@
-"""Figure 11 of the DLPM paper: service rate against the number of clients, one total rate of requests.
+"""Figure 11 of the DLPM paper: service rate against the number of clients, at one total rate.
 
-The paper does not name the workload, the rate or Q^u. Here every client asks about two documents in
-turns: more clients, more distinct prefixes for the same number of requests. All together ask for a bit
-more than the worker can do with hits, and the run stops with the arrivals. Q^u is 100,000, some five
-uncached documents: with less than one call's cost, DLPM goes round the clients call by call, like VTC.
+The paper does not name the workload, the rate or Q^u. Here every client alternates between
+questions on two documents: more clients mean more distinct prefixes for the same number of
+requests. The total load slightly exceeds what the worker can do with hits, and the run stops with
+the arrivals. Q^u is 100,000, about five uncached documents: with less than the cost of one call,
+DLPM alternates between the clients call by call, like VTC.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ COLUMNS = (
 
 
 def trace_of(clients: int, seed: int, scale: float) -> Trace:
-    """So many clients at one total rate."""
+    """Return the trace of this many clients at one total rate."""
     load = DlpmLoad(QUESTIONS_PER_S, clients=1, misbehaving=0, duration_s=DURATION_S * scale)
     return generate_dlpm(_WORKLOAD, Misbehaviour.NONE, seed, load=with_clients(load, clients))
 
@@ -69,14 +70,14 @@ def trace_of(clients: int, seed: int, scale: float) -> Trace:
 def service_rate(
     trace: Trace, result: ReplayResult, *, begin_s: float, end_s: float
 ) -> dict[str, Any]:
-    """Input and twice the output tokens of all clients a second, and :func:`steady`."""
+    """Return input + 2 * output tokens of all clients per second, and :func:`steady`."""
     service = Service(result.calls, Linear()).between(begin_s, end_s)
     figures = steady(trace, result, begin_s=begin_s, end_s=end_s)
     return {**figures, "service_per_s": service / (end_s - begin_s)}
 
 
 def row_name(system_name: str, clients: int) -> str:
-    """Return the name of the row of a system with so many clients."""
+    """Return the name of the row for a system and a number of clients."""
     return f"{system_name}, {clients} clients"
 
 
@@ -86,7 +87,7 @@ def _configured(name: str) -> SystemConfig:
 
 
 def dlpm_figure11(setting: Setting, clients: Sequence[int] = CLIENTS) -> Report:
-    """All systems with all numbers of clients."""
+    """Run all systems with all numbers of clients."""
     duration_s = DURATION_S * setting.scale
     traces = {
         number: [trace_of(number, seed, setting.scale) for seed in range(setting.seeds)]

@@ -1,8 +1,8 @@
-"""Figure 12 of the DLPM paper: a mix on one worker, two clients in conversations, two with programs.
+"""Figure 12 of the DLPM paper: a mix on one worker, two clients with chats, two with programs.
 
-The paper names trees for one of the two; for the other we take a judge. Its rates are not given: here
-all four together ask for more than the worker can do for two minutes, those with programs for most of
-it, and the run lasts until the last end.
+The paper names trees for one of the latter two; for the other a judge is taken. Its rates are not
+given: here all four together request more than the worker can do for two minutes, those with
+programs most of it, and the run lasts until the last end.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TREES, JUDGE = "client-2", "client-3"
 
 
 def trace_of(seed: int, scale: float) -> Trace:
-    """The mix of one seed."""
+    """Return the mix of one seed."""
     return generate_program_mix(
         seed,
         duration_s=DURATION_S * scale,
@@ -43,7 +43,7 @@ def trace_of(seed: int, scale: float) -> Trace:
 
 
 def _mean_response(history: ServiceHistory, *clients: str) -> float:
-    """Over the calls of these clients that had a first token."""
+    """Return the mean response over the calls of these clients that had a first token."""
     calls = seconds = 0.0
     for client, figures in history.summary["per_client"].items():
         if client.rpartition("/")[2] in clients and figures["ttft_s"]["mean"] is not None:
@@ -116,7 +116,7 @@ FIGURE = OverTime(
 
 
 def dlpm_figure12(setting: Setting) -> Report:
-    """Five systems until the last end."""
+    """Run five systems until the last end."""
     return FIGURE.report(
         setting,
         f"Clients 0 and 1 start {CHATS_PER_S:g} conversations/s each, client 2 {TREES_PER_S:g} trees/s "

@@ -1,8 +1,8 @@
-"""Figure 4 of the DLPM paper: what centralised DLPM costs by the workers and by the global queue.
+"""Figure 4 of the DLPM paper: cost of centralised DLPM by the workers and by the global queue.
 
-This is a measurement of this project's Python on the machine that runs it, not a simulation: only ratios
-are claimed. Prompts are those of ``fairserve bench scheduling``; a decode step of 25 sequences, by the
-cost model, is beside it.
+This measures this project's Python on the machine that runs it, not a simulation: claims are about
+ratios only. Prompts are those of ``fairserve bench scheduling``; a decode step of 25 sequences, by
+the cost model, is shown for comparison.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fairserve.benchmarks.reproduce.report import Check, Column, Report, Row, me
 from fairserve.benchmarks.reproduce.setting import Setting
 
 QUEUE = 200
-"""The paper's, where it varies the workers."""
+"""Length of the queue while the workers are varied, as in the paper."""
 WORKERS = 8
 """Number of workers while the queue is varied."""
 BY_WORKERS = (1, 2, 4, 8, 16)
@@ -28,12 +28,12 @@ HELD_TOKENS = 3_200
 """Tokens of a sequence in the decode step: the mean prompt and output of the bench."""
 DECODE_MS = 1000 * COSTS.decode_s(RUNNING, RUNNING * HELD_TOKENS, 1)
 GROWS = 0.5
-"""Growth of at least so large a share of the sizes' counts as growing with them."""
+"""Minimum growth relative to that of the size that counts as growing with it."""
 FLAT = 2.0
 SMALL = 0.02
 MANY = 10.0
 ROUNDS = 3
-"""Measured in each seed; their median counts."""
+"""Number of measurements per seed, whose median counts."""
 STEPS = 10
 
 STRAWMAN, INDEXED, DECISION, SHARE = (
@@ -50,13 +50,13 @@ COLUMNS = (
     Column(SHARE, lambda t: 100 * (t.match + t.indexed) / DECODE_MS, 1),
 )
 Place = tuple[int, int]
-"""Workers and queue."""
+"""Number of workers and length of the queue."""
 
 
 def dlpm_figure4(
     setting: Setting, workers: Sequence[int] = BY_WORKERS, queues: Sequence[int] = BY_QUEUE
 ) -> Report:
-    """Both halves of the figure. A smaller scale makes caches and rounds smaller."""
+    """Measure both halves of the figure. A smaller scale makes caches and rounds smaller."""
     by_workers = [(number, QUEUE) for number in workers]
     by_queue = [(WORKERS, queue) for queue in queues]
     places = dict.fromkeys([*by_workers, (WORKERS, QUEUE), *by_queue])
@@ -84,7 +84,7 @@ def dlpm_figure4(
 
 
 def _measured(workers: int, queue: int, seed: int, scale: float) -> StepTimes:
-    """The round of the median step."""
+    """Return the round with the median step."""
     tokens = max(5_000, round(WORKER_TOKENS * scale))
     central = CentralSteps(workers, queue, worker_tokens=tokens, seed=seed + 1)
     with frozen_garbage():
@@ -93,12 +93,12 @@ def _measured(workers: int, queue: int, seed: int, scale: float) -> StepTimes:
 
 
 def row_name(place: Place) -> str:
-    """Return the name of the row with so many workers and queued calls."""
+    """Return the name of the row for a number of workers and queued calls."""
     return f"D = {place[0]}, {place[1]} queued"
 
 
 def claims(rows: Mapping[Place, Row], workers: Sequence[int], queues: Sequence[int]) -> list[Check]:
-    """Ratios that the paper's figure shows, and that an index and D2LPM avoid them."""
+    """Check the ratios of the paper's figure, and that an index and D2LPM avoid them."""
     few, many = (workers[0], QUEUE), (workers[-1], QUEUE)
     short, long = (WORKERS, queues[0]), (WORKERS, queues[-1])
     checks = [

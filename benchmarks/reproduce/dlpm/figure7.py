@@ -1,13 +1,14 @@
 """Figure 7 of the DLPM paper: throughput, fairness and latency of five systems on up to eight workers.
 
-Three programs, each with one client that sends more (S1) or has longer prefixes (S2). The paper gives no
-rates; here they ask for several times what the workers can do, for up to a minute, and grow with the
-workers. Throughput is over the whole run; fairness is measured while requests arrive, since afterwards
-clients whose last programs drain cannot use their share.
-Latency is that of the well-behaved clients' programs, for questions on documents their time to first
-token, as in the paper. Jain's index is over service with cached tokens included (its footnote 5). Where
-well-behaved clients ask for less than their share, as of trees, that index says little under any system;
-so the claims are about the least satisfied client (:mod:`fairserve.benchmarks.reproduce.entitlement`).
+There are three programs, each with one client that sends more (S1) or has longer prefixes (S2). The
+paper gives no rates; here they exceed the capacity several times, for up to a minute, and grow with
+the workers. Throughput is over the whole run; fairness is measured while requests arrive, since
+afterwards clients whose last programs drain cannot use their share. Latency is that of the
+well-behaved clients' programs, for questions on documents their time to first token, as in the
+paper. Jain's index is over service with cached tokens included (its footnote 5). If well-behaved
+clients request less than their share, as with trees, that index is not meaningful under any system,
+so the claims are about the least satisfied client
+(:mod:`fairserve.benchmarks.reproduce.entitlement`).
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ from fairserve.engine.simulated.traces.model import Trace
 from fairserve.scheduling.registry import SYSTEMS
 
 COSTS = replace(COST_MODELS["a100-llama3-8b"], max_running=4096)
-"""The batch is bounded by memory alone, as the paper's engine is."""
+"""Cost model; the batch is bounded by memory alone, like the paper's engine."""
 WORKERS = (1, 2, 4, 8)
 PAPER = ("vtc", "rr-lpm", "preble", "d2lpm")
 EXCEPTION = ("long-context-qa", "S2", 8)
-"""The cell in which the paper's Preble has more throughput than its D2LPM."""
+"""Cell in which the paper's Preble has more throughput than its D2LPM."""
 OURS = "fairserve"
 DURATION_S = {"long-context-qa": 60.0, "tree-of-thoughts": 24.0, "judge": 40.0}
 RATES = {
@@ -52,7 +53,7 @@ RATES = {
     ("judge", "S1"): 2.0,
     ("judge", "S2"): 2.0,
 }
-"""Programs a second of a well-behaved client for each worker."""
+"""Programs per second of a well-behaved client for each worker."""
 
 Cell = tuple[str, str, int]
 
@@ -60,7 +61,7 @@ Cell = tuple[str, str, int]
 def trace_of(
     workload: str, misbehaviour: str, workers: int, seed: int, scale: float = 1.0
 ) -> Trace:
-    """The requests of one cell."""
+    """Return the requests of one cell."""
     load = replace(
         DLPM_WORKLOADS[workload].load,
         programs_per_s=RATES[workload, misbehaviour],
@@ -93,7 +94,7 @@ _DRAWN = {
 
 
 def _latency(summary: Mapping[str, Any]) -> Mapping[str, float]:
-    """Return latencies of well-behaved programs, or the TTFT where a program is one short call."""
+    """Return latencies of well-behaved programs, or the TTFT if a program is one short call."""
     good = _good(summary)
     single = good["per_client"] and summary["workload"] == "long-context-qa"
     latency: Mapping[str, float] = good["ttft_s" if single else "interaction_latency_s"]
@@ -107,7 +108,7 @@ class Cells:
     rows: Mapping[tuple[Cell, str], Row]
 
     def ratios(self, column: str, system: str, other: str) -> dict[Cell, float]:
-        """By cell, one system's value over another's."""
+        """Return one system's value over another's by cell."""
         return {
             cell: _ratio(row.measured[column].value, self.rows[cell, other].measured[column].value)
             for (cell, name), row in self.rows.items()
@@ -123,7 +124,7 @@ def _ratio(value: float, other: float) -> float:
 
 
 def dlpm_figure7(setting: Setting, workers: Sequence[int] = WORKERS) -> Report:
-    """All cells and systems."""
+    """Run all cells and systems."""
     cells = [(*kind, number) for kind in RATES for number in workers]
     rows: dict[tuple[Cell, str], Row] = {}
     for cell in cells:
@@ -144,7 +145,7 @@ def dlpm_figure7(setting: Setting, workers: Sequence[int] = WORKERS) -> Report:
 
 
 def _simulate(setting: Setting, cell: Cell) -> dict[str, list[Summary]]:
-    """The summaries of each system in one cell, one a seed."""
+    """Return the summaries of each system in one cell, one per seed."""
     workload, misbehaviour, number = cell
     duration_s = DURATION_S[workload] * setting.scale
     begin_s, end_s = duration_s / 4, duration_s
@@ -170,7 +171,7 @@ def _simulate(setting: Setting, cell: Cell) -> dict[str, list[Summary]]:
 
 
 def _draw(folder: Path, rows: Mapping[tuple[Cell, str], Row], workers: Sequence[int]) -> str:
-    """A row a figure, a column a workload and a misbehaviour, a line a system."""
+    """Draw a row per figure, a column per workload and misbehaviour, a line per system."""
     charts = [
         Chart(
             f"{workload} {misbehaviour}",
@@ -238,7 +239,7 @@ def claims(cells: Cells) -> list[Check]:
 
 
 def _dominates(row: Row, ours: Row) -> bool:
-    """By more than the spread of the seeds."""
+    """Return whether a row is better in both by more than the spread over seeds."""
     throughput, fairness = row.measured["tok/s"], row.measured["satisfied"]
     return (
         throughput.least > 1.005 * ours.measured["tok/s"].greatest

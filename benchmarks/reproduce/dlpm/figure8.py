@@ -1,9 +1,10 @@
-"""Figure 8 of the DLPM paper: conversations on two workers, two of four clients flooding for a while.
+"""Figure 8 of the DLPM paper: chats on two workers, two of four clients flooding for a while.
 
-The paper replays recorded conversations at rates that it does not give. Here they are drawn; clients 2
-and 3 start 16 times as many as clients 0 and 1, and as many from the middle on. A worker's batch is
-bounded to 128 sequences: bounded by memory alone, running calls fill the pool in a flood, nothing of a
-conversation is still cached at its next turn, and no order of the queue can find hits.
+The paper replays recorded conversations at rates that it does not give. Here they are drawn;
+clients 2 and 3 start 16 times as many as clients 0 and 1, and as many from the middle on. A
+worker's batch is limited to 128 sequences: if memory were the only limit, running calls would fill
+the pool in a flood, nothing of a conversation would still be cached at its next turn, and no order
+of the queue could find hits.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ AFTER_S = 120.0
 """Seconds of replay after the last conversation began."""
 MOST_RUNNING = 128
 LOW_S = 3.0
-"""A mean response time up to here is low."""
+"""Maximum mean response time in seconds that counts as low."""
 SYSTEMS = tuple(name for name in SEVERAL_WORKERS if name != "preble")
 CALM, FLOODING = ("client-0", "client-1"), ("client-2", "client-3")
 
 
 def trace_of(seed: int, scale: float) -> Trace:
-    """The conversations of one seed, clients numbered as in the paper."""
+    """Return the conversations of one seed, clients numbered as in the paper."""
     workload = DLPM_WORKLOADS["chat"]
     load = replace(
         workload.load,
@@ -57,7 +58,7 @@ def trace_of(seed: int, scale: float) -> Trace:
 
 
 def _served(history: ServiceHistory) -> float:
-    """Service of clients 0 and 1 together while the others flood, without the first tenth."""
+    """Return the service of clients 0 and 1 while the others flood, without the first tenth."""
     middle_s = history.end_s * DURATION_S / (DURATION_S + AFTER_S) / 2
     return sum(history.served_per_s(client, 0.2 * middle_s, middle_s) for client in CALM)
 
@@ -118,7 +119,7 @@ FIGURE = OverTime(
 
 
 def dlpm_figure8(setting: Setting) -> Report:
-    """Four systems until some time after the last arrival."""
+    """Run four systems until some time after the last arrival."""
     rate = CONVERSATIONS_PER_S * WORKERS
     return FIGURE.report(
         setting,

@@ -1,8 +1,8 @@
 """Figure 9 of the DLPM paper: three clients with trees on four workers, one of them with long prefixes.
 
-All start trees of three branches at one rate; client 0 has questions ten times as long. The paper gives
-neither rate nor number of trees; here they come within a minute, for about five minutes of work, and the
-run lasts until the last tree has ended.
+All start trees of three branches at one rate; client 0 has questions ten times as long. The paper
+gives neither rate nor number of trees; here they arrive within a minute, for about five minutes of
+work, and the run lasts until the last tree has ended.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ TREES_PER_S = 0.1
 """Trees per second of a client, for each worker."""
 DURATION_S = 60.0
 UP_TO = 1.8
-"""A speed-up of so much counts as "up to 2 times"."""
+"""Minimum speed-up that counts as "up to 2 times"."""
 BUSY = (0.1, 0.6)
-"""Shares of the run between which all clients wait; what a client has left over ends later."""
+"""Shares of the run between which all clients wait; a client's remaining work ends later."""
 IDEAL = 0.95
 LITTLE = 0.1
-"""A client with less of an equal share is starved."""
+"""Share of an equal share below which a client is starved."""
 VICTIMS = ("client-1", "client-2")
 
 
 def trace_of(seed: int, scale: float) -> Trace:
-    """The trees of one seed."""
+    """Return the trees of one seed."""
     load = replace(
         DLPM_WORKLOADS[WORKLOAD].load,
         programs_per_s=TREES_PER_S,
@@ -72,7 +72,7 @@ def _shared(curves: Mapping[str, Floats], history: ServiceHistory) -> dict[str, 
 
 
 def _client_0(history: ServiceHistory) -> float:
-    """Client 0's service over the mean of the others'."""
+    """Return client 0's service over the mean of the others'."""
     got = _shared(history.service_per_s, history)
     others = [service for client, service in got.items() if client != "client-0"]
     return got["client-0"] * len(others) / sum(others)
@@ -153,7 +153,7 @@ FIGURE = OverTime(
 
 
 def dlpm_figure9(setting: Setting) -> Report:
-    """Five systems until the last end."""
+    """Run five systems until the last end."""
     return FIGURE.report(
         setting,
         f"Three clients with trees of 3 branches, {TREES_PER_S * WORKERS:g} trees/s of each for "

@@ -1,6 +1,6 @@
-"""Parts that the figures of the DLPM paper with clients over time (8, 9 and 12) have in common.
+"""Common parts of the DLPM paper's figures with clients over time (8, 9 and 12).
 
-Curves are of windows of 30 s. Response is the time to the first token of a call; a program's time is
+Curves use windows of 30 s. Response is the time to the first token of a call; a program's time is
 from its arrival to the end of its last call.
 """
 
@@ -29,24 +29,24 @@ from fairserve.scheduling.metrics import Windows
 
 WINDOWS = Windows(half_s=15.0)
 PROGRAMS = "program_s"
-"""Key of a summary: by client, seconds of each completed program."""
+"""Key of a summary: seconds of each completed program, by client."""
 
 
 @dataclass(frozen=True, slots=True)
 class OverTime:
-    """A figure and how its runs are made."""
+    """A figure and the parameters of its runs."""
 
     figure: Figure
     systems: tuple[str, ...]
     workers: int
     trace_of: Callable[[int, float], Trace]
-    """By seed and scale."""
+    """Returns the trace of a seed and a scale."""
     costs: CostModel = COSTS
     until_s: float = math.inf
-    """At scale 1; infinite: to the last end."""
+    """End of the runs at scale 1, in seconds; infinite means the last end."""
 
     def report(self, setting: Setting, workload: str) -> Report:
-        """Simulate, read, check, draw. ``workload`` is for the reader."""
+        """Simulate, read, check and draw. ``workload`` is a description for the report."""
         until_s = self.until_s * setting.scale
         traces = [self.trace_of(seed, setting.scale) for seed in range(setting.seeds)]
         jobs = {
@@ -77,12 +77,12 @@ class OverTime:
 
 
 def grid(kinds: Sequence[Kind], systems: Sequence[str]) -> tuple[Panel, ...]:
-    """A row of panels a kind, a column a system."""
+    """Return a row of panels per kind, a column per system."""
     return tuple(Panel(kind, (name,)) for kind in kinds for name in systems)
 
 
 def more_figures(trace: Trace, result: ReplayResult, *, windows: Windows) -> dict[str, Any]:
-    """Curves by the extend cost, and how long each client's programs took."""
+    """Return curves by the extend cost, and the duration of each client's programs."""
     programs: dict[str, list[float]] = {}
     for run in result.runs:
         if run.complete:
@@ -92,12 +92,12 @@ def more_figures(trace: Trace, result: ReplayResult, *, windows: Windows) -> dic
 
 
 def response(name: str, group: str, statistic: str = "mean") -> Column:
-    """Time to first token of the calls of a group."""
+    """Return the column of the time to first token of a group's calls."""
     return Column(name, lambda h: h.summary["groups"][group]["ttft_s"][statistic], 1)
 
 
 def program_mean(name: str, *clients: str) -> Column:
-    """Mean seconds of the programs of these clients; of all, if none is named."""
+    """Return the column of the mean seconds of these clients' programs; of all if none is named."""
 
     def of(history: ServiceHistory) -> float:
         by_client = history.summary[PROGRAMS]

@@ -1,7 +1,7 @@
 """Runs that stop with the arrivals, for Figures 1, 10 and 11.
 
-What is asked for is more than the workers can do, so that clients wait all the time. Figures are of the
-last three quarters.
+The load exceeds the workers' capacity, so that clients wait all the time. Figures are of the last
+three quarters.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ def stopped_jobs(
     workers: int = 1,
     figures: Callable[..., dict[str, Any]] = steady,
 ) -> list[Job]:
-    """A system on the traces of the seeds, stopped after ``duration_s``. ``figures`` takes what
-    :func:`~fairserve.benchmarks.reproduce.steady.steady` does.
+    """Return jobs of a system on the traces of the seeds, stopped after ``duration_s``.
+
+    ``figures`` takes the arguments of :func:`~fairserve.benchmarks.reproduce.steady.steady`.
     """
     return [
         Job(

@@ -1,4 +1,4 @@
-"""The systems and the server of the DLPM paper's figures on A10G GPUs."""
+"""Systems and server of the DLPM paper's figures on A10G GPUs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fairserve.scheduling.registry import SYSTEMS
 from fairserve.scheduling.system import SystemConfig
 
 COSTS = replace(COST_MODELS["a10g-llama3.2-3b"], max_running=4096)
-"""Llama-3.2-3B; the batch is bounded by memory alone, as the paper's engine is."""
+"""Llama-3.2-3B; the batch is bounded by memory alone, like the paper's engine."""
 OURS = "fairserve"
-"""This project's default."""
+"""Name of this project's default."""
 PUBLISHED = "dlpm, published"
-"""Algorithm 1 to the letter, without what this project adds for calls that do not fit."""
+"""Algorithm 1 exactly as published, without this project's additions for calls that do not fit."""
 ONE_WORKER = ("vtc", "lpm", "dlpm", PUBLISHED, OURS)
 SEVERAL_WORKERS = ("vtc", "rr-lpm", "preble", "d2lpm", OURS)
 _TO_THE_LETTER = {"local.max_bypass": 0, "local.refill_when_stuck": False}
@@ -22,7 +22,7 @@ _VARIANTS = {PUBLISHED: SYSTEMS["dlpm"].with_options(_TO_THE_LETTER)}
 
 
 def system(name: str) -> SystemConfig:
-    """A registered system, or :data:`PUBLISHED`."""
+    """Return a registered system, or :data:`PUBLISHED`."""
     return _VARIANTS.get(name) or SYSTEMS[name]
 
 

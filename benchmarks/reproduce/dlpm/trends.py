@@ -1,4 +1,4 @@
-"""Statements about a row of values: whether they rise or fall, and which points others dominate."""
+"""Statements about a series of values: whether they rise or fall, and which points are dominated."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from itertools import combinations
 from fairserve.benchmarks.reproduce.report import Check, Row
 
 IN_ORDER = 0.7
-"""Fraction of all pairs in order that makes a sequence rising; seeds make neighbours change places."""
+"""Share of pairs in order that makes a series rising; neighbours may swap between seeds."""
 
 
 def rising_pairs(values: Sequence[float]) -> float:
-    """The share of pairs of which the later one is greater; 1 for fewer than two values."""
+    """Return the share of pairs whose later value is greater; 1 for fewer than two values."""
     pairs = [later > earlier for earlier, later in combinations(values, 2)]
     return sum(pairs) / len(pairs) if pairs else 1.0
 
 
 def rises(claim: str, rows: Sequence[Row], column: str, *, falls: bool = False) -> Check:
-    """The last median is above the first, and so many pairs are in order; or below, for ``falls``."""
+    """Check that the last median exceeds the first and most pairs are in order, or the reverse."""
     values = [row.measured[column].value for row in rows]
     signed = [-value for value in values] if falls else values
     share = rising_pairs(signed)
@@ -28,7 +28,7 @@ def rises(claim: str, rows: Sequence[Row], column: str, *, falls: bool = False) 
 
 
 def dominates(row: Row, other: Row, columns: Sequence[str], margin: float = 0.005) -> bool:
-    """The first is better in every column by more than the spread of the seeds and a margin."""
+    """Return whether the first is better in every column by more than spread and margin."""
     return all(
         row.measured[column].least > (1 + margin) * other.measured[column].greatest
         for column in columns
@@ -38,7 +38,7 @@ def dominates(row: Row, other: Row, columns: Sequence[str], margin: float = 0.00
 def not_dominated(
     claim: str, rows: Mapping[str, Row], by: Sequence[Row], columns: Sequence[str]
 ) -> Check:
-    """None of the rows is worse than one of the others in all columns."""
+    """Check that none of the rows is worse than one of the others in all columns."""
     worse = [
         f"{name} by {other.name}"
         for name, row in rows.items()

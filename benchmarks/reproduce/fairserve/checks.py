@@ -1,7 +1,7 @@
 """Claims about systems that were simulated on the same traces, compared seed by seed.
 
-A claim holds if it holds under every seed; what is shown are medians. A figure that a system does not
-have (the precision of a throttle that refused nobody) is NaN, and no claim holds of it.
+A claim holds if it holds under every seed; the shown values are medians. A figure that a system
+lacks (the precision of a throttle that rejected nobody) is NaN, and no claim about it holds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Simulated = Mapping[str, Sequence[Summary]]
 
 
 def measured(columns: Sequence[Column], summaries: Sequence[Summary]) -> dict[str, Spread]:
-    """The columns that the system has under every seed."""
+    """Return the columns that the system has under every seed."""
     values = {column.name: [column.of(summary) for summary in summaries] for column in columns}
     return {
         name: spread(of_seeds)
@@ -38,7 +38,7 @@ def less(
     times: float = 1.0,
     digits: int = 0,
 ) -> Check:
-    """``times`` the figure of the one system is less than that of the other."""
+    """Check that ``times`` the figure of one system is less than that of the other."""
     pairs = [(of(a), of(b)) for a, b in zip(simulated[low], simulated[high], strict=True)]
     held = sum(times * a < b for a, b in pairs)
     least, most = (median(values) for values in zip(*pairs, strict=True))
@@ -50,7 +50,7 @@ def less(
 def always(
     claim: str, summaries: Sequence[Summary], of: Figure, least: float, most: float
 ) -> Check:
-    """The figure of a system is within bounds."""
+    """Check that the figure of a system is within bounds."""
     values = [of(summary) for summary in summaries]
     held = sum(least <= value <= most for value in values)
     seen = "none" if any(map(math.isnan, values)) else f"{median(values):,.0f}"
@@ -60,7 +60,7 @@ def always(
 def not_beaten(
     simulated: Simulated, ours: str, others: Sequence[str], unfair: Figure, what: str, rate: Figure
 ) -> Check:
-    """No other system is less unfair and quicker at once, by more than the spread of the seeds."""
+    """Check that no other system is fairer and faster at once, by more than the spread over seeds."""
     mine, quick = (spread(map(of, simulated[ours])) for of in (unfair, rate))
     better = [
         other

@@ -1,4 +1,4 @@
-"""Figure 8 of the FairServe paper: aborted interactions, wasted tokens, who is throttled and delayed.
+"""Figure 8 of the FairServe paper: aborted interactions, wasted tokens, throttled and delayed users.
 
 The last two rows show why a claim does not hold (:func:`fairserve_mix.variants`).
 """
@@ -65,7 +65,7 @@ FIGURE_8: Mapping[str, Mapping[str, float]] = {
 
 
 def fairserve_figure8(setting: Setting) -> Report:
-    """All systems on the mix, and two variants."""
+    """Run all systems on the mix, and two variants."""
     simulated = simulated_mix(setting)
     rows = [
         Row(name, measured(_COLUMNS, summaries), FIGURE_8.get(name, {}))
@@ -100,7 +100,7 @@ def fairserve_figure8(setting: Setting) -> Report:
 
 
 def _about(simulated: Simulated, fs: str) -> list[Check]:
-    """Check the paper's claims about FairServe for one reading of it."""
+    """Check the paper's claims about FairServe for one interpretation of it."""
     return [
         less(
             f"{RPM} aborts over 10 times the runs of {fs}",

@@ -1,7 +1,8 @@
 """Figure 9 of the FairServe paper: throughput and time to first token, app by app.
 
-Of the well-behaved users of each app; the abusers' own service would hide what happens to the others.
-The figure is drawn without numbers; the paper's text has the ranges 1.03 to 1.75 and 1.03 to 1.06.
+Figures are of the well-behaved users of each app; the abusers' own service would hide the effect on
+the others. The paper's figure has no numbers; its text has the ranges 1.03 to 1.75 and 1.03 to
+1.06.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def _ttft(app: str) -> Callable[[Mapping[str, Any]], float]:
 
 
 def fairserve_figure9(setting: Setting) -> Report:
-    """A row an app and a system."""
+    """Return a report with a row per app and system."""
     simulated = simulated_mix(setting)
     apps = sorted(simulated[FS][0]["apps"], key=_natural)
     columns = (Column("tok/s", _rate(""), 1), Column("TTFT (s)", _ttft(""), 2))
@@ -83,7 +84,7 @@ def _every_app(
     what: str,
     sign: float,
 ) -> Check:
-    """One system's figure over another's is above 1 in every app that was served (below for -1)."""
+    """Check that the ratio of two systems is above 1 in every served app (below for -1)."""
     ratios = {}
     for app in apps:
         of_system = []

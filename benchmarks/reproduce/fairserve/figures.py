@@ -1,9 +1,9 @@
-"""Figures of one replay that the FairServe paper shows and the common summary has not (its section 5).
+"""Figures of one replay shown in the FairServe paper and missing in the common summary (section 5).
 
-A *request* of its Table 3 is a run of one call, an *interaction* a run of several. Both are served if
-they had their final response, of those that had any answer before the replay stopped; what was still
-in progress then counts as neither. Service is compared in typical calls of an app: the weighted slice
-(FairServe 4.3) over the mean of the app's calls.
+A *request* of its Table 3 is a run of one call, an *interaction* a run of several. Both are served
+if they had their final response, among those with any answer before the replay stopped; what was
+still in progress then counts as neither. Service is compared in typical calls of an app: the
+weighted slice (FairServe 4.3) over the mean of the app's calls.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from fairserve.scheduling.metrics import (
 )
 
 DELAYS_S = (5.0, 10.0, 20.0)
-"""A user is delayed if a call of theirs waited longer. The paper gives no threshold; the middle one is
-reported: twenty times what a mean prompt takes to compute."""
+"""Waiting times after which a call's user counts as delayed. The paper gives no threshold; the
+middle one is reported: twenty times the computation of a mean prompt."""
 _UNIT = 1000
-"""Parts of a typical call."""
+"""Number of parts of a typical call."""
 
 
 def fairserve_figures(trace: Trace, result: ReplayResult) -> dict[str, Any]:
-    """All of them. An app's ``ttft_s`` and ``tokens_per_s`` are those of its well-behaved users."""
+    """Return all figures; an app's ``ttft_s`` and ``tokens_per_s`` exclude abusers."""
     runs = {interaction.interaction_id: interaction for interaction in trace.interactions}
     calls = result.calls
     good = [call for call in calls if call.group != ABUSIVE]
@@ -63,7 +63,7 @@ def fairserve_figures(trace: Trace, result: ReplayResult) -> dict[str, Any]:
 
 
 def _served(runs: Sequence[RunSample]) -> dict[str, float]:
-    """Shares in percent, of runs and of their users."""
+    """Return shares of served runs and of their users, in percent."""
     users = {run.client for run in runs}
     served = {run.client for run in runs if run.complete}
     return {
@@ -73,7 +73,7 @@ def _served(runs: Sequence[RunSample]) -> dict[str, float]:
 
 
 def _delayed(calls: Iterable[CallSample], after_s: float) -> float:
-    """Percent of the users."""
+    """Return the percentage of delayed users."""
     late: dict[str, bool] = defaultdict(bool)
     for call in calls:
         late[call.client] |= waited_s(call) > after_s
@@ -85,7 +85,7 @@ def _ttft_s(calls: Iterable[CallSample]) -> Iterable[float]:
 
 
 def _calls_per_minute(calls: Iterable[CallSample], users: set[str], span_s: float) -> list[float]:
-    """Return the calls per minute of each user over the whole replay, in increasing order."""
+    """Return the calls per minute of each user over the whole replay, ascending."""
     counts: dict[str, int] = defaultdict(int)
     for call in calls:
         if call.client in users:
@@ -96,9 +96,9 @@ def _calls_per_minute(calls: Iterable[CallSample], users: set[str], span_s: floa
 def _slices(
     runs: Mapping[str, Interaction], calls: Sequence[CallSample]
 ) -> tuple[dict[str, list[CallSample]], Linear]:
-    """The calls of each client as if they had used thousandths of a typical call, and their cost.
+    """Return each client's calls as uses of thousandths of a typical call, and their cost.
 
-    The cost is in typical calls a minute, if rates are per second.
+    The cost is in typical calls per minute if rates are per second.
     """
     weights = SliceWeights()
     totals: dict[str, list[float]] = defaultdict(list)
@@ -114,13 +114,13 @@ def _slices(
         share = weights.slice(call.usage)
         parts = round(_UNIT * share / typical[runs[call.interaction_id].app])
         if call.outcome == "cancelled" and not parts:
-            parts = _UNIT  # still queued when the replay stopped: demand, and no service
+            parts = _UNIT  # still queued when the replay stopped: demand without service
         by_client[call.client].append(replace(call, usage=TokenUsage(input_tokens=parts)))
     return by_client, Linear(wp=60.0 / _UNIT)
 
 
 def _unfinished(calls: Iterable[CallSample], runs: Iterable[RunSample]) -> int:
-    """Tokens of completed calls whose run had no final response when the replay stopped."""
+    """Return the tokens of completed calls whose run had no final response at the replay's end."""
     ended = {run.interaction_id for run in runs}
     return sum(
         call.usage.prompt_tokens + call.usage.output_tokens

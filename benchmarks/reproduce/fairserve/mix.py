@@ -1,14 +1,14 @@
-"""The workload of the FairServe reproductions, and the systems that they compare.
+"""Workload of the FairServe reproductions, and the systems that they compare.
 
-The paper's trace is private, so the mix is generated from its numbers (``agent_mix.py``). The paper says
-neither its model and accelerators, nor its rate, its limits or its N of RPM. Chosen to be overloaded by
-the abusers as it describes, and each stated in the reports: one A100 with an 8B model, which computes
-about as many prompt tokens a second as its Table 3 reports; well-behaved users who need less than half
-of that; eight abusers who ask for three times as much as it can do. FairServe's limits are twice
-what any well-behaved user of the mix asks for in its busiest minute (28 calls over three seeds), as
-from historical data. RPM comes with two limits: 20, with which about half of the requests are served,
-as in Table 3, and the server is still overloaded; and 5, which ends the overload at the expense of
-well-behaved users.
+The paper's trace is private, so the mix is generated from its numbers (``agent_mix.py``). The paper
+states neither its model and accelerators, nor its rate, its limits or the N of RPM. The values are
+chosen so that abusers overload the server as described, and each is stated in the reports: one A100
+with an 8B model, which computes about as many prompt tokens per second as reported in its Table 3;
+well-behaved users who need less than half of that; eight abusers who request three times its
+capacity. FairServe's limits are twice the busiest minute of any well-behaved user of the mix (28
+calls over three seeds), as from historical data. RPM has two limits: 20, with which about half of
+the requests are served, as in Table 3, and the server is still overloaded; and 5, which ends the
+overload at the expense of well-behaved users.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Summary = Mapping[str, Any]
 
 
 def systems() -> dict[str, SystemConfig]:
-    """By the name of their rows: baselines, FairServe as published, this project's default."""
+    """Return systems by row name: baselines, FairServe as published, this project's default."""
     return {
         "fcfs": SYSTEMS["fcfs"],
         STRICT_RPM: SYSTEMS[STRICT_RPM],
@@ -61,10 +61,11 @@ def systems() -> dict[str, SystemConfig]:
 
 
 def variants() -> dict[str, SystemConfig]:
-    """Two of them changed in one respect, to show the cause of what does not hold.
+    """Return two of them with one change each, to show why a claim does not hold.
 
-    FairServe charged at the selection of a call instead of its end, with a bounded priority of runs
-    in progress; and this project's default with the same slack for every match, whatever it saves.
+    FairServe charged at the selection of a call instead of its end, with a bounded priority of
+    active runs; and this project's default with the same slack for every match, regardless of its
+    gain.
     """
     at_selection = {"feeder.charge": "expected", "feeder.interaction_slack": 1.0}
     return {
@@ -79,7 +80,7 @@ def simulated(
     trace_of: Callable[[int], Trace],
     until_s: float,
 ) -> dict[str, list[Summary]]:
-    """The summaries of each system, one a seed."""
+    """Return the summaries of each system, one per seed."""
     jobs: dict[str, Sequence[Job]] = {
         name: [
             Job(
@@ -99,12 +100,12 @@ def simulated(
 
 @lru_cache(maxsize=1)
 def simulated_mix(setting: Setting) -> dict[str, list[Summary]]:
-    """All systems and variants on the mix. Table 3 and the figures share one simulation."""
+    """Run all systems and variants on the mix. Table 3 and the figures share one simulation."""
     return simulate_mix(setting, systems() | variants())
 
 
 def simulate_mix(setting: Setting, chosen: Mapping[str, SystemConfig]) -> dict[str, list[Summary]]:
-    """Some systems on the mix."""
+    """Run some systems on the mix."""
     duration_s = MIX.duration_s * setting.scale
     options = replace(MIX, duration_s=duration_s)
     traces = [generate_agent_mix(seed, options) for seed in range(setting.seeds)]
@@ -112,7 +113,7 @@ def simulate_mix(setting: Setting, chosen: Mapping[str, SystemConfig]) -> dict[s
 
 
 def limits_text() -> str:
-    """The limits, and what FairServe as published means here."""
+    """Return the limits, and the definition of FairServe as published here."""
     return (
         f"Limits under overload: {LIMITS.user_rpm} calls a minute of a user, {LIMITS.app_rpm} of an "
         "app. fs-w and fs-wi as published: charged at the end of a call, unbounded priority and "

@@ -21,7 +21,7 @@ from fairserve.benchmarks.reproduce.report import Column, Row
 
 
 def draw_bars(path: Path, rows: Sequence[Row], columns: Sequence[Column]) -> list[str]:
-    """Draw a panel for each column, with a bar and a spread for each row; return the files' names.
+    """Draw a panel per column, with a bar and a spread per row; return the files' names.
 
     A row without the figure (the precision of a throttle that rejected nobody) has no bar.
     """
@@ -56,7 +56,7 @@ def draw_apps(
     rows: Mapping[str, Row],
     columns: Sequence[Column],
 ) -> list[str]:
-    """Draw a panel for each column, with a bar for each app and system; rows: ``<app>, <system>``."""
+    """Draw a panel per column, with a bar per app and system; rows: ``<app>, <system>``."""
     figure, panels = sheet(len(columns), width=7.0, height=3.8)
     width = 0.8 / len(systems)
     for axes, column in zip(panels, columns, strict=True):

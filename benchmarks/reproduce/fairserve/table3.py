@@ -1,7 +1,7 @@
-"""Table 3 of the FairServe paper: throughput, time to first token, and who was served.
+"""Table 3 of the FairServe paper: throughput, time to first token, and served users.
 
-Beside the paper's columns: of the well-behaved users alone the runs that were served and the time to
-first token, and the service difference in typical calls (VTC's metric by FairServe's service).
+Additional columns: served runs and time to first token of the well-behaved users alone, and the
+service difference in typical calls (VTC's metric with FairServe's service).
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def _good_served(summary: Mapping[str, Any]) -> float:
 
 
 def total_rate(summary: Mapping[str, Any]) -> float:
-    """Tokens a second, prompt and output."""
+    """Return prompt and output tokens per second."""
     return float(summary["throughput_tokens_per_s"]["total"])
 
 
 def delayed(summary: Mapping[str, Any]) -> float:
-    """Percent of the users."""
+    """Return the percentage of delayed users."""
     return float(summary["delayed_users"]["10"])
 
 
@@ -68,7 +68,7 @@ TABLE_3: Mapping[str, tuple[float, ...]] = {
 
 
 def fairserve_table3(setting: Setting) -> Report:
-    """All systems on the mix."""
+    """Run all systems on the mix."""
     simulated = simulated_mix(setting)
     rows = [
         Row(
@@ -113,7 +113,7 @@ def fairserve_table3(setting: Setting) -> Report:
 
 
 def _near_vtc(fs: str, rows: list[Row]) -> Check:
-    """The paper has them within 0.1 %."""
+    """Check that the TTFTs are close; the paper has them within 0.1 %."""
     mine, other = (
         row.measured[_TTFT.name].value for name in (fs, "vtc") for row in rows if row.name == name
     )

@@ -1,8 +1,8 @@
 """Table 4 of the FairServe paper: three diverse applications, each with many requests at once.
 
-As many requests of each app as in the paper arrive within a minute, three times what the server can do
-until the replay stops a minute later (the paper speaks of a timeout, without its length). Chosen: eight
-users an app, all alike. Work on runs without a final response is wasted.
+As many requests of each app as in the paper arrive within a minute, three times the server's
+capacity until the replay stops a minute later (the paper mentions a timeout, without its length).
+Chosen: eight users per app, all alike. Work on runs without a final response is wasted.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from fairserve.engine.simulated.traces.model import Trace
 _ARRIVALS_S = 60.0
 _UNTIL_S = 120.0
 _USERS = 8
-"""Users of each app."""
+"""Number of users of each app."""
 _CALLS_PER_RUN = 1.964
-"""Mean of an app's runs."""
+"""Mean number of calls of an app's runs."""
 
 
 def _rate(app: str) -> Callable[[Mapping[str, Any]], float]:
@@ -67,7 +67,7 @@ TABLE_4_ROWS: Mapping[str, tuple[float, ...]] = {
 
 
 def three_apps(seed: int, scale: float) -> Trace:
-    """All users of an app start runs at the same rate; about the paper's numbers of requests in all."""
+    """Return runs of all users at the same rate per app; about the paper's number of requests."""
     clients = [
         ProgramClient(
             f"{app.app}-user-{user}",
@@ -83,7 +83,7 @@ def three_apps(seed: int, scale: float) -> Trace:
 
 
 def fairserve_table4(setting: Setting) -> Report:
-    """All systems on the three apps."""
+    """Run all systems on the three apps."""
     until_s = _UNTIL_S * setting.scale
     traces = [three_apps(seed, setting.scale) for seed in range(setting.seeds)]
     seen = simulated(setting, systems() | variants(), traces.__getitem__, until_s)

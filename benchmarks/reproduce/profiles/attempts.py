@@ -1,7 +1,7 @@
-"""Attempts of a tenant to get more than its share: its honest work, sent or declared otherwise.
+"""Attempts of a tenant to gain more than its share: its honest work, sent or declared differently.
 
-An attempt changes the honest runs, or what is declared of them, or whose they are said to be. What its
-app declares is the truth about the calls that it sends, unless the attempt is the declaration.
+An attempt changes the honest runs, their declaration, or their users. The declaration of its app is
+true for the calls that it sends, unless the attempt is the declaration itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Runs = Sequence[Interaction]
 
 _BLOCK_TOKENS = 16
 _CONSTANT = 1 << 32
-"""The first block id of a constant prompt; no other prompt has it."""
+"""First block id of a constant prompt; no other prompt has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,30 +28,30 @@ class Attempt:
 
     runs: Runs
     declared: Mapping[str, AppProfile] = field(default_factory=dict)
-    """By app; others declare the means of what they send."""
+    """Declared profiles by app; others declare the means of their calls."""
     useful: Useful = field(default_factory=dict)
-    """Tokens of honest work in a call, by its full id; others are honest calls."""
+    """Tokens of honest work in a call, by its full id; other calls are honest."""
 
 
 Try = Callable[[Runs], Attempt]
 
 
 def honest(runs: Runs) -> Attempt:
-    """Nothing is tried."""
+    """Return the honest work without any attempt."""
     return Attempt(runs)
 
 
 def declares(factor: float, *, from_stage: int = 1, calls: float | None = None) -> Try:
-    """Calls are declared larger than they are, and perhaps more of them."""
+    """Return an attempt that declares calls larger than they are, and possibly more of them."""
 
     def attempt(runs: Runs) -> Attempt:
         true = _truth(runs)
-        said = larger_from(true, factor, from_stage)
+        stated = larger_from(true, factor, from_stage)
         return Attempt(
             runs,
             {
                 CHEAT: replace(
-                    said,
+                    stated,
                     calls_per_interaction=calls or true.calls_per_interaction,
                     run_lengths=true.run_lengths if calls is None else (),
                 )
@@ -62,20 +62,20 @@ def declares(factor: float, *, from_stage: int = 1, calls: float | None = None) 
 
 
 def new_apps(factor: float, runs_each: int) -> Try:
-    """A new app for every so many runs, each declared larger than it is."""
+    """Return an attempt with a new app per ``runs_each`` runs, each declared larger than it is."""
 
     def attempt(runs: Runs) -> Attempt:
         renamed = [
             replace(run, app=f"{CHEAT}-{place // runs_each}") for place, run in enumerate(runs)
         ]
-        said = larger_from(_truth(runs), factor, 1)
-        return Attempt(renamed, {run.app: said for run in renamed})
+        stated = larger_from(_truth(runs), factor, 1)
+        return Attempt(renamed, {run.app: stated for run in renamed})
 
     return attempt
 
 
 def one_run(factor: float) -> Try:
-    """All calls of a user are roots of one run, declared endless; each comes when its run would."""
+    """Return an attempt that makes all calls of a user roots of one run, declared endless."""
 
     def attempt(runs: Runs) -> Attempt:
         endless = []
@@ -87,16 +87,16 @@ def one_run(factor: float) -> Try:
                 for call, gap_s in ((call, run.arrival_s) for call in run.calls)
             )
             endless.append(replace(own[0], interaction_id=f"endless-{user}", calls=calls))
-        said = replace(
+        stated = replace(
             larger_from(_truth(runs), factor, 1), calls_per_interaction=MOST_CALLS, run_lengths=()
         )
-        return Attempt(endless, {CHEAT: said})
+        return Attempt(endless, {CHEAT: stated})
 
     return attempt
 
 
 def deep_runs(chains: int, factor: float) -> Try:
-    """All calls in a few endless chains; later stages than honest runs have are declared larger."""
+    """Return an attempt with a few endless chains; stages beyond honest runs are declared larger."""
 
     def attempt(runs: Runs) -> Attempt:
         true = _truth(runs)
@@ -118,7 +118,7 @@ def deep_runs(chains: int, factor: float) -> Try:
 
 
 def splits(parts: int) -> Try:
-    """Each call is sent as so many small ones, one after the other."""
+    """Return an attempt that sends each call as several small ones, one after the other."""
 
     def attempt(runs: Runs) -> Attempt:
         split = []
@@ -142,7 +142,7 @@ def splits(parts: int) -> Try:
 
 
 def merges(runs_each: int) -> Try:
-    """So many runs are sent as one, stage by stage: the same tokens in fewer, larger calls."""
+    """Return an attempt that sends several runs as one, stage by stage, in fewer, larger calls."""
 
     def attempt(runs: Runs) -> Attempt:
         merged = []
@@ -163,7 +163,7 @@ def merges(runs_each: int) -> Try:
 
 
 def pads(times: float, first: int | None = None) -> Try:
-    """Prompts are filled up with junk: of all runs, or of the first ones, declared to go on so."""
+    """Return an attempt that pads prompts of all runs, or of the first ones and their declaration."""
 
     def attempt(runs: Runs) -> Attempt:
         until = len(runs) if first is None else first
@@ -175,10 +175,10 @@ def pads(times: float, first: int | None = None) -> Try:
 
 
 def constant_prompt(tokens: int, *, cached: bool, system: bool = True, one_in: int = 1) -> Try:
-    """Each call, or one run in so many, begins with the same tokens, declared truly.
+    """Return an attempt in which each call, or one run in several, begins with the same tokens.
 
-    The tokens are a system prompt, or the beginning of the input. They are in one block run that all
-    calls share, or, where they are not to be cached, in nobody's.
+    The tokens are a system prompt, or the start of the input, and are declared truly. They are one
+    run of blocks shared by all calls or, if they are not to be cached, shared by none.
     """
 
     def attempt(runs: Runs) -> Attempt:
@@ -207,7 +207,7 @@ def constant_prompt(tokens: int, *, cached: bool, system: bool = True, one_in: i
 
 
 def invents_users(users: int) -> Try:
-    """The same runs in the names of more users."""
+    """Return an attempt that sends the same runs in the names of more users."""
 
     def attempt(runs: Runs) -> Attempt:
         return Attempt(
@@ -218,7 +218,7 @@ def invents_users(users: int) -> Try:
 
 
 def lets_others_pad(times: float, one_in: int) -> Try:
-    """Each run in so many is an invented user's, filled up with junk."""
+    """Return an attempt in which an invented user sends some of the runs, padded."""
 
     def attempt(runs: Runs) -> Attempt:
         sent = [
@@ -260,7 +260,7 @@ def _useful(runs: Iterable[Interaction]) -> dict[str, float]:
 
 
 def _truth(runs: Runs) -> AppProfile:
-    """The means of these runs."""
+    """Return the means of these runs."""
     return profiles_of(Trace("", 16, tuple(runs)))[runs[0].app]
 
 
@@ -271,7 +271,7 @@ def _mean(calls: Iterable[Sequence[TraceCall]]) -> StageProfile:
 
 
 def larger_from(profile: AppProfile, factor: float, from_stage: int) -> AppProfile:
-    """Tokens so many times as large, from a stage on."""
+    """Return a profile with ``factor`` times the tokens from a stage on."""
     stages = (
         scaled(stage, factor) if number >= from_stage else stage
         for number, stage in enumerate(profile.stages, start=1)

@@ -1,11 +1,11 @@
-"""Three recorded apps on one worker, each a tenant's, each with more to do than the worker can.
+"""Three recorded apps on one worker, each of a separate tenant and each exceeding its capacity.
 
-Closed loop: a tenant has so many runs at a time, and a new one begins when one ends. They are so many
-that every tenant has calls waiting all the time, and is entitled to a third of the worker; calls wait at
-the feeder, which then decides all shares. (If all runs arrived at once, the large calls among them,
-whose prompts are cached nowhere, would wait to the end, and what is served would not be what the apps
-are.) Service is counted as WSC should count it: in calls of the app's own typical size, by its true
-profile, cached tokens free.
+The loop is closed: a tenant has a fixed number of runs at a time, and a new one begins when one
+ends. They are so many that every tenant has calls waiting all the time, and is entitled to a third
+of the worker; calls wait at the feeder, which then decides all shares. (If all runs arrived at
+once, the large calls among them, whose prompts are cached nowhere, would wait to the end, and the
+served mix would not be that of the apps.) Service is counted as WSC should count it: in calls of
+the app's typical size, by its true profile, with cached tokens free.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fairserve.interactions.call import Call
 from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.interactions.tracking.run_end import RunEnd
-from fairserve.scheduling.dispatch.events import Refuse
+from fairserve.scheduling.events import Refuse
 from fairserve.scheduling.fairness.cost import SliceWeights
 from fairserve.scheduling.metrics import CallSample
 from fairserve.scheduling.registry import SYSTEMS
@@ -42,24 +42,24 @@ RECORDED = {
 }
 """Apps and their traces; the tenant of each has its name."""
 AT_A_TIME = {"autocoderover": 48, "tot-game24": 8, "tau-airline": 48}
-"""Runs of each app."""
+"""Number of concurrent runs of each app."""
 COSTS = replace(COST_MODELS["a100-llama3-8b"], max_running=16, kv_capacity_tokens=200_000)
-"""Small batches, so that calls wait at the feeder."""
+"""Cost model with small batches, so that calls wait at the feeder."""
 DURATION_S = 900.0
 WINDOW_S = 60.0
 INTERVAL_S = 30.0
-"""Between two looks at what was used."""
+"""Seconds between two updates of learned profiles."""
 USERS = 4
 _WEIGHTS = SliceWeights()
 LATER_S = 1e9
-"""After any replay."""
+"""A time after the end of any replay."""
 
 
 def backlogged(setting: Setting, seed: int, times: int = 2) -> Trace:
-    """Runs in an order of the seed; the first of each app begin at once, the others when a run ends.
+    """Return shuffled runs; the first of each app begin at once, each other one when a run ends.
 
-    Each recorded run is there so many times: an app that is served too much shall not run out. Raises
-    TraceError if the traces are not there.
+    Each recorded run is repeated ``times`` times, so that an overserved app does not run out.
+    Raises TraceError if the traces are missing.
     """
     parts = []
     for app, file in RECORDED.items():
@@ -93,7 +93,7 @@ def job(
     declared: Mapping[str, AppProfile],
     learning: LearningOptions | None,
 ) -> Job:
-    """Stopped while all still have work."""
+    """Return a job that is stopped while all tenants still have work."""
     duration_s = DURATION_S * setting.scale
     options = ReplayOptions(
         seed=seed,
@@ -123,7 +123,7 @@ def calls_by_stage(trace: Trace) -> dict[str, Counter[int]]:
 
 
 def typical_size(profile: AppProfile, true: AppProfile, calls: Mapping[int, int]) -> float:
-    """Return the weight of so many calls of each stage by a profile, over that by the true one."""
+    """Return the mean weight of calls by a profile over that by the true one, weighted by stage."""
 
     def total(by: AppProfile) -> float:
         return sum(number * _WEIGHTS.typical_call(by, stage) for stage, number in calls.items())
@@ -149,7 +149,7 @@ class ClosedLoop(Replay):
 
 
 class TypicalCalls:
-    """Watches the service of each app, in its own typical calls."""
+    """Observes the service of each app, in its typical calls."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class TypicalCalls:
         calls: Mapping[str, Mapping[int, int]],
         duration_s: float,
     ) -> None:
-        """The true profiles, and how many calls each stage of an app has."""
+        """Take the true profiles, and the number of calls at each stage of an app."""
         self._true, self._calls, self._duration_s = true, calls, duration_s
         self._windows = max(2, round(duration_s / WINDOW_S))
         self._served = {app: [0.0] * self._windows for app in true}
@@ -165,17 +165,17 @@ class TypicalCalls:
     def call_ended(
         self, call: Call, sample: CallSample, worker: str | None, refusal: Refuse | None
     ) -> None:
-        """See the protocol."""
+        """Record the service of an ended call."""
         used = _WEIGHTS.slice(sample.usage)
         window = min(int(sample.end_s / self._duration_s * self._windows), self._windows - 1)
         typical = _WEIGHTS.typical_call(self._true[call.app], call.stage)
         self._served[call.app][window] += used / typical
 
     def run_ended(self, end: RunEnd, opened_s: float, ended_s: float) -> None:
-        """See the protocol."""
+        """Do nothing: only calls count."""
 
     def figures(self, result: ReplayResult) -> Mapping[str, Any]:
-        """Typical calls a second by app and window; the profiles that held, with their sizes."""
+        """Return typical calls per second by app and window, and the profiles in force."""
         width_s = self._duration_s / self._windows
         return {
             "duration_s": self._duration_s,

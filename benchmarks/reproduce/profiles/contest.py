@@ -1,9 +1,9 @@
-"""A contest of three tenants for one worker: one may try a lever, two are honest.
+"""Contest of three tenants for one worker: one may try a manipulation, two are honest.
 
-Each asks for as much as the whole worker can do, all the time, and has the same work: runs of four
-calls, one after the other, of some 400 to 1,000 prompt tokens and 100 output tokens
-(random, the same for each tenant). The worker is small, so that calls wait at the feeder and it decides.
-What counts is useful work: the tokens of the honest calls whose work was done, whatever was sent.
+Each requests the capacity of the whole worker all the time, and has the same work: runs of four
+sequential calls of about 400 to 1,000 prompt tokens and 100 output tokens (random, the same for
+each tenant). The worker is small, so that calls wait at the feeder, which decides. Useful work is
+measured: the tokens of honest calls whose work was done, whatever was sent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCal
 from fairserve.interactions.call import Call
 from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.interactions.tracking.run_end import RunEnd
-from fairserve.scheduling.dispatch.events import CallOutcome, Refuse
+from fairserve.scheduling.events import CallOutcome, Refuse
 from fairserve.scheduling.fairness.cost import SliceWeights
 from fairserve.scheduling.metrics import CallSample
 
@@ -31,12 +31,12 @@ WINDOW_S = 25.0
 CHEAT = "cheat"
 TENANTS = (CHEAT, "honest-1", "honest-2")
 ONE_TENANT = "all"
-"""The tenant of all three where they are apps of one."""
+"""Name of the only tenant if all three are apps of one tenant."""
 USERS = 2
 _RUNS_PER_S = 1.8
 """Runs per second of each tenant."""
 _AT_ONCE = 20
-"""Runs of each tenant that start together at the beginning."""
+"""Number of runs of each tenant that start together at the beginning."""
 _PROMPTS = (400, 600, 800, 1000)
 """Mean prompt tokens of the stages."""
 _OUTPUT = 100
@@ -44,11 +44,11 @@ _OUTPUT = 100
 _WEIGHTS = SliceWeights()
 
 Useful = Mapping[str, float]
-"""Useful tokens by full id of the call; others have as many as they use."""
+"""Useful tokens by full call id; other calls have as many as they use."""
 
 
 def honest_runs(tenant: str, seed: int, duration_s: float) -> list[Interaction]:
-    """The work of one tenant, in order of arrival."""
+    """Return the work of one tenant, in the order of arrival."""
     rng = random.Random(f"{tenant} {seed}")  # noqa: S311  a workload is no secret
     number = _AT_ONCE + int(_RUNS_PER_S * duration_s)
     runs = []
@@ -66,13 +66,13 @@ def honest_runs(tenant: str, seed: int, duration_s: float) -> list[Interaction]:
 
 
 def contest(cheats: Sequence[Interaction], seed: int, duration_s: float) -> Trace:
-    """The runs of the one beside those of the honest tenants."""
+    """Return the cheat's runs together with those of the honest tenants."""
     runs = [run for tenant in TENANTS[1:] for run in honest_runs(tenant, seed, duration_s)]
     return Trace("contest", 16, ()).with_interactions([*cheats, *runs])
 
 
 def siblings(trace: Trace) -> Trace:
-    """The same contest between three apps of one tenant."""
+    """Return the same contest between three apps of one tenant."""
     return trace.with_interactions([replace(run, tenant=ONE_TENANT) for run in trace.interactions])
 
 
@@ -81,7 +81,7 @@ def _party(owner: Call | RunEnd) -> str:
 
 
 class UsefulWork:
-    """Watches what each tenant gets done, or each app where they are apps of one."""
+    """Observes the completed work of each tenant, or of each app if they are apps of one tenant."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class UsefulWork:
         *,
         leaves: bool = False,
     ) -> None:
-        """``true`` are the profiles of what each app sends.
+        """``true`` are the profiles of the calls that each app sends.
 
         ``leaves``: the cheat's calls are cancelled when their work is done.
         """
@@ -108,7 +108,7 @@ class UsefulWork:
     def call_ended(
         self, call: Call, sample: CallSample, worker: str | None, refusal: Refuse | None
     ) -> None:
-        """See the protocol."""
+        """Record the work and service of an ended call."""
         party = _party(call)
         left = self._leaves and party == CHEAT and sample.end_s < self._duration_s
         if sample.outcome == "completed" or (left and sample.outcome == "cancelled"):
@@ -119,14 +119,14 @@ class UsefulWork:
         self._slices[party] += _WEIGHTS.slice(sample.usage) / typical
 
     def run_ended(self, end: RunEnd, opened_s: float, ended_s: float) -> None:
-        """See the protocol."""
+        """Count the cheat's ended runs."""
         if _party(end) == CHEAT:
             self._ended[self._window(ended_s)] += 1
 
     def figures(self, result: ReplayResult) -> Mapping[str, Any]:
-        """Useful tokens a second of each tenant by window; the cheat's runs that ended by its end.
+        """Return useful tokens per second of each tenant by window, and the cheat's runs ended by then.
 
-        ``slices``: what each tenant was served in all, in true typical calls.
+        ``slices``: the total service of each tenant in true typical calls.
         """
         width_s = self._duration_s / self._windows
         return {
@@ -139,7 +139,7 @@ class UsefulWork:
 
 
 class LeavingReplay(Replay):
-    """The cheat cancels every call when its last token has come."""
+    """Replay in which the cheat cancels every call after its last token."""
 
     def _end_call(self, live: Any, outcome: CallOutcome, output_tokens: int) -> None:
         left = live.call.tenant == CHEAT and outcome == "completed"

@@ -1,9 +1,10 @@
 """``profiles-convergence``: apps that declare ten times too much or too little, learning off and on.
 
-Two settings, so that each app is once declared too large and once too small. Beside them the true
-profiles from the beginning, which show what is left to learn; and the app whose calls differ most alone,
-with all its runs, since few of them end in the time of the others. The claims are about what the service
-needs: that few interactions are enough, and that shares are those of right profiles afterwards.
+There are two settings, so that each app is once declared too large and once too small. They are
+compared with the true profiles from the start, which show the remaining error, and with the app of
+the most varied calls alone, with all its runs, since few of them end in the time of the others. The
+claims are about the requirements of the service: few interactions are enough, and afterwards shares
+are those of correct profiles.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ SETTINGS: Mapping[str, Mapping[str, float]] = {
 """Factor on the true profile that each app declares."""
 NEAR = 1.25
 INTERACTIONS = 200
-"""After so many the size of an app's calls is known as well as :data:`NEAR`."""
+"""Number of interactions after which the size of an app's calls is known within :data:`NEAR`."""
 _AFTER = 1 / 3
-"""The last part of the time, in which shares are compared: what was charged too much before learning is
-served off by then."""
+"""Last part of the time, in which shares are compared: excess charges from before learning have
+been compensated by then."""
 
 COLUMNS = (
     Column("known after interactions", lambda seen: seen["first"]),
@@ -59,13 +60,13 @@ COLUMNS = (
 _FIRST, _, _KNOWN, _WORST, _, _DECLARED, _LEARNED, _RIGHT = COLUMNS
 _LEARNING = COLUMNS[:5]
 _SLOWEST = "autocoderover"
-"""Its calls differ most, and few of its runs end in the time of the others."""
+"""App with the most varied calls, of whose runs few end in the time of the others."""
 LONG = f"{_SLOWEST} alone"
 Summary = Mapping[str, Any]
 
 
 def profiles_convergence(setting: Setting) -> Report:
-    """Three apps on one worker."""
+    """Run three apps on one worker."""
     traces = [backlogged(setting, seed) for seed in range(setting.seeds)]
     jobs = {"right": _jobs(setting, traces, None, None)}
     for name, factors in SETTINGS.items():
@@ -127,7 +128,7 @@ def _how(factor: float) -> str:
 
 
 def long_run(setting: Setting, seed: int) -> Trace:
-    """Each recorded run of the slowest app once."""
+    """Return a trace with each recorded run of the slowest app once."""
     trace = backlogged(setting, seed, times=1)
     runs = [run for run in trace.interactions if run.app == _SLOWEST]
     return trace.with_interactions(runs[: max(2, round(len(runs) * setting.scale))])
@@ -144,7 +145,7 @@ def _long_jobs(setting: Setting, factor: float) -> list[Job]:
 
 
 def wrongly(true: Mapping[str, AppProfile], factors: Mapping[str, float]) -> dict[str, AppProfile]:
-    """Tokens and calls so many times as large; how runs differ in length is not declared."""
+    """Return profiles with tokens and calls multiplied, without the variation of run lengths."""
     return {app: larger(true[app], factor) for app, factor in factors.items()}
 
 
@@ -177,9 +178,9 @@ def _seen(app: str, declared: Summary, learned: Summary, right: Summary) -> dict
 
 
 WORST = 2.0
-"""From when it is known on: sizes differ between runs, and long runs end last."""
+"""Maximum factor after the size is known: sizes differ between runs, and long runs end last."""
 SHARE = 0.3
-"""Largest accepted deviation of an app from its share, as a fraction of it."""
+"""Maximum accepted deviation of an app from its share, as a fraction of it."""
 
 
 def claims(rows: Sequence[Row]) -> list[Check]:

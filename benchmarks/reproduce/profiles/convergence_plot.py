@@ -1,4 +1,4 @@
-"""The plot of ``profiles-convergence``: shares over time, learning off and on, and what was learned."""
+"""Plot of ``profiles-convergence``: shares over time, learning off and on, and learned profiles."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FACTORS = (0.1, 0.25, 0.5, 1, 2, 4, 10)
 def draw_convergence(
     path: Path, settings: Mapping[str, Mapping[str, float]], runs: Mapping[str, Any]
 ) -> str:
-    """Draw a column for each setting: shares by declared and learned profiles, learned factors."""
+    """Draw a column per setting: shares by declared and learned profiles, learned factors."""
     across = len(settings)
     figure, panels = sheet(3 * across, width=5.6, height=2.7, across=across)
     for place, (name, factors) in enumerate(settings.items()):

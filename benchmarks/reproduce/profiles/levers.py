@@ -1,8 +1,8 @@
-"""``profiles-levers`` and ``profiles-cap``: what who bends its profile gains, and what it costs others.
+"""``profiles-levers`` and ``profiles-cap``: gains of manipulated profiles, and the cost to others.
 
-Every lever is tried twice: with declared profiles only, as the paper has them, and with learned ones.
-Gain is the cheat's useful work over what it gets done where it is honest, in the same time, beside the
-same honest tenants; the others' figure is their work over what they get done then.
+Every lever is tried twice: with declared profiles only, as in the paper, and with learned ones.
+Gain is the cheat's useful work over its useful work when honest, in the same time, beside the same
+honest tenants; the others' figure is their work over their work in the honest case.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ from fairserve.engine.simulated.replay import Replay
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.interactions.profiles.profile import MOST_CALLS
 from fairserve.interactions.profiles.profile_learning import LearningOptions
-from fairserve.scheduling.dispatch.directory import NO_LIMITS
+from fairserve.scheduling.directory import NO_LIMITS
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits
 
 LIMITS = Limits(user_rpm=60)
-"""Under overload, where a lever is against the throttle."""
+"""Limits under overload, for levers against the throttle."""
 _INTERVAL_S = 5.0
-"""Between two looks at what was used: twenty calls come in some seconds here."""
+"""Seconds between two updates of learned profiles; twenty calls arrive in a few seconds here."""
 _GAIN = 1.25
-"""A window with more is one in which the lever works; honest ones differ by less."""
+"""Gain of a window above which the lever works; honest windows differ by less."""
 _LEARNING = LearningOptions()
 
 
 @dataclass(frozen=True, slots=True)
 class Lever:
-    """One way to try."""
+    """A way to manipulate."""
 
     attempt: by.Try
     limits: Limits = NO_LIMITS
     leaves: bool = False
     learning: LearningOptions = _LEARNING
     weight_cap: float | None = None
-    """Between three apps of one tenant, under this ``feeder.weight_cap``; None: between tenants."""
+    """``feeder.weight_cap`` of a contest between apps of one tenant; None: between tenants."""
 
 
 MERGES = "merges 3 runs into one"
@@ -85,7 +85,7 @@ CONSTANT_PROMPTS: Mapping[str, Lever] = {
         by.constant_prompt(16_384, cached=True, one_in=3)
     ),
 }
-"""Every call begins with the same tokens, declared truly."""
+"""Levers in which every call begins with the same tokens, declared truly."""
 
 LEVERS: Mapping[str, Lever] = {
     DECLARES: Lever(by.declares(10)),
@@ -115,7 +115,7 @@ CAPPED: Mapping[str, Lever] = {
     for cap in (math.inf, 2.0, 1.0)
     for tokens in (1024, 4096, 16_384)
 }
-"""One app pads its calls; the others are its siblings."""
+"""Levers in which one app pads its calls; the others are its siblings."""
 GAINFUL = (MERGES, NEW_APPS_BELIEVED)
 """Attempts that learned profiles do not stop."""
 
@@ -134,7 +134,7 @@ Summary = Mapping[str, Any]
 
 
 def profiles_levers(setting: Setting, levers: Mapping[str, Lever] = LEVERS) -> Report:
-    """Each lever against honesty, with declared and with learned profiles."""
+    """Compare each lever with honesty, with declared and with learned profiles."""
     rows = _rows(setting, levers)
     text = (
         f"Cost model {COSTS.name}, one worker, batches of {COSTS.max_running}, KV cache of "
@@ -152,7 +152,7 @@ def profiles_levers(setting: Setting, levers: Mapping[str, Lever] = LEVERS) -> R
 
 
 def profiles_cap(setting: Setting, levers: Mapping[str, Lever] = CAPPED) -> Report:
-    """``profiles-cap``: apps of one tenant beside one that pads its calls, under ``weight_cap``."""
+    """Run ``profiles-cap``: apps of one tenant beside one that pads its calls, with ``weight_cap``."""
     rows = _rows(setting, levers)
     text = (
         "The contest of `profiles-levers` between three apps of one tenant, two users each, levels "
@@ -172,7 +172,7 @@ def profiles_cap(setting: Setting, levers: Mapping[str, Lever] = CAPPED) -> Repo
 
 
 def _rows(setting: Setting, levers: Mapping[str, Lever]) -> dict[str, Row]:
-    """The figures of each lever, by its name."""
+    """Return the figures of each lever by its name."""
     jobs: dict[str, list[Job]] = {}
     for name, lever in levers.items():
         for learned in (False, True):
@@ -192,7 +192,7 @@ def _rows(setting: Setting, levers: Mapping[str, Lever]) -> dict[str, Row]:
 
 
 def _honest(lever: Lever) -> Lever:
-    """The same tenant under the same conditions, without trying."""
+    """Return the honest case under the same conditions."""
     return replace(lever, attempt=by.honest, leaves=False)
 
 
@@ -241,7 +241,7 @@ def _jobs(setting: Setting, lever: Lever, learned: bool) -> list[Job]:
 
 
 def compared(tried: Summary, honest: Summary) -> dict[str, float]:
-    """Gain, what is left to the others, gain late, and the runs until which there was any."""
+    """Return gain, the others' remaining work, late gain, and the last run with a gain."""
 
     def work(run: Summary, tenants: Sequence[str], begin: int = 0) -> float:
         return sum(fmean(run["done_per_s"][tenant][begin:]) for tenant in tenants)
@@ -263,7 +263,7 @@ def compared(tried: Summary, honest: Summary) -> dict[str, float]:
 
 
 BOUND = 1.2
-"""Largest gain that learned profiles leave over all attempts except :data:`GAINFUL`."""
+"""Maximum gain that learned profiles leave over all attempts except :data:`GAINFUL`."""
 LATE = 1.15
 OTHERS = 0.85
 GAIN_OF_PADDING = 1.1
@@ -272,7 +272,7 @@ WORK_UNDER_CAP = 1.0
 
 
 def claims(rows: Mapping[str, Row]) -> list[Check]:
-    """Check that attempts gain by declared profiles and, except the named ones, not by learned ones."""
+    """Check that attempts gain with declared profiles but, except the named ones, not with learned."""
     stopped = [row for name, row in rows.items() if name not in GAINFUL]
     lasting = [row for row in stopped if row.name != FIRST]
     padding = [row for name, row in rows.items() if name in CONSTANT_PROMPTS]
@@ -316,7 +316,7 @@ def claims(rows: Mapping[str, Row]) -> list[Check]:
 def _all(
     claim: str, rows: Sequence[Row], column: Column, bound: float, *, least: bool = False
 ) -> Check:
-    """The row that is furthest from it, under its worst seed."""
+    """Check a bound on the row that is furthest from it, under its worst seed."""
     sign = -1 if least else 1
     worst, name = max(
         ((sign * (row.measured[column.name][1 if least else 2]), row.name) for row in rows),

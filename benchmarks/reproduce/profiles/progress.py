@@ -1,8 +1,8 @@
-"""``run-progress``: whether runs end sooner where those nearest their expected end go first.
+"""``run-progress``: whether runs end sooner if those closest to their expected end go first.
 
-``run_priority`` by progress beside the order of arrival (FairServe's), and beside progress with the true
-number of calls that are left, which nobody knows: what better foresight could still bring. All figures
-are over those of arrival on the same trace.
+``run_priority`` by progress is compared with the order of arrival (FairServe's), and with progress
+by the true number of remaining calls, which nobody knows in practice: the limit of better
+predictions. All figures are relative to those of arrival on the same trace.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fairserve.interactions.call import Call
 from fairserve.scheduling.registry import SYSTEMS
 
 SMALL = replace(COST_MODELS["a100-llama3-8b"], max_running=16, kv_capacity_tokens=200_000)
-"""Small batches, so that calls wait at the feeder: where all run at once nobody decides."""
+"""Cost model with small batches, so that calls wait at the feeder, which otherwise decides nothing."""
 USERS = 12
 
 
@@ -35,7 +35,7 @@ class Recorded:
     runs: int
     """Number of runs of a trace of this workload alone."""
     runs_per_s: float
-    """About what the worker can do of it."""
+    """Runs per second of about the worker's capacity."""
 
 
 RECORDED: Mapping[str, Recorded] = {
@@ -48,16 +48,16 @@ RECORDED: Mapping[str, Recorded] = {
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Runs of one or several apps, on a worker with batches of some size."""
+    """Runs of one or several apps, on a worker with batches of a given size."""
 
     apps: tuple[str, ...]
     share: float = 1.0
-    """Fraction of the runs of each workload."""
+    """Fraction of the runs of each app."""
     runs: int | None = None
-    """Number of runs of each workload; None: that of its own trace."""
+    """Number of runs of each app; None: that of its separate trace."""
     costs: CostModel = SMALL
     loads: Mapping[str, float] = field(default_factory=lambda: {"at once": 100.0})
-    """Arrivals over what a worker with small batches can do."""
+    """Arrivals relative to the capacity of a worker with small batches."""
 
 
 MIX = "mix"
@@ -71,7 +71,7 @@ PRIORITIES = ("arrival", "progress", "known")
 
 
 class KnownCall(Call):
-    """A call that knows how many calls of its run are left, whatever is expected of it."""
+    """A call that knows the number of remaining calls of its run, whatever was predicted."""
 
     __slots__ = ("left",)
 
@@ -80,7 +80,7 @@ class KnownCall(Call):
 
 
 class KnowingReplay(Replay):
-    """All calls know how many are left of their runs."""
+    """Replay in which all calls know the number of remaining calls of their runs."""
 
     def _submit(self, live: Any) -> None:
         if not isinstance(live.call, KnownCall):
@@ -115,7 +115,7 @@ _MEAN, _, _P99, _TOKENS, _JAIN, _JAIN_BEFORE, _ = COLUMNS
 
 
 def run_progress(setting: Setting) -> Report:
-    """Each app alone and their mix, under several loads."""
+    """Run each app alone and their mix, under several loads."""
     jobs: dict[str, list[Job]] = {}
     for workload, what in WORKLOADS.items():
         for load, times in what.loads.items():
@@ -149,7 +149,7 @@ def run_progress(setting: Setting) -> Report:
 
 
 def _trace(setting: Setting, what: Workload, times: float, seed: int) -> Trace:
-    """Raises TraceError if the recorded traces are not there."""
+    """Return a trace of the workload. Raises TraceError if the recorded traces are missing."""
     parts, rate = [], 0.0
     for name in what.apps:
         each = RECORDED[name]
@@ -160,7 +160,7 @@ def _trace(setting: Setting, what: Workload, times: float, seed: int) -> Trace:
         parts.append(trace.with_interactions(trace.interactions[:number]))
         rate += number / each.runs_per_s
     trace = merge(parts)
-    rate = len(trace) / rate  # runs a second that the worker can do of these in this proportion
+    rate = len(trace) / rate  # runs per second that the worker can do in this proportion
     trace = arrive_poisson(trace, rate_per_s=times * rate, shuffle=True, seed=seed)
     return assign_users(trace, users=USERS, seed=seed)
 

@@ -1,6 +1,6 @@
 """Figures 3, 6, 7, 8, 15, 16 and 19 of the VTC paper: clients that are backlogged all the time.
 
-Their service over any interval differs by a constant, whatever they send: see
+Their service over any interval differs by at most a constant, whatever they send; see
 :mod:`fairserve.benchmarks.reproduce.vtc.synthetic` for the bound.
 """
 
@@ -29,7 +29,7 @@ from fairserve.engine.simulated.traces.generate.vtc_suites import VTC_SUITES
 
 
 def _bounded(rows: Rows, limit: float = BOUND) -> list[Check]:
-    """Bounded and level under VTC, neither under FCFS."""
+    """Check that the difference is bounded and level under VTC, and neither under FCFS."""
     fcfs = rows["fcfs"]
     checks = []
     for name in FAIR:
@@ -164,8 +164,8 @@ def _figure_16(rows: Rows) -> list[Check]:
 # --- Figure 19: length prediction ------------------------------------------------------------------
 
 _PREDICTING = ("vtc", "vtc-noisy", "vtc-oracle", OURS)
-# Where the clients' arrivals happen to alternate, VTC serves them in turn without any prediction: one
-# seed in five. So these compare medians.
+# If the clients' arrivals happen to alternate, VTC serves them in turn without any prediction: one
+# seed in five. So these checks compare medians.
 _NUMBERS = {"2 clients": "backlogged-2", "8 clients": "backlogged-8"}
 _MEAN = Column("mean difference", lambda h: float(h.difference.mean()))
 _FIGURE_19 = (DIFFERENCE, _MEAN, INTERVAL, THROUGHPUT)
@@ -213,7 +213,7 @@ BACKLOGGED = (
             for name in FAIR
             for setting, suite in _SETTINGS.items()
         ),
-        share=0.5,  # what it shows does not change, and these are the longest runs
+        share=0.5,  # the effect is the same, and these are the longest runs
     ),
     SyntheticFigure(
         Figure(

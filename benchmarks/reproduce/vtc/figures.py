@@ -1,4 +1,4 @@
-"""The figures of the VTC paper, each as claims that are checked: Figures 3 to 16, 18 and 19."""
+"""Figures of the VTC paper, each as checked claims: Figures 3 to 16, 18 and 19."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ _A100_13B = replace(
 FIGURES: Mapping[int, SyntheticFigure] = MappingProxyType(
     {each.figure.number: each for each in (*BACKLOGGED, *UNDER_SHARE)}
 )
-"""Those on generated workloads, by number."""
+"""Figures on generated workloads, by number."""
 
 
 def vtc_figures(setting: Setting) -> list[Report]:
-    """A report a figure, in their order."""
+    """Return a report per figure, in order."""
     recorded = recorded_figures(setting)
     reports = [synthetic_figure(setting, number) for number in FIGURES]
     return sorted([*recorded, *reports], key=lambda each: int(each.name.removeprefix("vtc-figure")))
 
 
 def synthetic_figure(setting: Setting, number: int) -> Report:
-    """One of the figures on generated workloads."""
+    """Return the report of a figure on generated workloads."""
     spec = FIGURES[number]
     scale = 1.0 if spec.whole else setting.scale * spec.share
     traces: dict[tuple[str, int], Trace] = {}

@@ -1,10 +1,10 @@
 """Figures 12 to 14 and 18 of the VTC paper, on its recorded trace of 27 clients.
 
-The trace is replayed to its end. A client is *over its share* if it asks, over the ten minutes, for
-more than the max-min fair share of what the server serves while it is busy; the others are under theirs,
-though each may exceed it for a minute. A response time is the mean over a window of 60 s; "greatest" is
-that of the worst window. Where the paper says "drastic" or "low", the limit is ours, and the claim names
-it.
+The trace is replayed to its end. A client is *over its share* if over the ten minutes it requests
+more than the max-min fair share of the service while the server is busy; the others are under
+theirs, though each may exceed it for a minute. A response time is the mean over a window of 60 s;
+"greatest" is that of the worst window. Where the paper uses words such as "drastic" or "low", the
+limit is ours, and the claim names it.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ _REFUSED = Column("refused %", lambda h: 100.0 * h.refused_share, 1)
 
 
 def _profiled(system: str) -> str:
-    """The row of a system that charges the profiled cost."""
+    """Return the row name of a system that charges the profiled cost."""
     return f"{system}, profiled"
 
 
 def recorded_figures(setting: Setting) -> list[Report]:
-    """Figures 11 to 14 and 18; a system is replayed once for all of them."""
+    """Return Figures 11 to 14 and 18; a system is replayed once for all of them."""
     trace = setting.recorded("vtc_real_trace.csv.gz")
     histories = replayed(setting, trace)
     return [request_figure(setting, trace), *response_figures(setting, trace, histories)]
 
 
 def replayed(setting: Setting, trace: Trace) -> Histories:
-    """All systems that these figures show."""
+    """Replay all systems of these figures."""
     systems = {name: configured(name) for name in ("fcfs", "lcf", *_FAIR, *_LIMITS)}
     for name in _BY_PROFILE:
         systems[_profiled(name)] = configured(name, {"local.cost": "profiled"})
@@ -86,7 +86,7 @@ def replayed(setting: Setting, trace: Trace) -> Histories:
 
 
 def response_figures(setting: Setting, trace: Trace, histories: Histories) -> list[Report]:
-    """Figures 12, 13, 14 and 18 from these runs."""
+    """Return Figures 12, 13, 14 and 18 of these runs."""
     order = by_requests(trace)
     over = over_share(trace, histories["fcfs"][0].total_per_s(60.0, 540.0))
     under = [user for user in order if user not in over]
@@ -165,7 +165,7 @@ def _greatest(users: Sequence[str]) -> Callable[[ServiceHistory], float]:
 
 
 def _mean(users: Sequence[str]) -> Callable[[ServiceHistory], float]:
-    """Each client counts once."""
+    """Return a function for the mean response time, in which each client counts once."""
     return lambda history: sum(history.mean_response_s(user) for user in users) / len(users)
 
 

@@ -1,4 +1,4 @@
-"""Figure 11 of the VTC paper: what the recorded trace asks for. Nothing is simulated."""
+"""Figure 11 of the VTC paper: the requests of the recorded trace. Nothing is simulated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairserve.engine.simulated.traces.model import Trace
 
 DURATION_S = 600.0
 RANKS = (13, 14, 26, 27)
-"""The clients that the paper shows, by number of requests: two of the middle, the two busiest."""
+"""Clients shown in the paper, ranked by number of requests: two middle ones, the two busiest."""
 _LENGTHS = "136 in [2, 1021], 256 out [2, 977]"
 _COLUMNS = (
     Column("requests", lambda rates: float(rates[0])),
@@ -25,13 +25,13 @@ _COLUMNS = (
 
 
 def by_requests(trace: Trace) -> list[str]:
-    """The users, those with the fewest requests first."""
+    """Return the users, sorted by number of requests."""
     arrivals = _arrivals(trace)
     return sorted(arrivals, key=lambda user: (len(arrivals[user]), user))
 
 
 def over_share(trace: Trace, service_per_s: float) -> list[str]:
-    """The users that ask for more than the max-min fair share of so much service."""
+    """Return the users that request more than the max-min fair share of this service."""
     asked: dict[str, float] = {}
     for each in trace.interactions:
         service = sum(call.input_tokens + 2 * call.output_tokens for call in each.calls)
@@ -46,7 +46,7 @@ def over_share(trace: Trace, service_per_s: float) -> list[str]:
 
 
 def request_figure(setting: Setting, trace: Trace) -> Report:
-    """The rates of all clients and of those that the paper shows, in windows of a minute."""
+    """Return the rates of all clients and of those shown in the paper, in windows of a minute."""
     arrivals, order = _arrivals(trace), by_requests(trace)
     centres_s = np.arange(30.0, DURATION_S - 30.0 + 1e-6, 7.5)
     rates = {user: _per_minute(arrivals[user], centres_s) for user in order}
@@ -89,7 +89,7 @@ def _per_minute(arrivals_s: Iterable[float], centres_s: Floats) -> Floats:
 def _checks(
     trace: Trace, counts: Sequence[int], rates: Mapping[str, Floats], total: Floats
 ) -> list[Check]:
-    """``counts`` ascend."""
+    """Check the paper's claims; ``counts`` are ascending."""
     calls = [call for each in trace.interactions for call in each.calls]
     inputs, outputs = [c.input_tokens for c in calls], [c.output_tokens for c in calls]
     lengths = (

@@ -1,8 +1,9 @@
-"""Parts that the figures of the VTC paper on its synthetic workloads have in common.
+"""Common parts of the VTC paper's figures on synthetic workloads.
 
-``U = max(wp * Linput, wq * M)`` is the paper's, with wp = 1, wq = 2 and M the tokens of the pool.
+``U = max(wp * Linput, wq * M)`` as in the paper, with wp = 1, wq = 2 and M the tokens of the pool.
 Service may differ by 2 U over any interval in which both clients are backlogged (Theorem 4.4).
-Where the paper says "small", "immediately" or "the same", the limit is ours; each claim names it.
+Where the paper uses words such as "small", "immediately" or "the same", the limit is ours; each
+claim names it.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from fairserve.benchmarks.reproduce.vtc.tables import OURS
 
 FAIR = ("vtc", OURS)
 Minutes = list[tuple[float, float]]
-"""Begin and end of each, in seconds."""
+"""Start and end of each period in seconds."""
 
 
 def bound(pool_tokens: int, input_tokens: int = 256) -> float:
-    """2 U of Theorem 4.4."""
+    """Return 2 U of Theorem 4.4."""
     return 2.0 * max(input_tokens, 2 * pool_tokens)
 
 
 BOUND = bound(10_000)
-"""The bound 2U for the pool of all workloads except those of Figure 15."""
+"""Bound 2 U for the pool of all workloads except those of Figure 15."""
 
 DIFFERENCE = Column("largest difference", lambda h: h.largest_difference)
 INTERVAL = Column("while backlogged", lambda h: h.interval_difference)
@@ -41,7 +42,7 @@ class Run:
     suite: str
     system: str
     weighted: bool = False
-    """The clients have the weights of the workload."""
+    """True if the clients have the weights of the workload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,33 +52,33 @@ class SyntheticFigure:
     figure: Figure
     runs: tuple[Run, ...]
     to_end: bool = False
-    """All calls are served, so that a response time is known of each; else the run stops after ten
-    minutes, or with arrivals that last longer."""
+    """Serve all calls, so that each has a response time; otherwise the run stops after ten minutes,
+    or with arrivals that last longer."""
     whole: bool = False
-    """Never shortened: what it shows comes late."""
+    """Never shorten the workload: its effect occurs late."""
     share: float = 1.0
     """Fraction of the duration."""
 
 
 def runs_of(suite: str, *systems: str) -> tuple[Run, ...]:
-    """A row a system, under its name."""
+    """Return a row per system, with its name."""
     return tuple(Run(system, suite, system) for system in systems)
 
 
 def minutes(history: ServiceHistory, begin_s: float, skip_s: float = 0.0) -> Minutes:
-    """The minute that begins there and every other one after it, each less its first seconds."""
+    """Return every second minute from ``begin_s`` on, each without its first seconds."""
     number = int((history.end_s - begin_s + 60.0) / 120.0)
     starts = [begin_s + 120.0 * each for each in range(number)]
     return [(start + skip_s, start + 60.0) for start in starts]
 
 
 def minutes_off(history: ServiceHistory) -> Minutes:
-    """Those in which the client that comes and goes sends nothing."""
+    """Return the minutes in which the on/off client sends nothing."""
     return minutes(history, 60.0)
 
 
 def mean_of(history: ServiceHistory, parts: Minutes, client: str = "") -> float:
-    """Service per second over these parts, which are equally long, of a client or of all."""
+    """Return service per second over these equally long parts, of a client or of all."""
     of_each = [
         history.served_per_s(client, *part) if client else history.total_per_s(*part)
         for part in parts

@@ -1,13 +1,14 @@
 """Tables of the VTC paper: the service difference of each system.
 
-Tables 2 and 3 replay the paper's recorded trace (the second by the profiled cost), Table 4 is two
+Tables 2 and 3 replay the paper's recorded trace (the latter by the profiled cost), Table 4 is two
 overloaded clients by the profiled cost, Tables 5 and 6 are two and eight backlogged clients under
-length prediction. The windows are those of its tables (ALGORITHMS section 9). Every trace is replayed to
-its end, as the demand of calls that wait long is part of the figures.
+length prediction. The windows are those of its tables (ALGORITHMS section 9). Every trace is
+replayed to its end, since the demand of calls that wait long is part of the figures.
 
-The published figures come from the paper's code, which differs from its text, so VTC runs here as there:
-a client that finds nobody queued keeps its counter, the profiled cost is a tenth of what is printed, and
-where service is measured by it, what was asked for is still measured by the linear cost.
+The published figures were produced by the paper's code, which differs from its text, so VTC runs
+here as in the code: a client that finds nobody queued keeps its counter, the profiled cost is a
+tenth of the printed one, and where it measures service, demand is still measured by the linear
+cost.
 """
 
 from __future__ import annotations
@@ -87,21 +88,21 @@ _OURS_OPTIONS = {"feeder.gamma": 2.0}
 
 
 LENGTH_S = 600.0
-"""Seconds that tables and figures cover; the tables' last window is centred a step before the end."""
+"""Seconds covered by tables and figures; the tables' last window is centred a step before the end."""
 _AS_CODED = {"local.lift_when_idle": False}
 _BY_PROFILE = {**_AS_CODED, "local.cost": "profiled"}
 
 
 class ProfiledTenths(Profiled):
-    """The profiled cost in the unit of the paper's code and tables: a tenth of what its text prints."""
+    """The profiled cost in the unit of the paper's code and tables: a tenth of the printed one."""
 
     def __call__(self, usage: TokenUsage) -> float:
-        """The cost of all that was used."""
+        """Return the cost of a usage."""
         return super().__call__(usage) / 10.0
 
 
 def vtc_table2(setting: Setting) -> Report:
-    """The recorded trace, linear cost."""
+    """Reproduce Table 2: the recorded trace, linear cost."""
     rows = _rows(setting, TABLE_2, _recorded(setting), Linear(), delays=True)
     checks = []
     for row in rows:
@@ -128,7 +129,7 @@ def vtc_table2(setting: Setting) -> Report:
 
 
 def vtc_table3(setting: Setting) -> Report:
-    """The recorded trace, profiled cost."""
+    """Reproduce Table 3: the recorded trace, profiled cost."""
     rows = _rows(setting, TABLE_3, _recorded(setting), ProfiledTenths(), delays=True)
     checks = _order_and_vtc(rows)
     title = "the recorded trace by the profiled cost (in tenths)"
@@ -136,20 +137,20 @@ def vtc_table3(setting: Setting) -> Report:
 
 
 def vtc_table4(setting: Setting) -> Report:
-    """Two overloaded clients, profiled cost."""
+    """Reproduce Table 4: two overloaded clients, profiled cost."""
     rows = _rows(setting, TABLE_4, _suite(setting, "overload"), ProfiledTenths())
     title = "two overloaded clients by the profiled cost (in tenths)"
     return _report("vtc-table4", title, setting, rows, _order_and_vtc(rows))
 
 
 def vtc_table5(setting: Setting) -> Report:
-    """Two backlogged clients, length prediction."""
+    """Reproduce Table 5: two backlogged clients, length prediction."""
     rows = _rows(setting, TABLE_5, _suite(setting, "backlogged-2"), Linear())
     return _report("vtc-table5", "two backlogged clients", setting, rows, _order_and_vtc(rows))
 
 
 def vtc_table6(setting: Setting) -> Report:
-    """Eight backlogged clients, length prediction."""
+    """Reproduce Table 6: eight backlogged clients, length prediction."""
     rows = _rows(setting, TABLE_6, _suite(setting, "backlogged-8"), Linear())
     return _report("vtc-table6", "eight backlogged clients", setting, rows, _order_and_vtc(rows))
 
@@ -172,7 +173,7 @@ def _rows(
     *,
     delays: bool = False,
 ) -> list[Row]:
-    """The systems of a table, and ours. ``delays``: a seed varies the time of a decode step."""
+    """Return the systems of a table, and ours. ``delays``: a seed varies the time of a decode step."""
     options = _AS_CODED if isinstance(cost, Linear) else _BY_PROFILE
     windows = replace(VTC_TABLES, last_s=LENGTH_S * setting.scale - VTC_TABLES.step_s)
     jobs: dict[str, list[Job]] = {}
@@ -197,7 +198,7 @@ def _rows(
 
 
 def configured(name: str, options: Mapping[str, Any] = NO_OPTIONS) -> SystemConfig:
-    """A system by name, ours by the service of this paper; the options are for those with VTC."""
+    """Return a system by name, ours with this paper's service; ``options`` apply to those with VTC."""
     system = SYSTEMS[name]
     if name == OURS:
         return system.with_options(_OURS_OPTIONS)
@@ -216,7 +217,7 @@ def _order_and_vtc(rows: list[Row]) -> list[Check]:
 
 
 def _not_beaten(rows: list[Row]) -> Check:
-    """No system but an oracle is fairer and quicker than ours at once, by more than the spread."""
+    """Check that no system but an oracle is fairer and faster than ours, by more than the spread."""
     [ours] = [row for row in rows if row.name == OURS]
     better = [
         row.name

@@ -1,6 +1,6 @@
 """Figures 4, 5, 9 and 10 of the VTC paper: clients under their share, all the time or for some of it.
 
-They are served what they ask for without much delay, and what they leave is used by the others.
+They are served what they request without much delay, and the others use what they leave.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _response(client: str) -> Column:
 
 
 def _settled(history: ServiceHistory, client: str) -> float:
-    """Service per second after the first minute."""
+    """Return service per second after the first minute."""
     return history.served_per_s(client, 60.0, history.end_s)
 
 
@@ -83,12 +83,12 @@ def _figure_4(rows: Rows) -> list[Check]:
 
 
 def _on(history: ServiceHistory) -> Minutes:
-    """Without the first minute, in which the server fills."""
+    """Return the on minutes without the first, in which the server fills."""
     return minutes(history, 120.0)
 
 
 def _off_share(history: ServiceHistory) -> float:
-    """Client 2's share of the second half of the off minutes."""
+    """Return client 2's share of the second half of the off minutes."""
     late = minutes(history, 60.0, 30.0)
     return mean_of(history, late, "client-2") / mean_of(history, late)
 
@@ -122,7 +122,7 @@ def _figure_5(rows: Rows) -> list[Check]:
 
 
 def _rise(history: ServiceHistory) -> float:
-    """Client 1's mean response in the last third less that in the first."""
+    """Return the increase of client 1's mean response from the first to the last third."""
     end_s = history.end_s
     late = history.mean_response_s("client-1", 2 * end_s / 3, end_s)
     return late - history.mean_response_s("client-1", 0.0, end_s / 3)

@@ -1,10 +1,11 @@
-"""Rules that give interactions users, tenants and arrivals, and that cut and mix traces.
+"""Rules that assign users, tenants and arrivals to interactions, and that cut and merge traces.
 
-Each rule takes a trace and returns a new one; random choices follow from a seed alone. A rule replaces
-existing values, so their order matters: users before tenants (a user stays within one tenant), arrivals
-before a window.
+Each rule takes a trace and returns a new one; random choices depend on the seed only. A rule
+replaces existing values, so the order of rules matters: users before tenants (a user stays within
+one tenant), arrivals before a window.
 
-Weakness: a rule ignores an interaction's content, so a user's runs are alike only where the trace's are.
+Weakness: rules ignore the content of interactions, so a user's runs are similar only if the trace's
+are.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ def assign_users(
     abusive_share: float = 0.0,
     seed: int = 0,
 ) -> Trace:
-    """Give each interaction one of ``user-1`` ... ``user-N``, drawn independently.
+    """Assign each interaction one of ``user-1`` ... ``user-N``, drawn independently.
 
-    User i has a share in proportion to ``1 / i ** skew`` (0: all alike). With ``abusive`` users, the
-    first ones have ``abusive_share`` of all interactions between them, alike, and the group
-    ``abusive``; the others share the rest by their skew and are ``well-behaved``. Without, groups stay
-    as they are. Raises `TraceError` for less than 1 user, a negative skew, no well-behaved user left,
-    or an abusive share that is not between 0 and 1.
+    User i has a share proportional to ``1 / i ** skew`` (0: equal shares). With ``abusive`` users,
+    the first ones share ``abusive_share`` of all interactions equally and form the group
+    ``abusive``; the others share the rest by their skew and are ``well-behaved``. Without, groups
+    do not change. Raises `TraceError` for less than 1 user, a negative skew, no well-behaved user
+    left, or an abusive share that is not between 0 and 1.
     """
     _require(users >= 1, "users", users, "1 or more")
     _require(0 <= skew < math.inf, "skew", skew, "a finite number of at least 0")
@@ -62,7 +63,7 @@ def assign_users(
 
 
 def user_per_interaction(trace: Trace) -> Trace:
-    """Make every interaction a user's only one: ``user-1`` arrives first."""
+    """Assign each interaction a separate user; ``user-1`` arrives first."""
     return trace.with_interactions(
         [
             replace(interaction, user=f"user-{index}")
@@ -72,11 +73,11 @@ def user_per_interaction(trace: Trace) -> Trace:
 
 
 def assign_tenants(trace: Trace, *, tenants: int, skew: float = 0.0, seed: int = 0) -> Trace:
-    """Give each user, with all interactions, one of ``tenant-1`` ... ``tenant-N``.
+    """Assign each user, with all interactions, one of ``tenant-1`` ... ``tenant-N``.
 
-    Tenant i is drawn in proportion to ``1 / i ** skew`` for each user in order of first arrival. Users
-    of one name but two tenants are two users, each with a drawn tenant. Raises `TraceError` for
-    less than 1 tenant or a negative skew.
+    Tenant i is drawn in proportion to ``1 / i ** skew``, for each user in the order of first
+    arrival. Users with one name but two tenants are two users, each with a drawn tenant. Raises
+    `TraceError` for less than 1 tenant or a negative skew.
     """
     _require(tenants >= 1, "tenants", tenants, "1 or more")
     _require(0 <= skew < math.inf, "skew", skew, "a finite number of at least 0")
@@ -96,10 +97,10 @@ def assign_tenants(trace: Trace, *, tenants: int, skew: float = 0.0, seed: int =
 def arrive_poisson(
     trace: Trace, *, rate_per_s: float, shuffle: bool = False, seed: int = 0
 ) -> Trace:
-    """Let interactions arrive as a Poisson process of ``rate_per_s`` from 0 on.
+    """Set arrivals to a Poisson process of ``rate_per_s`` from 0 on.
 
-    They keep their order, or get a random one, which a merge of traces that all began at 0 needs. Raises
-    `TraceError` unless the rate is above 0.
+    Interactions keep their order or are shuffled, which a merge of traces that all began at 0
+    needs. Raises `TraceError` unless the rate is above 0.
     """
     _require(0 < rate_per_s < math.inf, "rate_per_s", rate_per_s, "above 0 and finite")
     rng = _generator(seed)
@@ -111,7 +112,7 @@ def arrive_poisson(
 def arrive_evenly(
     trace: Trace, *, rate_per_s: float, shuffle: bool = False, seed: int = 0
 ) -> Trace:
-    """Let interactions arrive every ``1 / rate_per_s`` seconds, the first one at 0.
+    """Set arrivals to every ``1 / rate_per_s`` seconds, the first one at 0.
 
     Order and errors as in `arrive_poisson`.
     """
@@ -121,13 +122,13 @@ def arrive_evenly(
 
 
 def arrive_at_once(trace: Trace, *, shuffle: bool = False, seed: int = 0) -> Trace:
-    """Let all interactions arrive at 0, in their order or in a random one."""
+    """Set all arrivals to 0, in the given order or a random one."""
     order = _order(trace, _generator(seed) if shuffle else None)
     return _arriving(trace, order, (0.0 for _ in order))
 
 
 def scale_time(trace: Trace, factor: float, *, gaps: bool = False) -> Trace:
-    """Multiply arrivals by ``factor``: 0.5 doubles the load. With ``gaps``, those of calls, too.
+    """Multiply arrivals by ``factor``: 0.5 doubles the load. With ``gaps``, calls' gaps, too.
 
     Raises `TraceError` unless the factor is above 0.
     """
@@ -147,7 +148,7 @@ def scale_time(trace: Trace, factor: float, *, gaps: bool = False) -> Trace:
 
 
 def limit(trace: Trace, interactions: int) -> Trace:
-    """Keep the first ``interactions`` to arrive; `TraceError` for less than 1."""
+    """Keep the first ``interactions`` to arrive. Raises `TraceError` for less than 1."""
     _require(interactions >= 1, "interactions", interactions, "1 or more")
     return trace.with_interactions(trace.interactions[:interactions])
 
@@ -168,15 +169,15 @@ def window(trace: Trace, from_s: float = 0.0, to_s: float = math.inf) -> Trace:
 
 
 def merge(traces: Sequence[Trace], *, name: str = "") -> Trace:
-    """Mix traces by arrival; equal arrivals in the order given.
+    """Merge traces by arrival; equal arrivals in the given order.
 
-    The block size becomes the greatest common divisor of those of traces that have blocks: a block of k
-    smaller ones and id b becomes the ids ``b * k`` to ``b * k + k - 1``. Ids are then shifted, so that
-    no two traces share a prefix, and interaction ids get the trace's name in front, or name and number
-    where names repeat. Users and tenants stay: the same name is the same user. Raises `TraceError` for
-    no trace.
+    The block size becomes the greatest common divisor of those of traces that have blocks: a block
+    of k smaller ones and id b becomes the ids ``b * k`` to ``b * k + k - 1``. Ids are then shifted,
+    so that no two traces share a prefix, and interaction ids are prefixed with the trace's name, or
+    name and number if names repeat. Users and tenants do not change: the same name is the same
+    user. Raises `TraceError` without traces.
 
-    A prefix that two prompts share within a coarse block was lost when the trace was recorded.
+    Weakness: a prefix shared within a coarse block was lost when the trace was recorded.
     """
     _require(len(traces) >= 1, "traces", len(traces), "1 or more")
     sizes = [trace.block_tokens for trace in traces if _end_of_ids(trace)]

@@ -2,8 +2,8 @@
 
 Each row is a request. Times are wall-clock; the earliest becomes 0.
 
-Weakness: the traces name no user and no prefix, so they show nothing about fairness or sharing until an
-assignment rule gives them users.
+Weakness: the traces contain no users and no prefixes, so they show nothing about fairness or
+sharing until an assignment rule adds users.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Default values of interactions for fields that a file lacks.
 
-Foreign files name no tenant and often no user, arrival or gap. Reading fills in these constants;
+Foreign files have no tenant and often no user, arrival or gap. Reading fills in these constants;
 the rules of ``assignment.py`` then replace them.
 
-Weakness: after reading, a value from the file and the same value from here look alike.
+Weakness: after reading, a value from the file cannot be distinguished from an equal default.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fairserve.engine.simulated.traces.model import TraceError
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """Values of fields that a file leaves out or gives as null."""
+    """Values for fields that a file omits or that are null."""
 
     tenant: str = "default"
     user: str = "default"

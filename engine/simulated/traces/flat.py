@@ -1,10 +1,10 @@
-"""Makes an interaction of one call from each request of a flat file.
+"""Converts each request of a flat file to an interaction of one call.
 
-Flat files list requests: time, prompt tokens and output tokens. They contain no runs, so each request is
-a run of its own, and most name no blocks, so its prompt shares nothing.
+Flat files list requests: time, prompt tokens and output tokens. They contain no runs, so each
+request becomes a separate run, and most have no block ids, so prompts share nothing.
 
-Weakness: runs and their gaps are lost; a client that waited for an answer before its next request sends
-here at the recorded times, however slow the service is.
+Weakness: runs and their gaps are lost; a client that waited for an answer before its next request
+sends here at the recorded times, however slow the service is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fairserve.engine.simulated.traces.model import (
 )
 
 UNSHARED_BLOCK_TOKENS = 16
-"""Block size of traces without blocks: no id uses it."""
+"""Nominal block size of traces without block ids."""
 
 
 def single_call(
@@ -37,7 +37,7 @@ def single_call(
     blocks: tuple[tuple[int, int], ...] = (),
     origin: str = "",
 ) -> Interaction:
-    """Return an interaction of one call by the agent of the app's name; no output counts as 1 token."""
+    """Return an interaction of one call; the app's name is its agent. 0 output tokens become 1."""
     call = TraceCall(
         call_id="0",
         agent=app,
@@ -62,7 +62,7 @@ def single_call(
 def flat_trace(
     path: Path, interactions: Sequence[Interaction], block_tokens: int = UNSHARED_BLOCK_TOKENS
 ) -> Trace:
-    """Return the trace of a file, in order of arrival; `TraceError` if it holds no request."""
+    """Return the trace of a file in the order of arrival. Raises `TraceError` without requests."""
     if not interactions:
         raise TraceError(f"{path}:1: holds no requests; at least one is needed")
     return Trace(trace_name(path), block_tokens, ()).with_interactions(interactions)

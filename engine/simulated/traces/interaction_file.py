@@ -1,12 +1,12 @@
-"""Our trace format: one interaction a line, JSON, plain or gzip.
+"""Our trace format: one interaction per line, JSON, plain or gzip.
 
-The fields, their meaning and their defaults are in ``docs/guide/traces.md``. Reading checks what the
-simulator relies on and ignores unknown keys. Writing is all or nothing: a temporary file beside the
-target replaces it once every interaction has been read back unchanged. The same trace gives the same
-bytes.
+The fields, their meaning and their defaults are in ``docs/guide/traces.md``. Reading checks the
+properties that the simulator relies on and ignores unknown keys. Writing is all or nothing: a
+temporary file beside the target replaces it once every interaction has been read back unchanged.
+Equal traces give equal bytes.
 
-Weakness: an id may stand for different prefixes in two calls; only duplicate ids and too many blocks of
-one prompt are detected.
+Weakness: an id may stand for different prefixes in two calls; only duplicate ids and too many
+blocks of one prompt are detected.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ UNNAMED = "default"
 def read_interactions(path: Path, *, defaults: Defaults = Defaults()) -> Trace:
     """Read a trace in our format.
 
-    Null or missing tenant, user, arrival and gap come from ``defaults``. An output of 0 tokens counts as
-    1. Raises `TraceError` with file and line for anything else that is not as documented.
+    Null or missing tenant, user, arrival and gap are taken from ``defaults``. An output of 0 tokens
+    counts as 1. Raises `TraceError` with file and line for anything else that is not as documented.
     """
     interactions: list[Interaction] = []
     line_by_id: dict[str, int] = {}
@@ -63,8 +63,9 @@ def read_interactions(path: Path, *, defaults: Defaults = Defaults()) -> Trace:
 def write_trace(trace: Trace, path: str | Path) -> None:
     """Write ``trace`` in our format, as gzip if the name ends in ``.gz``.
 
-    An existing file is replaced only when all is written; on any error it stays as it was.
-    Raises `TraceError` if the trace is empty, would not read back equal, or the file cannot be written.
+    An existing file is replaced only after everything was written; on any error it is unchanged.
+    Raises `TraceError` if the trace is empty, would not read back equal, or the file cannot be
+    written.
     """
     path = Path(path)
     data = encode_trace(trace, path)
@@ -221,7 +222,7 @@ def _blocks(line: Line, where: str, runs: object, most: int) -> tuple[tuple[int,
 
 
 def _in_order(line: Line, calls: Sequence[TraceCall]) -> tuple[TraceCall, ...]:
-    """Sort calls, dependencies first; calls that are ready stay in the order of the file."""
+    """Sort calls, dependencies first; otherwise in the order of the file."""
     index_by_id: dict[str, int] = {}
     for index, call in enumerate(calls):
         if index_by_id.setdefault(call.call_id, index) != index:

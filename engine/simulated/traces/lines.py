@@ -1,6 +1,6 @@
-"""Numbered lines of a trace file, plain or gzip, and errors that name the place.
+"""Numbered lines of a trace file, plain or gzip, and errors that name the line.
 
-A file is gzip if it begins with gzip's magic bytes, whatever its name is. A line checks its values, so
+A file is gzip if it begins with gzip's magic bytes, whatever its name. A line checks its values, so
 each error names file, line and allowed values. Blank lines are skipped but counted.
 
 Weakness: lines are read one after another into Python objects, and a single line has no bound.
@@ -21,7 +21,7 @@ from fairserve.engine.simulated.traces.model import TraceError
 
 GZIP_MAGIC = b"\x1f\x8b"
 GZIP_FORMAT = 31
-"""Option of zlib: the greatest window, with gzip header and trailer."""
+"""Window option of zlib: the largest window, with gzip header and trailer."""
 READ_BYTES = 1 << 16
 SHOWN_CHARACTERS = 60
 
@@ -36,7 +36,7 @@ class Line:
 
     @property
     def origin(self) -> str:
-        """Return file and number, as in error messages."""
+        """Return file and line number, as used in error messages."""
         return f"{self.path}:{self.number}"
 
     def error(self, message: str) -> TraceError:
@@ -66,7 +66,7 @@ class Line:
         return values
 
     def integer(self, value: object, name: str, least: int = 0) -> int:
-        """Return a JSON integer of at least ``least``; true and false are none."""
+        """Return a JSON integer of at least ``least``; true and false are not integers."""
         if type(value) is not int or value < least:
             raise self.error(f"{name} must be an integer of at least {least}, got {shown(value)}")
         return value
@@ -82,7 +82,7 @@ class Line:
         return number
 
     def number_at_least_zero(self, value: object, name: str) -> float:
-        """Return a finite JSON number of at least 0, of seconds for example."""
+        """Return a finite JSON number of at least 0, for example of seconds."""
         if type(value) is float or type(value) is int:
             try:
                 number = float(value)
@@ -119,8 +119,8 @@ def shown(value: object) -> str:
 def read_lines(path: Path) -> Iterator[Line]:
     """Yield the lines that are not blank, numbered from 1.
 
-    Raises `TraceError` if the file cannot be opened, a gzip file is truncated or damaged, or a line is
-    not UTF-8. The number is then that of the line which could not be read.
+    Raises `TraceError` if the file cannot be opened, a gzip file is truncated or damaged, or a line
+    is not UTF-8. The number is then that of the unreadable line.
     """
     number = 0
     try:
@@ -157,7 +157,7 @@ def _decompressed(raw: io.BufferedReader) -> Iterator[bytes]:
     """Yield the data of all gzip members; `EOFError` after the data of a truncated one.
 
     The standard library's reader fills its buffer before it returns a line, and so loses the lines
-    before a cut: the line number of the error would be wrong.
+    before a truncation: the line number of the error would be wrong.
     """
     member = zlib.decompressobj(GZIP_FORMAT)
     while data := raw.read(READ_BYTES):
@@ -174,6 +174,6 @@ def _decompressed(raw: io.BufferedReader) -> Iterator[bytes]:
 
 
 def trace_name(path: Path) -> str:
-    """The file's name without ``.gz`` and without ``.jsonl``, ``.json`` or ``.csv``."""
+    """Return the file's name without ``.gz`` and without ``.jsonl``, ``.json`` or ``.csv``."""
     name = path.name.removesuffix(".gz")
     return name.removesuffix(".jsonl").removesuffix(".json").removesuffix(".csv") or path.name

@@ -1,11 +1,11 @@
-"""The model of a trace: interactions, each a graph of calls with token counts and block ids, never text.
+"""Model of a trace: interactions, each a graph of calls with token counts and block ids, never text.
 
 It follows our trace format (``docs/guide/traces.md``); adapters convert files of other formats to it.
 Counts are tokens, times seconds.
 
-A call begins ``gap_s`` after the last of its ``deps`` has ended, a root ``gap_s`` after the arrival of
-its interaction, so a slow service delays the rest of a run. Block ids are chained: an equal id is an
-equal whole prefix.
+A call begins ``gap_s`` after the last of its ``deps`` has ended, a root ``gap_s`` after the arrival
+of its interaction, so a slow service delays the rest of a run. Block ids are chained: equal ids
+mean equal prefixes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Scope = Literal["file", "session"]
-"""Scope in which block ids compare: the whole file, or only one interaction."""
+"""Scope in which block ids compare: the whole file, or one interaction."""
 
 
 class TraceError(ValueError):
@@ -29,18 +29,18 @@ class TraceCall:
     call_id: str
     agent: str
     deps: tuple[str, ...]
-    """Calls of the same interaction that must end first."""
+    """Ids of calls of the same interaction that must end first."""
     gap_s: float
     input_tokens: int
-    """Prompt tokens without the system tokens; with them it is ``in`` of the file."""
+    """Prompt tokens without system tokens; ``in`` of the file includes them."""
     system_tokens: int
     output_tokens: int
     """Output tokens of each sample."""
     samples: int = 1
-    """Outputs that are generated in parallel from the prompt."""
+    """Number of outputs that are generated in parallel from the prompt."""
     blocks: tuple[tuple[int, int], ...] = ()
-    """Ids of the full blocks of the prompt as runs: (first id, number of ids). The rest of the prompt
-    is unique to the call."""
+    """Ids of the prompt's full blocks as runs: (first id, number of ids). The rest of the prompt is
+    unique to the call."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -64,17 +64,17 @@ class Interaction:
     user: str
     arrival_s: float
     calls: tuple[TraceCall, ...]
-    """Calls, dependencies before the calls that depend on them."""
+    """Calls, each after its dependencies."""
     scope: Scope = "file"
     group: str = ""
-    """Group in reports, such as ``well-behaved``; empty: none."""
+    """Group in reports, such as ``well-behaved``; empty for none."""
     origin: str = field(default="", compare=False, repr=False)
-    """File and line of its origin, for error messages; empty if there is none."""
+    """File and line of origin for error messages; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Interactions in order of arrival."""
+    """Interactions in the order of arrival."""
 
     name: str
     block_tokens: int

@@ -1,12 +1,12 @@
 """The Mooncake traces: ``timestamp`` (ms), ``input_length``, ``output_length``, ``hash_ids``.
 
-A hash id stands for a block of 512 tokens and everything before it. The last id of a prompt mostly
-stands for a part of a block, which an engine's prefix cache does not keep: ids beyond
+A hash id stands for a block of 512 tokens and everything before it. The last id of a prompt usually
+stands for a partial block, which an engine's prefix cache does not keep: ids beyond
 ``input_length // 512`` are dropped.
 
-Weakness: the trace names no sessions. They can be inferred: a prompt that begins with all blocks of an
-earlier one continues it. Two users with the same long document appear as one, and the gap between two
-calls, taken between arrivals, includes the time the recorded service took.
+Weakness: the trace has no sessions. They can be inferred: a prompt that begins with all blocks of
+an earlier one continues it. Two users with the same long document then appear as one, and the gap
+between two calls, taken between arrivals, includes the time of the recorded service.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from fairserve.engine.simulated.traces.model import Interaction, Trace
 MOONCAKE_BLOCK_TOKENS = 512
 MOONCAKE_KEYS = ("timestamp", "input_length", "output_length", "hash_ids")
 SHORTEST_SESSION_BLOCKS = 2
-"""Fewest full blocks of a prompt that can be continued: all prompts share the first block."""
+"""Minimum full blocks of a prompt that can be continued: all prompts share the first block."""
 
 
 @dataclass(frozen=True, slots=True)
 class MooncakeOptions:
-    """Options for making interactions of requests."""
+    """Options for converting requests to interactions."""
 
     infer_sessions: bool = False
-    """True: join a request to the longest open one whose full blocks it begins with."""
+    """True joins a request to the longest open one whose full blocks it begins with."""
 
 
 def read_mooncake(
     path: Path, *, defaults: Defaults = Defaults(), options: MooncakeOptions = MooncakeOptions()
 ) -> Trace:
-    """Read the file; interaction ids are line numbers (of a session: of its first request).
+    """Read the file; interaction ids are line numbers (of a session, its first request's).
 
     Raises `TraceError` for a missing key, a negative time, a prompt below 1 token, an output below 0, or
     more hash ids than the prompt has blocks, the begun one included.
@@ -94,10 +94,10 @@ def _runs(line: Line, ids: object, prompt_tokens: int) -> tuple[tuple[int, int],
 
 
 def _sessions(requests: Sequence[Interaction]) -> list[Interaction]:
-    """Join requests, given in order of arrival, to the longest one they continue."""
+    """Join requests, given in the order of arrival, to the longest one they continue."""
     sessions: list[list[Interaction]] = []
-    # An id is a whole prefix, so the last full block names all blocks of a prompt. At most one session
-    # is open there: a prompt of the same blocks continues it.
+    # An id is a whole prefix, so the last full block identifies all blocks of a prompt. At most one
+    # session is open there: a prompt of the same blocks continues it.
     open_by_last_block: dict[int, int] = {}
     for request in requests:
         blocks = list(request.calls[0].block_ids)

@@ -1,20 +1,21 @@
-"""OpenTelemetry spans of GenAI clients and agents, as interactions.
+"""Conversion of OpenTelemetry spans of GenAI clients and agents to interactions.
 
-A *call* is a span whose ``gen_ai.operation.name`` is one of `OPERATIONS`, or that lacks the name and has
-``gen_ai.input.messages``. A span that encloses another call is a wrapper and no call; neither is a call
-that failed without an answer. All other spans (agents, tools, servers) only provide names and times. The
-calls of a session are one interaction, or those of a trace where no session is named; its arrival is the
-start of its earliest span, counted from the earliest of the file. A call's gap runs from the last end of
-its dependencies (`otel_dependencies`), or from the arrival. Counts are those of ``gen_ai.usage``, else
-estimated from the text (`otel_messages`); a limit such as ``max_tokens`` is never taken for an output.
+A *call* is a span whose ``gen_ai.operation.name`` is one of `OPERATIONS`, or that lacks the name
+and has ``gen_ai.input.messages``. A span that encloses another call is a wrapper, not a call; nor
+is a call that failed without an answer. All other spans (agents, tools, servers) only provide names
+and times. The calls of a session form one interaction, or those of a trace if no session is named;
+its arrival is the start of its earliest span, counted from the earliest of the file. A call's gap
+runs from the last end of its dependencies (`otel_dependencies`), or from the arrival. Counts are
+those of ``gen_ai.usage``, or else estimated from the text (`otel_messages`); a limit such as
+``max_tokens`` is never taken for an output.
 
-Prompts share blocks as far as their texts begin alike. A block is 16 tokens of text: 64 characters, or,
-if the file has usage, as many as 16 of its prompt tokens have on average. The trace keeps counts and
-ids, never text.
+Prompts share blocks as far as their texts begin alike. A block is 16 tokens of text: 64 characters,
+or, if the file has usage, the mean number of characters of 16 of its prompt tokens. The trace keeps
+counts and ids, never text.
 
-Weaknesses: values that clients do not record are guessed; the two modules named above describe how, and
-where that fails. Texts in span events or in attributes of one message each are not read. Tokens that are
-counted but not in the text, such as tool definitions, are spread evenly over the prompts.
+Weaknesses: values that clients do not record are guessed; the two modules named above describe how,
+and where that fails. Texts in span events or in attributes of single messages are not read. Tokens
+that are counted but not in the text, such as tool definitions, are spread evenly over the prompts.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from fairserve.engine.simulated.traces.otel_spans import Span, SpanKey, read_spa
 OPERATION = "gen_ai.operation.name"
 OPERATIONS = ("chat", "text_completion", "generate_content")
 SESSIONS = ("gen_ai.conversation.id", "session.id")
-"""Attributes of sessions, beside any other whose name ends in ``session.id``."""
+"""Session attributes, besides any whose name ends in ``session.id``."""
 USERS = ("user.id", "enduser.id")
 PROMPT_USAGE = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
 OUTPUT_USAGE = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
@@ -58,7 +59,7 @@ class _Call:
     user: str
     prompt_tokens: int
     counted: bool
-    """True if the span has the prompt tokens."""
+    """True if the span reports its prompt tokens."""
     output_tokens: int
     samples: int
 
@@ -66,11 +67,11 @@ class _Call:
 def read_otel(path: Path, *, defaults: Defaults = Defaults()) -> Trace:
     """Read a file of spans.
 
-    Interaction ids are session or trace ids, call ids span ids (with the trace's in front in a session
-    of several traces); the app is the first call's service; users come from ``user.id`` or
-    ``enduser.id``, else from ``defaults``. Raises `TraceError` for what `read_spans` refuses, a file
-    without a call, messages that are not JSON, usage that is no count, and a call that gives neither
-    text nor usage.
+    Interaction ids are session or trace ids; call ids are span ids (prefixed with the trace's in a
+    session of several traces); the app is the first call's service; users are read from ``user.id``
+    or ``enduser.id``, or else from ``defaults``. Raises `TraceError` for what `read_spans` rejects,
+    a file without a call, messages that are not JSON, usage that is not a count, and a call with
+    neither text nor usage.
     """
     try:
         return _read(path, defaults)
@@ -145,7 +146,7 @@ def _is_call(span: Span) -> bool:
 
 
 def _run(span: Span, ancestors: Sequence[Span]) -> str:
-    """Return the session id of the span or its nearest ancestor, else the id of its trace."""
+    """Return the session id of the span or its nearest ancestor, or else its trace id."""
     for named in (span, *ancestors):
         others = sorted(name for name in named.attributes if name.endswith("session.id"))
         for name in (*SESSIONS, *others):

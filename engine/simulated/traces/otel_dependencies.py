@@ -4,19 +4,20 @@ A span names its caller, not the answers that it needed. So a call depends on
 
 - every call whose output occurs in its prompt (*found*) and that had ended when it began;
 - every call that had ended when it began and whose output occurs in no prompt at all: a later call
-  probably waited for it, and passed it on in other words;
-- if nothing is found, every call that had ended when it began, found elsewhere or not: an orchestrator
-  sends its helpers a task, not its own words. Except *siblings* of a call whose prompt holds no answer
-  yet: calls of the same agent with the same system prompt that a later prompt contains beside it, such
-  as questions asked in turn and compared in the end. If none is left, it depends on nothing.
+  probably waited for it, and rephrased it;
+- if nothing is found, every call that had ended when it began, whether found elsewhere or not: an
+  orchestrator sends its helpers a task, not its own words. Exceptions are *siblings* of a call
+  whose prompt holds no answer yet: calls of the same agent with the same system prompt that a later
+  prompt contains together with it, such as questions asked in turn and compared in the end. If none
+  is left, it has no dependencies.
 
-The last two consider whole branches: where the spans of two agents overlap, no call of one waits for the
-other's unless its output is found. Only direct dependencies are kept: those that another one implies are
-dropped.
+The last two rules consider whole branches: if the spans of two agents overlap, no call of one
+depends on a call of the other unless its output is found. Only direct dependencies are kept;
+implied ones are dropped.
 
-Weaknesses: without recorded texts only times remain, and calls that followed each other by chance become
-a chain. An equal output of two calls makes both dependencies. Shortened or rephrased quotes are not
-found. Time grows with the square of a run's calls.
+Weaknesses: without recorded texts only times remain, and calls that followed each other by chance
+become a chain. An equal output of two calls creates both dependencies. Shortened or rephrased
+quotes are not found. Time grows with the square of a run's calls.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from fairserve.engine.simulated.traces.otel_messages import Messages
 from fairserve.engine.simulated.traces.otel_spans import Span, SpanKey
 
 SHORTEST_QUOTE_CHARACTERS = 16
-"""Fewest characters of an output that is found inside a prompt: ``yes`` occurs in too many."""
+"""Minimum characters of an output that is searched for in prompts: ``yes`` occurs in too many."""
 ANSWERING_ROLES = ("assistant", "model")
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A call, as needed for dependencies."""
+    """A call with the data needed for dependencies."""
 
     span: Span
     agent: str
@@ -58,18 +59,19 @@ class Answered:
 def direct_dependencies(
     calls: Sequence[Answered], spans: Mapping[SpanKey, Span]
 ) -> list[tuple[int, ...]]:
-    """Return for each call the indices of those it waited for, earlier first.
+    """Return for each call the indices of the calls it waited for, ascending.
 
-    ``calls`` are those of one run in order of start, then end; so indices are below the call's own.
+    ``calls`` are those of one run in the order of start, then end, so indices are below the call's
+    own.
     """
     found = _found(calls)
-    finders = [0] * len(calls)  # as bits: the calls that repeat the output of this one
+    finders = [0] * len(calls)  # bit masks: the calls that repeat the output of this one
     for index, needed in enumerate(found):
         for other in needed:
             finders[other] |= 1 << index
     roles = [call.role for call in calls]
     dependencies: list[tuple[int, ...]] = []
-    implied: list[int] = []  # as bits: all dependencies of a call, direct or not
+    implied: list[int] = []  # bit masks: all dependencies of a call, direct or not
     for index, call in enumerate(calls):
         ended = [i for i in range(index) if _ended_before(calls[i], call, spans)]
         if found[index]:
@@ -92,9 +94,9 @@ def direct_dependencies(
 
 
 def _found(calls: Sequence[Answered]) -> list[set[int]]:
-    """Return for each call the earlier, ended ones of which its prompt repeats an output.
+    """Return for each call the earlier, ended calls whose output its prompt repeats.
 
-    Prompts repeat each other, so each distinct text is searched once.
+    Prompts repeat each other, so each distinct text is searched only once.
     """
     outputs = [
         {text for message in call.output for part in message.parts if (text := part.strip())}

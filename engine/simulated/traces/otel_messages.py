@@ -1,11 +1,11 @@
-"""Messages of a GenAI span as texts, long enough to count, to compare and to find again.
+"""Messages of a GenAI span as texts, which are counted, compared and searched.
 
-A message is its role and its parts: the ``content``, the ``parts`` of newer conventions, and tool calls
-as JSON with sorted keys, so that an answer has the same text in its span and in a later prompt. A
-prompt's tokens are estimated from the characters of its parts, four to a token.
+A message is its role and its parts: the ``content``, the ``parts`` of newer conventions, and tool
+calls as JSON with sorted keys, so that an answer has the same text in its span and in a later
+prompt. A prompt's tokens are estimated at four characters of its parts per token.
 
-Weakness: role markers, chat templates, tool definitions and images are not counted. Four characters suit
-English prose; code has fewer to a token, most other scripts far fewer.
+Weakness: role markers, chat templates, tool definitions and images are not counted. Four characters
+suit English prose; code has fewer per token, most other scripts far fewer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Message:
 
     @property
     def characters(self) -> int:
-        """Return the characters of all parts."""
+        """Return the number of characters of all parts."""
         return sum(map(len, self.parts))
 
 
@@ -42,9 +42,9 @@ Messages = tuple[Message, ...]
 
 
 def read_prompt(span: Span) -> Messages | None:
-    """Return the messages of a span's prompt, the system's first; None if it records none.
+    """Return the messages of a span's prompt, system messages first; None if it records none.
 
-    Raises `TraceError` if the messages are not JSON, or no list of messages.
+    Raises `TraceError` if the messages are not JSON, or not a list of messages.
     """
     prompt = _read(span, INPUT)
     given = span.attributes.get(INSTRUCTIONS)
@@ -69,7 +69,7 @@ def read_output(span: Span) -> Messages | None:
 
 
 def estimated_tokens(messages: Messages, role: str | None = None) -> int:
-    """Return the tokens of all messages or of those of one role, rounded up."""
+    """Return the tokens of all messages, or of those of one role, rounded up."""
     characters = sum(m.characters for m in messages if role is None or m.role == role)
     return -(-characters // CHARACTERS_PER_TOKEN)
 
@@ -77,9 +77,9 @@ def estimated_tokens(messages: Messages, role: str | None = None) -> int:
 def block_runs(
     ids: BlockIds, messages: Messages, block_characters: int, most: int
 ) -> tuple[tuple[int, int], ...]:
-    """Return the chained ids of the first ``most`` blocks of so many characters, as runs.
+    """Return the chained ids of the first ``most`` blocks of a given number of characters, as runs.
 
-    A block is identified by its characters and the places in it where each role begins.
+    A block is identified by its characters and the positions in it where each role begins.
     """
     text = "".join("".join(message.parts) for message in messages)
     turns: list[tuple[int, str]] = []

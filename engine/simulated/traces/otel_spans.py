@@ -1,8 +1,8 @@
 """Reads spans of OpenTelemetry from the JSON documents that collectors and tracers write.
 
 Two shapes are read: ``{"spans": [...]}``, with attributes as objects, and the OTLP export
-``{"resourceSpans": [...]}``, with attributes as lists of key and value. A file is one document over many
-lines, or one document a line. Every span is checked, also those that are of no further use.
+``{"resourceSpans": [...]}``, with attributes as lists of key and value. A file is one document over
+many lines, or one document per line. Every span is checked, including unused ones.
 
 Weakness: a whole file is held in memory; an OTLP file in protobuf is not read.
 """
@@ -38,7 +38,7 @@ class Span:
     trace_id: str
     span_id: str
     parent: SpanKey | None
-    """Key of the parent, which need not be in the file."""
+    """Key of the parent, which may be absent from the file."""
     name: str
     service: str
     start_ns: int
@@ -56,7 +56,7 @@ class Span:
         return TraceError(f"{self.path}: span {self.span_id}: {message}")
 
     def text(self, name: str) -> str:
-        """Return an attribute that is a text or a number, as text; empty if it is missing or neither."""
+        """Return a text or number attribute as text; empty if it is missing or of another type."""
         value = self.attributes.get(name)
         return str(value) if type(value) in (str, int) else ""
 
@@ -207,7 +207,7 @@ def _span(path: Path, record: dict[str, Any], trace_id: object, resource: dict[s
 
 
 def _nanoseconds(value: object) -> int | None:
-    """Return nanoseconds since 1970; None if it is no time. Texts without a zone are UTC."""
+    """Return nanoseconds since 1970; None if it is not a time. Texts without a zone are UTC."""
     if type(value) is str and value.isascii() and value.isdigit() and len(value) < 20:
         value = int(value)
     if type(value) is int:
@@ -223,7 +223,7 @@ def _nanoseconds(value: object) -> int | None:
 
 
 def _attributes(value: object) -> dict[str, Any] | None:
-    """Return attributes of either shape as a dictionary; None if they have neither."""
+    """Return attributes of either shape as a dictionary; None for any other shape."""
     if value is None or isinstance(value, dict):
         return value or {}
     if not isinstance(value, list):
@@ -237,7 +237,7 @@ def _attributes(value: object) -> dict[str, Any] | None:
 
 
 def _plain(value: object) -> Any:
-    """Return an OTLP value as a plain one; an unknown kind is returned as it is."""
+    """Return an OTLP value as a plain one; unknown kinds are returned unchanged."""
     if not isinstance(value, dict) or len(value) != 1:
         return value
     ((kind, content),) = value.items()

@@ -1,8 +1,8 @@
-"""Reads a trace of any known format: ours, and through adapters those of others.
+"""Reads a trace of any known format: ours, and others through adapters.
 
-The first line that is not blank identifies the format, or, if it only begins a JSON document over many
-lines, a key of that document; only a pair of ServeGen files must also be named as such. The formats and
-their defaults are in ``docs/guide/traces.md``.
+The first line that is not blank identifies the format, or, if it only begins a JSON document over
+many lines, a key of that document; only a pair of ServeGen files must also be named accordingly.
+The formats and their defaults are in ``docs/guide/traces.md``.
 
 Weakness: nothing else is checked; a file that changes format later is an error there.
 """
@@ -38,7 +38,7 @@ from fairserve.engine.simulated.traces.vtc_csv import VTC_HEADER, read_vtc_csv
 
 @dataclass(frozen=True, slots=True)
 class TraceFormat:
-    """A format: the test of its beginning, and its description for error messages."""
+    """A format: the test of a file's start, and a description for error messages."""
 
     first_line: str
     matches: Callable[[str, frozenset[str]], bool]
@@ -74,7 +74,7 @@ FORMATS: Mapping[str, TraceFormat] = MappingProxyType(
         ),
     }
 )
-"""Known formats by name, in the order they are tried."""
+"""Known formats by name, in the order in which they are tried."""
 
 
 def read_trace(
@@ -86,8 +86,8 @@ def read_trace(
 ) -> Trace:
     """Read the trace in ``path``, plain or gzip.
 
-    ``defaults`` replace fields that the file leaves out. The options of a format have no effect on files
-    of another. Raises `TraceError` that names file, line and allowed values.
+    ``defaults`` fill in missing fields. The options of a format do not affect files of another.
+    Raises `TraceError` that names file, line and allowed values.
     """
     path = Path(path)
     name = trace_format(path)
@@ -105,7 +105,7 @@ def read_trace(
 
 
 def trace_format(path: Path) -> str:
-    """Return the name in `FORMATS` of a file's format; else `TraceError` lists them."""
+    """Return the name of a file's format in `FORMATS`. Raises `TraceError` for an unknown format."""
     first = next(read_lines(path), None)
     if first is None:
         raise TraceError(f"{path}:1: the file is empty; {_known()}")

@@ -1,20 +1,20 @@
-"""ServeGen's clients: sampled requests of a fitted model, which is no log of requests.
+"""ServeGen's clients: requests sampled from a fitted model, which is not a log of requests.
 
-Two files make a trace. ``*_rates.csv``: for each client and window of 600 s the request rate and the
-distribution of the times between requests. ``*_lengths.jsonl``: for each client, every six hours, 26
-quantiles of each length.
+Two files form a trace. ``*_rates.csv``: for each client and window of 600 s, the request rate and
+the distribution of the times between requests. ``*_lengths.jsonl``: for each client, every six
+hours, 26 quantiles of each length.
 
-A window gets ``rate * 600`` requests; the times between them are drawn from the named distribution. If
-they fill less than the window they are a burst, which begins at a random moment of it; if they fill
-more (the fits of heavy tails do) all are shortened by one factor until they fit. Lengths are drawn
-independently by inverse CDF, straight between the quantiles, from the client's latest record at or
-before the window. Text, image, audio and video tokens together are the prompt.
+A window gets ``rate * 600`` requests; the times between them are drawn from the named distribution.
+If they fill less than the window, they form a burst that begins at a random moment of it; if they
+fill more (the fits of heavy tails do), all are scaled down to fit. Lengths are drawn independently
+by inverse CDF, linear between the quantiles, from the client's latest record at or before the
+window. Text, image, audio and video tokens together are the prompt.
 
-Departs from the generator of the source, which reuses one random number for all lengths of a request, so
-that the longest prompt always has the longest output.
+Departure from the source's generator, which reuses one random number for all lengths of a request,
+so that the longest prompt always has the longest output.
 
-Weakness: real lengths of a request are neither independent nor wholly dependent. Clients without a
-length record are left out, which for some models is most of the traffic. No prefix is known.
+Weakness: real lengths of a request are neither independent nor fully dependent. Clients without a
+length record are skipped, which for some models is most of the traffic. Prefixes are unknown.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ _PAIR = re.compile(r"(?P<stem>.*)_(rates\.csv|lengths\.jsonl)(\.gz)?")
 
 @dataclass(frozen=True, slots=True)
 class ServeGenOptions:
-    """Options of the sampling: part of the model, and density."""
+    """Options of the sampling: time range, density and seed."""
 
     from_s: float = 0.0
     to_s: float | None = None
-    """End of the range, not part of it; without it, 600 s after ``from_s``."""
+    """End of the range, exclusive; None means 600 s after ``from_s``."""
     rate_factor: float = 1.0
     """Factor on all rates; bursts keep their duration."""
     seed: int = 0
-    """A window's requests depend on seed, client and window, and not on the range."""
+    """Random seed; a window's requests depend on seed, client and window, not on the range."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.from_s < self.end_s < math.inf:
@@ -99,10 +99,10 @@ def read_servegen(
 ) -> Trace:
     """Sample the requests of ``[from_s, to_s)``; ``from_s`` becomes 0.
 
-    ``path`` is either file of the pair, the other one lies beside it. Clients become users. The same
-    options give the same trace. Raises `TraceError` for a missing sibling, a distribution that is not
-    Gamma or Weibull, quantiles that fall or are not 26, no request in the range, or more than 2,000,000
-    expected.
+    ``path`` is either file of the pair; the other one is beside it. Clients become users. The same
+    options give the same trace. Raises `TraceError` for a missing sibling, a distribution other
+    than Gamma or Weibull, quantiles that decrease or are not 26, no request in the range, or more
+    than 2,000,000 expected ones.
     """
     rates_path, lengths_path = servegen_pair(path)
     records = _read_lengths(lengths_path)
@@ -172,7 +172,7 @@ def _read_rates(path: Path) -> Iterator[_Window]:
 
 
 def _read_lengths(path: Path) -> dict[int, list[tuple[float, _Lengths]]]:
-    """Return records by client, each with its time, in order of time."""
+    """Return the records by client, each with its time, in the order of time."""
     records: dict[int, list[tuple[float, _Lengths]]] = {}
     for line in read_lines(path):
         record = line.json_object()
@@ -235,7 +235,7 @@ def _sampled(
 def _arrivals(
     window: _Window, requests: int, scale_s: float, rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Return arrivals in seconds after the window's start, in order."""
+    """Return arrivals in seconds after the window's start, ascending."""
     if window.distribution == "Gamma":
         gaps_s = rng.gamma(window.shape, scale_s, requests + 1)
     else:
@@ -248,7 +248,7 @@ def _arrivals(
         times_s *= WINDOW_S / total_s
     else:
         times_s += rng.uniform(0.0, WINDOW_S - total_s)
-    # Rounding may put the last ones on the end, which belongs to the next window.
+    # Rounding may place the last ones at the end, which belongs to the next window.
     return np.minimum(times_s, np.nextafter(WINDOW_S, 0.0))
 
 

@@ -2,8 +2,8 @@
 
 Each row is a request, and each client becomes a user.
 
-Weakness: these clients are the models of an arena, mapped to clients with their times rescaled; the skew
-between them is that of real traffic, their behaviour over time is not that of a person.
+Weakness: these clients are the models of an arena with rescaled times; the skew between them is
+that of real traffic, but their behaviour over time is not that of a person.
 """
 
 from __future__ import annotations

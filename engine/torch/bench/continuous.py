@@ -1,8 +1,8 @@
 """transformers' continuous batching as a benchmark runs it, sized like our engine.
 
-It works in a thread of its own, which is started before a run's time begins and ended after it, since
-its idle helpers would slow the other engines (see ``host_threads``); its memory stays. Its interface
-changes between versions: an error of it is raised as an UnavailableError with its message.
+It runs in a separate thread, which is started before the timed part of a run and ended after it,
+since its idle helpers would slow the other engines (see ``host_threads``); its memory is kept. Its
+interface changes between versions: its errors are raised as an UnavailableError with their message.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ BLOCK_TOKENS = 32
 """Block size of its KV cache. The default of 256 shares less, and wastes memory of short sequences."""
 _POLL_S = 1.0
 _FIRST = Request((0,), 1)
-"""Request that runs first, untimed: the thread makes its helpers."""
+"""Request that runs first, untimed, while the thread creates its helpers."""
 
 
 class ContinuousBatching:
-    """A manager of a model of the caller; see :func:`~.shapes.twin`."""
+    """Manager of a model of the caller; see :func:`~.shapes.twin`."""
 
     name = "transformers cb"
 
     def __init__(self, model: Any, limits: Limits) -> None:
-        """Make a manager. Raises UnavailableError."""
+        """Create a manager. Raises UnavailableError."""
         self._model = model
         try:
             from transformers import GenerationConfig
@@ -50,7 +50,7 @@ class ContinuousBatching:
             raise UnavailableError(_says(error)) from error
 
     def run(self, requests: Sequence[Request]) -> Outcome:
-        """See the protocol."""
+        """Run all requests; see :class:`~.runner.Runner`."""
         try:
             # The manager's memory is persistent, not its thread.
             with self._model.continuous_batching_context_manager(
@@ -64,7 +64,7 @@ class ContinuousBatching:
             raise UnavailableError(_says(error)) from error
 
     def close(self) -> None:
-        """See the protocol."""
+        """Release the memory."""
         self._model.destroy_cached_continuous_batching_manager()
 
 

@@ -1,7 +1,7 @@
 """The measured device: its name, its threads, and the bounds of its speed.
 
-The bounds are the best of some repetitions, as bounds should be: copies between two blocks of memory
-that no cache holds, and a large linear layer of the model's number type.
+The bounds are the best of several repetitions: copies between two blocks of memory that exceed
+every cache, and a large linear layer of the model's number type.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ def threads_restored() -> Iterator[None]:
 
 
 def set_threads(number: int | None) -> int:
-    """Set the number of CPU threads, unless it is None. Return the present number."""
+    """Set the number of CPU threads, unless it is None; return the current number."""
     if number is not None:
         torch.set_num_threads(number)
     return torch.get_num_threads()
 
 
 def release() -> None:
-    """Release unused memory to the device: an engine reads how much is free."""
+    """Release unused memory to the device, since engines check how much is free."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
 def copy_bytes_per_s(device: torch.device) -> float:
-    """Return the bytes per second that copies read and write, together."""
+    """Return the bytes per second that copies read and write in total."""
     size = _COPY_BYTES[device.type]
     source = torch.ones(size // 4, dtype=torch.float32, device=device)
     target = torch.empty_like(source)

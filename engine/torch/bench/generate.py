@@ -1,7 +1,7 @@
 """transformers' ``generate`` over one padded batch as a benchmark runs it.
 
 All requests start at once, padded on the left to the longest prompt, and all run until the longest
-output ends. Tokens of padding and of outputs that are over do not count.
+output ends. Tokens of padding and beyond the requested outputs do not count.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PAD = 0
 
 
 class Generate:
-    """A runner over a model of the caller; see :func:`~.shapes.twin`. It has no cache between runs."""
+    """Runner over a model of the caller (see :func:`~.shapes.twin`), without a cache between runs."""
 
     name = "generate"
 
@@ -28,7 +28,7 @@ class Generate:
 
     @torch.inference_mode()
     def run(self, requests: Sequence[Request]) -> Outcome:
-        """See the protocol."""
+        """Run all requests; see :class:`~.runner.Runner`."""
         longest = max(len(request.prompt) for request in requests)
         config = GenerationConfig(  # type: ignore[no-untyped-call]
             max_new_tokens=max(request.output_tokens for request in requests),
@@ -61,18 +61,18 @@ class Generate:
         )
 
     def close(self) -> None:
-        """See the protocol."""
+        """Do nothing: the caller owns the model."""
         del self._model
 
 
 class _FirstStep(StoppingCriteria):
-    """A criterion that never stops, and records the time of the first tokens."""
+    """Criterion that never stops, and records the time of the first tokens."""
 
     def __init__(self) -> None:
         self.at_s = 0.0
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **more: Any) -> Any:
-        """Record the time of the first step; called after every one."""
+        """Record the time of the first step; called after every step."""
         if not self.at_s:
             if input_ids.is_cuda:
                 torch.cuda.synchronize()

@@ -1,7 +1,7 @@
-"""Peak memory of one phase of a process, beyond the memory in use before it.
+"""Peak memory of one phase of a process, in addition to the memory in use before it.
 
-On a GPU the allocator counts. Elsewhere it is the resident set, whose peak Linux lets a process
-set back; where that is not possible the phase's peak is unknown.
+On a GPU it is the allocator's count. Elsewhere it is the resident set, whose peak Linux allows a
+process to reset; where that is not possible the peak is unknown.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PEAK, _NOW = "VmHWM", "VmRSS"
 
 
 def peak_bytes(phase: Callable[[], None], device: torch.device) -> int | None:
-    """Run a phase. Return its peak less the memory in use at its beginning; None if unknown."""
+    """Run a phase; return its peak memory less the memory in use at its start; None if unknown."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -42,7 +42,7 @@ def peak_bytes(phase: Callable[[], None], device: torch.device) -> int | None:
 
 
 def _trim() -> None:
-    """Release free memory to the system, if the C library can: it would be used again."""
+    """Release free memory to the system, if the C library can, since it would be reused."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -1,12 +1,12 @@
-"""The engine with an observer: its outputs, and the time of each part of its steps.
+"""The engine with an observer of its outputs and of the time of each part of its steps.
 
-A subclass that calls the engine's own methods: the engine that serves has no hook and pays nothing.
-A step is divided into its parts: ``schedule`` (batch, admissions and their events, pages),
-``prepare`` (the batch as tensors), ``forward`` (the model), ``sample``, ``publish`` (tokens to their
-sequences, their text, the prefix cache, events).
+It is a subclass that calls the engine's own methods, so the serving engine has no hook and no cost.
+A step is divided into ``schedule`` (batch, admissions and their events, pages), ``prepare`` (the
+batch as tensors), ``forward`` (the model), ``sample``, and ``publish`` (tokens to their sequences,
+their text, the prefix cache, events).
 
-While it records, no step overlaps with another, and on a GPU every step waits for the device after the
-forward pass, so that its time is not counted elsewhere; such steps are longer than others. Where a
+While it records, steps do not overlap, and on a GPU every step waits for the device after the
+forward pass, so that its time is not counted elsewhere; such steps take longer than others. If a
 recorded graph runs, its launch counts as ``prepare``: the two cannot be separated from outside.
 """
 
@@ -39,7 +39,7 @@ Clock = Callable[[], float]
 
 
 def load_of(chunks: Sequence[Chunk]) -> PassLoad:
-    """Return the counts of a pass over these chunks, before it has run."""
+    """Return the counts of a pass over these chunks, before it runs."""
     prefill_tokens, prefill_pairs, sequences, held_tokens = 0, 0.0, 0, 0
     for chunk in chunks:
         computed = chunk.sequence.computed_tokens
@@ -53,7 +53,7 @@ def load_of(chunks: Sequence[Chunk]) -> PassLoad:
 
 
 class ObservedEngine(Engine):
-    """An engine for benchmarks. ``clock`` returns seconds."""
+    """Engine for benchmarks. ``clock`` returns seconds."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class ObservedEngine(Engine):
 
     @property
     def recording(self) -> bool:
-        """Return True while steps are recorded."""
+        """Return whether steps are recorded."""
         return self._marks.on
 
     @recording.setter
@@ -121,7 +121,7 @@ class ObservedEngine(Engine):
 
 
 class _Marks:
-    """The times at which the parts of the present step began and ended."""
+    """Times at which the parts of the current step began and ended."""
 
     def __init__(self, device: torch.device, clock: Clock) -> None:
         self.clock = clock
@@ -154,7 +154,7 @@ class _TimedBatcher(Batcher):
 
 
 class _TimedModel:
-    """A model that records the times of its calls."""
+    """Model wrapper that records the times of its calls."""
 
     def __init__(self, model: Any, marks: _Marks) -> None:
         self._model, self._marks = model, marks
@@ -172,7 +172,7 @@ class _TimedModel:
 
 
 class TimedGraphs:
-    """Recorded graphs that record the times of their launches and ends."""
+    """Wrapper of recorded graphs that records the times of their launches and ends."""
 
     def __init__(self, graphs: DecodeGraphs, marks: _Marks) -> None:
         self._graphs, self._marks = graphs, marks

@@ -1,6 +1,6 @@
-"""This engine as a benchmark runs it: with the local scheduler that a worker has by default.
+"""This engine as run by a benchmark: with the default local scheduler of a worker.
 
-The engine is stepped by the caller, as its thread does in a worker.
+The caller steps the engine, as its thread does in a worker.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _numbers = itertools.count()
 
 
 class FairServe:
-    """A runner of one engine, whose cache stays from run to run."""
+    """Runner of one engine, whose cache persists between runs."""
 
     name = "fairserve"
 
@@ -41,11 +41,11 @@ class FairServe:
         """Time of each sequence's first token."""
 
     def run(self, requests: Sequence[Request]) -> Outcome:
-        """See the protocol."""
+        """Run all requests; see :class:`~.runner.Runner`."""
         return self.run_at(requests, [0.0] * len(requests))
 
     def run_at(self, requests: Sequence[Request], arrivals_s: Sequence[float]) -> Outcome:
-        """Run requests that arrive at these times, in order; first tokens count from their arrival."""
+        """Run requests that arrive at these times, in order; first tokens count from the arrival."""
         engine = self.engine
         waiting = [_sequence_request(request) for request in requests]
         begin_s = time.perf_counter()
@@ -66,7 +66,7 @@ class FairServe:
         return Outcome(wall_s, first_s, tuple(engine.outputs.pop(name) for name in names))
 
     def record(self, requests: Sequence[Request]) -> list[TimedStep]:
-        """Run requests. Return each step with its times."""
+        """Run requests; return each step with its times."""
         self.engine.recording = True
         try:
             self.run(requests)
@@ -76,7 +76,7 @@ class FairServe:
         return steps
 
     def close(self) -> None:
-        """See the protocol."""
+        """Release the memory."""
         del self.engine
 
     def _hear(self, events: list[EngineEvent]) -> None:

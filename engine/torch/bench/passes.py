@@ -1,8 +1,8 @@
-"""Measures passes of our engine over a grid: prompts, batches, and tokens that a batch holds.
+"""Measures passes of our engine over a grid of prompts, batches, and tokens held by a batch.
 
 A point of the grid is a batch of sequences that arrive together: their prompts are prefilled in
-chunks, some beside decodes, and then they decode a few steps. Every step is a measured pass. Larger
-batches have prompts of one length, and of many lengths, which attend in several groups.
+chunks, some beside decodes, and then they decode for a few steps. Every step is a measured pass.
+Larger batches have prompts of one length, and of many lengths, which attend in several groups.
 Prompts are random, so nothing is found in the prefix cache.
 """
 
@@ -20,18 +20,18 @@ from fairserve.engine.torch.page_pool import PAGE_TOKENS
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 CONTEXT_SHARES = (1 / 64, 1 / 8, 1)
-"""Prompt tokens of each sequence, by the token budget of a pass."""
+"""Prompt tokens of each sequence, relative to the token budget of a pass."""
 _SPREAD_FROM = 4
-"""Least batch that is also measured with prompts of all lengths."""
+"""Smallest batch that is also measured with prompts of all lengths."""
 _MOST_PROMPT_TOKENS = 20_480
 _MOST_BUDGETS = 10
-"""Most tokens of a point's prompts: larger ones take long and add no information."""
+"""Maximum tokens of a point's prompts in budgets: more takes long and adds no information."""
 DECODES = 6
 """Output tokens of each sequence."""
 
 
 class PassGrid:
-    """The grid on one engine; a point has the same steps in every turn."""
+    """The grid on one engine; a point has the same steps in every round."""
 
     def __init__(self, runner: FairServe, limits: Limits, vocabulary: int) -> None:
         self._runner, self._vocabulary = runner, vocabulary
@@ -63,7 +63,7 @@ class PassGrid:
 
 
 def points(limits: Limits) -> list[tuple[int, ...]]:
-    """Return the prompt tokens of each sequence of each batch."""
+    """Return the prompt tokens of each sequence for each batch."""
     budget = limits.token_budget
     found: list[tuple[int, ...]] = []
     for batch in BATCHES:

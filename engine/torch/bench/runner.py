@@ -1,6 +1,6 @@
-"""The interface of a benchmark to an engine: requests, times of their tokens, times of steps.
+"""Interface between a benchmark and an engine: requests, token times, step times.
 
-This file needs no torch, so that a command can parse its arguments before torch is imported.
+This module does not import torch, so that a command can parse its arguments first.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Protocol
 
 
 class UnavailableError(Exception):
-    """An engine cannot run here; the message says why."""
+    """An engine cannot run here; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The sizes that all engines get."""
+    """Size limits of all engines."""
 
     kv_tokens: int
-    """Tokens of the KV cache, if an engine has one of a fixed size."""
+    """Tokens of the KV cache, for engines with one of a fixed size."""
     max_batch: int
-    """Most sequences that run at once."""
+    """Maximum number of concurrently running sequences."""
     token_budget: int
-    """Most tokens of one forward pass, if an engine mixes prefills and decodes."""
+    """Maximum tokens of one forward pass, for engines that mix prefills and decodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of a list of requests that start together."""
+    """Outcome of a list of requests that start together."""
 
     wall_s: float
     """Seconds from the first request to the last token."""
     first_token_s: tuple[float, ...]
-    """Seconds from that beginning to the first token of each request."""
+    """Seconds from the start to the first token of each request."""
     outputs: tuple[tuple[int, ...], ...]
     """Token ids of each request."""
 
@@ -60,16 +60,16 @@ class PassLoad:
 
     prefill_tokens: int
     prefill_pairs: float
-    """Pairs of a prefilled token and one that it attends to."""
+    """Number of pairs of a prefilled token and a token that it attends to."""
     sequences: int
-    """Sequences that decode."""
+    """Number of decoding sequences."""
     held_tokens: int
-    """Tokens in the KV cache of these sequences, their new ones included."""
+    """Tokens in the KV cache of these sequences, new ones included."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimedStep:
-    """The seconds of each part of one step of our engine, and its load."""
+    """Seconds of each part of one step of our engine, and its load."""
 
     load: PassLoad
     parts_s: tuple[float, ...]

@@ -1,7 +1,7 @@
-"""Models of random weights for benchmarks: sizes decide speed, not the values.
+"""Models of random weights for benchmarks: speed depends on sizes, not on values.
 
-Nothing is downloaded or written: a model is built in memory, on its device, from a seed. Its tokenizer
-gives every token some bytes, so that detokenisation costs as much as with a real one.
+Nothing is downloaded or written: a model is built in memory, on its device, from a seed. Its
+tokenizer maps every token to some bytes, so that detokenisation costs as much as with a real one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAX_POSITIONS = 8192
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The sizes of a Llama."""
+    """Sizes of a Llama model."""
 
     vocabulary: int
     hidden: int
@@ -54,7 +54,7 @@ SHAPES: Mapping[str, Shape] = {
 
 
 def build(name: str, dtype: str = "auto", device: str = "auto") -> LoadedModel:
-    """Return a model of one of the shapes; equal weights for equal name, type and device.
+    """Return a model of one of the shapes; weights are equal for equal name, type and device.
 
     Raises KeyError for an unknown shape, ValueError for a type or device that is not available.
     """
@@ -86,7 +86,7 @@ def build(name: str, dtype: str = "auto", device: str = "auto") -> LoadedModel:
 def twin(loaded: LoadedModel) -> Any:
     """Return the same weights as transformers' own model with its own attention.
 
-    The tensors are shared, the modules are not: each may be set to another attention.
+    The tensors are shared, the modules are not, so each can use a different attention.
     """
     model = loaded.model
     shared = {id(each): each for each in itertools.chain(model.parameters(), model.buffers())}
@@ -96,7 +96,7 @@ def twin(loaded: LoadedModel) -> Any:
 
 
 def served(loaded: LoadedModel) -> LoadedModel:
-    """Return the same weights as in a worker: on a CPU packed copies."""
+    """Return the same weights as used by a worker, packed on a CPU."""
     model = twin(loaded)
     model.set_attn_implementation(ATTENTION_NAME)
     packed = pack_linears(model)
@@ -104,7 +104,7 @@ def served(loaded: LoadedModel) -> LoadedModel:
 
 
 def _tokenizer(vocabulary: int) -> Any:
-    """Return a byte-level vocabulary: 256 bytes, then texts of two bytes, then of three."""
+    """Return a byte-level tokenizer: 256 bytes, then texts of two bytes, then of three."""
     from tokenizers import Tokenizer, decoders, models
 
     characters = byte_characters()

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Request, status
 from fairserve.platform.background.jobs.schemas import JobOut, Jobs
 from fairserve.platform.background.jobs.service import jobs_out, run_soon
 from fairserve.platform.db.session import ReadSession, WriteSession
-from fairserve.platform.tenancy.auth import AdminPrincipal, require_admin
+from fairserve.platform.tenancy.principals import AdminPrincipal, require_admin
 
 router = APIRouter(prefix="/admin/jobs", dependencies=[Depends(require_admin)])
 

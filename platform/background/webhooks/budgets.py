@@ -27,7 +27,7 @@ from sqlalchemy.orm import Session
 
 from fairserve.platform.background.webhooks.events import Event, event_id, time_text
 from fairserve.platform.base.money import NANO
-from fairserve.platform.control.record import CallRecord
+from fairserve.platform.control.messages import CallRecord
 from fairserve.platform.db.base import NAME_CHARS
 from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.upsert import fitting_text

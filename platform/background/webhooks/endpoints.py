@@ -31,7 +31,7 @@ from fairserve.platform.base.errors import InvalidRequestError, UnavailableError
 from fairserve.platform.db.schemas import Page, TenantPaging, TenantQuery
 from fairserve.platform.db.session import ReadSession, WriteSession
 from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint
-from fairserve.platform.tenancy.auth import TenantPrincipal, require_admin
+from fairserve.platform.tenancy.principals import TenantPrincipal, require_admin
 
 router = APIRouter()
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fairserve.platform.background.webhooks.event_types import TEST
-from fairserve.platform.control.record import CallRecord, InteractionRecord
+from fairserve.platform.control.messages import CallRecord, InteractionRecord
 from fairserve.platform.db.base import NAME_CHARS, new_id
 from fairserve.platform.db.ledger import WIDE_ID_CHARS
 from fairserve.platform.db.upsert import fitting_text

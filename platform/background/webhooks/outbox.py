@@ -22,7 +22,7 @@ from fairserve.platform.background.settings import BackgroundSettings
 from fairserve.platform.background.webhooks.budgets import BudgetWatch
 from fairserve.platform.background.webhooks.event_types import TEST
 from fairserve.platform.background.webhooks.events import Event, finished, throttled, throttled_key
-from fairserve.platform.control.record import CallRecord, InteractionRecord
+from fairserve.platform.control.messages import CallRecord, InteractionRecord
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint, WebhookEvent
 

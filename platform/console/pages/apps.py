@@ -131,7 +131,7 @@ def change(
         patch = body
 
         def store(session: Session) -> None:
-            apps_of(request.app.state, session, owner).change(app_id, patch)
+            apps_of(request.app.state.tenancy, session, owner).change(app_id, patch)
 
         wrong = forms.store(request, store)
     else:
@@ -208,7 +208,7 @@ def _page(
 ) -> Response:
     offset = asked(request, TenantPaging).offset
     with contextmanager(read_session)(request) as session:
-        apps = apps_of(request.app.state, session, owner)
+        apps = apps_of(request.app.state.tenancy, session, owner)
         app = apps.describe(apps.get(app_id))
         row = profiles.app_of(session, owner.tenant_id, app_id)
         profile = profiles.describe(session, row, options)

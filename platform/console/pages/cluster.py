@@ -21,6 +21,7 @@ from fairserve.platform.db.schemas import MAX_PAGE, Paging
 from fairserve.platform.db.session import WriteSession
 from fairserve.platform.fleet import changing
 from fairserve.platform.fleet.fleet_view import aliases_page, cluster_out, workers_out
+from fairserve.platform.fleet.parts import FleetParts
 from fairserve.platform.monitoring.history import History
 from fairserve.platform.monitoring.live_snapshot import WorkerSeries
 
@@ -105,9 +106,9 @@ def drain(
     worker_id: str, request: Request, viewer: AdminViewer, form: OwnForm, session: WriteSession
 ) -> Response:
     """Drain a worker."""
-    state = request.app.state
-    changes = changing.changes_of(state, session, viewer.principal)
-    changing.drain_worker(state, session, changes, worker_id)
+    fleet: FleetParts = request.app.state.fleet
+    changes = changing.changes_of(fleet, session, viewer.principal)
+    changing.drain_worker(fleet, session, changes, worker_id)
     return RedirectResponse(f"{PLACE}?done=draining", status_code=303)
 
 
@@ -116,9 +117,9 @@ def undrain(
     worker_id: str, request: Request, viewer: AdminViewer, form: OwnForm, session: WriteSession
 ) -> Response:
     """Undrain a worker."""
-    state = request.app.state
-    changes = changing.changes_of(state, session, viewer.principal)
-    changing.undrain_worker(state, session, changes, worker_id)
+    fleet: FleetParts = request.app.state.fleet
+    changes = changing.changes_of(fleet, session, viewer.principal)
+    changing.undrain_worker(fleet, session, changes, worker_id)
     return RedirectResponse(f"{PLACE}?done=undrained", status_code=303)
 
 
@@ -145,11 +146,11 @@ async def _part_values(
     request: Request, text: str, rates: dict[str, float | None]
 ) -> dict[str, Any]:
     """Return the template values of the live part; ``text`` filters worker ids and models."""
-    state = request.app.state
-    cluster = await cluster_out(request.app.state)
-    aliases = aliases_page(state, Paging(limit=MAX_PAGE)).items
+    fleet: FleetParts = request.app.state.fleet
+    cluster = await cluster_out(fleet)
+    aliases = aliases_page(fleet, Paging(limit=MAX_PAGE)).items
     members = {worker["worker_id"]: worker for worker in cluster["workers"]}
-    workers = [each for each in await workers_out(state) if text in f"{each.id} {each.model}"]
+    workers = [each for each in await workers_out(fleet) if text in f"{each.id} {each.model}"]
     # Workers that need attention are listed first.
     workers.sort(key=lambda each: (each.state == "serving" and not each.problem, each.id))
     shown = workers[:MOST_WORKERS]
@@ -158,7 +159,7 @@ async def _part_values(
         "aliases": aliases,
         "workers": [(each, members.get(each.id, {}), rates.get(each.id)) for each in shown],
         "left_out": len(workers) - len(shown),
-        "alone": {each.id: state.models.models_without(each.id) for each in shown},
+        "alone": {each.id: fleet.models.models_without(each.id) for each in shown},
     }
 
 

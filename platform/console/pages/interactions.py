@@ -21,7 +21,7 @@ from fairserve.platform.console.lists import Part, asked, filters, place
 from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
-from fairserve.platform.control.port import RunView
+from fairserve.platform.control.messages import RunView
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.identity import App

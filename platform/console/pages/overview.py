@@ -99,12 +99,12 @@ async def _read(request: Request, viewer: Viewer, minutes: int) -> Overview:
     names, jobs = await asyncio.to_thread(_stored, request, live, viewer.is_admin)
     health = Health(live=live, clients=busiest.items, draining=state.draining.is_set())
     if viewer.is_admin:
-        cluster = await cluster_out(request.app.state)
+        cluster = await cluster_out(state.fleet)
         file = cluster["fleet_file"] or {}
         waits_since_s = state.ledger.waits_since_s
         health = Health(
             live=live,
-            members=state.pool.members(),
+            members=state.fleet.pool.members(),
             clients=busiest.items,
             jobs=jobs,
             models_without_worker=[m["model"] for m in cluster["models"] if not m["workers_up"]],

@@ -29,7 +29,6 @@ from fairserve.platform.serving.interactions.schemas import InteractionOut
 from fairserve.platform.serving.interactions.service import (
     Interactions,
     cancel_for_operator,
-    interactions_of,
 )
 
 router = APIRouter(prefix="/console/interactions")
@@ -54,7 +53,7 @@ def _runs(tenant_id: str, app_id: str, viewer: AnyViewer, request: Request) -> I
         app = read_only(session).get(App, app_id)
     if app is None or app.tenant_id != tenant_id:
         raise not_there(request)
-    return interactions_of(state, tenant_id, app_id)
+    return Interactions(state.runs, tenant_id, app_id)
 
 
 Runs = Annotated[Interactions, Depends(_runs)]
@@ -106,7 +105,7 @@ async def cancel(
 ) -> Response:
     """Cancel the run with all its calls."""
     if viewer.is_admin:
-        await cancel_for_operator(request.app.state, viewer.principal, app_id, run_id)
+        await cancel_for_operator(request.app.state.runs, viewer.principal, app_id, run_id)
     else:
         await runs.cancel(run_id)
     own = f"/console/interactions/{_own(tenant_id, app_id, run_id)}"

@@ -35,7 +35,7 @@ MOST_APPS = 20
 def list_all(request: Request, viewer: AdminViewer, session: ReadSession) -> Response:
     """List all tenants, or deleted ones."""
     query = asked(request, NamedPaging)
-    items, total = tenants_of(request.app.state, session, acting_for(viewer)).page(query)
+    items, total = tenants_of(request.app.state.tenancy, session, acting_for(viewer)).page(query)
     found = Page[TenantOut](items=items, total=total, limit=query.limit, offset=query.offset)
     return page(
         request,
@@ -82,7 +82,7 @@ def _store(
     tenant_id: str, request: Request, principal: Principal, body: TenantPatch
 ) -> forms.Wrong:
     def store(session: Session) -> None:
-        tenants_of(request.app.state, session, principal).change(tenant_id, body)
+        tenants_of(request.app.state.tenancy, session, principal).change(tenant_id, body)
 
     return forms.store(request, store)
 
@@ -96,7 +96,7 @@ def _page(
     wrong: forms.Wrong | None = None,
 ) -> Response:
     with contextmanager(read_session)(request) as session:
-        tenants = tenants_of(request.app.state, session, acting_for(viewer))
+        tenants = tenants_of(request.app.state.tenancy, session, acting_for(viewer))
         tenant = tenants.describe(tenants.get(tenant_id))
         apps = all_apps_page(
             session,

@@ -92,7 +92,7 @@ def apply(
         try:
             if same and body.expected_version == current.version:
                 return _page(request, viewer, session, live, shown=shown, same=True)
-            change_and_apply(session, acting_for(viewer), request.app.state, body)
+            _change(session, viewer, request, body)
             return RedirectResponse(f"{HERE}?done=throttling", status_code=303)
         except (ConflictError, InvalidRequestError) as error:
             problem = error
@@ -117,7 +117,7 @@ async def preview(request: Request, viewer: AdminViewer, form: OwnForm, live: Ch
                 parameters=dict(shown.parameters),
                 minutes=view.minutes_of(form),
             )
-            seen = await preview_of(request.app.state, body, request.is_disconnected)
+            seen = await preview_of(request.app.state.preview, body, request.is_disconnected)
             proposed = (body.system, body.parameters)
             values = {
                 "preview": seen,
@@ -158,10 +158,16 @@ def revert(
         system=system, parameters=dict(parameters), expected_version=view.version_of(form)
     )
     try:
-        change_and_apply(session, acting_for(viewer), request.app.state, body)
+        _change(session, viewer, request, body)
     except (ConflictError, InvalidRequestError) as error:
         return _page(request, viewer, session, live, problem=error, form=form)
     return RedirectResponse(f"{HERE}?done=reverted", status_code=303)
+
+
+def _change(session: Session, viewer: Viewer, request: Request, body: ThrottlingPut) -> None:
+    """Store a change and apply it. Raises ConflictError or InvalidRequestError."""
+    state = request.app.state
+    change_and_apply(session, acting_for(viewer), state.settings.tuning, state.control, body)
 
 
 def _read(

@@ -260,6 +260,16 @@ class Journal:
         with self._condition:
             return self._durable
 
+    def sizes(self) -> tuple[int, int]:
+        """Return the bytes of all kept segments, and of the entries that are not on disk yet."""
+        with self._condition:
+            return self._kept.size_bytes, self._pending_bytes
+
+    def bytes_after(self, position: Position) -> int:
+        """Return the bytes that are on disk from ``position`` on."""
+        with self._condition:
+            return self._kept.bytes_after(position)
+
     def ledgered(self, position: Position) -> None:
         """Delete segments that are no longer needed: all before ``position`` is in the database."""
         with self._condition:

@@ -41,6 +41,12 @@ class KeptSegments:
         """Size of all segments together."""
         return sum(segment.size_bytes for segment in self._segments)
 
+    def bytes_after(self, position: Position) -> int:
+        """Return the bytes of all segments from ``position`` on."""
+        newer = sum(each.size_bytes for each in self._segments if each.number > position.segment)
+        own = (each for each in self._segments if each.number == position.segment)
+        return newer + sum(max(0, each.size_bytes - position.offset) for each in own)
+
     def add(self, segment: Segment) -> None:
         """Add a segment that is newer than the others."""
         self._segments.append(segment)

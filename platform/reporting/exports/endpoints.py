@@ -18,7 +18,7 @@ from fairserve.platform.reporting.exports.repository import Viewer
 from fairserve.platform.reporting.exports.schemas import ExportOut, ExportPage, ExportRequest
 from fairserve.platform.reporting.exports.service import Exports, describe
 from fairserve.platform.reporting.usage.reports import reject_tenant_groups
-from fairserve.platform.tenancy.auth import AdminPrincipal
+from fairserve.platform.tenancy.principals import AdminPrincipal
 from fairserve.platform.tenancy.readers import Reader, asked_app
 
 router = APIRouter()

@@ -18,7 +18,7 @@ from fairserve.platform.reporting.usage.schemas import (
     UsageRequest,
 )
 from fairserve.platform.reporting.usage.slots import ReportSlots
-from fairserve.platform.tenancy.auth import require_admin
+from fairserve.platform.tenancy.principals import require_admin
 from fairserve.platform.tenancy.readers import Reader, asked_app
 
 router = APIRouter()

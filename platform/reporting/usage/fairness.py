@@ -33,6 +33,7 @@ from fairserve.platform.reporting.usage.levels import CALLS, Detail
 from fairserve.platform.reporting.usage.schemas import Fairness, Group, UsageRow
 from fairserve.platform.reporting.usage.selection import Selection
 from fairserve.platform.tenancy.profiles.repository import profiles_in_force
+from fairserve.platform.tenancy.system.in_force import load_system
 from fairserve.scheduling.fairness.cost import SliceWeights
 from fairserve.scheduling.fairness.level_weights import Owner, Weights, entitled_shares
 from fairserve.scheduling.feeders.wsc_options import WscOptions
@@ -65,7 +66,7 @@ class Measure:
 
 def measure_of(session: Session, settings: ReportSettings) -> Measure:
     """Return the measure of the system in force."""
-    system = settings.system_in_force(session)
+    system = load_system(session, settings.tuning)
     wsc = WscOptions(**system.feeder_options) if system.feeder == "wsc" else None
     return Measure(system.levels, wsc, settings.tenancy.learning_options)
 

@@ -28,7 +28,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
 from fairserve.platform.reporting.usage.digests import digest_of
 from fairserve.platform.reporting.usage.levels import QUARTER_S, STATES, TOKENS, WASTE_CAUSES, Row
-from fairserve.scheduling.dispatch.events import CallOutcome
+from fairserve.scheduling.events import CallOutcome
 
 
 class Window(NamedTuple):

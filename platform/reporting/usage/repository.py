@@ -15,14 +15,14 @@ from typing import Any
 from sqlalchemy import Table, delete, or_, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from fairserve.platform.control.record import CallRecord, InteractionRecord, OpenInteractionRecord
+from fairserve.platform.control.messages import CallRecord, InteractionRecord, OpenInteractionRecord
 from fairserve.platform.db.erasures import Erasure
 from fairserve.platform.db.identity import ApiKey
 from fairserve.platform.db.ledger import Interaction, LedgerCall, OpenInteraction, ThrottlingEvent
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.db.upsert import fitting, upsert
 from fairserve.platform.reporting.usage.marks import mark_ends_until_now, mark_rows
-from fairserve.scheduling.dispatch.rejection_context import RejectionContext
+from fairserve.scheduling.rejection_context import RejectionContext
 
 REFUSAL_INPUTS = (
     *(field.name for field in fields(RejectionContext)),

@@ -12,7 +12,7 @@ from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.db.usage import UsageCalls
 from fairserve.platform.reporting.usage.levels import DAY_S, Detail, level
-from fairserve.scheduling.dispatch.events import BudgetSpent, ContractChanged
+from fairserve.scheduling.events import BudgetSpent, ContractChanged
 
 _DETAILS: dict[str, Detail] = {
     "tenant": "tenant",

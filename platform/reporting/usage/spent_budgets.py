@@ -3,35 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from fairserve.platform.control.budgets import BudgetOpenings
-from fairserve.platform.control.ledger import Ledger
+from fairserve.platform.control.port import LedgerPort
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.reporting.usage.spending import spent_before
-from fairserve.scheduling.dispatch.events import BudgetSpent, ContractChanged, Event
+from fairserve.scheduling.events import BudgetSpent, ContractChanged, Event
 
 FLUSH_S = 10.0
 """Seconds that a new budget waits for the ledger; its spending is reported later otherwise."""
+
+Report = Callable[[Iterable[tuple[ContractChanged, float]]], None]
+"""Reports to control what each budget has spent until its time; blocks."""
 
 
 class SpentBudgets:
     """Reader of the spending of one budget, and of all budgets at the server's start."""
 
-    def __init__(self, sessions: SessionFactory, ledger: Ledger) -> None:
+    def __init__(self, sessions: SessionFactory, ledger: LedgerPort) -> None:
         self._sessions = sessions
         self._ledger = ledger
 
     def before(self, contract: ContractChanged, until: float) -> Sequence[BudgetSpent]:
-        """Implement :data:`~fairserve.platform.control.budgets.SpentBefore`."""
+        """Return the spending of a budget until a time (UTC epoch seconds). Blocks.
+
+        Raises SQLAlchemyError, or TimeoutError while the ledger is behind.
+        """
         if not self._ledger.flush(FLUSH_S):
             raise TimeoutError("the ledger is behind the journal")
         with self._sessions() as session:
             return spent_before(session, contract, until)
 
-    def open_all(self, events: Iterable[Event], openings: BudgetOpenings) -> None:
+    def open_all(self, events: Iterable[Event], report: Report) -> None:
         """Report the spending of all budgets in the events of the start; blocks."""
         now = utc_now().timestamp()
         budgets = [
@@ -41,11 +46,11 @@ class SpentBudgets:
         ]
         if budgets:
             roll_up(self._sessions)
-            openings.open(budgets)
+            report(budgets)
 
 
-async def retry_openings(openings: BudgetOpenings) -> None:
+async def retry_openings(retry: Callable[[], None]) -> None:
     """Retry reports that failed because the ledger was behind, every ``FLUSH_S``."""
     while True:
         await asyncio.sleep(FLUSH_S)
-        await asyncio.to_thread(openings.retry)
+        await asyncio.to_thread(retry)

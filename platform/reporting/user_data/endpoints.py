@@ -13,7 +13,7 @@ from fastapi.responses import StreamingResponse
 
 from fairserve.platform.reporting.user_data.schemas import ErasureOut, UserDataQuery
 from fairserve.platform.reporting.user_data.service import UserData
-from fairserve.platform.tenancy.auth import TenantPrincipal
+from fairserve.platform.tenancy.principals import TenantPrincipal
 
 router = APIRouter(prefix="/v1/user-data")
 

@@ -18,8 +18,12 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from fairserve.platform.control.ledger import Rows
-from fairserve.platform.control.record import CallRecord, InteractionRecord, OpenInteractionRecord
+from fairserve.platform.control.messages import (
+    CallRecord,
+    InteractionRecord,
+    OpenInteractionRecord,
+    Rows,
+)
 from fairserve.platform.db.base import NAME_CHARS
 from fairserve.platform.db.erasures import Erasure
 from fairserve.platform.db.key_hash import KeyHasher

@@ -10,6 +10,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
 from fairserve.platform.base.errors import ConflictError, NotFoundError
+from fairserve.platform.control.port import LedgerPort
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.erasures import Erasure
 from fairserve.platform.db.identity import EndUser, Tenant
@@ -20,18 +21,10 @@ from fairserve.platform.reporting.user_data.export import export
 from fairserve.platform.reporting.user_data.schemas import ErasedRows, ErasureOut
 from fairserve.platform.tenancy.apps.inboxes import ControlInbox
 from fairserve.platform.tenancy.auth import Principal
-from fairserve.scheduling.dispatch.events import ContractChanged, UserChanged
+from fairserve.scheduling.events import ContractChanged, UserChanged
 
 FLUSH_S = 15.0
 """Maximum seconds to store the contents of the journal in the database."""
-
-
-class LedgerFlush(Protocol):
-    """The part of the ledger that an erasure uses."""
-
-    def flush(self, timeout_s: float) -> bool:
-        """Wait until the journal's current contents are in the database; return whether they are."""
-        ...
 
 
 class UserPrograms(Protocol):
@@ -49,7 +42,7 @@ class UserData:
         self,
         sessions: SessionFactory,
         hasher: KeyHasher,
-        ledger: LedgerFlush,
+        ledger: LedgerPort,
         control: ControlInbox,
         programs: UserPrograms,
         principal: Principal,

@@ -14,7 +14,7 @@ from fairserve.platform.server.settings_flags import add_flags, settings_from
 
 def main(argv: Sequence[str]) -> int:
     """Run the server until it is stopped; returns the exit code."""
-    from fairserve.platform.tuning.parameters import configured_system
+    from fairserve.platform.tenancy.system.parameters import configured_system
 
     arguments = parser().parse_args(argv)
     try:

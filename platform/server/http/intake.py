@@ -17,8 +17,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fairserve.platform.base.errors import BodyTooLargeError, FairServeError, UnavailableError
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.bodies import RESERVATION, BodyMemory, BodyReservation
-from fairserve.platform.serving.completions.service import Completions
-from fairserve.platform.tenancy.auth import Principal, current_principal, require_admin
+from fairserve.platform.serving.decision.service import DecisionService
+from fairserve.platform.tenancy.auth import Principal
+from fairserve.platform.tenancy.principals import current_principal, require_admin
 
 KEYLESS_BODY_BYTES = 256 * 1024
 """Largest body of a request without a key, such as the console's forms, in bytes."""
@@ -93,8 +94,8 @@ class Intake:
         if principal is None:
             own_bytes = KEYLESS_BODY_BYTES
         elif path in ("/v1/chat/completions", "/v1/completions"):
-            service: Completions = request.app.state.completions
-            limit = service.max_body_bytes(principal)
+            decisions: DecisionService = request.app.state.decisions
+            limit = decisions.max_body_bytes(principal)
             own_bytes = self._max_body_bytes if limit is None else limit
         elif path == "/v1/interactions":  # programs
             own_bytes = self._max_body_bytes

@@ -9,7 +9,8 @@ from fastapi import APIRouter, Request, Response
 from fairserve.engine.wire.base import CompletionPath
 from fairserve.platform.serving.bodies import RESERVATION, BodyReservation
 from fairserve.platform.serving.completions.service import Completions
-from fairserve.platform.tenancy.auth import AppPrincipal, Principal
+from fairserve.platform.serving.principals import AppPrincipal
+from fairserve.platform.tenancy.auth import Principal
 
 router = APIRouter(prefix="/v1", tags=["completions"])
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fairserve.platform.control.port import ControlPort
-from fairserve.platform.serving.decision.headers import limit_headers
+from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.platform.tenancy.auth import Principal
 
 _FIRST = "x-ratelimit-"
@@ -43,6 +42,5 @@ class LimitHeaders:
         headers = MutableHeaders(scope=message)
         if any(name.startswith(_FIRST) for name in headers):
             return
-        control: ControlPort = scope["app"].state.control
-        app = principal.app_id
-        headers.update(limit_headers(control.limits_in_use(principal.tenant_id, app, app)))
+        decisions: DecisionService = scope["app"].state.decisions
+        headers.update(decisions.limit_headers(principal))

@@ -16,6 +16,7 @@ from contextlib import aclosing
 import orjson
 
 from fairserve.platform.base.errors import FairServeError
+from fairserve.platform.base.request_facts import add_facts
 from fairserve.platform.serving.completions.answer import Sink, SlowClientError
 from fairserve.platform.serving.completions.relay import Relay
 from fairserve.platform.serving.completions.sse import KEEP_ALIVE, ChunkWriter, error_event
@@ -45,12 +46,15 @@ class Producer:
                 await self._whole(sink)
             self.succeeded = True
         except FairServeError as error:
+            add_facts(error=error.code)
             await self._fail(sink, error)
         except SlowClientError:
             raise
         except Exception:
             logger.exception("a call failed")
             await self._fail(sink, FairServeError("internal error"))
+        finally:
+            add_facts(**self._relay.facts())
 
     def _headers(self, content_type: str) -> dict[str, str]:
         return {"content-type": content_type, **self._relay.headers()}

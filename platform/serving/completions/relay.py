@@ -27,12 +27,12 @@ from fairserve.engine.wire.chunk_output import has_content
 from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.control.messages import Grant
 from fairserve.platform.serving.completions.merge import Merger
-from fairserve.platform.serving.completions.requests import CompletionCall, PassedOnError
+from fairserve.platform.serving.completions.requests import CompletionCall
 from fairserve.platform.serving.completions.usage import UsageMeter
 from fairserve.platform.serving.decision.placement import AttemptFailure, Placement, Used
 from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.service import DecisionService
-from fairserve.scheduling.dispatch.events import CallOutcome
+from fairserve.scheduling.events import CallOutcome
 
 
 @dataclass(slots=True)
@@ -80,6 +80,22 @@ class Relay:
         grant = None if self._placement is None else self._placement.grant
         return self._decisions.headers(self.call.checked, grant, self.queue_s)
 
+    def facts(self) -> dict[str, object]:
+        """Return the fields of the access line: model, worker, tokens, and times as far as known."""
+        used = self.meter.usage()
+        fields: dict[str, object] = {"model": self.call.checked.call.pool}
+        if self._placement is not None:
+            fields |= {
+                "worker": self._placement.grant.worker_id,
+                "prompt_tokens": used.prompt_tokens,
+                "cached_tokens": used.cached_tokens,
+                "output_tokens": used.output_tokens,
+            }
+        for name, seconds in (("queue_s", self.queue_s), ("ttft_s", self._ttft_s)):
+            if seconds is not None:
+                fields[name] = round(seconds, 4)
+        return fields
+
     async def chunks(self) -> AsyncGenerator[WorkerChunk]:
         """Yield the worker's chunks; the first one carries output.
 
@@ -124,10 +140,7 @@ class Relay:
                 async for chunk in chunks:
                     yield chunk
             end = _End("completed", "", delivered=True)
-        except WorkerRejectedError as rejected:
-            end = _End("failed", str(rejected))
-            raise PassedOnError(rejected) from rejected
-        except (WorkerUnavailableError, WorkerStreamError) as error:
+        except (WorkerRejectedError, WorkerUnavailableError, WorkerStreamError) as error:
             end = None
             raise _AttemptFailedError(self._failure(error)) from error
         except FairServeError as error:
@@ -162,8 +175,15 @@ class Relay:
     def _used(self, *, delivered: bool = False) -> Used:
         return Used(self.meter.usage(), self._ttft_s, delivered or self.delivered)
 
-    def _failure(self, error: WorkerUnavailableError | WorkerStreamError) -> AttemptFailure:
-        return AttemptFailure(str(error), error.cause, error.client_message, self._worker_lost)
+    def _failure(
+        self, error: WorkerRejectedError | WorkerUnavailableError | WorkerStreamError
+    ) -> AttemptFailure:
+        if isinstance(error, WorkerRejectedError):
+            return AttemptFailure(str(error), "unknown", status=error.status, rejected=error)
+        status = error.status if isinstance(error, WorkerUnavailableError) else None
+        return AttemptFailure(
+            str(error), error.cause, error.client_message, self._worker_lost, status
+        )
 
     async def _read(self, placement: Placement) -> AsyncGenerator[WorkerChunk]:
         worker = self._workers.get(placement.grant.worker_id)
@@ -225,8 +245,7 @@ class Relay:
                 return
 
     def _report(self, placement: Placement) -> None:
-        if not self._progress(placement, started=True):
-            placement.lease_ended()
+        self._progress(placement, started=True)
         if placement.stopped is not None:
             raise WorkerStreamError(placement.stopped)
 

@@ -6,24 +6,18 @@ Parses and validates OpenAI's bodies. The decision service gets what it needs of
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from pydantic import ValidationError
 
-from fairserve.engine.wire.base import CompletionPath, WorkerRejectedError, WorkerRequest
+from fairserve.engine.wire.base import CompletionPath, WorkerRequest
 from fairserve.engine.wire.request_fields import RequestFieldError, demands
 from fairserve.interactions.tracking.identity import CallIdentity
-from fairserve.platform.base.errors import (
-    BodyTooLargeError,
-    FairServeError,
-    InvalidRequestError,
-)
+from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.control.messages import Grant
-from fairserve.platform.fleet.models import Models
 from fairserve.platform.fleet.prompt import Prompt
 from fairserve.platform.serving.completions.schemas import (
     ChatBody,
@@ -38,8 +32,6 @@ from fairserve.platform.tenancy.auth import Principal
 
 CHAT: CompletionPath = "/v1/chat/completions"
 TEXT: CompletionPath = "/v1/completions"
-
-_NAME = re.compile(r"[A-Za-z_][\w.\[\]-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,23 +123,15 @@ class CompletionCall:
         )
 
 
-class PassedOnError(FairServeError):
-    """A worker rejected the request itself, such as an unsupported field: its answer, unchanged."""
-
-    def __init__(self, rejected: WorkerRejectedError) -> None:
-        error = rejected.error
-        super().__init__(
-            str(error.get("message") or "the worker refused the call"),
-            param=_name(error.get("param")),
-            code=_name(error.get("code")) or InvalidRequestError.code,
-        )
-        self.status = rejected.status
-        self.type = _name(error.get("type")) or InvalidRequestError.type
+CheckSize = Callable[[int, str], None]
+"""Raises a FairServeError if a body of this size in bytes is too large for a model."""
 
 
-async def read_request(path: CompletionPath, raw: bytes, models: Models) -> CompletionRequest:
+async def read_request(
+    path: CompletionPath, raw: bytes, check_size: CheckSize
+) -> CompletionRequest:
     """Parse a body and check its fields, a large one in a thread. Raises a FairServeError."""
-    return await off_loop(len(raw), _parse, path, raw, models)
+    return await off_loop(len(raw), _parse, path, raw, check_size)
 
 
 def read_fields(path: CompletionPath, plain: dict[str, Any]) -> CompletionRequest:
@@ -181,7 +165,7 @@ def completion_call(request: CompletionRequest, checked: CheckedCall) -> Complet
     )
 
 
-def _parse(path: CompletionPath, raw: bytes, models: Models) -> CompletionRequest:
+def _parse(path: CompletionPath, raw: bytes, check_size: CheckSize) -> CompletionRequest:
     try:
         plain = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -190,20 +174,6 @@ def _parse(path: CompletionPath, raw: bytes, models: Models) -> CompletionReques
         ) from error
     if not isinstance(plain, dict):
         raise InvalidRequestError("the body must be a JSON object", code="malformed_json")
-    _check_size(len(raw), plain.get("model"), models)
+    if isinstance(model := plain.get("model"), str):
+        check_size(len(raw), model)  # before the fields, whose check takes longer than parsing
     return read_fields(path, plain)
-
-
-def _check_size(size_bytes: int, model: Any, models: Models) -> None:
-    """Raise BodyTooLargeError before the fields are checked, which takes longer than parsing."""
-    limit = models.max_body_bytes_of(model) if isinstance(model, str) else None
-    if limit is not None and size_bytes > limit:
-        raise BodyTooLargeError(
-            f"the body has {size_bytes} bytes; allowed for {model!r}: {limit}, which is more than its"
-            " context holds"
-        )
-
-
-def _name(value: Any) -> str | None:
-    """Return a name of a field, a code or a type in a worker's error; nothing else is passed on."""
-    return value if isinstance(value, str) and _NAME.fullmatch(value) else None

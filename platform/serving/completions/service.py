@@ -84,10 +84,6 @@ class Completions:
         buffer = self._answers.begin(app, key, fingerprint, producer, reservation)
         return self._following(buffer, replayed=False)
 
-    def max_body_bytes(self, principal: Principal) -> int | None:
-        """Return the longest body in bytes for this app: that of its largest model."""
-        return self.models.max_body_bytes(lambda name: self._allowed(principal, name))
-
     # --- models -----------------------------------------------------------------------------------
 
     def listings(self, principal: Principal) -> list[dict[str, Any]]:
@@ -113,7 +109,7 @@ class Completions:
         headers: Mapping[str, str],
         principal: Principal,
     ) -> Producer:
-        request = await read_request(path, raw, self.models)
+        request = await read_request(path, raw, self._decisions.check_size)
         checked = await self._decisions.check(
             request.call_request(principal, headers=headers, raw=raw)
         )

@@ -20,6 +20,7 @@ from fairserve.interactions.tracking.identity import (
     identify,
 )
 from fairserve.platform.base.errors import ContextLengthError, InvalidRequestError
+from fairserve.platform.base.request_facts import name_call
 from fairserve.platform.control.messages import Submit
 from fairserve.platform.db.base import new_id
 from fairserve.platform.fleet.models import Models, ServedModel
@@ -154,6 +155,7 @@ async def _checked(
 ) -> CheckedCall:
     principal = request.principal
     record_id = new_id("call")
+    name_call(record_id)
     # A run keeps its version of a split model; a call without a run is a run of its own.
     key = identity.run_id or identity.call_id or record_id
     resolved = models.resolve(request.model, core_run_id(principal.app_id or "", key))

@@ -11,9 +11,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
-from fairserve.engine.wire.base import FailureCause
+from fairserve.engine.wire.base import FailureCause, WorkerRejectedError
 from fairserve.engine.wire.upstream_message import public_message
 from fairserve.interactions.call import NO_USAGE, TokenUsage
 from fairserve.platform.base.errors import (
@@ -25,14 +26,16 @@ from fairserve.platform.base.errors import (
 from fairserve.platform.control.messages import Cancel, Grant, Progress, Release
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.serving.decision.check import CheckedCall
-from fairserve.platform.serving.decision.rejection import Rejection
-from fairserve.scheduling.dispatch.events import CallOutcome
+from fairserve.platform.serving.decision.rejection import RejectedByWorkerError, Rejection
+from fairserve.scheduling.events import CallOutcome
 
 logger = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 3
 MAX_FAILURES = 2
 """Attempts of a call that may have failed because of the call itself."""
+MAX_LOGGED_CHARS = 300
+"""Characters of a worker's error in the log: it may repeat parts of the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,30 @@ class AttemptFailure:
     """The worker's message, fit for the client."""
     worker_lost: bool = False
     """The worker left while it had the call."""
+    status: int | None = None
+    """HTTP status of the worker's answer; None: it sent none, or broke off after 200."""
+    rejected: WorkerRejectedError | None = None
+    """The worker's answer, if it rejected the request itself."""
+
+    @property
+    def client_text(self) -> str:
+        """The kind of failure, for the client: it names no address."""
+        if self.worker_lost:
+            return "it was lost"
+        if self.client_message:
+            return f"it reported: {self.client_message}"
+        return _KINDS[self.cause]
+
+
+_KINDS: Mapping[FailureCause, str] = MappingProxyType(
+    {
+        "worker": "it serves no calls",
+        "busy": "it accepts no calls now",
+        "silent": "its connection broke, or it did not answer in time",
+        "unknown": "it reported an error",
+        "failed": "it reported an error",
+    }
+)
 
 
 class StopSignal:
@@ -95,35 +122,54 @@ class Placement:
         return None if self._stop.cancel is None else self._stop.cancel.reason
 
     def progress(self, usage: TokenUsage, *, started: bool, cached_tokens_reported: bool) -> bool:
-        """Report the usage so far, which renews the lease. Return False if the lease has ended."""
-        return self._control.progress(
-            Progress(self.grant.call_id, started, usage, cached_tokens_reported)
-        )
+        """Report the usage so far, which renews the lease.
 
-    def lease_ended(self) -> None:
-        """Stop the call because its lease has ended, unless control has stopped it already."""
-        if self._stop.cancel is None:
+        Return False if the lease has ended, which stops the call.
+        """
+        report = Progress(self.grant.call_id, started, usage, cached_tokens_reported)
+        renewed = self._control.progress(report)
+        if not renewed and self._stop.cancel is None:
             self._stop.cancel = Cancel(self.grant.call_id, "failed", "its lease has ended")
+        return renewed
 
     async def failed(self, failure: AttemptFailure, used: Used) -> Rejection | None:
         """Report that the worker failed. None: :attr:`grant` names the next worker.
 
         A rejection is the end of the call, which is released. Waits for the next worker's turn.
         """
+        if failure.rejected is not None:
+            await self.end("failed", used, error=failure.message)
+            return Rejection(RejectedByWorkerError(failure.rejected))
         if (stop := self._stop.cancel) is not None:
             await self.end(stop.outcome, used, error=stop.reason)
             return self._stop_rejection()
         worker_id = self.grant.worker_id
-        logger.info("an attempt at worker %s failed: %s", worker_id, failure.message)
+        self._log(failure)
         text = f"{worker_id}: {public_message(failure.message)}"
         if used.ttft_s is not None:
             await self.end("failed", used, error=text)
-            return Rejection(WorkerFailedError("the worker failed while it was answering"))
+            return Rejection(
+                WorkerFailedError(
+                    f"worker {worker_id} failed while it was answering: {failure.client_text}"
+                )
+            )
         self._count(failure)
         if self._attempts == MAX_ATTEMPTS or self._failures >= MAX_FAILURES:
             await self.end("failed", used, error=text)
             return Rejection(self._no_answer(failure))
         return await self._retry(text)
+
+    def _log(self, failure: AttemptFailure) -> None:
+        worker_id = self.grant.worker_id
+        fields = {
+            "call_id": self.checked.record_id,
+            "worker": worker_id,
+            "status": failure.status,
+            "cause": "lost" if failure.worker_lost else failure.cause,
+            "attempt": self._attempts,
+        }
+        text = failure.message[:MAX_LOGGED_CHARS]
+        logger.warning("worker %s failed a call: %s", worker_id, text, extra={"fields": fields})
 
     async def end(
         self,

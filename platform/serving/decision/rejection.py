@@ -8,9 +8,11 @@ its scope, limit and count, and how far waiting helps: ``certain`` where only th
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
+from fairserve.engine.wire.base import WorkerRejectedError
 from fairserve.platform.base.errors import (
     FairServeError,
     InsufficientQuotaError,
@@ -22,6 +24,7 @@ from fairserve.platform.control.messages import RefuseCall
 from fairserve.throttling.base import Decision
 
 RETRY_HEADER = "x-fairserve-retry"
+_NAME = re.compile(r"[A-Za-z_][\w.\[\]-]{0,99}")
 
 _SPENT = {
     "contract_budget": "the budget of this {scope} is spent",
@@ -58,6 +61,20 @@ class Rejection:
     def body(self) -> dict[str, Any]:
         """Return the body in OpenAI's shape."""
         return self.error.body()
+
+
+class RejectedByWorkerError(FairServeError):
+    """A worker rejected the request itself, such as an unsupported field: its answer, unchanged."""
+
+    def __init__(self, rejected: WorkerRejectedError) -> None:
+        error = rejected.error
+        super().__init__(
+            str(error.get("message") or "the worker rejected the call"),
+            param=_name(error.get("param")),
+            code=_name(error.get("code")) or InvalidRequestError.code,
+        )
+        self.status = rejected.status
+        self.type = _name(error.get("type")) or InvalidRequestError.type
 
 
 def refusal(refused: RefuseCall) -> FairServeError:
@@ -139,3 +156,8 @@ def _details(decision: Decision, retry_s: int, retry: str) -> dict[str, Any]:
         "retry_after_s": retry_s,
         "retry": retry,
     }
+
+
+def _name(value: Any) -> str | None:
+    """Return a name of a field, a code or a type in a worker's error; nothing else is passed on."""
+    return value if isinstance(value, str) and _NAME.fullmatch(value) else None

@@ -1,36 +1,70 @@
 """From a request to a worker and headers, or to a rejection: the decisions about a call.
 
-``check`` validates, counts and identifies without a side effect; ``place`` asks control and waits for
-the grant. Protocols bring the requests, data planes carry the tokens of the placements, and neither
-decides anything. Authentication comes first, because the body of a stranger is not read: its result
-(:mod:`fairserve.platform.tenancy.auth`) is a part of the request.
+A data plane calls four steps, in the order in which a request arrives. ``authenticate`` needs the
+headers only: the body of a stranger is not read. ``max_body_bytes`` and ``check_size`` bound the body.
+``check`` validates, counts and identifies without a side effect. ``place`` asks control and waits for
+the grant. Protocols parse the requests, data planes carry the tokens of the placements, and neither
+decides anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from fairserve.platform.base.errors import FairServeError
+from fairserve.platform.base.errors import BodyTooLargeError, FairServeError
 from fairserve.platform.control.messages import Grant, RefuseCall
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.fleet.models import Models
 from fairserve.platform.serving.decision.check import CheckedCall, CheckOptions, check
-from fairserve.platform.serving.decision.headers import call_headers
+from fairserve.platform.serving.decision.headers import call_headers, limit_headers
 from fairserve.platform.serving.decision.placement import Placement, StopSignal
 from fairserve.platform.serving.decision.rejection import Rejection, refusal
 from fairserve.platform.serving.decision.request import CallRequest
-from fairserve.platform.tenancy.auth import Principal
+from fairserve.platform.tenancy.auth import Authenticator, Principal, key_of, require_scope
 
 
 class DecisionService:
     """Decides about the calls of all protocols. Keeps no state of its own."""
 
     def __init__(
-        self, control: ControlPort, models: Models, options: CheckOptions = CheckOptions()
+        self,
+        authenticator: Authenticator,
+        control: ControlPort,
+        models: Models,
+        options: CheckOptions = CheckOptions(),
     ) -> None:
         self.models = models
+        self._authenticator = authenticator
         self._control = control
         self._options = options
+
+    async def authenticate(
+        self, headers: Mapping[str, str], known: Principal | None = None
+    ) -> Principal | Rejection:
+        """Return the app whose key the headers carry, before the body is read.
+
+        ``headers`` has lower-case names. ``known`` is the owner of the key, if it was found before.
+        """
+        try:
+            if known is None:
+                key = key_of(headers.get("authorization", ""))
+                known = await self._authenticator.authenticate(key)
+            return require_scope(known, "app")
+        except FairServeError as error:
+            return Rejection(error)
+
+    def max_body_bytes(self, principal: Principal) -> int | None:
+        """Return the largest body in bytes for this app: that of its largest model; None: no limit."""
+        return self.models.max_body_bytes(lambda name: self.model_allowed(principal, name))
+
+    def check_size(self, size_bytes: int, model: str) -> None:
+        """Raise BodyTooLargeError if a body is larger than the context of its model. Any thread."""
+        limit = self.models.max_body_bytes_of(model)
+        if limit is not None and size_bytes > limit:
+            raise BodyTooLargeError(
+                f"the body has {size_bytes} bytes; allowed for {model!r}: {limit}, which is more than"
+                " its context holds"
+            )
 
     async def check(self, request: CallRequest) -> CheckedCall | Rejection:
         """Return the call of a request, or why there is none. Nothing is recorded."""
@@ -73,6 +107,11 @@ class DecisionService:
             queue_s,
             self._control.limits_in_use(call.tenant, call.app, call.user),
         )
+
+    def limit_headers(self, principal: Principal) -> dict[str, str]:
+        """Return the headers of the limits of an app's calls that name no user."""
+        tenant, app = principal.tenant_id or "", principal.app_id or ""
+        return limit_headers(self._control.limits_in_use(tenant, app, app))
 
     def model_allowed(self, principal: Principal, name: str) -> bool:
         """Return True if the app's quotas allow calls that name this model."""

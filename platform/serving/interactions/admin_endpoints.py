@@ -14,8 +14,8 @@ from fairserve.platform.serving.interactions.schemas import (
     of_row,
     of_view,
 )
-from fairserve.platform.serving.interactions.service import cancel_for_operator
-from fairserve.platform.tenancy.auth import AdminPrincipal, require_admin
+from fairserve.platform.serving.interactions.service import RunParts, cancel_for_operator
+from fairserve.platform.tenancy.principals import AdminPrincipal, require_admin
 
 router = APIRouter(prefix="/admin/interactions")
 
@@ -25,9 +25,9 @@ async def list_all_interactions(
     request: Request, query: Annotated[AnyInteractionQuery, Query()]
 ) -> AnyInteractionList:
     """Live runs and ended ones, newest first; ``offset`` counts among the ended."""
-    state = request.app.state
+    parts: RunParts = request.app.state.runs
     which = RunFilter(query.tenant, query.app, query.user, query.state)
-    live, ended = await list_runs(state.control, state.session_factory, which, query)
+    live, ended = await list_runs(parts.control, parts.sessions, which, query)
     return AnyInteractionList(
         items=[
             *(AnyInteractionOut(**vars(of_view(view)), tenant=view.tenant) for view in live),
@@ -41,5 +41,5 @@ async def cancel_any_interaction(
     app_id: str, interaction_id: str, request: Request, principal: AdminPrincipal
 ) -> dict[str, Any]:
     """Cancel a run of any tenant with all its calls, queued or running; a program, too."""
-    await cancel_for_operator(request.app.state, principal, app_id, interaction_id)
+    await cancel_for_operator(request.app.state.runs, principal, app_id, interaction_id)
     return {"id": interaction_id, "object": "interaction", "cancelled": True}

@@ -35,9 +35,11 @@ from fairserve.platform.serving.interactions.schemas import (
     of_row,
     of_view,
 )
-from fairserve.platform.serving.interactions.service import Interactions, interactions_of
+from fairserve.platform.serving.interactions.service import Interactions, RunParts
+from fairserve.platform.serving.principals import AppPrincipal
 from fairserve.platform.serving.settings import ServingSettings
-from fairserve.platform.tenancy.auth import AppPrincipal, Authenticator, CurrentPrincipal, Principal
+from fairserve.platform.tenancy.auth import Authenticator, Principal
+from fairserve.platform.tenancy.principals import CurrentPrincipal
 from fairserve.platform.tenancy.readers import Reader, asked_app
 
 router = APIRouter(prefix="/v1/interactions", tags=["interactions"])
@@ -46,7 +48,7 @@ router = APIRouter(prefix="/v1/interactions", tags=["interactions"])
 def _service(request: Request, principal: AppPrincipal) -> Interactions:
     assert principal.tenant_id is not None, "only app keys have runs"
     assert principal.app_id is not None, "only app keys have runs"
-    return interactions_of(request.app.state, principal.tenant_id, principal.app_id)
+    return Interactions(request.app.state.runs, principal.tenant_id, principal.app_id)
 
 
 async def _readable(
@@ -61,7 +63,7 @@ async def _readable(
             f"a key of scope {principal.scope} names an app here: ?app=app_...", param="app"
         )
     assert principal.tenant_id is not None, "a reader has a tenant"
-    return interactions_of(request.app.state, principal.tenant_id, app_id)
+    return Interactions(request.app.state.runs, principal.tenant_id, app_id)
 
 
 async def _asked_app(request: Request, principal: Principal, query: OwnerQuery) -> str | None:
@@ -124,8 +126,8 @@ async def list_interactions(
     """
     app_id = await _asked_app(request, principal, query)
     which = RunFilter(principal.tenant_id, app_id, state=query.state)
-    state = request.app.state
-    live, ended = await list_runs(state.control, state.session_factory, which, query)
+    parts: RunParts = request.app.state.runs
+    live, ended = await list_runs(parts.control, parts.sessions, which, query)
     return InteractionList(items=[*map(of_view, live), *map(of_row, ended)])
 
 

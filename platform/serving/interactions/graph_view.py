@@ -14,8 +14,7 @@ from typing import NamedTuple, TypeAlias
 from pydantic import BaseModel
 
 from fairserve.interactions.tracking.run import MOST_PARENTS
-from fairserve.platform.control.port import CallView
-from fairserve.platform.control.record import CallRecord
+from fairserve.platform.control.messages import CallRecord, CallView
 from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.db.schemas import MAX_PAGE
 from fairserve.platform.serving.interactions.graph_shape import shape_of

@@ -8,7 +8,8 @@ from typing import Literal
 
 from sqlalchemy.exc import OperationalError
 
-from fairserve.platform.control.port import ControlPort, RunView
+from fairserve.platform.control.messages import RunView
+from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.ledger import Interaction
 from fairserve.platform.db.schemas import Paging

@@ -12,7 +12,8 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from fairserve.interactions.programs.program import PROGRAM_FIELDS, Program, ProgramLimits
+from fairserve.interactions.programs.declared import ProgramIn
+from fairserve.interactions.programs.program import Program, ProgramLimits
 from fairserve.interactions.tracking.identity import IdentityError, checked_id
 from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.serving.completions.schemas import invalid
@@ -45,7 +46,7 @@ def _read(raw: bytes, limits: ProgramLimits) -> Opening:
         plain = {}
     if not isinstance(plain, dict):
         raise InvalidRequestError("the body must be a JSON object", code="malformed_json")
-    declaration = {name: plain.pop(name) for name in PROGRAM_FIELDS if name in plain}
+    declaration = {name: plain.pop(name) for name in ProgramIn.model_fields if name in plain}
     try:
         run = InteractionCreate.model_validate(plain)
     except ValidationError as error:

@@ -7,14 +7,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
+from fairserve.interactions.programs.declared import ProgramIn
 from fairserve.interactions.tracking.identity import MAX_ID_CHARS, client_run_id
-from fairserve.platform.control.port import RunView
+from fairserve.platform.control.messages import RunView
 from fairserve.platform.db.ledger import Interaction
 from fairserve.platform.db.schemas import ObjectId, Paging, Strict, TenantQuery, UserId
 from fairserve.platform.serving.interactions.graph_view import MAX_NODES
 from fairserve.platform.serving.interactions.listing import ListedState
 from fairserve.platform.serving.interactions.repository import MAX_CALLS
-from fairserve.platform.serving.programs.schemas import NodeIn, ProgramOut
+from fairserve.platform.serving.programs.schemas import ProgramOut
 
 
 class InteractionCreate(Strict):
@@ -27,14 +28,10 @@ class InteractionCreate(Strict):
     sink: Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)] | None = None
 
 
-class ProgramCreate(InteractionCreate):
+class ProgramCreate(InteractionCreate, ProgramIn):
     """Opens a run: an empty one, or with ``nodes`` a program that the platform runs."""
 
-    # For the API's description: fairserve.interactions.programs.program reads and checks programs.
-
-    model: str | None = Field(None, description="Model of the nodes that name none.")
-    nodes: list[NodeIn] | None = Field(None, min_length=1)
-    result: str | None = Field(None, description="The node whose output is the result.")
+    # For the API's description: fairserve.platform.serving.interactions.opening reads the body.
 
 
 class OwnerQuery(TenantQuery):

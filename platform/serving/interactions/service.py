@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 from sqlalchemy.exc import OperationalError
-from starlette.datastructures import State
 
 from fairserve.interactions.tracking.identity import core_call_id, core_run_id
 from fairserve.platform.base.errors import ConflictError, NotFoundError
-from fairserve.platform.control.ledger import Ledger
-from fairserve.platform.control.port import ControlPort, RunView
+from fairserve.platform.control.messages import RunView
+from fairserve.platform.control.port import ControlPort, LedgerPort
 from fairserve.platform.db import audit
 from fairserve.platform.db.base import new_id
 from fairserve.platform.db.engine import SessionFactory
@@ -33,25 +33,27 @@ FLUSH_S = 5.0
 """Seconds for which a view waits until the database has the journal's entries."""
 
 
+@dataclass(frozen=True)
+class RunParts:
+    """Running parts of the server for the views of runs; endpoints find them as ``app.state.runs``."""
+
+    control: ControlPort
+    sessions: SessionFactory
+    ledger: LedgerPort
+    programs: Programs
+    graph_slots: asyncio.Semaphore
+    """Bounds how many graphs a server makes at a time."""
+
+
 class Interactions:
     """The runs of one app. Another app's runs do not exist here."""
 
-    def __init__(
-        self,
-        control: ControlPort,
-        sessions: SessionFactory,
-        ledger: Ledger,
-        programs: Programs,
-        tenant: str,
-        app: str,
-        graph_slots: asyncio.Semaphore,
-    ) -> None:
-        """``graph_slots`` bounds how many graphs a server makes at a time."""
-        self._graph_slots = graph_slots
-        self._control = control
-        self._sessions = sessions
-        self._ledger = ledger
-        self._programs = programs
+    def __init__(self, parts: RunParts, tenant: str, app: str) -> None:
+        self._graph_slots = parts.graph_slots
+        self._control = parts.control
+        self._sessions = parts.sessions
+        self._ledger = parts.ledger
+        self._programs = parts.programs
         self._tenant = tenant
         self._app = app
 
@@ -164,31 +166,17 @@ class Interactions:
         return ProgramKey(self._tenant, self._app, run_id)
 
 
-def interactions_of(state: State, tenant: str, app: str) -> Interactions:
-    """Return the runs of one app; ``state`` has the server's services."""
-    return Interactions(
-        state.control,
-        state.session_factory,
-        state.ledger,
-        state.programs,
-        tenant,
-        app,
-        state.graph_slots,
-    )
-
-
-async def cancel_for_operator(state: State, principal: Principal, app: str, run_id: str) -> None:
+async def cancel_for_operator(parts: RunParts, principal: Principal, app: str, run_id: str) -> None:
     """Cancel a run of any tenant with all its calls, queued or running; a program, too.
 
     The audit log records it at once, even if the run then ends by itself. Raises NotFoundError.
     """
-    control: ControlPort = state.control
-    view = await control.interaction(core_run_id(app, checked(run_id)))
+    view = await parts.control.interaction(core_run_id(app, checked(run_id)))
     if view is None:
         raise _not_found()
     if view.ended_at is None:
-        await asyncio.to_thread(_record_cancel, state.session_factory, principal, view, run_id)
-    await interactions_of(state, view.tenant, app).cancel(run_id, BY_OPERATOR)
+        await asyncio.to_thread(_record_cancel, parts.sessions, principal, view, run_id)
+    await Interactions(parts, view.tenant, app).cancel(run_id, BY_OPERATOR)
 
 
 def _record_cancel(

@@ -1,62 +1,14 @@
-"""Bodies of programs in the API.
-
-The models of declarations describe the API only: :mod:`fairserve.interactions.programs.program`
-parses and checks a declaration, and names the path of an error.
-"""
+"""The state of programs in the API; :mod:`fairserve.interactions.programs.declared` has their fields."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
-from fairserve.interactions.programs.condition import OPS
-from fairserve.interactions.programs.program import (
-    DEFAULT_RETRIES,
-    MAX_EXPECTED_TOKENS,
-    MAX_RETRIES,
-)
 from fairserve.interactions.programs.program_run import NodeOutput, ProgramRun
 from fairserve.interactions.programs.program_state import NodeRun, NodeState, ProgramState
 from fairserve.interactions.programs.program_task import call_name
-from fairserve.platform.db.schemas import Strict
-
-
-class MapIn(Strict):
-    """The node runs once for every item of a list."""
-
-    over: str = Field(description="The node whose output is the list.")
-    path: str | None = Field(None, description="Path in that output, such as plan.steps.")
-    limit: int | None = Field(None, ge=1, description="The longest list allowed.")
-
-
-class WhenIn(Strict):
-    """The node runs only if this holds."""
-
-    node: str = Field(description="The node whose output is tested.")
-    op: str = Field(json_schema_extra={"enum": list(OPS)})
-    value: str | float | bool | None = None
-    path: str | None = Field(None, description="Path in that output.")
-
-
-class NodeIn(Strict):
-    """One node: a call, or with ``map`` one for every item of a list."""
-
-    id: str = Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")
-    agent: str | None = Field(None, description="Agent that makes the call; by default the id.")
-    model: str | None = None
-    messages: list[dict[str, Any]] | None = Field(
-        None, description="Chat messages; texts may hold {{node.output}}."
-    )
-    prompt: str | None = Field(None, description="Instead of messages.")
-    parents: list[str] | None = Field(
-        None, description="Nodes that end before; by default those that the node names elsewhere."
-    )
-    sampling: dict[str, Any] | None = Field(None, description="Further fields of the request.")
-    expected_output_tokens: int | None = Field(None, ge=1, le=MAX_EXPECTED_TOKENS)
-    map: MapIn | None = None
-    when: WhenIn | None = None
-    retries: int = Field(DEFAULT_RETRIES, ge=0, le=MAX_RETRIES)
 
 
 class ProgramNodeOut(BaseModel):

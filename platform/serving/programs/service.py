@@ -30,7 +30,8 @@ from fairserve.platform.base.errors import (
     UnavailableError,
 )
 from fairserve.platform.base.subscribers import Subscribers
-from fairserve.platform.control.port import ControlPort, RunView
+from fairserve.platform.control.messages import RunView
+from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db.base import TEXT_CHARS, utc_now
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.ledger import LedgerCall

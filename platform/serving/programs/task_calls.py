@@ -15,6 +15,7 @@ from typing import Any
 from fairserve.engine.wire.base import CompletionPath, WorkerClient
 from fairserve.interactions.programs.program_task import Task, call_name
 from fairserve.interactions.tracking.identity import CallIdentity
+from fairserve.platform.base.request_facts import begin_request
 from fairserve.platform.serving.completions.merge import Merger
 from fairserve.platform.serving.completions.relay import Relay
 from fairserve.platform.serving.completions.requests import (
@@ -61,6 +62,7 @@ class TaskCalls:
         ``parents`` are the names of calls. The output is the text of the answer, or if it has none, the
         tools that it asks for, as JSON.
         """
+        begin_request("")  # its log lines are not those of the request that started the program
         fields = {**task.request(), "user": owner.user}
         request = read_fields(path_of(fields), fields)
         identity = CallIdentity(

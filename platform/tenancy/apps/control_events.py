@@ -17,7 +17,7 @@ from fairserve.platform.tenancy.apps.limits import limits_in_force
 from fairserve.platform.tenancy.profiles.repository import profiles_in_force
 from fairserve.platform.tenancy.quotas.repository import all_contracts
 from fairserve.platform.tenancy.quotas.service import contract_changed
-from fairserve.scheduling.dispatch.events import AppChanged, Event, TenantChanged, UserChanged
+from fairserve.scheduling.events import AppChanged, Event, TenantChanged, UserChanged
 
 
 def app_changed(app: App, profile: AppProfile) -> AppChanged:

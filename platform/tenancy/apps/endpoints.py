@@ -21,9 +21,9 @@ from fairserve.platform.db.schemas import (
 from fairserve.platform.db.session import ReadSession, WriteSession
 from fairserve.platform.tenancy.apps.schemas import AppCreate, AppCreated, AppOut, AppPatch
 from fairserve.platform.tenancy.apps.service import Apps, all_apps_page, apps_of
-from fairserve.platform.tenancy.auth import TenantPrincipal, require_admin
 from fairserve.platform.tenancy.keys.schemas import KeyCreate, KeyPatch, KeyRotate
 from fairserve.platform.tenancy.keys.service import shown_once
+from fairserve.platform.tenancy.principals import TenantPrincipal, require_admin
 
 router = APIRouter()
 
@@ -31,11 +31,11 @@ Named = Annotated[TenantQuery, Query()]
 
 
 def _apps_to_write(request: Request, session: WriteSession, principal: TenantPrincipal) -> Apps:
-    return apps_of(request.app.state, session, principal)
+    return apps_of(request.app.state.tenancy, session, principal)
 
 
 def _apps_to_read(request: Request, session: ReadSession, principal: TenantPrincipal) -> Apps:
-    return apps_of(request.app.state, session, principal)
+    return apps_of(request.app.state.tenancy, session, principal)
 
 
 WritableApps = Annotated[Apps, Depends(_apps_to_write, scope="function")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from fairserve.platform.tenancy.prices.book import PriceBook
-from fairserve.scheduling.dispatch.events import ContractChanged, Event
+from fairserve.scheduling.events import ContractChanged, Event
 
 
 class ControlInbox(Protocol):

@@ -11,7 +11,6 @@ from datetime import timedelta
 from typing import Any
 
 from sqlalchemy.orm import Session
-from starlette.datastructures import State
 
 from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.interactions.profiles.profile_learning import LearningOptions
@@ -28,6 +27,7 @@ from fairserve.platform.tenancy.apps.schemas import AppCreate, AppOut, AppPatch
 from fairserve.platform.tenancy.apps.view import audited, describe_all
 from fairserve.platform.tenancy.auth import Authenticator, Principal
 from fairserve.platform.tenancy.keys.service import KeyRing
+from fairserve.platform.tenancy.parts import TenancyParts
 from fairserve.platform.tenancy.profiles.repository import (
     add_version,
     believed,
@@ -269,15 +269,15 @@ def _set_profile(app: App, profile: AppProfile) -> None:
     ]
 
 
-def apps_of(state: State, session: Session, principal: Principal) -> Apps:
-    """Return the apps of the principal's tenant; ``state`` has the server's services."""
-    settings: TenancySettings = state.settings.tenancy
+def apps_of(parts: TenancyParts, session: Session, principal: Principal) -> Apps:
+    """Return the apps of the principal's tenant."""
+    settings = parts.settings
     return Apps(
         session,
         principal,
-        state.authenticator,
-        state.control,
-        state.programs,
+        parts.authenticator,
+        parts.control,
+        parts.programs,
         default_idle_timeout_s=settings.interaction_idle_timeout_s,
         retention=timedelta(days=settings.ledger_retention_days),
         learning=settings.learning_options,

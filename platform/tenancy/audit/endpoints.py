@@ -10,7 +10,7 @@ from fairserve.platform.db.schemas import Page
 from fairserve.platform.db.session import ReadSession
 from fairserve.platform.tenancy.audit.schemas import AuditOut, AuditQuery
 from fairserve.platform.tenancy.audit.service import changes_page
-from fairserve.platform.tenancy.auth import require_admin
+from fairserve.platform.tenancy.principals import require_admin
 
 router = APIRouter(prefix="/admin/audit")
 

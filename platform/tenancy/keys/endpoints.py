@@ -8,9 +8,9 @@ from fastapi import APIRouter, Depends, Query, Request, Response, status
 
 from fairserve.platform.db.schemas import KeyOut, NewKeyOut, Page, Paging
 from fairserve.platform.db.session import ReadSession, WriteSession
-from fairserve.platform.tenancy.auth import AdminPrincipal
 from fairserve.platform.tenancy.keys.schemas import KeyCreate, KeyPatch, KeyRotate
 from fairserve.platform.tenancy.keys.service import KeyRing, admin_keys, keys_page, shown_once
+from fairserve.platform.tenancy.principals import AdminPrincipal
 
 router = APIRouter(prefix="/admin/keys")
 

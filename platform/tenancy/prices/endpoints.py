@@ -18,9 +18,9 @@ from fairserve.platform.db.contracts import Price
 from fairserve.platform.db.schemas import Page
 from fairserve.platform.db.session import ReadSession, WriteSession, after_commit
 from fairserve.platform.tenancy.apps.inboxes import ControlInbox
-from fairserve.platform.tenancy.auth import AdminPrincipal, require_admin
 from fairserve.platform.tenancy.prices import repository
 from fairserve.platform.tenancy.prices.schemas import PriceCreate, PriceOut, PriceQuery
+from fairserve.platform.tenancy.principals import AdminPrincipal, require_admin
 
 MAX_PRICES = 10_000
 LATEST = datetime(2100, 1, 1, tzinfo=UTC)

@@ -21,7 +21,7 @@ from fairserve.platform.db.identity import App
 from fairserve.platform.tenancy.apps.control_events import app_changed
 from fairserve.platform.tenancy.apps.inboxes import ControlInbox
 from fairserve.platform.tenancy.profiles.repository import profiles_in_force
-from fairserve.scheduling.dispatch.events import AppChanged
+from fairserve.scheduling.events import AppChanged
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request
 
 from fairserve.platform.db.schemas import Page, TenantPaging, TenantQuery
 from fairserve.platform.db.session import ReadSession, WriteSession
-from fairserve.platform.tenancy.auth import AdminPrincipal, TenantPrincipal
+from fairserve.platform.tenancy.principals import AdminPrincipal, TenantPrincipal
 from fairserve.platform.tenancy.profiles import service
 from fairserve.platform.tenancy.profiles.dependencies import Options
 from fairserve.platform.tenancy.profiles.schemas import (

@@ -20,7 +20,7 @@ from fairserve.platform.tenancy.apps.inboxes import ControlInbox
 from fairserve.platform.tenancy.quotas import repository
 from fairserve.platform.tenancy.quotas.repository import Holder
 from fairserve.platform.tenancy.quotas.schemas import ContractBody, ContractOut
-from fairserve.scheduling.dispatch.events import ContractChanged
+from fairserve.scheduling.events import ContractChanged
 from fairserve.throttling.quotas.quota import UNLIMITED, Quota
 
 NOTHING = ContractOut()

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Depends, Query, Request, Response, status
 
 from fairserve.platform.db.schemas import KeyOut, NamedPaging, NewKeyOut, Page, Paging
 from fairserve.platform.db.session import ReadSession, WriteSession
-from fairserve.platform.tenancy.auth import AdminPrincipal
 from fairserve.platform.tenancy.keys.schemas import KeyCreate, KeyPatch, KeyRotate
 from fairserve.platform.tenancy.keys.service import shown_once
+from fairserve.platform.tenancy.principals import AdminPrincipal
 from fairserve.platform.tenancy.tenants.schemas import (
     TenantCreate,
     TenantCreated,
@@ -25,11 +25,11 @@ router = APIRouter(prefix="/admin/tenants")
 def _tenants_to_write(
     request: Request, session: WriteSession, principal: AdminPrincipal
 ) -> Tenants:
-    return tenants_of(request.app.state, session, principal)
+    return tenants_of(request.app.state.tenancy, session, principal)
 
 
 def _tenants_to_read(request: Request, session: ReadSession, principal: AdminPrincipal) -> Tenants:
-    return tenants_of(request.app.state, session, principal)
+    return tenants_of(request.app.state.tenancy, session, principal)
 
 
 WritableTenants = Annotated[Tenants, Depends(_tenants_to_write, scope="function")]

@@ -8,7 +8,6 @@ from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
-from starlette.datastructures import State
 
 from fairserve.platform.base.errors import ConflictError, NotFoundError
 from fairserve.platform.db import audit, keys
@@ -22,6 +21,7 @@ from fairserve.platform.tenancy.apps.control_events import tenant_changed
 from fairserve.platform.tenancy.apps.inboxes import ControlInbox, ProgramInbox
 from fairserve.platform.tenancy.auth import Authenticator, Principal
 from fairserve.platform.tenancy.keys.service import KeyRing
+from fairserve.platform.tenancy.parts import TenancyParts
 from fairserve.platform.tenancy.quotas import repository as contracts
 from fairserve.platform.tenancy.quotas import service as contract_service
 from fairserve.platform.tenancy.quotas.repository import Holder
@@ -218,13 +218,13 @@ def _out(tenant: Tenant, contract: Contract | None, retention: timedelta) -> Ten
     )
 
 
-def tenants_of(state: State, session: Session, principal: Principal) -> Tenants:
-    """Return the tenants in a session; ``state`` has the server's services."""
+def tenants_of(parts: TenancyParts, session: Session, principal: Principal) -> Tenants:
+    """Return the tenants in a session."""
     return Tenants(
         session,
         principal,
-        state.authenticator,
-        state.control,
-        state.programs,
-        timedelta(days=state.settings.tenancy.ledger_retention_days),
+        parts.authenticator,
+        parts.control,
+        parts.programs,
+        timedelta(days=parts.settings.ledger_retention_days),
     )

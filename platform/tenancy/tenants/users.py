@@ -17,13 +17,14 @@ from fairserve.platform.db.schemas import Page, UserId
 from fairserve.platform.db.session import ReadSession, WriteSession, after_commit
 from fairserve.platform.tenancy.apps.control_events import user_changed
 from fairserve.platform.tenancy.apps.inboxes import ControlInbox
-from fairserve.platform.tenancy.auth import AdminPrincipal, Principal, require_admin
+from fairserve.platform.tenancy.auth import Principal
+from fairserve.platform.tenancy.principals import AdminPrincipal, require_admin
 from fairserve.platform.tenancy.quotas import repository as contracts
 from fairserve.platform.tenancy.quotas import service as contract_service
 from fairserve.platform.tenancy.quotas.repository import Holder
 from fairserve.platform.tenancy.quotas.schemas import ContractBody
 from fairserve.platform.tenancy.tenants.schemas import UserOut, UserPut, UserQuery
-from fairserve.scheduling.dispatch.events import UserChanged
+from fairserve.scheduling.events import UserChanged
 
 router = APIRouter(prefix="/admin/users")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from fairserve.scheduling.dispatch.directory import Setting
+from fairserve.scheduling.directory import Setting
 from fairserve.scheduling.system import SystemConfig
 
 

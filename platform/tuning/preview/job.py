@@ -32,8 +32,8 @@ from fairserve.platform.tuning.preview.demand import NO_DEMAND, Demand, demand_o
 from fairserve.platform.tuning.preview.fit import Fit, fit_costs, slower
 from fairserve.platform.tuning.preview.input import PreviewJob
 from fairserve.platform.tuning.preview.words import left_out_sentences, sentences, trust
-from fairserve.scheduling.dispatch.directory import Setting
-from fairserve.scheduling.dispatch.events import AppChanged, Refuse
+from fairserve.scheduling.directory import Setting
+from fairserve.scheduling.events import AppChanged, Refuse
 from fairserve.scheduling.metrics import CallSample, distribution, summarise
 from fairserve.scheduling.system import SystemConfig
 

@@ -22,8 +22,8 @@ from fairserve.platform.tenancy.profiles.repository import profiles_in_force
 from fairserve.platform.tenancy.quotas.repository import Holder, of_apps, of_tenants, of_users
 from fairserve.platform.tenancy.quotas.service import contract_changed
 from fairserve.platform.tuning.preview.input import RejectedCall, ServedCall
-from fairserve.scheduling.dispatch.directory import Setting
-from fairserve.scheduling.dispatch.events import AppChanged
+from fairserve.scheduling.directory import Setting
+from fairserve.scheduling.events import AppChanged
 
 PAGE_ROWS = 1000
 LOOKED_UP = 500

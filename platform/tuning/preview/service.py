@@ -16,21 +16,22 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
 from sqlalchemy.exc import OperationalError
-from starlette.datastructures import State
 
 from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.platform.base.errors import ConflictError, FairServeError, UnavailableError
-from fairserve.platform.control.port import ClusterView, WorkerView
+from fairserve.platform.control.messages import ClusterView, WorkerView
+from fairserve.platform.control.port import ControlPort, LedgerPort
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.session import unavailable
-from fairserve.platform.reporting.traffic.segments import recording_folder, segment_paths
+from fairserve.platform.reporting.traffic.segments import segment_paths
+from fairserve.platform.tenancy.system.parameters import system_config
+from fairserve.platform.tenancy.system.settings import TuningSettings
 from fairserve.platform.tuning import service
-from fairserve.platform.tuning.parameters import system_config
 from fairserve.platform.tuning.preview import rows as preview_rows
 from fairserve.platform.tuning.preview.input import (
     PreviewJob,
@@ -39,7 +40,6 @@ from fairserve.platform.tuning.preview.input import (
     Workers,
 )
 from fairserve.platform.tuning.preview.schemas import PreviewIn, PreviewOut
-from fairserve.platform.tuning.settings import TuningSettings
 
 logger = logging.getLogger(__name__)
 
@@ -136,6 +136,23 @@ class Previews:
         if "nothing" in answer:
             raise nothing(answer["nothing"])
         return answer
+
+
+@dataclass(frozen=True)
+class PreviewParts:
+    """Running parts of the server for previews; endpoints find them as ``app.state.preview``.
+
+    Fields with names of :class:`PreviewWorld` are the same.
+    """
+
+    settings: TuningSettings
+    sessions: SessionFactory
+    control: ControlPort
+    ledger: LedgerPort
+    recording: Path | None
+    learning: LearningOptions | None
+    embedded_batch: int | None
+    previews: Previews = field(default_factory=Previews)
 
 
 class _LeftError(FairServeError):
@@ -260,24 +277,19 @@ def _workers(world: PreviewWorld, models: Counter[str]) -> tuple[Workers, list[s
 
 
 async def preview_of(
-    state: State, body: PreviewIn, gone: Callable[[], Awaitable[bool]]
+    parts: PreviewParts, body: PreviewIn, gone: Callable[[], Awaitable[bool]]
 ) -> PreviewOut:
-    """Return the preview of a change; ``state`` has the server's services.
+    """Return what a change would have made of the last minutes.
 
     Raises ConflictError while another preview runs, or if nothing was recorded.
     """
-    settings = state.settings
-    recorded = settings.reporting.trace_recording
-    embedded = getattr(state, "supervisor", None) is not None
-    ledger = getattr(state, "ledger", None)
     world = PreviewWorld(
-        settings=settings.tuning,
-        sessions=state.session_factory,
-        cluster=await state.control.cluster(),
-        recording=recording_folder(settings.db.data_dir) if recorded else None,
-        learning=settings.tenancy.learning_options,
-        embedded_batch=settings.fleet.worker_max_batch if embedded else None,
-        flush=None if ledger is None else ledger.flush,
+        settings=parts.settings,
+        sessions=parts.sessions,
+        cluster=await parts.control.cluster(),
+        recording=parts.recording,
+        learning=parts.learning,
+        embedded_batch=parts.embedded_batch,
+        flush=parts.ledger.flush,
     )
-    previews: Previews = state.previews
-    return await previews.make(world, body, gone)
+    return await parts.previews.make(world, body, gone)

@@ -1,4 +1,4 @@
-"""Whole servers for the tests of the gateway, in front of real and scripted workers."""
+"""Fixtures for the tests of the gateway: whole servers in front of real and scripted workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch_worker import shared_worker
 
 @contextmanager
 def servers(tmp_path_factory):
-    """Starts servers, and closes them at its end."""
+    """Return a context manager that yields a server factory, and closes its servers at the end."""
     started = []
 
     def start(kind, *flags):
@@ -29,26 +29,26 @@ def servers(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def start_any(tmp_path_factory):
-    """Starts servers of a kind, which end with the module."""
+    """Return a factory of servers of a kind, which end with the module."""
     with servers(tmp_path_factory) as start:
         yield start
 
 
 @pytest.fixture(scope="module")
 def start_server(start_any):
-    """Starts servers in threads, in front of workers that they do not start."""
+    """Return a factory of servers in threads, in front of workers that they do not start."""
     return lambda *flags: start_any(ThreadServer, *flags)
 
 
 @pytest.fixture(scope="module")
 def start_process(start_any):
-    """Starts servers as child processes, which may be killed and have embedded workers."""
+    """Return a factory of child processes, which may be killed and have embedded workers."""
     return lambda *flags: start_any(ChildServer, *flags)
 
 
 @pytest.fixture(scope="package")
 def server(tmp_path_factory):
-    """A server in front of the worker with a torch engine that this process shares."""
+    """Yield a server in front of the worker with a torch engine that this process shares."""
     with servers(tmp_path_factory) as start:
         yield start(
             ThreadServer, "--worker-urls", shared_worker().url, "--usage-rollup-interval-s", "0.2"

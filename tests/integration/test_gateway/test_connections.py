@@ -1,6 +1,6 @@
-"""Clients that open connections and send nothing, too much, or too slowly; limits of connections.
+"""Clients that open connections and send nothing, too much, or too slowly are limited.
 
-Nothing is measured: where a test shortens a time limit, it waits for what the server does at its end.
+Durations are not measured: where a test shortens a time limit, it waits for the server's reaction.
 """
 
 import json
@@ -58,7 +58,7 @@ def ended(client):
 
 @pytest.fixture(scope="module")
 def few(start_server, scripted):
-    """A server with few connections, behind a proxy at 127.0.0.9."""
+    """Yield a server with few connections, behind a proxy at 127.0.0.9."""
     return start_server(
         *("--worker-urls", scripted[0].url, "--trusted-proxies", "127.0.0.9"),
         *("--request-head-timeout-s", "600", "--request-body-timeout-s", "600"),
@@ -68,7 +68,7 @@ def few(start_server, scripted):
 
 @pytest.fixture
 def connect(few):
-    """Opens connections from an address of the loopback, which are closed at the end of the test."""
+    """Yield a function that opens connections from a loopback address; they are closed at the end."""
     with ExitStack() as stack:
 
         def connect(address):
@@ -82,14 +82,15 @@ def connect(few):
 
 @pytest.fixture
 def limits(few):
-    """The time limits of the server, which are restored after the test."""
+    """Yield the time limits of the server, restored after the test."""
     limits = few.request_limits
     before = replace(limits)
     yield limits
     limits.head_timeout_s, limits.body_timeout_s = before.head_timeout_s, before.body_timeout_s
 
 
-# --- how long ---------------------------------------------------------------------------------------
+# --- time limits
+# -------------------------------------------------------------------------------------
 
 
 def test_a_connection_that_sends_nothing_is_closed(few, limits):
@@ -99,11 +100,11 @@ def test_a_connection_that_sends_nothing_is_closed(few, limits):
 
 
 @pytest.mark.parametrize("begun", [b"G", OK[:-2], b"\r\n" * 9 + b"GET / HTTP/1.1\r\n"])
-def test_a_head_that_does_not_end_answers_408(few, limits, begun):
+def test_an_unfinished_head_is_answered_408(few, limits, begun):
     limits.head_timeout_s = SHORT_S
 
     def rejected():
-        """Return the rejection; None if the time limit passed before the test had sent a byte."""
+        """Return the rejection; None if the time limit passed before the test sent a byte."""
         with connected(few) as client:
             try:
                 client.sendall(begun)
@@ -116,7 +117,7 @@ def test_a_head_that_does_not_end_answers_408(few, limits, begun):
     assert eventually(rejected) == (408, "request_timeout", True)
 
 
-def test_the_next_head_on_a_connection_has_the_same_time(few, limits):
+def test_each_head_on_a_connection_has_the_same_time_limit(few, limits):
     with connected(few) as client:
         client.sendall(OK)
         assert answer(client)[0] == 200
@@ -126,7 +127,7 @@ def test_the_next_head_on_a_connection_has_the_same_time(few, limits):
         assert ended(client)
 
 
-def test_a_body_that_does_not_come_answers_408(few, limits):
+def test_a_missing_body_is_answered_408(few, limits):
     limits.body_timeout_s = SHORT_S
     head = (
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n"
@@ -139,12 +140,13 @@ def test_a_body_that_does_not_come_answers_408(few, limits):
         assert ended(client)
 
 
-# --- how much ---------------------------------------------------------------------------------------
+# --- size limits
+# -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("line", [b"x", b"a: b\r\n"], ids=["one header", "many headers"])
 @pytest.mark.parametrize("before", [0, 1], ids=["first", "second"])
-def test_a_head_over_64_kib_answers_431(few, before, line):
+def test_a_head_over_64_kib_is_answered_431(few, before, line):
     with connected(few) as client:
         for _ in range(before):
             client.sendall(OK)
@@ -155,14 +157,14 @@ def test_a_head_over_64_kib_answers_431(few, before, line):
         assert ended(client)
 
 
-def test_a_head_of_64_kib_is_taken(few):
+def test_a_head_of_64_kib_is_accepted(few):
     filler = b"a: " + b"x" * (HEAD_BYTES - len(OK) - 5) + b"\r\n"
     with connected(few) as client:
         client.sendall(OK[:-2] + filler + b"\r\n")
         assert answer(client)[0] == 200
 
 
-def test_a_trailer_over_64_kib_answers_431(few):
+def test_a_trailer_over_64_kib_is_answered_431(few):
     head = (
         "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
         f"Authorization: Bearer {few.app_key}\r\n\r\n2\r\n{{}}\r\n0\r\n"
@@ -172,7 +174,7 @@ def test_a_trailer_over_64_kib_answers_431(few):
         assert ended(client)
 
 
-def test_what_is_no_http_answers_400_in_the_shape_of_the_api(few):
+def test_invalid_http_is_answered_400_in_the_api_format(few):
     with connected(few) as client:
         client.sendall(b"EHLO example.org\r\n\r\n" + b"x" * HEAD_BYTES)
         status, body, _ = answer(client)
@@ -180,7 +182,8 @@ def test_what_is_no_http_answers_400_in_the_shape_of_the_api(few):
         assert ended(client)
 
 
-# --- how many ---------------------------------------------------------------------------------------
+# --- numbers of connections
+# --------------------------------------------------------------------------
 
 
 def alive(client, **headers):
@@ -190,7 +193,7 @@ def alive(client, **headers):
     return answer(client)[0]
 
 
-def test_one_address_has_so_many_connections_and_others_are_served(few, connect):
+def test_connections_of_one_address_are_bounded(few, connect):
     clients = [connect("127.0.0.2") for _ in range(4)]
     assert [alive(client) for client in clients] == [200] * 4
     status, body, head = answer(connect("127.0.0.2"))
@@ -209,7 +212,7 @@ def served_from(client):
         return False
 
 
-def test_idle_connections_of_many_addresses_reach_the_total_and_no_further(few, connect):
+def test_idle_connections_are_bounded_in_total(few, connect):
     clients = [connect(f"127.0.1.{number}") for number in range(1, 42)]
     rejected, _, _ = select.select(clients, [], [], DEADLINE_S)
     status, body, head = answer(rejected[0])
@@ -220,8 +223,8 @@ def test_idle_connections_of_many_addresses_reach_the_total_and_no_further(few, 
     eventually(lambda: served_from(connect("127.0.1.99")), "the closed ones still count")
 
 
-def under_way(few, client, forwarded):
-    """Begin a request whose body the server waits for; or return the status of its rejection."""
+def begin_request(few, client, forwarded):
+    """Begin a request whose body the server waits for; return the status of a rejection, if any."""
     client.sendall(
         b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n"
         + f"X-Forwarded-For: {forwarded}\r\nAuthorization: Bearer {few.app_key}\r\n\r\n".encode()
@@ -232,38 +235,38 @@ def under_way(few, client, forwarded):
     return int(data.split()[1])
 
 
-def test_requests_of_a_proxy_count_for_the_client_that_it_names(few, connect):
+def test_requests_through_a_proxy_count_for_its_client(few, connect):
     proxy = "127.0.0.9"
     waiting = [connect(proxy) for _ in range(4)]
-    assert [under_way(few, each, "10.0.0.1") for each in waiting] == [100] * 4
-    assert under_way(few, connect(proxy), "10.0.0.1") == 429
-    assert under_way(few, connect(proxy), "10.9.9.9, 10.0.0.1") == 429, (
+    assert [begin_request(few, each, "10.0.0.1") for each in waiting] == [100] * 4
+    assert begin_request(few, connect(proxy), "10.0.0.1") == 429
+    assert begin_request(few, connect(proxy), "10.9.9.9, 10.0.0.1") == 429, (
         "what a client adds is to the left"
     )
-    assert under_way(few, connect(proxy), "10.0.0.2") == 100
+    assert begin_request(few, connect(proxy), "10.0.0.2") == 100
     waiting[0].sendall(b"{}")
     assert answer(waiting[0])[0] == 400
-    assert under_way(few, connect(proxy), "10.0.0.1") == 100, (
+    assert begin_request(few, connect(proxy), "10.0.0.1") == 100, (
         "a request that ended no longer counts"
     )
     waiting[1].close()
 
     def taken():
         with connect(proxy) as client:
-            return under_way(few, client, "10.0.0.1") == 100
+            return begin_request(few, client, "10.0.0.1") == 100
 
     eventually(taken, "the closed one still counts")
 
 
-def test_nobody_else_is_believed_about_addresses(few, connect):
+def test_only_trusted_proxies_name_client_addresses(few, connect):
     clients = [connect("127.0.0.4") for _ in range(4)]
     for number, client in enumerate(clients):
-        assert under_way(few, client, f"10.1.0.{number}") == 100
+        assert begin_request(few, client, f"10.1.0.{number}") == 100
     assert answer(connect("127.0.0.4"))[0] == 429
 
 
 @pytest.mark.parametrize(("peer", "secure"), [("127.0.0.9", True), ("127.0.0.4", False)])
-def test_the_scheme_is_that_of_a_trusted_proxy_only(few, connect, peer, secure):
+def test_only_trusted_proxies_name_the_scheme(few, connect, peer, secure):
     """The cookie of a sign-in shows the scheme that the server assumes."""
     form = f"key={ADMIN_KEY}".encode()
     with connect(peer) as client:

@@ -1,6 +1,6 @@
-"""A server that is killed: the next one knows the spending, and continues declared programs.
+"""After a server is killed, the next one knows the spending and continues declared programs.
 
-Calls under load, embedded workers and what was drained are in ``test_processes.py``.
+Calls under load, embedded workers and drains are in ``test_processes.py``.
 """
 
 from processes import eventually
@@ -8,10 +8,10 @@ from scripted_worker import ScriptedWorker
 
 from .test_limits import BUDGET, COST, CROWDED, Client, priced, remaining
 from .test_programs.asking import rows
-from .test_programs.interrupted import INTERRUPTED, goes_on, interrupted
+from .test_programs.interrupted import INTERRUPTED, assert_continues, interrupted
 
 
-def test_a_crash_forgets_no_spending_and_no_program(start_process):
+def test_a_crash_loses_no_spending_and_no_program(start_process):
     worker = ScriptedWorker()
     try:
         server = priced(start_process("--worker-urls", worker.url))
@@ -32,6 +32,6 @@ def test_a_crash_forgets_no_spending_and_no_program(start_process):
         assert client.call().status_code == 200
         expected = left + BUDGET - 6 * COST
         assert remaining(server.request("GET", "/v1/models", client.key)) == expected
-        goes_on(server, worker, before)
+        assert_continues(server, worker, before)
     finally:
         worker.close()

@@ -1,5 +1,6 @@
-"""Draining workers of the settings and of the fleet file; those of the server itself are drained in
-test_processes.py.
+"""Workers of the settings and of the fleet file are drained over HTTP.
+
+Embedded workers are drained in ``test_processes.py``.
 """
 
 import pytest
@@ -51,7 +52,7 @@ def test_workers_of_settings_and_file_stay_drained_when_the_file_changes(
 
 
 def test_the_last_worker_drained_keeps_its_model(start_server, scripted_three):
-    """Calls of its model wait for it; without it nobody would know the model."""
+    """Calls of its model wait for it; otherwise the model would be unknown."""
     server = start_server("--worker-urls", scripted_three[0].url, "--max-queue-wait-s", "0.2")
     becomes(server, {"w0": ("settings", "serving")})
     assert drain(server, "w0")["note"].startswith("no other worker serves 'scripted'")

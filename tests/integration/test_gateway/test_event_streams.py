@@ -13,7 +13,7 @@ NAMES = iter(range(1000))
 
 @pytest.fixture(scope="module")
 def server(start_server, scripted):
-    """A server that checks the readers of streams very often."""
+    """Return a server that checks the readers of streams very often."""
     urls = ",".join(worker.url for worker in scripted)
     return start_server("--worker-urls", urls, "--stream-check-s", "0.05")
 
@@ -38,7 +38,7 @@ class Owner:
 
     @contextmanager
     def following(self):
-        """Return the events of the run as they arrive, after the first one."""
+        """Yield the events of the run as they arrive, after the first one."""
         headers = {"Authorization": f"Bearer {self.app['api_key']}"}
         path = "/v1/interactions/run/events"
         with self.server.http.stream("GET", path, headers=headers) as answer:
@@ -79,7 +79,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_events_of_a_run_end_when(owner, end):
+def test_event_stream_of_a_run_ends_with_access(owner, end):
     with owner.following() as events:
         assert end(owner).status_code in (200, 201)
         ((name, data),) = events
@@ -87,7 +87,7 @@ def test_events_of_a_run_end_when(owner, end):
     assert json.loads(data)["error"]["type"] == "authentication_error"
 
 
-def test_others_follow_on(server, owner):
+def test_streams_of_other_readers_continue(server, owner):
     other = Owner(server)
     with owner.following() as ending, other.following() as lasting:
         owner.as_tenant("DELETE", f"/v1/apps/{owner.app['id']}")
@@ -98,7 +98,7 @@ def test_others_follow_on(server, owner):
 
 @pytest.fixture
 def browser(server):
-    """Creates browsers that have signed in with a key."""
+    """Yield a function that returns a browser signed in with a key."""
     browsers = []
 
     def sign_in(key):
@@ -118,7 +118,7 @@ def sign_out(browser):
 
 
 @pytest.mark.parametrize("end", ["its key is revoked", "it signs out"])
-def test_a_live_page_ends_when(server, owner, browser, end):
+def test_live_page_ends_with_access(server, owner, browser, end):
     keys = f"/admin/tenants/{owner.tenant['id']}/keys"
     browsing = browser(owner.tenant["api_key"])
     with browsing.stream("GET", "/console/overview/stream") as answer:

@@ -1,4 +1,4 @@
-"""Workers that join and leave while calls run: by fleet file, by the API, and over a restart."""
+"""Workers join and leave while calls run: by fleet file, by the API, and over a restart."""
 
 import concurrent.futures
 import contextlib
@@ -20,7 +20,7 @@ ALIASES = "/admin/cluster/aliases"
 
 @pytest.fixture(scope="module")
 def workers():
-    """Three workers that serve one model."""
+    """Yield three workers that serve one model."""
     found = [ScriptedWorker(kv_blocks=256) for _ in range(3)]
     yield found
     for worker in found:
@@ -28,7 +28,7 @@ def workers():
 
 
 class FleetFile:
-    """A fleet file that is replaced as editors do."""
+    """A fleet file that is replaced atomically, as editors do."""
 
     def __init__(self, path):
         self.path = path
@@ -39,7 +39,7 @@ class FleetFile:
         os.replace(other, self.path)
 
     def workers(self, *workers, **more):
-        """Pairs ``(id, scripted worker)``."""
+        """Write the given pairs ``(id, scripted worker)``."""
         self.write({"workers": [{"id": i, "url": w.url} for i, w in workers], **more})
 
 
@@ -50,7 +50,7 @@ def file(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(start_server, file, workers):
-    """A server whose fleet file names the first worker; every test restores that."""
+    """Yield a server whose fleet file names the first worker; every test restores that."""
     file.workers(("f0", workers[0]))
     return start_server("--fleet-file", str(file.path))
 
@@ -92,7 +92,7 @@ def drain(server, worker_id, what="drain"):
 
 @contextlib.contextmanager
 def traffic(server, clients=4):
-    """Clients that call one after the other until the end; yields the answers so far."""
+    """Run clients that make one call after the other; yield the answers so far."""
     answers, stop = [], []
 
     def run(client):
@@ -112,13 +112,13 @@ def traffic(server, clients=4):
 
 
 def more(answers, count=12):
-    """Wait until a number of further calls have been answered."""
+    """Wait until the given number of further calls is answered."""
     before = len(answers)
     eventually(lambda: len(answers) >= before + count)
     return {answer.headers.get("x-fairserve-worker") for answer in answers[before:]}
 
 
-def test_the_file_s_worker_serves(server):
+def test_the_worker_of_the_file_serves(server):
     assert states(server) == {"f0": ("file", "serving")}
     answer = call(server)
     assert answer.status_code == 200
@@ -148,7 +148,7 @@ def test_join_drain_and_remove_lose_no_call(server, workers):
         drained = server.admin("POST", f"{WORKERS}/api-1/drain")
         assert drained.status_code == 200, drained.text
         becomes(server, {"f0": ("file", "serving"), "api-1": ("api", "drained")})
-        more(answers, 4)  # those that had begun
+        more(answers, 4)  # those in progress
         assert more(answers) == {"f0"}
         assert server.admin("DELETE", f"{WORKERS}/api-1").status_code == 204
         becomes(server, {"f0": ("file", "serving")})
@@ -163,7 +163,7 @@ def test_join_drain_and_remove_lose_no_call(server, workers):
     }
 
 
-def test_a_call_that_runs_ends_on_its_draining_worker(server, workers, file):
+def test_a_running_call_ends_on_its_draining_worker(server, workers, file):
     join(server, "api-1", workers[1])
     becomes(server, {"f0": ("file", "serving"), "api-1": ("api", "serving")})
     with concurrent.futures.ThreadPoolExecutor(2) as threads:
@@ -185,8 +185,8 @@ def test_a_call_that_runs_ends_on_its_draining_worker(server, workers, file):
     becomes(server, {"f0": ("file", "serving")})
 
 
-def test_removal_by_force_breaks_what_runs_there(server, workers, file):
-    """The file's worker is down, so that the call runs on the removed one."""
+def test_forced_removal_breaks_running_calls(server, workers, file):
+    """The worker of the file is down, so that the call runs on the removed one."""
     join(server, "api-1", workers[1])
     becomes(server, {"f0": ("file", "serving"), "api-1": ("api", "serving")})
     file.workers()
@@ -198,13 +198,13 @@ def test_removal_by_force_breaks_what_runs_there(server, workers, file):
         assert answer.status_code == 204
         assert states(server) == {}
         file.workers(("f0", workers[0]))
-        # It goes to the other one if nothing had reached its client, as after any loss.
+        # It is retried on the other worker if nothing had reached its client, as after any loss.
         eventually(lambda: [w.release() for w in workers] and held.done())
     assert held.result().status_code in (200, 502, 503)
     becomes(server, {"f0": ("file", "serving")})
 
 
-def test_the_file_is_followed(server, workers, file):
+def test_changes_of_the_file_are_applied(server, workers, file):
     with traffic(server) as answers:
         file.workers(("f0", workers[0]), ("f1", workers[1]))
         becomes(server, {"f0": ("file", "serving"), "f1": ("file", "serving")})
@@ -239,7 +239,7 @@ def test_a_broken_file_changes_nothing_and_is_shown(server, workers, file, caplo
     assert states(server) == {"f0": ("file", "serving")}
 
 
-def test_each_source_keeps_its_own(server, workers, file):
+def test_each_source_keeps_its_own_workers(server, workers, file):
     join(server, "api-1", workers[1])
     file.workers(("f0", workers[0]), ("api-1", workers[2]))
     eventually(lambda: server.cluster()["fleet_file"]["problem"])
@@ -252,7 +252,7 @@ def test_each_source_keeps_its_own(server, workers, file):
     becomes(server, {"f0": ("file", "serving")})
 
 
-def test_aliases(server, file, workers):
+def test_aliases_route_calls(server, file, workers):
     assert server.admin("PUT", f"{ALIASES}/gpt-4o", json={"target": "scripted"}).status_code == 200
     file.workers(("f0", workers[0]), aliases={"from/file": {"scripted": 3, "gone": 1}})
     eventually(lambda: len(server.admin("GET", ALIASES).json()["items"]) == 2)
@@ -308,7 +308,7 @@ def test_a_worker_that_serves_another_model_reports_why_it_does_not_join(server,
     assert call(server, model="llama").status_code == 404
 
 
-def test_a_restart_keeps_what_came_by_the_api(start_server, workers):
+def test_a_restart_keeps_workers_added_by_the_api(start_server, workers):
     """Drained workers stay drained. No embedded worker starts beside them."""
     server = start_server("--worker-urls", workers[0].url)
     join(server, "kept", workers[1])

@@ -1,4 +1,4 @@
-"""A full disk: new calls are rejected at once, and every answered call has its row."""
+"""With a full disk new calls are rejected immediately, and every answered call has its row."""
 
 import concurrent.futures
 import errno
@@ -20,7 +20,7 @@ HELD = 5
 
 
 class Disk:
-    """Allows as much space as is needed, no reserve; nothing at all once it is ``full``."""
+    """Allows as much space as needed, without a reserve; nothing once it is ``full``."""
 
     def __init__(self):
         self.full = False
@@ -38,7 +38,7 @@ def worker():
     worker.close()
 
 
-def test_no_answered_call_lacks_its_row_and_the_budget_knows_of_all(
+def test_every_answered_call_has_its_row_and_counts_for_the_budget(
     start_server, worker, monkeypatch
 ):
     disk = Disk()

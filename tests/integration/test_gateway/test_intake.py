@@ -1,4 +1,4 @@
-"""The server reads nothing without a key, and no more of a body than is allowed."""
+"""The server reads no body without a valid key, and no more of a body than is allowed."""
 
 import json
 import re
@@ -66,21 +66,21 @@ def answer(client):
     return status, data.get("error", data), headers
 
 
-def test_there_are_routes_of_every_kind():
+def test_routes_of_every_kind_are_found():
     paths = {path.split("/x")[0] for _, path in KEYED}
     assert {PATH, "/v1/interactions", "/v1/apps", "/v1/webhooks", "/admin/throttling"} <= paths
 
 
 @pytest.mark.parametrize("key", [None, UNKNOWN], ids=["no key", "unknown key"])
 def test_no_route_reads_a_body_without_a_key(server, key):
-    """The body is announced and never sent: a server that reads it does not answer."""
+    """The body is announced and never sent: a server that reads it would not answer."""
     for method, path in KEYED:
         status, error, _, client = ask(server, method, path, key, length=1000)
         client.close()
         assert (status, error["code"]) == (401, "invalid_api_key"), (method, path)
 
 
-def test_no_operators_route_reads_a_body_with_a_tenants_key(server):
+def test_operator_routes_read_no_body_with_a_tenant_key(server):
     for method, path in KEYED:
         if path.startswith("/admin"):
             status, error, _, client = ask(server, method, path, server.tenant_key, length=1000)
@@ -88,7 +88,7 @@ def test_no_operators_route_reads_a_body_with_a_tenants_key(server):
             assert (status, error["code"]) == (403, "insufficient_scope"), (method, path)
 
 
-def test_no_form_of_the_console_is_read_without_a_session(server):
+def test_console_forms_are_not_read_without_a_session(server):
     forms = [p for m, p in routes(APP) if p.startswith("/console/") and p != "/console/sign-in"]
     kind = {"Content-Type": "application/x-www-form-urlencoded"}
     assert forms
@@ -100,8 +100,8 @@ def test_no_form_of_the_console_is_read_without_a_session(server):
         client.close()
 
 
-def test_the_answer_is_seen_before_the_connection_ends(server):
-    """The rest of a body that was not read is discarded, so that nothing is reset."""
+def test_the_answer_arrives_before_the_connection_closes(server):
+    """The rest of an unread body is discarded, so that the connection is not reset."""
     size = 1 << 20
     status, _, headers, client = ask(server, "POST", PATH, UNKNOWN, length=size, body=b" " * size)
     assert (status, headers["connection"]) == (401, "close")
@@ -109,7 +109,7 @@ def test_the_answer_is_seen_before_the_connection_ends(server):
     client.close()
 
 
-def test_a_request_that_is_rejected_by_its_route_leaves_the_connection_usable(server):
+def test_a_rejected_request_leaves_the_connection_usable(server):
     """The rest of its body is discarded before the next request."""
     data = b" " * 200_000
     key = server.tenant_key
@@ -120,7 +120,7 @@ def test_a_request_that_is_rejected_by_its_route_leaves_the_connection_usable(se
     client.close()
 
 
-def test_an_endless_body_that_nobody_reads_ends_its_connection(server):
+def test_an_endless_unread_body_closes_the_connection(server):
     chunked = {"Transfer-Encoding": "chunked"}
     status, _, _, client = ask(server, "POST", PATH, UNKNOWN, length=None, **chunked)
     assert status == 401
@@ -151,7 +151,7 @@ def test_a_body_over_its_limit_is_413_declared_or_not(server, path):
 
 @pytest.fixture(scope="module")
 def sized(start_server):
-    """A server with a small and a large model, both with a tokenizer and text only."""
+    """Yield a server with a small and a large model, both with a tokenizer and text only."""
     workers = [
         ScriptedWorker(model="small", context_tokens=1024),
         ScriptedWorker(model="large", context_tokens=4096, kv_blocks=1024),
@@ -169,7 +169,7 @@ def limit(context_tokens):
 
 
 def prompt(model, size):
-    """Return a request of exactly so many bytes."""
+    """Return a request of exactly ``size`` bytes."""
     body = {"model": model, "messages": [{"role": "user", "content": ""}]}
     body["messages"][0]["content"] = "x" * (size - len(json.dumps(body)))
     return json.dumps(body).encode()
@@ -181,14 +181,14 @@ def post(server, data, key=None):
     return answer.status_code, answer.json()["error"]
 
 
-def test_a_body_that_no_model_of_the_app_takes_is_not_read(sized):
+def test_a_body_too_large_for_all_models_of_the_app_is_not_read(sized):
     status, error, _, client = ask(sized, "POST", PATH, sized.app_key, length=limit(4096) + 1)
     assert (status, error["code"]) == (413, "body_too_large")
     assert error["message"].endswith(f"allowed here: {limit(4096)}")
     client.close()
 
 
-def test_an_app_with_a_small_model_only_may_send_what_that_takes(sized):
+def test_an_app_with_a_small_model_has_its_body_limit(sized):
     made = {"name": "small", "profile": PROFILE, "contract": {"allowed_models": ["small"]}}
     app = sized.request("POST", "/v1/apps", sized.tenant_key, json=made)
     assert app.status_code == 201, app.text
@@ -198,7 +198,7 @@ def test_an_app_with_a_small_model_only_may_send_what_that_takes(sized):
     client.close()
 
 
-def test_a_body_too_large_for_its_model_is_not_checked_further(sized):
+def test_a_body_too_large_for_its_model_is_not_validated(sized):
     """The body lacks a required field, which the answer does not mention."""
     data = json.dumps({"model": "small", "x": "x" * limit(1024)}).encode()
     status, error = post(sized, data)
@@ -227,7 +227,7 @@ def test_a_prompt_that_may_fit_is_counted(sized):
 
 @pytest.fixture(scope="module")
 def tight(start_server, scripted):
-    """A server with memory for the bodies of a few calls, two of them of one tenant."""
+    """Yield a server with memory for the bodies of a few calls, two of them of one tenant."""
     return start_server(
         *("--worker-urls", scripted[0].url, "--max-body-bytes", "2048"),
         *("--max-body-memory-bytes", "9000", "--max-tenant-share", "0.5"),
@@ -243,7 +243,7 @@ def new_tenant(server, name):
 
 @pytest.fixture
 def holding(tight, scripted):
-    """Return calls that have arrived at the worker; they end with the test."""
+    """Yield a function that starts calls held at the worker; they end with the test."""
     worker = scripted[0]
     with ExitStack() as stack:
 

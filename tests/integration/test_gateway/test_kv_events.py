@@ -1,4 +1,4 @@
-"""The server follows the caches of external workers; its own are in test_processes.py."""
+"""The server follows the caches of external workers; embedded ones are in ``test_processes.py``."""
 
 from processes import eventually
 from torch_worker import MODEL, shared_worker
@@ -27,7 +27,7 @@ def test_workers_are_followed_at_their_configured_endpoints(start_server, script
         publisher.close()
 
 
-def test_a_worker_that_reports_its_endpoint_is_followed_unless_that_is_off(start_server, server):
+def test_a_reported_endpoint_is_followed_unless_disabled(start_server, server):
     prompt = {
         "model": MODEL,
         "prompt": "A description of the worker's cache. " * 4,

@@ -1,4 +1,4 @@
-"""Quotas over HTTP: budgets under a crowd and after a crash, rates, parallel calls, models, headers."""
+"""Test quotas over HTTP: budgets under load and after a crash, rates, parallel calls, models."""
 
 import asyncio
 import random
@@ -12,17 +12,17 @@ from processes import eventually
 PATH = "/v1/chat/completions"
 NANO = 10**9
 PRICE = {"model": "*", "input": 1000, "cached_input": 500, "output": 2000}
-"""For a million tokens: a scripted call costs 8 x 0.001 + 4 x 0.0005 + 3 x 0.002 = 0.016."""
+"""Prices per million tokens: a scripted call costs 8 x 0.001 + 4 x 0.0005 + 3 x 0.002 = 0.016."""
 COST = Decimal("0.016")
 BUDGET = Decimal("0.6")
 CROWDED = {"max_budget": float(BUDGET), "budget_duration": "12mo"}
 PAUSE_S = 0.1
-"""Seconds that a rejected client waits, instead of its Retry-After."""
+"""Delay in seconds of a rejected client, used instead of its Retry-After."""
 
 
 @pytest.fixture(scope="module")
 def limited(start_server, scripted):
-    """A server with prices, in front of two scripted workers."""
+    """Yield a server with prices, in front of two scripted workers."""
     urls = ",".join(worker.url for worker in scripted)
     flags = ("--max-queue-wait-s", "60", "--keepalive-s", "0.05")
     return priced(start_server("--worker-urls", urls, *flags))
@@ -34,7 +34,7 @@ def priced(server):
 
 
 class Client:
-    """An app of its own with a quota, and calls with its key."""
+    """An app with a quota, and calls with its key."""
 
     def __init__(self, server, name, **limits):
         stage = {"input_tokens": 30, "output_tokens": 20}
@@ -69,7 +69,7 @@ def remaining(answer):
     return Decimal(answer.headers["x-fairserve-budget-remaining"])
 
 
-def test_a_crowd_never_passes_a_budget(limited):
+def test_simultaneous_clients_never_exceed_a_budget(limited):
     spend(Client(limited, "crowd", contract=CROWDED))
 
 
@@ -118,7 +118,7 @@ async def _crowd(client):
             await asyncio.gather(*(one(number) for number in range(200)))
 
 
-def test_a_budget_that_is_set_later_knows_what_was_spent(limited):
+def test_a_new_budget_includes_earlier_spending(limited):
     client = Client(limited, "later")
     for _ in range(3):
         assert client.call().status_code == 200
@@ -131,7 +131,7 @@ def test_a_budget_that_is_set_later_knows_what_was_spent(limited):
     assert client.call().json()["error"]["code"] == "insufficient_quota"
 
 
-def test_beyond_the_soft_limit_answers_warn_or_no_run_begins(limited):
+def test_above_the_soft_limit_calls_warn_or_new_runs_are_rejected(limited):
     soft = {"soft_budget": float(COST * 3 / 2), "max_budget": 9, "budget_duration": "1d"}
     client = Client(limited, "soft", contract=soft)
     assert "x-fairserve-budget-soft-end" not in client.call("ok", run="R").headers
@@ -169,7 +169,7 @@ def test_every_answer_has_the_remaining_quota(limited):
     assert (run.status_code, run.headers["x-ratelimit-remaining-requests"]) == (201, "0")
 
 
-def test_a_failed_call_gives_its_place_and_its_request_back(limited):
+def test_a_failed_call_releases_its_slot_and_request(limited):
     client = Client(limited, "failing", contract={"rpm_limit": 1, "max_parallel_requests": 1})
     assert client.call("break").status_code == 502
     assert client.call("refuse").status_code == 400
@@ -177,7 +177,7 @@ def test_a_failed_call_gives_its_place_and_its_request_back(limited):
     assert client.call("ok").status_code == 429
 
 
-def test_parallel_calls_wait_their_turn_at_the_client(limited, scripted):
+def test_excess_parallel_calls_are_rejected_and_retried(limited, scripted):
     client = Client(limited, "parallel", contract={"max_parallel_requests": 1})
     waiting = limited.openai(client.key, max_retries=5)
     with limited.http.stream(
@@ -198,7 +198,7 @@ def test_parallel_calls_wait_their_turn_at_the_client(limited, scripted):
     assert answer.choices[0].message.content == "one two three"
 
 
-def test_only_allowed_models_are_listed_and_answer(limited):
+def test_only_allowed_models_are_listed_and_served(limited):
     client = Client(limited, "models", contract={"allowed_models": ["other"]})
     assert client.server.request("GET", "/v1/models", client.key).json()["data"] == []
     found = client.server.request("GET", "/v1/models/scripted", client.key)
@@ -223,7 +223,7 @@ def test_a_program_ends_when_its_budget_is_spent(limited):
     assert eventually(ended)["state"] in ("aborted", "failed")
 
 
-def test_one_user_opens_so_many_runs_and_others_continue(start_server, scripted):
+def test_open_runs_of_a_user_are_bounded(start_server, scripted):
     server = start_server("--worker-urls", scripted[0].url, "--user-openings-per-minute", "2")
     client = Client(server, "opens")
 

@@ -1,4 +1,4 @@
-"""Several models at once, each with its own workers, and splits between versions of one."""
+"""Several models run at once, each with its own workers, and split between versions."""
 
 import concurrent.futures
 import json
@@ -14,7 +14,7 @@ ALIASES = "/admin/cluster/aliases"
 
 @pytest.fixture(scope="module")
 def workers():
-    """Workers: two of one model, one of another, one each of two versions."""
+    """Yield two workers of one model, one of another, and one each of two versions."""
     models = {"a0": "alpha", "a1": "alpha", "b0": "beta", "v1": "chat-v1", "v2": "chat-v2"}
     found = {name: ScriptedWorker(model=model) for name, model in models.items()}
     yield found
@@ -55,7 +55,7 @@ def test_every_call_goes_to_a_worker_of_its_model(server, workers):
         assert {each["model"] for each in worker.bodies} <= {worker.model}
 
 
-def test_a_model_s_full_queue_holds_up_no_other(server, workers):
+def test_a_full_queue_does_not_delay_other_models(server, workers):
     """``beta`` has one worker; its calls wait there while those of ``alpha`` are answered."""
     with concurrent.futures.ThreadPoolExecutor(12) as threads:
         text = "stall " + "x" * 2000
@@ -73,7 +73,7 @@ def test_a_model_s_full_queue_holds_up_no_other(server, workers):
     assert {each.result().status_code for each in held} == {200}
 
 
-def test_a_run_spans_models(server):
+def test_a_run_may_use_several_models(server):
     for model in ("alpha", "beta", "gpt-4o"):
         assert call(server, model, run="run-spans").status_code == 200
     eventually(lambda: len(server.rows(interaction_id="run-spans")) == 3)
@@ -85,7 +85,7 @@ def test_a_run_spans_models(server):
     ]
 
 
-def test_a_run_stays_with_its_version_and_shares_follow_the_weights(server):
+def test_a_run_keeps_its_version_and_shares_follow_the_weights(server):
     server.admin("PUT", f"{ALIASES}/chat", json={"target": {"chat-v1": 3, "chat-v2": 1}})
 
     def version(run):
@@ -99,7 +99,7 @@ def test_a_run_stays_with_its_version_and_shares_follow_the_weights(server):
         first = list(threads.map(version, runs))
         again = list(threads.map(version, runs))
         assert again == first
-        assert 33 <= first.count("chat-v1") <= 55  # 45 expected; 3.6 standard deviations
+        assert 33 <= first.count("chat-v1") <= 55  # 45 expected; bounds at 3.6 standard deviations
         server.admin("PUT", f"{ALIASES}/chat", json={"target": {"chat-v1": 1, "chat-v2": 1}})
         moved = list(threads.map(version, runs))
     assert {(a, b) for a, b in zip(first, moved, strict=True) if a != b} == {("chat-v1", "chat-v2")}

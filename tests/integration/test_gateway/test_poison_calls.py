@@ -1,4 +1,4 @@
-"""Calls that make workers fail: they neither take workers from other tenants nor hide their cause."""
+"""Calls that make workers fail neither take workers from other tenants nor hide the cause."""
 
 import json
 
@@ -17,7 +17,7 @@ def gateway(start_server, scripted):
 
 @pytest.fixture(scope="module")
 def alone(start_server):
-    """A server with one worker, which its attribute ``worker`` holds."""
+    """Yield a server with one worker, which its attribute ``worker`` holds."""
     worker = ScriptedWorker()
     server = start_server("--worker-urls", worker.url)
     server.worker = worker
@@ -27,7 +27,7 @@ def alone(start_server):
 
 @pytest.fixture(scope="module")
 def plain(start_server, tmp_path_factory):
-    """A server whose worker speaks plain OpenAI, so that a queue is in front of it."""
+    """Yield a server whose worker speaks plain OpenAI, so that it has a local queue."""
     worker = ScriptedWorker()
     path = tmp_path_factory.mktemp("fleet") / "fleet.json"
     entry = {"id": "w", "url": worker.url, "kind": "openai", "model": "scripted"}
@@ -59,7 +59,7 @@ def circuits(gateway):
     return [worker["circuit"] for worker in gateway.cluster()["workers"]]
 
 
-def test_a_tenant_whose_calls_fail_takes_no_worker_from_others(gateway, scripted):
+def test_failing_calls_of_one_tenant_open_no_circuit(gateway, scripted):
     other = new_tenant(gateway, "other")
     for number in range(7):
         answer = call(gateway, f"poison {number} alone")
@@ -73,7 +73,7 @@ def test_a_tenant_whose_calls_fail_takes_no_worker_from_others(gateway, scripted
     assert call(gateway, "ok", other).status_code == 200
 
 
-def test_the_row_of_such_a_call_has_no_address_either(gateway):
+def test_the_row_of_a_failed_call_has_no_worker_address(gateway):
     assert call(gateway, "poison row", run="run-poison").status_code == 502
     row = gateway.row(interaction_id="run-poison")
     assert (row["outcome"], row["output_tokens"]) == ("failed", 0)
@@ -87,14 +87,14 @@ def test_a_single_worker_is_tried_twice(alone):
 
 
 @pytest.mark.parametrize("word", ["denied", "account"])
-def test_errors_of_our_own_account_are_not_passed_on(alone, word):
+def test_worker_account_errors_are_not_passed_on(alone, word):
     answer = call(alone, word)
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (503, "unavailable")
     assert error["message"] == "no worker could begin with the call"
 
 
-def test_a_pause_that_one_tenant_s_call_brought_about_is_not_for_others(plain):
+def test_a_pause_caused_by_one_tenant_does_not_affect_others(plain):
     with plain.asking(PATH, body("later too large")):
         eventually(lambda: queue(plain)["paused_s"] > 0)
     other = new_tenant(plain, "other")
@@ -116,7 +116,7 @@ def test_failures_of_several_tenants_open_the_circuit(alone):
     assert call(alone, "ok").status_code == 200, "it is served after the pause"
 
 
-def test_broken_connections_count_against_the_worker_even_with_one_tenant(alone):
+def test_broken_connections_of_one_tenant_open_the_circuit(alone):
     assert call(alone, "ok").status_code == 200
     before = circuits(alone)[0]["opened"]
     for number in range(3):

@@ -1,4 +1,4 @@
-"""A server with its own workers: deaths, stops and double starts lose nothing and are reported.
+"""A server with embedded workers survives deaths, stops and double starts without losses.
 
 The server has two workers with torch engines, which take seconds to start. Every test leaves both
 serving, or the server stopped: the next one starts it.
@@ -25,7 +25,7 @@ KV_TOKENS = 4096
 """KV capacity of each worker: small, so that a few prompts fill it."""
 SERVING = {"w0": ("embedded", "serving"), "w1": ("embedded", "serving")}
 BY = ADMIN_KEY[:4]
-"""The part of a foreign key that answers may contain."""
+"""Part of a foreign key that answers may contain."""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def own(start_process):
 
 @pytest.fixture
 def fragile(own):
-    """The server with both of its workers, whose processes a test may kill."""
+    """Return the server with both of its workers, whose processes a test may kill."""
     if not own.runs():
         own.start()
     becomes(own, SERVING)
@@ -49,7 +49,7 @@ def body(text="hello", tokens=20, **more):
 
 
 def ask(server, text="hello", **more):
-    """Return the worker of a call that ended well."""
+    """Return the worker of a successful call."""
     answer = server.post(PATH, body(text, **more))
     assert answer.status_code == 200, answer.text
     return answer.headers["x-fairserve-worker"]
@@ -75,7 +75,7 @@ def streaming(server, run, tokens=3900):
 
 @contextlib.contextmanager
 def stories(server, count=6):
-    """Start simultaneous long calls, some of them on w0, which are read in threads."""
+    """Start simultaneous long calls that are read in threads, some of them on w0."""
     with concurrent.futures.ThreadPoolExecutor(count) as threads:
         running = [
             threads.submit(server.post, PATH, body(f"story {n}", 300, stream=True, ignore_eos=True))
@@ -115,12 +115,13 @@ def expected_sockets(server):
     return sorted(f"{pid}-{what}" for pid in pids for what in ("events", "replays"))
 
 
-# --- what starts twice --------------------------------------------------------------------------------
+# --- double starts
+# ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def refused(capsys, monkeypatch):
-    """Return the error of a further ``serve``, run in the process of the tests."""
+def start_error(capsys, monkeypatch):
+    """Return a function that runs ``serve`` again in this process and returns its error."""
     monkeypatch.setattr(sys, "setswitchinterval", lambda interval_s: None)
 
     def run(*flags):
@@ -130,17 +131,18 @@ def refused(capsys, monkeypatch):
     return run
 
 
-def test_a_second_server_is_refused(fragile, refused, tmp_path):
-    said = refused("--data-dir", str(fragile.data_dir), "--port", "0")
+def test_a_second_server_is_rejected(fragile, start_error, tmp_path):
+    said = start_error("--data-dir", str(fragile.data_dir), "--port", "0")
     assert f"in use by another FairServe server (process {fragile.process.pid})" in said
     database = f"sqlite:///{fragile.data_dir / 'fairserve.sqlite3'}"
     elsewhere = ("--data-dir", str(tmp_path))
-    said = refused(*elsewhere, "--database-url", database, "--port", "0")
+    said = start_error(*elsewhere, "--database-url", database, "--port", "0")
     assert "is in use by another FairServe server" in said
-    assert f"port {fragile.port} is in use" in refused(*elsewhere, "--port", str(fragile.port))
+    assert f"port {fragile.port} is in use" in start_error(*elsewhere, "--port", str(fragile.port))
 
 
-# --- what workers cache -------------------------------------------------------------------------------
+# --- caches of workers
+# ---------------------------------------------------------------------------------
 
 
 def test_embedded_workers_are_listed_and_not_removed(fragile):
@@ -170,17 +172,18 @@ def test_the_cluster_page_shows_reports_of_workers(fragile):
         assert seen["last_sequence"] is not None
 
 
-def test_a_prompt_goes_where_it_is_cached(fragile):
+def test_a_prompt_is_routed_to_the_worker_that_caches_it(fragile):
     asked = body("A document that is asked about again. " * 10)
     first, again = (fragile.post(PATH, asked) for _ in range(2))
     assert again.headers["x-fairserve-worker"] == first.headers["x-fairserve-worker"]
     assert again.json()["usage"]["prompt_tokens_details"]["cached_tokens"] > 300
 
 
-# --- workers that drain -------------------------------------------------------------------------------
+# --- draining workers
+# ----------------------------------------------------------------------------------
 
 
-def test_calls_of_a_drained_worker_end_well_and_it_serves_again(fragile):
+def test_calls_of_a_drained_worker_complete_and_an_undrain_restores_it(fragile):
     pids = fragile.worker_pids()
     with stories(fragile) as running:
         drained = drain(fragile, "w0")
@@ -201,7 +204,7 @@ def test_calls_of_a_drained_worker_end_well_and_it_serves_again(fragile):
     assert fragile.worker_pids() == pids
 
 
-def test_an_undrain_while_calls_run_breaks_none(fragile):
+def test_an_undrain_breaks_no_running_call(fragile):
     with stories(fragile) as running:
         for what in ("drain", "undrain", "drain", "undrain"):
             drain(fragile, "w0", what)
@@ -211,7 +214,7 @@ def test_an_undrain_while_calls_run_breaks_none(fragile):
     eventually(lambda: "w0" in ask_side_by_side(fragile), "it gets no call")
 
 
-def test_drains_of_the_last_worker_have_a_note(fragile):
+def test_draining_the_last_worker_is_noted(fragile):
     assert drain(fragile, "w0")["note"] is None
     alone = drain(fragile, "w1")["note"]
     assert alone.startswith(f"no other worker serves {MODEL!r}"), alone
@@ -227,7 +230,8 @@ def test_drains_of_the_last_worker_have_a_note(fragile):
     becomes(fragile, SERVING)
 
 
-# --- workers that die ---------------------------------------------------------------------------------
+# --- dying workers
+# -------------------------------------------------------------------------------------
 
 
 def test_a_drained_worker_that_is_killed_ends_its_streams_and_restarts_drained(fragile):
@@ -280,7 +284,8 @@ def test_a_call_whose_worker_dies_before_its_first_token_is_served_by_another(fr
     becomes(fragile, SERVING)
 
 
-# --- a server that dies, or stops ---------------------------------------------------------------------
+# --- a server that dies or stops
+# ------------------------------------------------------------------------
 
 
 def test_a_server_that_is_killed_under_load_has_one_row_for_every_accepted_call(fragile):
@@ -332,7 +337,7 @@ def test_a_server_that_is_killed_under_load_has_one_row_for_every_accepted_call(
     assert long["output_tokens"] > 0, "its progress was in the journal"
 
     becomes(fragile, SERVING | {"w0": ("embedded", "drained")})
-    # A drained worker is shown before its process has opened its sockets.
+    # A drained worker is listed before its process has opened its sockets.
     eventually(
         lambda: sockets(fragile) == expected_sockets(fragile),
         lambda: f"those of the killed one have not gone: {sockets(fragile)}",
@@ -350,7 +355,7 @@ def test_a_server_that_is_killed_under_load_has_one_row_for_every_accepted_call(
 def entries(data_dir):
     for path in (data_dir / "journal").glob("journal-*.jsonl"):
         for line in path.read_bytes().splitlines():
-            with contextlib.suppress(ValueError):  # the last line may be torn
+            with contextlib.suppress(ValueError):  # the last line may be incomplete
                 yield json.loads(line[9:])
 
 

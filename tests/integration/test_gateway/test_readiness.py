@@ -1,4 +1,4 @@
-"""A server reports correctly which workers serve, and what the others wait for."""
+"""A server reports which workers serve, and what the others wait for."""
 
 import functools
 import threading
@@ -18,7 +18,7 @@ WORKERS = "/admin/cluster/workers"
 
 
 class Tokenizers:
-    """Tokenizers that do not exist; names with ``slow`` in them take long to be fetched."""
+    """Tokenizers that do not exist; fetching a name that contains ``slow`` takes long."""
 
     def __init__(self):
         self.fetched = threading.Event()
@@ -37,7 +37,7 @@ def tokenizers():
 
 @pytest.fixture(scope="module")
 def worker():
-    """A worker that counts prompts itself."""
+    """Yield a worker that counts prompts itself."""
     worker = ScriptedWorker(model="name-of-its-own", tokenizes=True)
     yield worker
     worker.close()
@@ -59,7 +59,7 @@ def worker_of(server, worker_id):
     return next(each for each in server.cluster()["workers"] if each["worker_id"] == worker_id)
 
 
-def test_a_worker_counts_its_prompts_where_no_tokenizer_is_found(server, worker):
+def test_a_worker_counts_prompts_without_a_tokenizer(server, worker):
     (model,) = server.cluster()["models"]
     assert (model["tokenizer"], model["exact_tokens"]) == ("worker", True)
     answer = call(server, worker.model, "ok " + "x" * 97)
@@ -92,7 +92,7 @@ def test_a_worker_is_ready_once_its_model_is_served(server, tokenizers):
         server.admin("DELETE", f"{WORKERS}/slow")
 
 
-def test_calls_do_not_wait_for_a_worker_that_has_long_been_lost(start_server, monkeypatch):
+def test_calls_do_not_wait_for_a_long_lost_worker(start_server, monkeypatch):
     worker = ScriptedWorker()
     server = start_server("--worker-urls", worker.url, "--max-queue-wait-s", "2")
     worker.close()

@@ -1,4 +1,4 @@
-"""The server with real workers, driven by the real openai client."""
+"""The server works with real workers, driven by the real openai client."""
 
 import concurrent.futures
 import json
@@ -22,7 +22,7 @@ def client(server):
 
 @pytest.fixture(scope="module")
 def generate():
-    """Return transformers' own greedy generation on the same checkpoint."""
+    """Return a function for transformers' own greedy generation on the same checkpoint."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -42,7 +42,7 @@ def generate():
     return run
 
 
-def test_greedy_output_is_that_of_transformers_in_both_modes(client, generate):
+def test_greedy_output_equals_transformers_in_both_modes(client, generate):
     for text in ("Hello there", "a b c " * 300):  # the second is tokenised in a thread
         expected, prompt_tokens = generate(messages(text), 24)
         asked = {
@@ -63,7 +63,7 @@ def test_greedy_output_is_that_of_transformers_in_both_modes(client, generate):
         assert text == expected
         assert [c.usage is not None for c in chunks].count(True) == 1
         assert chunks[-1].usage.completion_tokens == 24
-    # Both workers may have had their turn with the prompt by now; the third time it is cached.
+    # Each worker may have processed the prompt once; the third time it is cached.
     again = client.chat.completions.create(**asked)
     assert again.choices[0].message.content == expected
     assert again.usage.prompt_tokens_details.cached_tokens > 0.9 * prompt_tokens
@@ -96,7 +96,7 @@ def test_a_call_has_a_complete_row(server, client):
     assert not row["wasted"]
 
 
-def test_completions_and_models(client):
+def test_completions_and_models_are_served(client):
     assert [model.id for model in client.models.list()] == [MODEL]
     whole = client.completions.create(model=MODEL, prompt="Once", max_tokens=8, temperature=0)
     chunks = client.completions.create(
@@ -135,7 +135,7 @@ def test_the_same_run_id_of_another_app_is_another_run(server, client):
     path = "/v1/interactions/shared"
     assert server.request("GET", path, server.app_key).json()["calls"] == 1
     server.request("POST", path + "/close", server.app_key)
-    # For a moment it is neither live nor in the database.
+    # For a moment it is neither in memory nor in the database.
     ended = eventually(
         lambda: (
             (run := server.request("GET", path, server.app_key)).status_code == 200 and run.json()
@@ -145,7 +145,7 @@ def test_the_same_run_id_of_another_app_is_another_run(server, client):
     assert server.request("GET", path, other.api_key).json()["state"] == "under_way"
 
 
-def test_a_client_that_leaves_cancels_its_call_and_its_use_is_recorded(server, client):
+def test_a_disconnect_cancels_the_call_and_its_usage_is_recorded(server, client):
     stream = client.chat.completions.create(
         model=MODEL,
         messages=messages(),
@@ -162,16 +162,16 @@ def test_a_client_that_leaves_cancels_its_call_and_its_use_is_recorded(server, c
     eventually(lambda: server.cluster()["running_calls"] == 0)
 
 
-def test_a_client_that_leaves_without_streaming_cancels_too(server):
+def test_a_disconnect_cancels_an_unstreamed_call(server):
     body = {"model": MODEL, "messages": messages(), "max_tokens": 8000}
     with server.asking(PATH, body, **{"X-Interaction-Id": "run-left-2"}):
-        eventually(lambda: generates(server, "run-left-2"))
+        eventually(lambda: has_worker(server, "run-left-2"))
     row = server.row(interaction_id="run-left-2")
     assert (row["outcome"], row["charged"]) == ("cancelled", 1)
 
 
-def generates(server, run):
-    """Return whether a call of the run has its worker."""
+def has_worker(server, run):
+    """Return whether a call of the run is assigned to a worker."""
     graph = server.request("GET", f"/v1/interactions/{run}/graph", server.app_key)
     return graph.is_success and any(n["state"] == "running" for n in graph.json()["nodes"])
 
@@ -223,7 +223,7 @@ def test_an_idempotent_call_survives_its_connection(server):
     headers = {"Idempotency-Key": "survivor", "X-Interaction-Id": "run-survivor"}
     body = {"model": MODEL, "messages": messages(), "max_tokens": 300}
     with server.asking(PATH, body, **headers):
-        eventually(lambda: generates(server, "run-survivor"))
+        eventually(lambda: has_worker(server, "run-survivor"))
     answer = server.post(PATH, body, headers=headers)
     assert answer.json()["usage"]["completion_tokens"] == 300
     assert server.row(interaction_id="run-survivor")["outcome"] == "completed"
@@ -258,7 +258,7 @@ BAD_BODIES = [
 
 
 @pytest.mark.parametrize(("change", "status", "param", "code"), BAD_BODIES)
-def test_what_is_wrong_with_a_body_is_named(server, change, status, param, code):
+def test_body_errors_name_the_field(server, change, status, param, code):
     body = {"model": MODEL, "messages": messages(), "max_tokens": 2, **change}
     answer = server.post("/v1/chat/completions", body)
     error = answer.json()["error"]
@@ -267,7 +267,7 @@ def test_what_is_wrong_with_a_body_is_named(server, change, status, param, code)
     assert error["type"]
 
 
-def test_all_request_errors_have_one_shape(server):
+def test_all_request_errors_have_one_format(server):
     path = "/v1/chat/completions"
     app = {"Authorization": f"Bearer {server.app_key}"}
     big = server.http.post(path, content=b"x" * (9 << 20), headers=app)
@@ -290,7 +290,7 @@ def test_all_request_errors_have_one_shape(server):
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}, name
 
 
-def test_a_call_that_does_not_fit_its_run_is_refused(server):
+def test_a_call_that_does_not_fit_its_run_is_rejected(server):
     run = {"X-Interaction-Id": "run-misfit"}
     body = {"model": MODEL, "messages": messages(), "max_tokens": 1}
 

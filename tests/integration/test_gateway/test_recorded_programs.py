@@ -1,4 +1,4 @@
-"""Recorded runs sent as programs, run by the torch engine."""
+"""Recorded runs are sent as programs and run by the torch engine."""
 
 import networkx as nx
 import pytest
@@ -7,7 +7,7 @@ from shared_traces import RECORDED_GRAPHS, recorded_graph
 from torch_worker import MODEL
 
 MOST_TOKENS = 24
-"""Return the shape of an answer; lengths need not be as recorded."""
+"""Return the shape of an answer, without lengths, which may differ from the recording."""
 
 
 def declared(interaction):
@@ -30,7 +30,7 @@ def declared(interaction):
 
 
 @pytest.mark.parametrize("name", RECORDED_GRAPHS)
-def test_a_recorded_run_is_run_in_its_order(server, name):
+def test_a_recorded_run_keeps_its_order(server, name):
     for number, (interaction, _) in enumerate(recorded_graph(name)):
         run = f"recorded-{name}-{number}"
         body = {"id": run, "model": MODEL, "nodes": declared(interaction)}

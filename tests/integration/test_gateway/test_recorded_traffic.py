@@ -1,4 +1,4 @@
-"""Export of live traffic as a trace while the server runs, and its replay."""
+"""Live traffic is exported as a trace while the server runs, and replayed."""
 
 import contextlib
 import gzip
@@ -19,7 +19,7 @@ ANN, BOB = SECRET_WORDS[3:]
 
 @pytest.fixture(scope="module")
 def recording(start_server):
-    """A server of its own, which has served a few runs, and the requests of its clients."""
+    """Yield a server that has served a few runs, and the requests of its clients."""
     server = start_server("--worker-urls", shared_worker().url)
     other = server.admin("POST", "/admin/tenants", json={"name": "other"}).json()
     foreign = server.openai(server.new_app("app", tenant_key=other["api_key"]))
@@ -53,7 +53,7 @@ CALLS = 9
 
 @pytest.fixture(scope="module")
 def exported(recording, tmp_path_factory):
-    """The trace, exported by the command while the server runs."""
+    """Return the trace, exported by the command while the server runs."""
     path = tmp_path_factory.mktemp("export") / "traffic.jsonl.gz"
 
     def export():
@@ -73,11 +73,11 @@ def trace(exported):
 
 
 def run_of(trace, calls, app=0):
-    """Return the only run with so many calls, in order of arrival."""
+    """Return the only run with ``calls`` calls, in order of arrival."""
     return [run for run in trace.interactions if len(run.calls) == calls][app]
 
 
-def test_runs_and_what_their_calls_waited_for(trace):
+def test_calls_of_a_run_keep_their_dependencies(trace):
     assert sorted(len(run.calls) for run in trace.interactions) == [1, 1, 3, 4]
     deps = {call.call_id: call.deps for call in run_of(trace, 4).calls}
     assert deps == {"1": (), "2": ("1",), "3": ("1",), "4": ("2", "3")}
@@ -90,7 +90,7 @@ def test_runs_and_what_their_calls_waited_for(trace):
     assert arrivals == sorted(arrivals)
 
 
-def test_tokens_are_those_of_the_ledger(recording, trace):
+def test_tokens_equal_those_of_the_ledger(recording, trace):
     rows = eventually(
         lambda: rows if len(rows := recording.rows()) == CALLS else None, "the ledger lacks rows"
     )
@@ -121,7 +121,7 @@ def test_shared_prefixes_share_ids_within_a_tenant_only(trace):
     assert not set.union(*ours) & foreign[0]
 
 
-def test_users_are_distinguished_and_not_named(exported, trace):
+def test_users_are_distinguished_by_pseudonyms(exported, trace):
     users = [run.user for run in trace.interactions]
     fan, chain = run_of(trace, 4).user, run_of(trace, 3).user
     assert fan != chain
@@ -131,7 +131,7 @@ def test_users_are_distinguished_and_not_named(exported, trace):
     assert not any(word in text for word in (*SECRET_WORDS, "chain", "planner"))
 
 
-def test_the_recording_holds_no_text_either(recording):
+def test_the_recording_contains_no_text(recording):
     for path in (recording.data_dir / "recording").iterdir():
         text = path.read_bytes()
         assert not any(word.encode() in text for word in (*SECRET_WORDS, "chain", "planner"))
@@ -146,7 +146,7 @@ def test_the_trace_can_be_simulated(exported, tmp_path, capsys):
         assert summary["prefix_hit_rate"] > 0.3
 
 
-def test_switched_off_the_recording_is_gone(recording, exported):
+def test_disabling_the_recording_deletes_it(recording, exported):
     folder = recording.data_dir / "recording"
     assert list(folder.iterdir())
     assert recording.stop() == 0

@@ -1,4 +1,4 @@
-"""Request fields reach the workers that honour them: whole servers, scripted and real workers."""
+"""Request fields reach only workers that honour them, on whole servers, scripted and real workers."""
 
 import json
 
@@ -21,7 +21,7 @@ NEUTRAL = {"top_k": -1, "repetition_penalty": 1, "best_of": 1, "store": False, "
 
 @pytest.fixture(scope="module")
 def mixed(start_server, tmp_path_factory):
-    """A server with a worker of each foreign kind for one model; ``workers`` by kind."""
+    """Yield a server with a worker of each foreign kind for one model; ``workers`` by kind."""
     workers = {"vllm": ScriptedWorker(), "openai": ScriptedWorker()}
     fleet = [
         {"id": kind, "url": worker.url, "kind": kind, "model": "scripted"}
@@ -39,7 +39,7 @@ def mixed(start_server, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plain(start_server, tmp_path_factory):
-    """A server whose only worker speaks plain OpenAI."""
+    """Yield a server whose only worker speaks plain OpenAI."""
     worker = ScriptedWorker()
     path = tmp_path_factory.mktemp("fleet") / "fleet.json"
     entry = {"id": "w", "url": worker.url, "kind": "openai", "model": "scripted"}
@@ -52,7 +52,7 @@ def plain(start_server, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def beside(start_server):
-    """A server with the embedded engine and a scripted vLLM for one model."""
+    """Yield a server with the embedded engine and a scripted vLLM for one model."""
     worker = ScriptedWorker(model=MODEL)
     server = start_server("--worker-urls", f"{shared_worker().url},{worker.url}")
     server.worker = worker
@@ -70,7 +70,7 @@ def bodies(worker, text):
     return [body for body in worker.bodies if text in str(body["messages"])]
 
 
-def refused(answer):
+def rejection(answer):
     error = answer.json()["error"]
     assert answer.status_code == 400, answer.text
     assert error["message"].startswith(error["param"])
@@ -86,11 +86,11 @@ def test_only_workers_that_honour_a_field_are_candidates(mixed, kind):
         assert {name: body[name] for name in CHOSEN[kind]} == CHOSEN[kind]
 
 
-def test_fields_that_no_worker_honours_together_are_refused(mixed):
-    assert refused(call(mixed, verbosity="low", top_k=7)) == ("top_k", "unsupported_parameter")
+def test_fields_that_no_single_worker_honours_are_rejected(mixed):
+    assert rejection(call(mixed, verbosity="low", top_k=7)) == ("top_k", "unsupported_parameter")
 
 
-def test_what_asks_for_nothing_reaches_no_worker_that_does_not_know_it(plain):
+def test_fields_without_effect_are_removed_for_plain_workers(plain):
     assert call(plain, "ok neutral", **NEUTRAL, user="ann").status_code == 200
     (body,) = bodies(plain.worker, "neutral")
     assert body.keys() == {"model", "messages", "max_tokens", "stream", "stream_options"}
@@ -114,10 +114,10 @@ def test_what_asks_for_nothing_reaches_no_worker_that_does_not_know_it(plain):
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else value,
 )
-def test_what_costs_more_or_acts_on_a_worker_goes_nowhere(mixed, field, code):
+def test_costly_or_privileged_fields_are_rejected(mixed, field, code):
     (name,) = field
     before = [len(worker.bodies) for worker in mixed.workers.values()]
-    assert refused(call(mixed, **field)) == (
+    assert rejection(call(mixed, **field)) == (
         name,
         code,
     )
@@ -141,21 +141,21 @@ def test_what_costs_more_or_acts_on_a_worker_goes_nowhere(mixed, field, code):
         ({"logit_bias": {str(n): 1 for n in range(1025)}}, "logit_bias"),
     ],
 )
-def test_values_have_bounds(mixed, more, param):
-    assert refused(call(mixed, **more))[0] == param
+def test_field_values_are_bounded(mixed, more, param):
+    assert rejection(call(mixed, **more))[0] == param
 
 
-def test_parts_of_messages_are_listed_too(mixed):
+def test_unsupported_message_parts_are_rejected(mixed):
     image = {"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}}
     for message, param in (
         ({"role": "user", "content": "x", "audio": {"id": "a"}}, "messages[0].audio"),
         ({"role": "user", "content": [image]}, "messages[0].content[0].image_url"),
         ({"role": "user", "content": [{"type": "file"}]}, "messages[0].content[0].type"),
     ):
-        assert refused(call(mixed, messages=[message]))[0] == param
+        assert rejection(call(mixed, messages=[message]))[0] == param
 
 
-def test_bounded_structured_outputs_pass(mixed):
+def test_bounded_structured_outputs_are_accepted(mixed):
     wanted = {"choice": ["yes", "no"]}
     answer = call(mixed, "ok structured", structured_outputs=wanted)
     assert answer.headers["x-fairserve-worker"] == "vllm"
@@ -163,7 +163,7 @@ def test_bounded_structured_outputs_pass(mixed):
     assert body["structured_outputs"] == wanted
 
 
-def test_the_running_usage_of_a_stream(mixed):
+def test_a_stream_reports_continuous_usage(mixed):
     options = {"include_usage": True, "continuous_usage_stats": True}
     answer = call(mixed, "ok usage", stream=True, stream_options=options)
     *events, done = data_of(answer.text)
@@ -172,17 +172,17 @@ def test_the_running_usage_of_a_stream(mixed):
     assert bodies(mixed.workers["vllm"], "ok usage")
 
 
-def test_the_embedded_engine_is_no_candidate_for_what_only_vllm_honours(beside):
+def test_the_embedded_engine_is_no_candidate_for_vllm_fields(beside):
     for number in range(4):
         answer = call(beside, f"ok {number}", model=MODEL, repetition_penalty=1.2)
         assert (answer.status_code, answer.headers["x-fairserve-worker"]) == (200, "w1")
     assert len(beside.worker.bodies) == 4
 
 
-def test_the_embedded_engine_gets_what_it_honours(server):
-    """The engine rejects unknown fields itself, so those that it accepts were meant for it."""
+def test_the_embedded_engine_gets_its_fields(server):
+    """The engine itself rejects unknown fields, so every accepted one was meant for it."""
     messages = [{"role": "user", "content": "x", "annotations": []}]
     extra = {"top_k": 5, "repetition_penalty": 1, "skip_special_tokens": True, "tools": []}
     assert call(server, model=MODEL, messages=messages, **extra).status_code == 200
     answer = call(server, model=MODEL, repetition_penalty=1.5)
-    assert refused(answer) == ("repetition_penalty", "unsupported_parameter")
+    assert rejection(answer) == ("repetition_penalty", "unsupported_parameter")

@@ -1,4 +1,4 @@
-"""A run of several calls that a restart of the server interrupts: it continues with its graph."""
+"""A run with several calls continues with its graph after the server restarts."""
 
 import signal
 from urllib.parse import quote
@@ -15,7 +15,7 @@ from .test_limits import Client
 
 PATH = "/v1/chat/completions"
 ALWAYS_OVERLOADED = ("--overload-high", "0.0001", "--overload-low", "0.00005")
-"""As soon as a call is in progress."""
+"""Interval that makes overload begin as soon as a call is in progress."""
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def stop(server, number):
     server.process.wait(DEADLINE_S)
 
 
-def test_a_run_continues_over_two_restarts_with_its_graph_and_its_immunity(restarted, worker):
+def test_a_run_keeps_graph_and_immunity_over_two_restarts(restarted, worker):
     app = App(restarted, "researchers")
     run = "report"
     app.asked("ok plan", run, "plan", ())
@@ -122,7 +122,7 @@ def test_a_run_continues_over_two_restarts_with_its_graph_and_its_immunity(resta
     eventually(lambda: not restarted.rows("open_interactions", id=run), "its row stays")
 
 
-def test_what_a_client_opened_and_named_holds_over_a_restart(start_server, worker):
+def test_opened_and_client_named_runs_survive_a_restart(start_server, worker):
     server = start_server("--worker-urls", worker.url)
     app = App(server, "openers")
     for name, body in (("empty", {}), ("awaited", {"sink": "last"})):

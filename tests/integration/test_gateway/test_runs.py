@@ -1,4 +1,4 @@
-"""Runs of clients that name no parents, recognised in real traffic, and read while they run."""
+"""Runs of clients that name no parents are recognised in real traffic, and readable while they run."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +26,7 @@ def server(start_server, worker):
 
 @pytest.fixture(scope="module")
 def restless(start_server, worker):
-    """A second server in front of the same worker, where idle runs end soon."""
+    """Yield a second server in front of the same worker, where idle runs end soon."""
     return start_server(
         *("--worker-urls", worker.url, "--interaction-idle-timeout-s", "0.2"),
         *("--interaction-reopen-grace-s", "60"),
@@ -64,7 +64,7 @@ def edges_of(server, run):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_supervisor_and_its_agents(server, stream):
+def test_the_graph_of_a_supervisor_and_its_agents_is_recognised(server, stream):
     run = f"supervised-{stream}"
     task = user("ok plan the work")
     plan, _ = call(server, run, "boss", task, stream=stream)
@@ -105,7 +105,7 @@ def test_overlapping_calls_are_parallel_and_shown_while_they_run(server, worker)
     assert found["stages"] == 3
 
 
-def test_parents_that_are_given_win(server):
+def test_named_parents_override_recognition(server):
     _, first = call(server, "given", "a", user("ok a"))
     call(server, "given", "b", user("ok b"))
     call(server, "given", "c", user("ok c"), **{"X-Parent-Ids": first})
@@ -115,14 +115,14 @@ def test_parents_that_are_given_win(server):
     assert [node["stage"] for node in found["nodes"]] == [1, 2, 2, 1]
 
 
-def test_the_trace_of_a_client_is_its_run(server):
+def test_the_trace_id_of_a_client_names_its_run(server):
     trace = "4bf92f3577b34da6a3ce929d0e0e4736"
     for span in ("00f067aa0ba902b7", "00f067aa0ba902b8"):
         call(server, None, "traced", user("ok"), traceparent=f"00-{trace}-{span}-01")
     assert len(graph(server, trace).json()["nodes"]) == 2
 
 
-def test_a_run_that_idles_is_complete_and_a_late_call_reopens_it(restless):
+def test_an_idle_run_completes_and_a_late_call_reopens_it(restless):
     server = restless
 
     def state():
@@ -139,7 +139,7 @@ def test_a_run_that_idles_is_complete_and_a_late_call_reopens_it(restless):
     assert eventually(lambda: (found := state())["state"] == "complete" and found)["calls"] == 2
 
 
-def test_a_run_that_idles_before_its_sink_came_expires_with_its_tokens_wasted(restless):
+def test_an_idle_run_without_its_sink_expires_as_waste(restless):
     opened = restless.post("/v1/interactions", {"id": "forgotten", "sink": "report"})
     assert opened.status_code == 201, opened.text
     call(restless, "forgotten", "a", user("ok a"))
@@ -152,7 +152,7 @@ def test_a_run_that_idles_before_its_sink_came_expires_with_its_tokens_wasted(re
     assert (run["tokens"], run["wasted_tokens"], run["waste_cause"]) == (15, 15, "expired")
 
 
-def test_the_picture(server):
+def test_the_graph_is_drawn(server):
     call(server, "drawn", "<b>", user("ok"))
     answer = graph(server, "drawn", format="svg")
     assert answer.headers["content-type"].startswith("image/svg+xml")
@@ -161,7 +161,7 @@ def test_the_picture(server):
     assert "<b>" in texts
 
 
-def test_a_run_of_another_app_is_not_there(server):
+def test_a_run_of_another_app_does_not_exist(server):
     call(server, "own", "a", user("ok"))
     other = server.new_app("other")
     answer = server.request("GET", "/v1/interactions/own/graph", other)
@@ -171,7 +171,7 @@ def test_a_run_of_another_app_is_not_there(server):
     assert server.request("GET", "/v1/interactions/own/graph?format=png", other).status_code == 400
 
 
-def test_a_call_that_names_no_user_is_its_run_s_user_s(server):
+def test_a_call_without_a_user_gets_the_user_of_its_run(server):
     opened = server.post("/v1/interactions", {"id": "whose", "user": "ann"})
     assert opened.status_code == 201, opened.text
     call(server, "whose", "a", user("ok"))
@@ -181,7 +181,7 @@ def test_a_call_that_names_no_user_is_its_run_s_user_s(server):
     assert (other.status_code, other.json()["error"]["code"]) == (404, "interaction_not_found")
 
 
-def test_a_library_may_send_a_named_call_again(server):
+def test_a_client_library_may_retry_a_named_call(server):
     """The first attempt counts as another call; without the library's header it is an error."""
     _, named = call(server, "again", "a", user("ok"), **{"X-Call-Id": "mine"})
     assert named == "chatcmpl-mine"
@@ -198,7 +198,7 @@ def test_a_library_may_send_a_named_call_again(server):
     assert found["edges"][-1][0] == "mine"
 
 
-def test_ids_of_runs_may_have_slashes(server):
+def test_run_ids_may_contain_slashes(server):
     call(server, "team/a b", "a", user("ok"))
     path = "/v1/interactions/team%2Fa%20b"
     assert server.request("GET", path, server.app_key).json()["id"] == "team/a b"
@@ -206,13 +206,13 @@ def test_ids_of_runs_may_have_slashes(server):
     assert server.request("POST", f"{path}/close", server.app_key).json()["closed"] is True
 
 
-def test_an_answer_names_its_request(server):
+def test_an_answer_has_a_request_id(server):
     body = {"model": "scripted", "messages": [user("ok")]}
     answer = server.post(PATH, body, headers={"X-Interaction-Id": "named"})
     assert answer.headers["x-request-id"] == server.row(interaction_id="named")["call_id"]
 
 
-def test_a_run_is_complete_with_the_sink_that_was_named(server):
+def test_a_run_completes_with_its_named_sink(server):
     opened = server.post("/v1/interactions", {"id": "sunk", "sink": "last/one"})
     assert opened.status_code == 201, opened.text
     call(server, "sunk", "a", user("ok"))
@@ -223,13 +223,13 @@ def test_a_run_is_complete_with_the_sink_that_was_named(server):
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "sink")
 
 
-def refusal(server, *, key=None, metadata=None, **headers):
+def rejection(server, *, key=None, metadata=None, **headers):
     body = {"model": "scripted", "messages": [user("ok")], "metadata": metadata}
     answer = server.post(PATH, body, key=key, headers=headers)
     return answer.status_code, answer.json()["error"]["code"], answer.json()["error"]["param"]
 
 
-def test_a_parent_in_another_run_or_of_another_app_is_none(server):
+def test_a_parent_of_another_run_or_app_is_rejected(server):
     _, theirs = call(server, "has-parents", "a", user("ok"), **{"X-Call-Id": "named"})
     stranger = server.new_app("stranger")
     for key in (None, stranger):
@@ -237,7 +237,7 @@ def test_a_parent_in_another_run_or_of_another_app_is_none(server):
             for run in ("has-none", "has-parents" if key else "has-none"):
                 answered = {"X-Interaction-Id": run, "X-Parent-Ids": parent}
                 expected = (422, "unknown_parent", "X-Parent-Ids")
-                assert refusal(server, key=key, **answered) == expected
+                assert rejection(server, key=key, **answered) == expected
         path = "/v1/interactions/has-none"
         assert server.request("GET", path, key or server.app_key).status_code == 404
     path = "/v1/interactions/has-parents"
@@ -245,11 +245,11 @@ def test_a_parent_in_another_run_or_of_another_app_is_none(server):
     assert server.request("GET", path, server.app_key).json()["calls"] == 1
 
 
-def test_ids_of_runs_that_are_none(server):
+def test_invalid_run_ids_are_rejected(server):
     expected = (400, "invalid_value", "x-interaction-id")
-    assert refusal(server, **{"X-Interaction-Id": "i" * 10_000}) == expected
+    assert rejection(server, **{"X-Interaction-Id": "i" * 10_000}) == expected
     for text in ("i" * 10_000, "a\nb", "a\u0000b", "\u202e", " "):
-        answered = refusal(server, metadata={"interaction_id": text})
+        answered = rejection(server, metadata={"interaction_id": text})
         assert answered == (400, "invalid_value", "metadata.interaction_id")
         answer = server.post("/v1/interactions", {"id": text})
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "id"), text
@@ -257,14 +257,14 @@ def test_ids_of_runs_that_are_none(server):
     assert not {each["id"] for each in listed} & {"i" * 10_000, "a\nb", " ", ""}
 
 
-def test_a_closed_run_takes_no_calls(server):
+def test_a_closed_run_accepts_no_calls(server):
     call(server, "closed", "a", user("ok"))
     assert server.post("/v1/interactions/closed/close", None).status_code == 200
-    answered = refusal(server, **{"X-Interaction-Id": "closed"})
+    answered = rejection(server, **{"X-Interaction-Id": "closed"})
     assert answered == (409, "interaction_closed", "X-Interaction-Id")
     body = {"model": "scripted", "messages": [user("ok")]}
     answer = server.post(PATH, body, headers={"X-Interaction-Id": "closed"})
     assert "begin a new run with another X-Interaction-Id" in answer.json()["error"]["message"]
     again = server.post("/v1/interactions", {"id": "closed"})
     assert (again.status_code, again.json()["error"]["code"]) == (409, "interaction_closed")
-    assert server.row(interaction_id="closed")["outcome"] == "completed"  # the one row
+    assert server.row(interaction_id="closed")["outcome"] == "completed"  # the only row

@@ -1,4 +1,4 @@
-"""Sampling options, log probabilities and JSON mode through the whole platform."""
+"""Sampling options, log probabilities and JSON mode work through the whole platform."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -48,7 +48,7 @@ def test_log_probabilities_of_completions_survive_streaming_and_merging(client):
     body = {"logprobs": 1, "stop": stop}
     whole = complete(client, **body).choices[0]
     reported = whole.logprobs
-    # The tokens that the stop string cut off are reported, too.
+    # The tokens that the stop string cut off are reported as well.
     assert "".join(reported.tokens) == plain[: plain.index(stop) + 2] == whole.text + stop
     assert reported.text_offset == list(range(len(reported.tokens)))
     parts = [chunk.choices[0] for chunk in complete(client, **body, stream=True)]
@@ -71,7 +71,7 @@ def test_options_reach_the_worker(client):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_json_mode(client, stream):
+def test_json_mode_returns_json(client, stream):
     schema = {
         "type": "object",
         "properties": {"ok": {"type": "boolean"}, "n": {"enum": [1, 2]}},
@@ -90,11 +90,11 @@ def test_json_mode(client, stream):
 
 
 REFUSED = [
-    # By the platform, before it waits for a worker.
+    # Rejected by the platform, before it waits for a worker.
     ({"temperature": 2.5}, "temperature", "2.5"),
     ({"top_k": -5}, "top_k", "-5"),
     ({"top_logprobs": 3}, "top_logprobs", "logprobs"),
-    # By the worker.
+    # Rejected by the worker.
     ({"min_tokens": 21}, "min_tokens", "from 0 to 20"),
     ({"logit_bias": {"9999": 1}}, "logit_bias", "0 to 261"),
     ({"repetition_penalty": 1.2}, "repetition_penalty", "cannot honour"),
@@ -104,7 +104,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("change", "param", "said"), REFUSED)
-def test_what_cannot_be_honoured_is_refused_by_name(server, change, param, said):
+def test_unsupported_options_are_rejected_by_name(server, change, param, said):
     body = {"model": MODEL, "messages": [{"role": "user", "content": "x"}], "max_tokens": 20}
     answer = server.post("/v1/chat/completions", body | change)
     error = answer.json()["error"]
@@ -112,13 +112,13 @@ def test_what_cannot_be_honoured_is_refused_by_name(server, change, param, said)
     assert said in error["message"]
 
 
-def test_echo_is_refused_by_name(server):
+def test_echo_is_rejected_by_name(server):
     body = {"model": MODEL, "prompt": "x", "max_tokens": 2, "echo": True, "logprobs": 1}
     answer = server.post("/v1/completions", body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "echo")
 
 
-# Each costs the worker only what its own call is allowed to cost.
+# Schemas that cost the worker no more than one call may cost.
 UNUSABLE = [
     ({"$ref": "#"}, "own schema"),
     ({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}]}}}, "own schema"),
@@ -133,7 +133,7 @@ UNUSABLE = [
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("schema", "reason"), UNUSABLE)
-def test_a_schema_that_cannot_be_used_is_a_bad_request_and_costs_nobody_else(
+def test_an_unusable_schema_is_a_bad_request_without_cost_for_others(
     client, server, schema, reason, stream
 ):
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
@@ -148,18 +148,18 @@ def test_a_schema_that_cannot_be_used_is_a_bad_request_and_costs_nobody_else(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_schema_that_cannot_be_followed_to_its_end_is_a_bad_request(client, stream):
+def test_a_schema_that_cannot_be_completed_is_a_bad_request(client, stream):
     properties = {f"property {number}": {"type": "string"} for number in range(600)}
     schema = {"type": "object", "properties": properties}
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    # A stream that has begun has a status already.
+    # A stream that has begun already has a status.
     with pytest.raises(openai.APIError if stream else openai.BadRequestError) as caught:
         list(chat(client, response_format=form, stream=stream))
     assert caught.value.code == "schema_not_followed"
     assert "cannot be followed" in caught.value.message
 
 
-def test_a_recursive_schema_is_followed(client):
+def test_a_recursive_schema_is_honoured(client):
     tree = {
         "type": "object",
         "properties": {"kids": {"type": "array", "items": {"$ref": "#"}, "maxItems": 1}},

@@ -1,4 +1,4 @@
-"""The gateway with misbehaving or busy workers: scripted workers, a whole server."""
+"""The gateway handles misbehaving and busy workers: scripted workers behind a whole server."""
 
 import concurrent.futures
 import contextlib
@@ -18,7 +18,7 @@ def gateway(start_server, scripted):
 
 @pytest.fixture(scope="module")
 def impatient(start_server, scripted):
-    """A second server in front of the same workers, with a short queue time-out."""
+    """Yield a second server in front of the same workers, with a short queue time-out."""
     return start_server(
         *("--worker-urls", urls(scripted)),
         *("--keepalive-s", "0.05", "--max-queue-wait-s", "0.2"),
@@ -47,7 +47,7 @@ def sent(scripted):
     return [each for worker in scripted for each in worker.bodies]
 
 
-def test_the_worker_gets_the_call_as_it_came(gateway, scripted):
+def test_the_worker_gets_the_call_unchanged(gateway, scripted):
     own = {"user": "ann", "metadata": {"interaction_id": "run-own"}}
     extra = {"tools": [{"type": "function", "function": {"name": "f"}}], "top_k": 7, **own}
     assert call(gateway, "ok as it came", **extra).status_code == 200
@@ -77,7 +77,7 @@ def test_the_cluster_page_shows_the_reports_of_each_worker(gateway):
         assert worker["kv_capacity_tokens"] == 1024
 
 
-def test_chunks_are_merged_into_one_answer(gateway):
+def test_chunks_are_merged_for_an_unstreamed_call(gateway):
     answer = call(gateway, "ok").json()
     assert answer["object"] == "chat.completion"
     (choice,) = answer["choices"]
@@ -86,7 +86,7 @@ def test_chunks_are_merged_into_one_answer(gateway):
     assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 4}
 
 
-def test_a_stream_has_usage_only_if_asked(gateway):
+def test_a_stream_has_usage_only_on_request(gateway):
     plain = data_of(call(gateway, "ok", stream=True).text)
     assert plain[-1] == "[DONE]"
     assert all("usage" not in json.loads(event) for event in plain[:-1])
@@ -96,7 +96,7 @@ def test_a_stream_has_usage_only_if_asked(gateway):
     assert [usage is None for usage in usages] == [True] * (len(usages) - 1) + [False]
 
 
-def test_the_worker_s_own_refusal_is_passed_on(gateway):
+def test_a_rejection_by_the_worker_is_passed_on(gateway):
     answer = call(gateway, "refuse", run="run-refused-by-worker")
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, "tools")
@@ -106,7 +106,7 @@ def test_the_worker_s_own_refusal_is_passed_on(gateway):
 
 
 @pytest.mark.parametrize("trouble", ["die", "busy"])
-def test_a_call_that_no_worker_begins_fails_after_some_attempts(gateway, scripted, trouble):
+def test_a_call_that_no_worker_starts_fails_after_its_attempts(gateway, scripted, trouble):
     before = len(sent(scripted))
     answer = call(gateway, trouble, run=f"run-{trouble}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
@@ -150,7 +150,7 @@ def test_keep_alive_comments_until_the_first_token(gateway, scripted):
     assert rest[-1] == "data: [DONE]"
 
 
-def let_go(scripted, futures):
+def release_all(scripted, futures):
     def done():
         for worker in scripted:
             worker.release()
@@ -161,12 +161,12 @@ def let_go(scripted, futures):
 
 @contextlib.contextmanager
 def full(server, scripted):
-    """Both workers hold a call that they have not begun, and admit no more."""
+    """Hold a call that has not begun on both workers, so that they admit no more."""
     with concurrent.futures.ThreadPoolExecutor(2) as threads:
         held = [threads.submit(call, server, "stall " + "x" * 400) for _ in range(2)]
         eventually(lambda: server.cluster()["running_calls"] == 2)
         yield
-        let_go(scripted, held)
+        release_all(scripted, held)
     assert [each.result().status_code for each in held] == [200, 200]
 
 
@@ -185,7 +185,7 @@ def test_a_call_that_waits_too_long_gets_503_and_a_row(impatient, scripted):
         assert (row["outcome"], row["input_tokens"], row["worker"]) == ("expired", 0, None)
 
 
-def test_a_client_that_leaves_the_queue_is_recorded(gateway, scripted):
+def test_a_disconnect_in_the_queue_is_recorded(gateway, scripted):
     with full(gateway, scripted):
         with gateway.asking(PATH, body("ok"), **{"X-Interaction-Id": "run-left-queue"}):
             eventually(lambda: gateway.cluster()["queued_calls"] == 1)
@@ -196,7 +196,7 @@ def test_a_client_that_leaves_the_queue_is_recorded(gateway, scripted):
 
 def test_a_flood_is_rejected_under_overload_and_a_run_in_progress_completes(gateway, scripted):
     key = gateway.new_app("flooded", user_rpm=3)
-    big = "x" * 3400  # 850 tokens of the 2,048 that both workers hold
+    big = "x" * 3400  # 850 tokens of the 2,048 that each worker holds
     first = call(gateway, "ok", run="run-under-way", key=key)
     assert (first.status_code, first.headers["x-ratelimit-remaining-requests"]) == (200, "2")
     with concurrent.futures.ThreadPoolExecutor(10) as threads:
@@ -208,7 +208,7 @@ def test_a_flood_is_rejected_under_overload_and_a_run_in_progress_completes(gate
         refused = eventually(lambda: [f for f in flood if f.done()])
         late = [call(gateway, "ok", run=f"run-late-{n}", key=key) for n in range(9)]
         second = threads.submit(call, gateway, "ok", run="run-under-way", key=key)
-        let_go(scripted, [*flood, second])
+        release_all(scripted, [*flood, second])
     assert second.result().status_code == 200, "a run in progress is never rejected"
     for each in refused:
         answer = each.result()
@@ -237,11 +237,11 @@ def test_the_same_flood_without_overload_is_served_in_full(gateway):
     assert answers[-1].headers["x-ratelimit-remaining-requests"] == "0"
 
 
-def test_a_client_that_leaves_a_running_call_cancels_it_on_the_worker(gateway, scripted):
+def test_a_disconnect_cancels_the_call_on_the_worker(gateway, scripted):
     before = sum(worker.disconnects for worker in scripted)
     with gateway.asking(PATH, body("hold and leave"), **{"X-Interaction-Id": "run-left"}):
         begun(scripted, "and leave")
-        call(gateway, "ok")  # by its answer the server has read the chunk that came before it
+        call(gateway, "ok")  # by its answer the server has read the preceding chunk
     row = gateway.row(interaction_id="run-left")
     assert (row["outcome"], row["input_tokens"], row["output_tokens"]) == ("cancelled", 12, 0)
     eventually(lambda: sum(worker.disconnects for worker in scripted) == before + 1)
@@ -266,7 +266,7 @@ def test_the_retry_of_a_client_library_is_charged_once(gateway, scripted):
     assert gateway.row(interaction_id="run-retry-0")["outcome"] == "cancelled"
     with concurrent.futures.ThreadPoolExecutor(1) as threads:
         second = threads.submit(gateway.post, PATH, asked, headers=headers(1))
-        let_go(scripted, [second])
+        release_all(scripted, [second])
     assert second.result().status_code == 200
     assert gateway.row(interaction_id="run-retry-1")["charged"] == 1
     eventually(lambda: gateway.rows(interaction_id="run-retry-0")[0]["charged"] == 0)

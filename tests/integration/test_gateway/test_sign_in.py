@@ -1,4 +1,4 @@
-"""The sign-in of a running server: client addresses, limits on wrong keys, and the audit log."""
+"""The sign-in of a server limits wrong keys by client address, and records them in the audit log."""
 
 import httpx
 import pytest
@@ -15,13 +15,13 @@ def urls(scripted):
 
 @pytest.fixture(scope="module")
 def by_default(start_server, urls):
-    """A server without trusted proxies."""
+    """Yield a server without trusted proxies."""
     return start_server("--worker-urls", urls)
 
 
 @pytest.fixture(scope="module")
 def signing_in(start_server, urls):
-    """A server behind a proxy at ``PROXY``."""
+    """Yield a server behind a proxy at ``PROXY``."""
     return start_server(
         *("--worker-urls", urls, "--trusted-proxies", PROXY),
         *("--console-sign-ins-in-all", str(IN_ALL)),
@@ -30,7 +30,7 @@ def signing_in(start_server, urls):
 
 @pytest.fixture
 def connect(signing_in):
-    """Creates clients of the server with addresses of their own on the loopback."""
+    """Yield a function that connects to the server from a loopback address."""
     clients = []
 
     def connect(address, server=signing_in):
@@ -85,7 +85,9 @@ def test_the_proxy_names_the_client_address(connect, signing_in):
     assert newest["actor_key_id"] == newest["target"]
 
 
-def test_wrong_keys_from_everywhere_delay_and_lock_nobody_out(connect, signing_in, monkeypatch):
+def test_wrong_keys_from_many_addresses_delay_but_lock_no_client_out(
+    connect, signing_in, monkeypatch
+):
     waits = []
 
     async def sleep(seconds):

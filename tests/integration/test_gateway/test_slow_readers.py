@@ -1,4 +1,4 @@
-"""Clients that stop reading their answers: their calls end, and no memory is held for them."""
+"""Calls of clients that stop reading end, and no memory is held for them."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ PATH = "/v1/chat/completions"
 
 @pytest.fixture(scope="module")
 def gateway(start_server, scripted):
-    """A server that drops a slow client soon."""
+    """Yield a server that drops a slow client soon."""
     urls = ",".join(worker.url for worker in scripted)
     return start_server("--worker-urls", urls, "--client-write-timeout-s", "0.3")
 
@@ -55,7 +55,7 @@ def test_a_client_that_stops_reading_loses_its_call_and_its_connection(gateway, 
         eventually(lambda: own not in [each.client for each in connections.copy()])
 
 
-def test_one_that_reads_a_little_now_and_then_does_too(gateway, scripted):
+def test_a_client_that_reads_too_slowly_is_dropped(gateway, scripted):
     before = sum(worker.disconnects for worker in scripted)
     with connect(gateway, "run-trickle") as connection:
 

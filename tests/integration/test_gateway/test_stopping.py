@@ -1,5 +1,6 @@
-"""One server process with few descriptors, which strangers crowd, and which is then stopped."""
+"""A server process with few descriptors is crowded by idle connections, and then stopped."""
 
+import json
 import select
 import signal
 import socket
@@ -13,12 +14,12 @@ from processes import eventually
 
 PATH = "/v1/chat/completions"
 FILES = 300
-"""Open files that the process may have: 150 for itself, so 75 connections, 37 of one address."""
+"""Limit of open files: 150 for the process itself, so 75 connections, 37 of one address."""
 ONE_ADDRESS = 37
 
 
 class CrowdedServer(ChildServer):
-    """A process with few descriptors, whose standard error goes to a log collector."""
+    """A process with few descriptors, whose standard error is read by a log collector."""
 
     wrapper = ("sh", "-c", f'ulimit -Sn 100 && ulimit -Hn {FILES} && exec "$@"', "sh")
 
@@ -28,7 +29,7 @@ class CrowdedServer(ChildServer):
 
     def start(self):
         super().start()
-        self.collector.stdin.close()  # the server has its own
+        self.collector.stdin.close()  # the server has its own copy
 
     def close(self):
         super().close()
@@ -38,7 +39,7 @@ class CrowdedServer(ChildServer):
 
 @pytest.fixture(scope="module")
 def crowded(start_any, scripted):
-    flags = ("--request-head-timeout-s", "600", "--keepalive-s", "0.05")
+    flags = ("--request-head-timeout-s", "600", "--keepalive-s", "0.05", "--log-format", "json")
     return start_any(CrowdedServer, "--worker-urls", scripted[0].url, *flags)
 
 
@@ -47,8 +48,8 @@ def body(text="ok", **more):
     return {"model": "scripted", "messages": [message], "max_tokens": 20, **more}
 
 
-def strangers(server, stack, addresses):
-    """Open connections from these addresses that send nothing."""
+def idle_connections(server, stack, addresses):
+    """Open idle connections from the given addresses."""
     to = ("127.0.0.1", server.port)
     return [
         stack.enter_context(socket.create_connection(to, DEADLINE_S, source_address=(address, 0)))
@@ -62,9 +63,25 @@ def rejected(clients):
     return ready
 
 
-def test_strangers_of_one_address_leave_the_server_to_others(crowded):
+def test_its_log_is_one_object_a_line(crowded):
+    call_id = crowded.post(PATH, body()).headers["x-request-id"]
+
+    def events():
+        """Return the lines of the log without the banner on standard output."""
+        lines = crowded.log().splitlines()
+        ours = [line for line in lines if not line.startswith(("FairServe is ready", "  "))]
+        found = [json.loads(line) for line in ours]
+        return found if any(each.get("request_id") == call_id for each in found) else None
+
+    found = eventually(events, "the call is not in the log")
+    assert {"time", "level", "logger", "message"} <= set.intersection(*map(set, found))
+    assert {"fairserve.access", "fairserve.platform.fleet.watch"} <= {e["logger"] for e in found}
+    assert not any(each["logger"].startswith("uvicorn") for each in found)
+
+
+def test_idle_connections_of_one_address_leave_room_for_others(crowded):
     with ExitStack() as stack:
-        clients = strangers(crowded, stack, ["127.0.0.2"] * 200)
+        clients = idle_connections(crowded, stack, ["127.0.0.2"] * 200)
         eventually(
             lambda: len(rejected(clients)) == 200 - ONE_ADDRESS, lambda: len(rejected(clients))
         )
@@ -74,11 +91,11 @@ def test_strangers_of_one_address_leave_the_server_to_others(crowded):
     assert "Too many open files" not in crowded.log()
 
 
-def test_strangers_of_many_addresses_leave_the_server_its_descriptors(crowded):
-    assert crowded.post(PATH, body()).status_code == 200  # its connection is open from here on
+def test_idle_connections_of_many_addresses_leave_descriptors_free(crowded):
+    assert crowded.post(PATH, body()).status_code == 200  # its connection remains open
     with ExitStack() as stack:
         addresses = [f"127.0.1.{number}" for number in range(1, 201)]
-        clients = strangers(crowded, stack, addresses)
+        clients = idle_connections(crowded, stack, addresses)
         eventually(lambda: len(rejected(clients)) >= 200 - 75, "too many are let in")
         assert crowded.post(PATH, body()).status_code == 200
         assert crowded.admin("POST", "/admin/jobs/rollup/run").status_code in (200, 202)
@@ -90,9 +107,7 @@ def test_strangers_of_many_addresses_leave_the_server_its_descriptors(crowded):
     assert f"{FILES} open files are allowed: 75 client connections" in log
 
 
-def test_it_stops_with_nobody_to_read_its_errors_and_answers_503_until_the_last_stream(
-    crowded, scripted
-):
+def test_it_stops_without_a_log_reader_and_answers_503_meanwhile(crowded, scripted):
     """The port is open to the end, and the exit code is that of a clean stop."""
     headers = {"Authorization": f"Bearer {crowded.app_key}"}
     asked = body("hold to the end", stream=True)

@@ -1,4 +1,4 @@
-"""The OpenAI Agents SDK with agents as tools: it names the run, and nothing else."""
+"""The OpenAI Agents SDK with agents as tools names only the run; the graph is recognised."""
 
 import asyncio
 import importlib.util
@@ -54,7 +54,7 @@ def graph(server, run_id):
     return server.request("GET", path, server.app_key).json()
 
 
-def test_a_tools_result_follows_what_the_tool_did(sdk, server):
+def test_a_tool_result_depends_on_the_calls_of_the_tool(sdk, server):
     run(sdk, server, "one-tool", "use tides", ["tides"])
     found = graph(server, "one-tool")
     ids = [node["id"] for node in found["nodes"]]
@@ -62,7 +62,7 @@ def test_a_tools_result_follows_what_the_tool_did(sdk, server):
     assert [node["stage"] for node in found["nodes"]] == [1, 2, 3]
 
 
-def test_tools_side_by_side(sdk, server):
+def test_parallel_tools_are_parallel_in_the_graph(sdk, server):
     run(sdk, server, "two-tools", "use tides winds", ["tides", "winds"])
     found = graph(server, "two-tools")
     boss, first, second, last = (node["id"] for node in found["nodes"])

@@ -1,4 +1,4 @@
-"""One user has one id in every spelling and everywhere; invisible characters are rejected."""
+"""A user has one id in every spelling on every endpoint; invisible characters are rejected."""
 
 import re
 from urllib.parse import quote
@@ -55,7 +55,7 @@ def chat(server, user, **headers):
 
 
 @pytest.mark.parametrize("user", [*SPELLINGS, NFD, f" {NFD} "])
-def test_a_blocked_user_does_not_come_back(server, user):
+def test_a_blocked_user_is_blocked_in_every_spelling(server, user):
     answer = chat(server, user)
     assert answer.status_code == 403, answer.text
     assert answer.json()["error"]["code"] == "user_blocked"
@@ -69,7 +69,7 @@ def test_a_blocked_user_does_not_come_back(server, user):
 
 
 @pytest.mark.parametrize("user", UNSEEN.values(), ids=UNSEEN)
-def test_what_nobody_sees_is_rejected(server, user):
+def test_invisible_characters_are_rejected(server, user):
     found = {
         "chat": chat(server, user),
         "completions": server.post(
@@ -103,7 +103,7 @@ def test_a_line_feed_is_rejected_in_bodies(server):
 
 
 @pytest.mark.parametrize("user", ["mallory ", NFD])
-def test_every_endpoint_knows_the_one_spelling(server, browser, user):
+def test_every_endpoint_normalises_ids(server, browser, user):
     normal = "mallory" if user.startswith("m") else NFC
     shown = server.admin("GET", user_path(server, user)).json()
     assert (shown["user"], shown["blocked"]) == (normal, True)
@@ -117,7 +117,7 @@ def test_every_endpoint_knows_the_one_spelling(server, browser, user):
     assert "Unblock" in page.text
 
 
-def test_settings_are_of_the_one_spelling(server):
+def test_settings_apply_to_every_spelling(server):
     changed = server.admin("PUT", user_path(server, " anna"), json={"weight": 2})
     assert changed.json()["user"] == "anna"
     assert server.admin("GET", user_path(server, "anna")).json()["weight"] == 2
@@ -125,7 +125,7 @@ def test_settings_are_of_the_one_spelling(server):
     assert server.admin("GET", user_path(server, "anna")).json()["updated_at"] is None
 
 
-def test_the_ledger_has_the_one_spelling(server):
+def test_the_ledger_stores_the_normalised_id(server):
     assert chat(server, " berta ").status_code == 200
     assert server.row(user_id="berta")
 
@@ -137,7 +137,7 @@ def test_blank_and_long_ids_are_rejected(server, user):
         assert answer.json()["error"]["param"] == "user"
 
 
-def test_visible_characters_are_as_they_are(server):
+def test_visible_characters_are_unchanged(server):
     for user in ("Anna", "anna@example.org", "team/zoé 2", "用户", "😀", "x" * 200):
         assert server.admin("GET", user_path(server, user)).json()["user"] == user
     assert chat(server, "").status_code == 200, "nobody is named"

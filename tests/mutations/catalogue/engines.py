@@ -1,4 +1,4 @@
-"""Bugs of what is at the workers: the embedded engine, clients, KV events, and the plug-in for vLLM."""
+"""Bugs of the workers: the embedded engine, clients, KV events, and the plug-in for vLLM."""
 
 from __future__ import annotations
 
@@ -151,8 +151,8 @@ _ENGINE = (
         "retry-after-of-a-worker-is-ignored",
         "engine",
         "engine/wire/client.py",
-        "pause_s=_pause_of(headers))",
-        "pause_s=PAUSE_S)",
+        "pause_s = _pause_of(headers)",
+        "pause_s = PAUSE_S",
         _CLIENT,
     ),
 )

@@ -1,4 +1,4 @@
-"""Known bugs of what says how good the product is: metrics, comparisons, fingerprints, the demo."""
+"""Bugs of the evidence about the product: metrics, comparisons, fingerprints, the demo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A mutation: one small bug, and the tests that should notice it."""
+"""A mutation is one small bug, with the tests that should detect it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VLLM_TESTS = "tests/vllm"
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """A bug that somebody could make: ``old`` becomes ``new`` in ``file``.
+    """A plausible bug: ``old`` becomes ``new`` in ``file``.
 
     The paths are relative to the root of the tree.
     """
@@ -36,7 +36,7 @@ class Mutation:
     """Text that occurs exactly once in the file."""
     new: str
     tests: tuple[str, ...]
-    """Files, folders and glob patterns of tests, the likeliest first. Some may be missing in a tree."""
+    """Files, folders and glob patterns of tests, the most likely first. Some may be missing."""
 
     @property
     def needs_vllm(self) -> bool:

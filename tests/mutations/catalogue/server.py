@@ -1,4 +1,4 @@
-"""Bugs of the server: ledger and control, usage, webhooks, exports, and what people may see and do."""
+"""Bugs of the server: ledger and control, usage, webhooks, exports, and access rights."""
 
 from __future__ import annotations
 
@@ -345,7 +345,7 @@ _EXPORTS = (
         "platform/reporting/exports/erasure.py",
         'has_file = ReportExport.state.in_(("ready", "expired"))',
         'has_file = ReportExport.state.in_(("expired",))',
-        (*_USER_DATA, "tests/integration/*exports_afterwards*.py"),
+        (*_USER_DATA, "tests/integration/*exports_lifecycle*.py"),
     ),
     Mutation(
         "erasure-leaves-rejected-calls",

@@ -1,4 +1,4 @@
-"""A platform that records what it is asked, and clients of the openai package that ask it."""
+"""Fixtures for a platform that records its requests, and clients of the openai package that call it."""
 
 import pytest
 from recording_platform import RecordingPlatform

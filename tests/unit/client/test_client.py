@@ -1,4 +1,4 @@
-"""``fairserve.client`` with the real openai package: runs, agents and their context."""
+"""Test ``fairserve.client`` with the real openai package: runs, agents and their context."""
 
 import asyncio
 import contextvars
@@ -11,7 +11,8 @@ from until import settle
 
 from fairserve.client import agent, current_run, interaction
 
-# --- a run ------------------------------------------------------------------------------------------
+# --- runs
+# -------------------------------------------------------------------------------------------
 
 
 def test_a_run_is_opened_named_and_closed(platform, client):
@@ -35,7 +36,7 @@ def test_a_run_is_opened_named_and_closed(platform, client):
         current_run()
 
 
-def test_the_callers_client_stays_as_it_is(platform, client):
+def test_the_client_of_the_caller_is_unchanged(platform, client):
     before = set(vars(client)) | {"chat"}
     with interaction(client, user="ann") as run, run.agent("planner"):
         assert type(run.client) is openai.OpenAI
@@ -63,7 +64,7 @@ def test_other_requests_have_no_user_and_no_agent(platform, client):
     assert planner.calls == []
 
 
-def test_what_a_call_says_itself_stays(platform, client):
+def test_fields_set_by_a_call_are_kept(platform, client):
     with interaction(client, user="ann") as run, run.agent("planner"):
         call(run.client, user="bob", extra_headers=run.headers(agent="critic", call_id="a"))
         call(run.client, extra_body={"user": "eve"}, extra_headers={"X-Parent-Ids": "a"})
@@ -75,14 +76,14 @@ def test_what_a_call_says_itself_stays(platform, client):
     assert "user" not in nobody
 
 
-def test_a_run_without_a_user_is_the_apps(platform, client):
+def test_a_run_without_a_user_belongs_to_the_app(platform, client):
     with interaction(client) as run:
         call(run.client)
     assert platform.others[0] == ("POST", "/v1/interactions", {})
     assert "user" not in platform.calls[0][1]
 
 
-def test_an_interaction_may_be_entered_again(platform, client):
+def test_an_interaction_can_be_reentered(platform, client):
     again = interaction(client, user="ann")
     for _ in range(2):
         with again:
@@ -112,7 +113,7 @@ def test_joining_a_run_neither_opens_nor_ends_it(platform, client):
 
 
 @pytest.mark.parametrize("answer", [(404, "interaction_not_found"), (409, "interaction_closed")])
-def test_a_run_that_has_ended_already_is_no_error(platform, client, answer):
+def test_closing_an_ended_run_is_no_error(platform, client, answer):
     platform.fail = {"/v1/interactions/run-1/close": answer}
     with interaction(client):
         pass
@@ -125,7 +126,7 @@ def test_a_run_that_cannot_be_closed_is_an_error(platform, client, answer):
         pass
 
 
-def test_what_the_block_raised_goes_on_if_its_run_cannot_be_cancelled(platform, client):
+def test_the_error_of_the_block_is_raised_even_if_cancelling_fails(platform, client):
     platform.fail = {"/v1/interactions/run-1": (500, "internal_error")}
     with pytest.raises(KeyError) as raised, interaction(client):
         raise KeyError
@@ -138,7 +139,7 @@ def test_a_server_without_runs_is_an_error_of_the_client(platform, client):
         pytest.fail("the block ran")
 
 
-async def test_an_async_client(platform, async_client):
+async def test_an_async_client_opens_and_closes_runs(platform, async_client):
     async with interaction(async_client, user="ann") as run:
         assert type(run.client) is openai.AsyncOpenAI
         with run.agent("planner") as planner:
@@ -158,7 +159,7 @@ async def test_an_async_client(platform, async_client):
     ]
 
 
-async def test_the_wrong_kind_of_with_says_which_is_right(client, async_client):
+async def test_the_wrong_kind_of_with_names_the_right_one(client, async_client):
     with pytest.raises(TypeError, match="async with"), interaction(async_client):
         pass
     with pytest.raises(TypeError, match="use `with"):
@@ -200,7 +201,7 @@ async def read(pause):
     return current_run().id
 
 
-def test_an_agent_of_the_module_is_one_of_the_run_it_is_called_in(platform, client):
+def test_a_module_level_agent_joins_the_current_run(platform, client):
     with interaction(client, id="a"):
         edit()
         with interaction(client, id="b"):
@@ -214,7 +215,7 @@ def test_an_agent_of_the_module_is_one_of_the_run_it_is_called_in(platform, clie
         edit()
 
 
-def test_a_runs_client_stays_with_its_run_inside_another(platform, client):
+def test_a_run_client_keeps_its_run_inside_another(platform, client):
     with interaction(client, id="a", user="ann") as outer, outer.agent("planner") as planner:
         with interaction(client, id="b", user="bob") as inner, inner.agent("writer") as writer:
             call(outer.client)
@@ -245,7 +246,7 @@ async def test_tasks_do_not_disturb_each_other(platform, async_client):
     assert {headers["x-agent"] for headers, _ in platform.calls} == {"reader"}
 
 
-def test_threads_see_the_context_if_they_are_given_a_copy(platform, client):
+def test_threads_see_the_context_in_a_copy(platform, client):
     with interaction(client, user="ann") as run, run.agent("worker"), ThreadPoolExecutor(1) as pool:
         pool.submit(contextvars.copy_context().run, call, run.client).result()
         pool.submit(call, run.client).result()
@@ -256,7 +257,7 @@ def test_threads_see_the_context_if_they_are_given_a_copy(platform, client):
     assert without[1]["user"] == "ann"
 
 
-def test_a_generator_is_refused(client):
+def test_a_generator_is_rejected(client):
     def words():
         yield "x"
 

@@ -1,4 +1,4 @@
-"""Requests of ``fairserve.client``: parents, headers, hooks; and what it never sends."""
+"""Test the requests of ``fairserve.client``: parents, headers, hooks, and what it never sends."""
 
 import logging
 import subprocess
@@ -11,7 +11,8 @@ from recording_platform import KEY, MESSAGES, call
 
 from fairserve.client import event_hooks, interaction
 
-# --- what calls waited for --------------------------------------------------------------------------
+# --- parents of calls
+# ---------------------------------------------------------------------------------
 
 
 def test_agents_follow_the_calls_of_others(platform, client):
@@ -32,7 +33,7 @@ def test_agents_follow_the_calls_of_others(platform, client):
     assert parents == [None, None, "c1,c2", "c3", "c1,c2", "c5", "c3,c4,c5,c6,chatcmpl-c1", ""]
 
 
-def test_an_agent_without_calls_passes_on_what_it_waited_for(platform, client):
+def test_an_agent_without_calls_passes_on_its_parents(platform, client):
     with interaction(client) as run:
         skipped = run.agent("skipped", after=["a"])
         with run.agent("next", after=[skipped]):
@@ -60,7 +61,7 @@ async def test_ids_of_streams_and_raw_answers_are_read(platform, client, async_c
     assert planner.calls == ["c5"]
 
 
-def test_of_too_many_parents_the_latest_are_named(platform, client):
+def test_the_latest_parents_are_named_above_the_bound(platform, client):
     with interaction(client) as run:
         with run.agent("planner") as planner:
             planner.calls = [str(number) for number in range(100)]
@@ -73,7 +74,7 @@ def test_of_too_many_parents_the_latest_are_named(platform, client):
 # --- headers and hooks ------------------------------------------------------------------------------
 
 
-def test_headers_for_frameworks(client):
+def test_headers_are_provided_for_frameworks(client):
     with interaction(client, id="r") as run:
         assert run.headers() == {"x-interaction-id": "r"}
         assert run.headers(agent="a b", parents=["c", "d"], call_id="e", final=True) == {
@@ -126,7 +127,7 @@ def test_an_http_client_with_the_hooks_names_the_context(platform, client):
     ]
 
 
-async def test_the_same_hooks_serve_async_http_clients(platform, client):
+async def test_hooks_work_with_async_http_clients(platform, client):
     async with platform.async_client(event_hooks=event_hooks()) as other:
         with interaction(client) as run, run.agent("planner") as planner:
             await call(other)
@@ -134,7 +135,7 @@ async def test_the_same_hooks_serve_async_http_clients(platform, client):
     assert planner.calls == ["c1"]
 
 
-def test_the_hooks_serve_what_the_openai_package_makes(platform, client):
+def test_hooks_work_with_clients_of_the_openai_package(platform, client):
     with (
         openai.DefaultHttpxClient(event_hooks=event_hooks()) as http,
         interaction(client, id="r") as run,
@@ -146,10 +147,11 @@ def test_the_hooks_serve_what_the_openai_package_makes(platform, client):
     assert request.headers["x-agent"] == "planner"
 
 
-# --- what it must not do ----------------------------------------------------------------------------
+# --- exclusions
+# -----------------------------------------------------------------------------------------
 
 
-def test_the_key_is_shown_nowhere(platform, client, caplog):
+def test_the_key_is_never_shown(platform, client, caplog):
     caplog.set_level(logging.DEBUG, logger="fairserve")
     platform.fail = {"/v1/interactions/run-1": (500, "internal_error")}
     texts = []

@@ -1,4 +1,4 @@
-"""Small seeded checkpoints, and an engine that is stepped by hand."""
+"""Fixtures for small seeded checkpoints, and an engine that is stepped by hand."""
 
 from dataclasses import dataclass, field
 
@@ -19,7 +19,7 @@ from fairserve.scheduling.local.fcfs import Fcfs
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread():
-    """Compute in one thread: helpers of several test processes would share the same cores."""
+    """Compute in one thread: several test processes would otherwise share the same cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -87,7 +87,7 @@ class Bench:
 
 @pytest.fixture(params=[False, True], ids=["in_turn", "overlapped"])
 def overlap(request):
-    """Run a test with and without steps that are launched before the tokens of the one before."""
+    """Run a test with and without steps that are launched before the tokens of the previous one."""
     return request.param
 
 

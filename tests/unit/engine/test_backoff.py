@@ -1,4 +1,4 @@
-"""Doubling pauses: their bound, their start, and what a generator changes."""
+"""Test doubling pauses: their bound, their start, and the effect of a generator."""
 
 import math
 import random
@@ -24,6 +24,6 @@ def test_a_generator_shortens_pauses_within_the_jitter(seed):
 
 
 @pytest.mark.parametrize("bounds", [(0.0, 1.0), (-1.0, 1.0), (2.0, 1.0), (1.0, math.inf)])
-def test_bounds_that_make_no_pause(bounds):
+def test_invalid_bounds_are_rejected(bounds):
     with pytest.raises(ValueError, match="allowed"):
         Backoff(*bounds)

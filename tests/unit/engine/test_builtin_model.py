@@ -1,4 +1,4 @@
-"""The built-in model: no download, complete at any time, and answers up to their token limit."""
+"""The built-in model needs no download, is complete at any time, and answers up to its token limit."""
 
 import os
 import subprocess
@@ -30,7 +30,7 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_two_processes_write_one_whole_folder_without_torch(tmp_path):
+def test_two_processes_write_one_complete_folder_without_torch(tmp_path):
     processes = [start(tmp_path) for _ in range(3)]
     outputs = {process.communicate()[0] for process in processes}
     assert [process.returncode for process in processes] == [0, 0, 0]
@@ -40,7 +40,7 @@ def test_two_processes_write_one_whole_folder_without_torch(tmp_path):
     assert folder.name.startswith(BUILTIN_MODEL_NAME)
 
 
-def test_it_is_the_same_everywhere_and_repaired_when_a_file_is_gone(tmp_path, monkeypatch):
+def test_the_model_is_reproducible_and_missing_files_are_restored(tmp_path, monkeypatch):
     here = contents(ensure_builtin_model())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder = ensure_builtin_model()
@@ -51,14 +51,14 @@ def test_it_is_the_same_everywhere_and_repaired_when_a_file_is_gone(tmp_path, mo
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
-def test_a_cache_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
+def test_an_unwritable_cache_is_an_error(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(OSError, match="file"):
         ensure_builtin_model()
 
 
-def test_its_chat_template_marks_every_message(builtin):
+def test_the_chat_template_marks_every_message(builtin):
     text = builtin.tokenizer.apply_chat_template(
         [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}],
         add_generation_prompt=True,
@@ -69,7 +69,7 @@ def test_its_chat_template_marks_every_message(builtin):
     assert len(ids) == len("Be kind.Hi") + 5
 
 
-def test_answers_reach_their_limit_in_printable_text(make_bench, builtin):
+def test_outputs_reach_their_limit_in_printable_text(make_bench, builtin):
     bench = make_bench(builtin)
     for index in range(4):
         tokens = builtin.tokenizer(f"Question {index}?")["input_ids"]

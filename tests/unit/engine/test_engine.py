@@ -1,4 +1,4 @@
-"""The engine around the forward pass: budgets, errors of one sequence, cancellation."""
+"""Test the engine around the forward pass: budgets, errors of one sequence, cancellation."""
 
 import dataclasses
 
@@ -32,7 +32,7 @@ def test_a_step_stays_within_its_token_budget(make_bench, llama, monkeypatch):
     assert all(bench.finish_reason(f"s{index}") for index in range(6))
 
 
-def test_no_more_than_max_batch_run(make_bench):
+def test_at_most_max_batch_sequences_run(make_bench):
     bench = make_bench(max_batch=2)
     for index in range(5):
         bench.add(f"s{index}", [1, 2, 3], 4)
@@ -66,14 +66,14 @@ def test_impossible_requests_fail_alone(make_bench):
     assert bench.engine.stats().failed == 3
 
 
-def test_an_id_cannot_be_used_twice_at_once(make_bench):
+def test_an_id_cannot_be_used_by_two_active_sequences(make_bench):
     bench = make_bench()
     bench.add("s", [1], 2)
     with pytest.raises(ValueError, match="already"):
         bench.add("s", [1], 2)
 
 
-def test_logits_that_are_not_finite_fail_only_their_sequence(make_bench, llama, monkeypatch):
+def test_non_finite_logits_fail_only_their_sequence(make_bench, llama, monkeypatch):
     reference = make_bench()
     for name in ("a", "c"):
         reference.add(name, prompt(ord(name), 40), 12)
@@ -85,7 +85,7 @@ def test_logits_that_are_not_finite_fail_only_their_sequence(make_bench, llama, 
         return torch.where((ids == 7)[..., None], torch.nan, embedded)
 
     monkeypatch.setattr(llama.model.model.embed_tokens, "forward", poison)
-    # The cache is so small that the bad pages are handed out again at once.
+    # The cache is so small that the bad pages are reused immediately.
     bench = make_bench(kv_tokens=16 * 12, max_batch=2)
     for round_ in range(3):
         for name in ("a", "bad", "c"):
@@ -98,9 +98,7 @@ def test_logits_that_are_not_finite_fail_only_their_sequence(make_bench, llama, 
     assert bench.of("bad2", Admitted)[0].cached_tokens == 0
 
 
-def test_a_failed_forward_pass_fails_its_sequences_and_the_engine_goes_on(
-    make_bench, llama, monkeypatch
-):
+def test_a_failed_forward_pass_fails_only_its_sequences(make_bench, llama, monkeypatch):
     bench = make_bench(max_batch=2)
     for name in ("a", "b", "c"):
         bench.add(name, prompt(ord(name), 30), 4)
@@ -118,7 +116,7 @@ def test_a_failed_forward_pass_fails_its_sequences_and_the_engine_goes_on(
     assert bench.finish_reason("c") == "length"
 
 
-def test_cancel_waiting_prefilling_and_decoding(make_bench):
+def test_sequences_are_cancelled_in_every_state(make_bench):
     bench = make_bench(token_budget=32, max_batch=2)
     bench.add("decoding", prompt(0, 20), 50)
     bench.engine.step()
@@ -137,7 +135,7 @@ def test_cancel_waiting_prefilling_and_decoding(make_bench):
     assert bench.engine.cache.used_share == 0
 
 
-def test_random_life_leaks_no_page(make_bench, seed):
+def test_random_operations_leak_no_page(make_bench, seed):
     random = np.random.default_rng(seed)
     bench = make_bench(kv_tokens=16 * 40, token_budget=48)
     names = []
@@ -166,7 +164,7 @@ def test_samples_of_a_call_compute_their_prompt_once(make_bench):
     assert [bench.cached(f"s{index}") for index in range(3)] == [0, 96, 96]
 
 
-def test_a_leader_that_is_cancelled_does_not_block_its_group(make_bench):
+def test_a_cancelled_leader_does_not_block_its_group(make_bench):
     bench = make_bench(token_budget=16)
     for index in range(2):
         bench.add(f"s{index}", prompt(0, 100), 4, group="call")
@@ -176,7 +174,7 @@ def test_a_leader_that_is_cancelled_does_not_block_its_group(make_bench):
     assert bench.finish_reason("s1") == "length"
 
 
-def test_what_ends_an_output(make_bench, builtin):
+def test_stop_strings_and_tokens_end_an_output(make_bench, builtin):
     tokens = builtin.tokenizer("Once upon a time")["input_ids"]
 
     def run(**params):
@@ -206,7 +204,7 @@ def test_the_end_token_ends_an_output_unless_it_is_ignored(make_bench, builtin):
         assert (generated, bench.finish_reason("s")) == expected
 
 
-def test_seeded_output_is_the_same_alone_and_in_a_batch(make_bench):
+def test_seeded_output_is_equal_alone_and_in_a_batch(make_bench):
     alone = make_bench()
     alone.add("s", prompt(0, 50), 20, temperature=0.8, top_p=0.9, seed=11)
     alone.run()
@@ -222,6 +220,6 @@ def test_seeded_output_is_the_same_alone_and_in_a_batch(make_bench):
 @pytest.mark.parametrize(
     "wrong", [{"kv_tokens": 15}, {"max_batch": 0}, {"token_budget": 31, "max_batch": 32}]
 )
-def test_sizes_are_checked(wrong):
+def test_invalid_sizes_are_rejected(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         EngineOptions(**{"kv_tokens": 1024} | wrong)

@@ -1,4 +1,4 @@
-"""Effects of a sequence's options on its output in the engine."""
+"""Test the effects of a sequence's sampling options on its output in the engine."""
 
 import json
 
@@ -33,7 +33,7 @@ def logprobs_of(bench, name="s"):
     return [event.logprobs for event in bench.of(name, Generated)]
 
 
-def test_penalties_change_what_repeats(make_bench, builtin):
+def test_penalties_reduce_repetition(make_bench, builtin):
     plain = generate(make_bench, builtin, 30, temperature=0).text("s")
     assert len(set(plain)) < 10
     varied = generate(make_bench, builtin, 30, temperature=0, presence_penalty=2).text("s")
@@ -47,7 +47,7 @@ def test_no_stop_ends_the_output_before_min_tokens(make_bench, builtin):
     stop, token = text[3:5], frozenset([ord(text[3])])
     at = text.index(stop)
     assert generate(make_bench, builtin, stop=(stop,)).text("s") == text[:at]
-    # It ends with token number at + 2, and counts where that is over min_tokens.
+    # It ends with token number at + 2, which counts if it is above min_tokens.
     bench = generate(make_bench, builtin, stop=(stop,), min_tokens=at + 1)
     assert (bench.text("s"), bench.finish_reason("s")) == (text[:at], "stop")
     later = generate(make_bench, builtin, stop=(stop,), min_tokens=at + 2)
@@ -66,7 +66,7 @@ def test_the_end_token_is_not_chosen_before_min_tokens(make_bench, builtin):
     assert (len(bench.text("s")), bench.finish_reason("s")) == (7, "stop")
 
 
-def test_every_token_has_a_logprob_also_what_a_stop_string_cut_off(make_bench, builtin):
+def test_every_token_has_a_logprob_even_behind_a_stop_string(make_bench, builtin):
     whole = generate(make_bench, builtin, logprobs=2)
     text = whole.text("s")
     assert [chr(each.token_id) for each in logprobs_of(whole)] == list(text)
@@ -82,7 +82,7 @@ def test_every_token_has_a_logprob_also_what_a_stop_string_cut_off(make_bench, b
     assert set(logprobs_of(generate(make_bench, builtin))) == {None}
 
 
-def test_logprobs_are_those_of_the_model_itself(make_bench, llama_folder):
+def test_logprobs_equal_those_of_the_model(make_bench, llama_folder):
     bench = make_bench()
     prompt = np.random.default_rng(0).integers(0, 256, 40).tolist()
     bench.add("s", prompt, 10, temperature=0.7, seed=3, top_k=5, presence_penalty=1.0, logprobs=1)
@@ -99,7 +99,7 @@ def test_logprobs_are_those_of_the_model_itself(make_bench, llama_folder):
     assert set(logprobs_of(bench, "other")) == {None}
 
 
-def test_json_mode_ends_with_valid_json_and_leaves_others_alone(make_bench, builtin):
+def test_json_mode_gives_valid_json_and_affects_no_other_sequence(make_bench, builtin):
     grammar = JsonMode(token_table(builtin.tokenizer, builtin.vocabulary, builtin.eos_ids)).compile(
         json.dumps(SCHEMA)
     )
@@ -119,7 +119,7 @@ def test_json_mode_ends_with_valid_json_and_leaves_others_alone(make_bench, buil
 
 
 class Stuck:
-    """A grammar that gives up after three tokens."""
+    """A grammar that fails after three tokens."""
 
     problem = ""
 
@@ -133,7 +133,7 @@ class Stuck:
         return np.zeros(9, dtype=np.int32)
 
 
-def test_a_grammar_that_fails_ends_its_own_sequence_only(make_bench, builtin):
+def test_a_failing_grammar_ends_only_its_sequence(make_bench, builtin):
     bench = make_bench(builtin)
     bench.add("bad", PROMPT, 10, temperature=1.0, grammar=Stuck())
     bench.add("good", PROMPT, 10)

@@ -1,4 +1,4 @@
-"""The engine's thread: it takes requests, survives single failures, and reports its end."""
+"""The thread of the engine accepts requests, survives single failures, and reports its end."""
 
 import contextlib
 import queue
@@ -28,7 +28,7 @@ def request(name, max_tokens=4, token_ids=(1, 2, 3)):
 
 @pytest.fixture
 def started(llama):
-    """A running engine thread, and a function that waits for the end of a sequence."""
+    """Yield a factory of engine threads, and a function that waits for the end of a sequence."""
     with contextlib.ExitStack() as stack:
 
         def start(scheduler=None, **options):
@@ -55,7 +55,7 @@ def started(llama):
         yield start
 
 
-def test_it_runs_what_is_submitted(started):
+def test_submitted_calls_run(started):
     thread, end_of = started()
     thread.submit([request("a"), request("b", max_tokens=9)])
     assert isinstance(end_of("b"), Generated)
@@ -67,7 +67,7 @@ def test_it_runs_what_is_submitted(started):
         thread.submit([request("c")])
 
 
-def test_the_queue_takes_a_call_whole_or_not_at_all(llama):
+def test_the_queue_accepts_all_samples_of_a_call_or_none(llama):
     thread = EngineThread(llama, Fcfs(), EngineOptions(1024), 4, lambda events: None)
     with pytest.raises(EngineStoppedError):
         thread.submit([request("early")])
@@ -79,7 +79,7 @@ def test_the_queue_takes_a_call_whole_or_not_at_all(llama):
     assert thread.stats().waiting == 4
 
 
-def test_a_failing_forward_pass_costs_only_its_sequences(started, llama, monkeypatch):
+def test_a_failing_forward_pass_fails_only_its_sequences(started, llama, monkeypatch):
     thread, end_of = started()
     with monkeypatch.context() as patch:
         patch.setattr(llama.model, "forward", broken)
@@ -90,7 +90,7 @@ def test_a_failing_forward_pass_costs_only_its_sequences(started, llama, monkeyp
     assert thread.is_alive
 
 
-def test_it_gives_up_after_three_failures_in_a_row(started, llama, monkeypatch):
+def test_the_thread_ends_after_three_consecutive_failures(started, llama, monkeypatch):
     monkeypatch.setattr(llama.model, "forward", broken)
     thread, end_of = started()
     for name in ("a", "b", "c"):
@@ -103,7 +103,7 @@ def test_it_gives_up_after_three_failures_in_a_row(started, llama, monkeypatch):
         thread.submit([request("d")])
 
 
-def test_a_broken_scheduler_fails_what_waits(started):
+def test_a_broken_scheduler_fails_waiting_calls(started):
     class Broken(Fcfs):
         def peek(self):
             raise RuntimeError("no order")
@@ -118,7 +118,7 @@ def test_a_broken_scheduler_fails_what_waits(started):
     assert thread.stats().waiting == 0
 
 
-def test_an_id_that_is_used_twice_fails_alone(started):
+def test_a_duplicate_id_fails_only_its_call(started):
     thread, end_of = started()
     thread.submit([request("a", max_tokens=400), request("a")])
     assert "already" in end_of("a").message

@@ -23,7 +23,7 @@ class Oracle:
 
     @torch.inference_mode()
     def check(self, prompt, output, max_tokens):
-        """Every token is the most likely one after all before it; the output ends where it must.
+        """Check that every token is the most likely one after all before it, and the end is correct.
 
         By induction the output is what the model generates, in one pass instead of one per token.
         """
@@ -41,7 +41,7 @@ def llama_oracle(llama_folder, llama):
 
 @pytest.fixture(scope="session", params=FAMILIES)
 def family(request, tmp_path_factory):
-    """A model, and its oracle. Small as they are, its layers are packed as those of larger ones."""
+    """Return a small model with its oracle; its layers are packed like those of larger ones."""
     folder = write_checkpoint(tmp_path_factory.mktemp(request.param), request.param)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packed_linear, "_LEAST_ELEMENTS", 1)
@@ -51,7 +51,7 @@ def family(request, tmp_path_factory):
 
 @pytest.fixture
 def outputs(monkeypatch):
-    """Token ids of every sequence that ends, by its id."""
+    """Return the token ids of every sequence that ends, by its id."""
     ended = {}
     end = Engine._end
 
@@ -69,7 +69,7 @@ def prompts(seed, lengths, shared=0):
     return [start + random.integers(0, 256, length).tolist() for length in lengths]
 
 
-def test_alone_with_and_without_reuse(family, make_bench, outputs):
+def test_single_calls_are_exact_with_and_without_reuse(family, make_bench, outputs):
     loaded, oracle = family
     bench = make_bench(loaded)
     for length in (1, 15, 16, 17, 33, 150):
@@ -82,7 +82,7 @@ def test_alone_with_and_without_reuse(family, make_bench, outputs):
         assert bench.cached(f"{length} again") == (length - 1) // 16 * 16
 
 
-def test_the_next_turn_reuses_the_output(make_bench, outputs, llama_oracle):
+def test_the_next_turn_reuses_the_output_exactly(make_bench, outputs, llama_oracle):
     bench = make_bench()
     (prompt,) = prompts(1, [40])
     bench.add("one", prompt, 30)
@@ -95,7 +95,7 @@ def test_the_next_turn_reuses_the_output(make_bench, outputs, llama_oracle):
     llama_oracle.check(second, outputs["two"], 10)
 
 
-def test_mixed_batch(family, make_bench, outputs):
+def test_a_mixed_batch_is_exact(family, make_bench, outputs):
     loaded, oracle = family
     bench = make_bench(loaded, token_budget=24)
     lengths = [3, 90, 17, 200, 31, 64, 5, 120]
@@ -108,7 +108,7 @@ def test_mixed_batch(family, make_bench, outputs):
         oracle.check(prompt, outputs[f"s{index}"], 4 + 3 * index)
 
 
-def test_shared_prefix_in_one_batch(make_bench, outputs, llama_oracle):
+def test_a_shared_prefix_in_one_batch_is_exact(make_bench, outputs, llama_oracle):
     bench = make_bench()
     given = prompts(3, [5, 9, 20, 1], shared=48)
     for index, prompt in enumerate(given):
@@ -122,7 +122,7 @@ def test_shared_prefix_in_one_batch(make_bench, outputs, llama_oracle):
     llama_oracle.check(given[2], outputs["later"], 10)
 
 
-def test_under_eviction(make_bench, outputs, llama_oracle):
+def test_output_is_exact_under_eviction(make_bench, outputs, llama_oracle):
     evicted = []
     bench = make_bench(kv_tokens=20 * 16, max_batch=4)
     bench.engine.cache.trie.on_evict = evicted.append
@@ -143,15 +143,15 @@ def test_under_eviction(make_bench, outputs, llama_oracle):
         llama_oracle.check(prompt, outputs[name], 6)
 
 
-# What is computed again does not depend on the family, so one is enough for `make test`.
+# Recomputation does not depend on the family, so one is enough for `make test`.
 @pytest.mark.parametrize(
     "family",
     [pytest.param(name, marks=() if name == "llama" else pytest.mark.deep) for name in FAMILIES],
     indirect=True,
 )
 @pytest.mark.parametrize("preemption", ["fair", "latest"])
-def test_under_preemption(preemption, family, make_bench, outputs):
-    """A cache for three of six outputs, and nothing to spare: what is lost is computed again."""
+def test_output_is_exact_under_preemption(preemption, family, make_bench, outputs):
+    """The cache has exactly space for three of six outputs: evicted tokens are computed again."""
     loaded, oracle = family
     bench = make_bench(
         loaded, Vtc(), kv_tokens=9 * 16, preemption=preemption, spare_share=0.0, token_budget=40
@@ -176,8 +176,8 @@ def test_salts_share_nothing(make_bench, outputs):
     assert outputs["a1"] == outputs["b1"] == outputs["a2"]
 
 
-def test_the_built_in_model(make_bench, outputs, builtin):
-    """Against generate itself."""
+def test_the_built_in_model_is_exact(make_bench, outputs, builtin):
+    """Compare with generate itself."""
     bench = make_bench(builtin)
     prompt = builtin.tokenizer("Hello, wörld")["input_ids"]
     bench.add("s", prompt, 20)

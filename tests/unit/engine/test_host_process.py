@@ -1,6 +1,6 @@
-"""Properties of a whole worker process: no helpers of its main thread, and memory that is kept.
+"""A worker process has no helper threads of its main thread, and keeps its memory.
 
-Measured once in a process of its own: a process keeps its threads and the options of its allocator.
+Measured once in a separate process: a process keeps its threads and the options of its allocator.
 """
 
 import json
@@ -58,7 +58,7 @@ print(json.dumps([after_loading, after_computing, keeps, faults()]))
 
 @pytest.fixture(scope="module")
 def measured(llama_folder):
-    """Helpers after loading and after computing, whether memory is kept, and page faults."""
+    """Return helpers after loading and after computing, whether memory is kept, and page faults."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(llama_folder)],
         env={**os.environ, "PYTHONPATH": SUPPORT},
@@ -71,21 +71,21 @@ def measured(llama_folder):
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")
-def test_loading_leaves_no_helpers_behind(measured):
+def test_loading_leaves_no_helper_threads(measured):
     after_loading, after_computing, *_ = measured
     assert after_loading == 0
     assert after_computing == 2, "the main thread has helpers now"
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
-def test_a_second_pass_touches_no_new_memory(measured):
+def test_a_second_pass_allocates_no_new_memory(measured):
     *_, keeps, faults = measured
     assert keeps
-    # Without it each of the 200 tensors is some thousand new pages.
+    # Without it each of the 200 tensors needs some thousand new pages.
     assert faults < 2000
 
 
-def test_what_goes_wrong_apart_is_raised():
+def test_errors_of_the_separate_process_are_raised():
     assert apart(lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
         apart(lambda: 1 // 0)

@@ -1,4 +1,4 @@
-"""JSON mode with the real library: allowed tokens, rejected schemas, and a worker without it."""
+"""Test JSON mode with the real library: allowed tokens, rejected schemas, and a worker without it."""
 
 import json
 import sys
@@ -43,7 +43,7 @@ def tokens(mask):
 
 
 def walk(mode, schema, text):
-    """Return the tokens that may follow after ``text``."""
+    """Return the tokens that may follow ``text``."""
     constraint = mode.compile(json.dumps(schema)).start()
     for length in range(len(text) + 1):
         allowed = tokens(constraint.allowed(list(text[:length])))
@@ -51,7 +51,7 @@ def walk(mode, schema, text):
     return allowed
 
 
-def test_what_may_follow(mode):
+def test_the_mask_allows_exactly_valid_continuations(mode):
     schema = {
         "type": "object",
         "properties": {"a": {"type": "boolean"}},
@@ -75,7 +75,7 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(TEXT, JSON, max_size=3), st.sampled_from([None, 1, 2]))
-def test_an_object_is_whatever_python_writes(mode, value, indent):
+def test_every_object_written_by_python_is_allowed(mode, value, indent):
     text = json.dumps(value, ensure_ascii=False, indent=indent).encode()
     constraint = mode.compile('{"type":"object"}').start()
     for place, byte in enumerate(text):
@@ -83,7 +83,7 @@ def test_an_object_is_whatever_python_writes(mode, value, indent):
     assert tokens(constraint.allowed(list(text))) == {END}
 
 
-def test_sequences_of_one_grammar_are_apart_and_may_be_asked_again(mode):
+def test_sequences_of_one_grammar_are_independent(mode):
     grammar = mode.compile('{"enum":["ab","cd"]}')
     one, other = grammar.start(), grammar.start()
     assert tokens(one.allowed([*b'"a'])) == {*b"b"}
@@ -91,14 +91,14 @@ def test_sequences_of_one_grammar_are_apart_and_may_be_asked_again(mode):
     assert tokens(other.allowed([*b'"'])) == {*b"ac"}
 
 
-def test_an_output_that_breaks_the_grammar_is_a_problem(mode):
+def test_an_output_that_violates_the_grammar_is_an_error(mode):
     constraint = mode.compile('{"type":"boolean"}').start()
     assert tokens(constraint.allowed([*b"x"])) == set()
     assert "cannot be followed" in constraint.problem
     assert tokens(constraint.allowed([*b"xy"])) == set()
 
 
-def test_a_recursive_schema_is_followed(mode):
+def test_a_recursive_schema_is_honoured(mode):
     tree = {
         "type": "object",
         "properties": {"kids": {"type": "array", "items": {"$ref": "#"}}},
@@ -147,14 +147,14 @@ def test_masks_have_a_budget_of_processor_time(mode, costs_s, tokens_until_it_fa
         ({"type": "string", "pattern": "(" * 9000 + "a" + ")" * 9000}, r"\.\.\.$"),
     ],
 )
-async def test_schemas_that_are_refused(formats, schema, message):
+async def test_unsupported_schemas_are_rejected(formats, schema, message):
     with pytest.raises(RequestError, match=message) as caught:
         await formats.grammar(schema, "client")
     assert caught.value.param == "response_format"
     assert len(caught.value.message) < 400
 
 
-async def test_what_became_of_a_schema_is_kept(formats, monkeypatch):
+async def test_the_result_of_a_schema_is_cached(formats, monkeypatch):
     schema, broken = {"enum": ["ab"]}, {"$ref": "#"}
     grammar = await formats.grammar(schema, "one")
     with pytest.raises(RequestError) as first:
@@ -167,7 +167,7 @@ async def test_what_became_of_a_schema_is_kept(formats, monkeypatch):
     assert again.value.message == first.value.message
 
 
-def test_a_client_with_many_schemas_forgets_its_own():
+def test_a_client_with_many_schemas_evicts_only_its_own():
     kept = KeptSchemas(bound=3)
     for key, client in ((b"a", "quiet"), (b"b", "busy"), (b"c", "busy"), (b"d", "busy")):
         kept.put(key, client, key.decode())
@@ -177,7 +177,7 @@ def test_a_client_with_many_schemas_forgets_its_own():
     assert [kept.get(key) for key in (b"a", b"c", b"d", b"e")] == ["a", "c", None, "e"]
 
 
-async def test_schemas_have_a_bound(formats):
+async def test_schemas_are_bounded(formats):
     deep = {"type": "string"}
     for _ in range(300):
         deep = {"type": "array", "items": deep}
@@ -187,7 +187,7 @@ async def test_schemas_have_a_bound(formats):
     assert await formats.grammar(None, "client") is None
 
 
-async def test_without_the_library_it_is_refused_by_name(tokenizer, monkeypatch):
+async def test_without_the_library_json_mode_is_rejected_by_name(tokenizer, monkeypatch):
     monkeypatch.delitem(sys.modules, "fairserve.engine.torch.json_mode")
     monkeypatch.setitem(sys.modules, "llguidance", None)
     formats = ResponseFormats(tokenizer, VOCABULARY, {END})
@@ -196,7 +196,7 @@ async def test_without_the_library_it_is_refused_by_name(tokenizer, monkeypatch)
     assert (caught.value.param, caught.value.code) == ("response_format", "unsupported_parameter")
 
 
-async def test_a_model_without_an_end_token_cannot_do_it(tokenizer):
+async def test_json_mode_needs_an_end_token(tokenizer):
     formats = ResponseFormats(tokenizer, VOCABULARY, frozenset())
     with pytest.raises(RequestError, match="end token"):
         await formats.grammar({"type": "object"}, "client")

@@ -1,4 +1,4 @@
-"""Log probabilities: the model's own, whatever the options, and in OpenAI's two shapes."""
+"""Log probabilities are the model's own, whatever the options, in OpenAI's two formats."""
 
 import math
 from itertools import chain
@@ -22,7 +22,7 @@ def texts():
     return TokenTexts(AutoTokenizer.from_pretrained(ensure_builtin_model()))
 
 
-def test_they_are_of_the_model_s_own_distribution():
+def test_logprobs_are_of_the_unmodified_distribution():
     rows = torch.randn(5, 40, generator=torch.Generator().manual_seed(1)) * 3
     output = [int(rows[2].argmax())]
     batch = [
@@ -47,14 +47,14 @@ def test_they_are_of_the_model_s_own_distribution():
     assert 7 not in dict(report[3].logprobs.top)
 
 
-def test_more_are_asked_for_than_there_are_tokens():
+def test_more_logprobs_than_tokens_may_be_requested():
     (report,) = sampler.sample(
         torch.zeros(1, 3), [make_sequence(temperature=0, logprobs=20)]
     ).read()
     assert [value for _, value in report.logprobs.top] == pytest.approx([math.log(1 / 3)] * 3)
 
 
-def test_a_row_that_is_not_finite_leaves_the_others_theirs():
+def test_a_non_finite_row_does_not_affect_others():
     rows = torch.tensor([[0.0, 0.0], [torch.nan, 0.0]])
     good, bad = sampler.sample(
         rows, [make_sequence(temperature=0, logprobs=1) for _ in rows]
@@ -70,7 +70,7 @@ def entry(token_id, logprob, *top, offset=0):
 A, HALF, REST, END = ord("a"), 0xC3, 0xA4, 256
 
 
-def test_the_shape_of_chat(texts):
+def test_the_format_of_chat(texts):
     report = chat_logprobs([entry(A, -0.5, (A, -0.5), (HALF, -math.inf)), entry(END, -1.0)], texts)
     assert report == {
         "content": [
@@ -89,7 +89,7 @@ def test_the_shape_of_chat(texts):
     }
 
 
-def test_the_shape_of_completions(texts):
+def test_the_format_of_completions(texts):
     report = completion_logprobs(
         [
             entry(A, -2.0, (HALF, -0.1), (REST, -0.3), offset=0),
@@ -107,7 +107,7 @@ def test_the_shape_of_completions(texts):
 
 
 @pytest.mark.parametrize("kind", ["chat", "completion"])
-def test_chunks_and_whole_answers_tell_the_same(texts, kind):
+def test_chunks_and_whole_answers_agree(texts, kind):
     tokens = [entry(A, -0.5, (A, -0.5)), entry(HALF, -0.7, (A, -0.1), offset=1)]
     output = SampleOutput(["a", ""], tokens, 2)
     writer = AnswerWriter(kind, "id", 0, "m", 5, [output], texts)
@@ -122,7 +122,7 @@ def test_chunks_and_whole_answers_tell_the_same(texts, kind):
     assert silent.delta(0, Generated("s", "x", 1, None), False)["choices"][0]["logprobs"] is None
 
 
-def test_offsets_are_of_the_output_s_own_text():
+def test_offsets_refer_to_the_output_text():
     sequence = make_sequence(temperature=0, logprobs=0, output=[5])
     sequence.output.characters = 17
     (report,) = sampler.sample(torch.zeros(1, 9), [sequence]).read()

@@ -1,4 +1,4 @@
-"""Models that the paged engine cannot serve are refused with the reason."""
+"""Models that the paged engine cannot serve are rejected with the reason."""
 
 import dataclasses
 import json
@@ -25,7 +25,7 @@ from fairserve.engine.torch.model_loader import (
 )
 
 
-def test_what_it_knows_about_a_model(llama):
+def test_the_properties_of_a_model_are_read(llama):
     assert (llama.layers, llama.kv_heads, llama.head_size) == (3, 2, 8)
     assert (llama.vocabulary, llama.max_positions) == (300, 1024)
     assert llama.eos_ids == {299, 256}
@@ -49,17 +49,17 @@ def test_what_it_knows_about_a_model(llama):
         ),
     ],
 )
-def test_architectures_that_are_refused(config, reason):
+def test_unsupported_architectures_are_rejected(config, reason):
     with pytest.raises(UnsupportedModelError, match=reason):
         check_config(config)
 
 
 @pytest.mark.parametrize("config", [MistralConfig(sliding_window=None), Qwen2Config()])
-def test_architectures_that_are_served(config):
+def test_supported_architectures_are_accepted(config):
     check_config(config)
 
 
-def test_a_model_whose_logits_change_is_refused(llama_folder, llama, monkeypatch):
+def test_a_model_with_changed_logits_is_rejected(llama_folder, llama, monkeypatch):
     model = AutoModelForCausalLM.from_pretrained(llama_folder, attn_implementation="sdpa").eval()
     loaded = dataclasses.replace(llama, model=model)
     check_paged_attention(loaded)
@@ -77,7 +77,7 @@ def test_a_model_whose_logits_change_is_refused(llama_folder, llama, monkeypatch
         check_paged_attention(loaded)
 
 
-def test_absolute_positions_work_too(tmp_path, llama_folder, make_bench):
+def test_absolute_positions_are_supported(tmp_path, llama_folder, make_bench):
     model = GPT2LMHeadModel(
         GPT2Config(vocab_size=300, n_positions=64, n_embd=32, n_layer=2, n_head=2, eos_token_id=299)
     )
@@ -90,7 +90,7 @@ def test_absolute_positions_work_too(tmp_path, llama_folder, make_bench):
     assert bench.finish_reason("s") in ("length", "stop")
 
 
-def test_a_config_without_a_language_model_is_refused(tmp_path):
+def test_a_config_without_a_language_model_is_rejected(tmp_path):
     (tmp_path / "config.json").write_text(
         json.dumps({"model_type": "vit", "architectures": ["ViTModel"]})
     )
@@ -98,7 +98,7 @@ def test_a_config_without_a_language_model_is_refused(tmp_path):
         load_model(str(tmp_path), device="cpu")
 
 
-def test_wrong_names(llama_folder):
+def test_unknown_model_names_are_rejected(llama_folder):
     with pytest.raises(ValueError, match="allowed: auto, float32"):
         load_model(str(llama_folder), dtype="int8", device="cpu")
     with pytest.raises(OSError, match="nowhere"):
@@ -106,7 +106,7 @@ def test_wrong_names(llama_folder):
 
 
 def damaged(llama_folder, folder, change):
-    """The checkpoint with changed tensors."""
+    """Write the checkpoint with changed tensors."""
     shutil.copytree(llama_folder, folder, dirs_exist_ok=True)
     tensors = load_file(folder / "model.safetensors")
     change(tensors)
@@ -132,18 +132,18 @@ WEIGHT = "model.layers.1.mlp.up_proj.weight"
         (lambda tensors: tensors[WEIGHT].fill_(torch.nan), "not finite"),
     ],
 )
-def test_a_damaged_checkpoint_is_refused(change, reason, llama_folder, tmp_path):
+def test_a_damaged_checkpoint_is_rejected(change, reason, llama_folder, tmp_path):
     with pytest.raises(UnsupportedModelError, match=reason):
         load_model(damaged(llama_folder, tmp_path, change), device="cpu")
 
 
-def test_a_checkpoint_without_weights_is_refused(llama_folder, tmp_path):
+def test_a_checkpoint_without_weights_is_rejected(llama_folder, tmp_path):
     shutil.copytree(llama_folder, tmp_path, dirs_exist_ok=True)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(OSError, match=r"model\.safetensors"):
         load_model(str(tmp_path), device="cpu")
 
 
-def test_a_cache_that_does_not_fit_into_memory_is_refused(llama):
+def test_a_cache_larger_than_memory_is_rejected(llama):
     with pytest.raises(ValueError, match=r"needs .* GiB; allowed: up to .* tokens"):
         llama.kv_tensors(10**12)

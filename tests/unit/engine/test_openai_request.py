@@ -1,4 +1,4 @@
-"""Every field of a body is honoured, neutral, or refused by name."""
+"""Every field of a body is honoured, neutral, or rejected by name."""
 
 import pytest
 
@@ -9,7 +9,7 @@ CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 TEXT = {"model": "m", "prompt": "hi"}
 
 
-def test_everything_that_is_honoured():
+def test_supported_fields_are_honoured():
     request = parse(
         "chat",
         CHAT
@@ -52,7 +52,7 @@ def test_everything_that_is_honoured():
     assert (params.stop, params.stop_token_ids, params.ignore_eos) == (("x",), frozenset([3]), True)
 
 
-def test_logprobs_have_a_switch_in_chat_and_a_number_in_completions():
+def test_logprobs_are_a_switch_in_chat_and_a_number_in_completions():
     for extra, expected in [
         ({}, None),
         ({"logprobs": True}, 0),
@@ -76,13 +76,13 @@ def test_logprobs_have_a_switch_in_chat_and_a_number_in_completions():
         ({"logprobs": 1, "echo": True}, "echo"),
     ],
 )
-def test_fields_of_completions_that_are_refused_by_name(extra, param):
+def test_unsupported_fields_of_completions_are_rejected_by_name(extra, param):
     with pytest.raises(RequestError, match=param) as caught:
         parse("completion", TEXT | extra)
     assert caught.value.param == param
 
 
-def test_response_formats():
+def test_response_formats_are_parsed():
     schema = {"type": "array"}
     full = {"name": "n", "description": "d", "strict": True, "schema": schema}
     for wanted, expected in [
@@ -119,12 +119,12 @@ def test_response_formats():
         ({"messages": [{"role": "user"}]}, r"messages\[0\].content must be given"),
     ],
 )
-def test_messages_name_field_value_and_range(extra, message):
+def test_error_messages_name_field_value_and_range(extra, message):
     with pytest.raises(RequestError, match=f"^{message}"):
         parse("chat", CHAT | extra)
 
 
-def test_defaults():
+def test_missing_fields_get_defaults():
     request = parse("completion", TEXT)
     assert (request.samples, request.max_tokens, request.temperature) == (1, None, 1.0)
     assert (request.client_id, request.weight, request.cache_salt) == ("default", 1.0, "")
@@ -150,7 +150,7 @@ def test_text_parts_are_joined():
         {"metadata": {"a": "b"}, "store": False, "service_tier": "auto"},
     ],
 )
-def test_fields_that_ask_for_nothing(neutral):
+def test_neutral_fields_are_accepted(neutral):
     parse("chat", CHAT | neutral)
 
 
@@ -233,7 +233,7 @@ def test_fields_that_ask_for_nothing(neutral):
         ({"cache_salt": 5}, "cache_salt"),
     ],
 )
-def test_fields_that_are_refused_by_name(extra, param):
+def test_unsupported_fields_are_rejected_by_name(extra, param):
     with pytest.raises(RequestError) as caught:
         parse("chat", CHAT | extra)
     assert caught.value.param == param
@@ -241,7 +241,7 @@ def test_fields_that_are_refused_by_name(extra, param):
 
 
 @pytest.mark.parametrize("prompt", [None, "", [], ["a", "b"], [[1, 2]], [1, True], 5])
-def test_prompts_that_are_refused(prompt):
+def test_invalid_prompts_are_rejected(prompt):
     with pytest.raises(RequestError, match="prompt"):
         parse("completion", TEXT | {"prompt": prompt})
 
@@ -269,7 +269,7 @@ def test_errors_of_one_body_are_bounded(kind, extra):
 
 
 @pytest.mark.parametrize("body", [[], "x", 5])
-def test_bodies_that_are_no_objects(body):
+def test_bodies_that_are_no_objects_are_rejected(body):
     with pytest.raises(RequestError, match="object"):
         parse("chat", body)
 

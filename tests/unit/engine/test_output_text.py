@@ -1,4 +1,4 @@
-"""Text as it streams: whole characters, and stop strings wherever tokens cut them."""
+"""Text streams in whole characters; stop strings are found wherever tokens cut them."""
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ def byte_tokenizer():
 
 @pytest.fixture(scope="module")
 def fallback_tokenizer():
-    """SentencePiece's way: words with a mark for the space, and single bytes for the rest."""
+    """Return a SentencePiece tokenizer: words with a mark for the space, and single bytes."""
     words = {"▁Hello": 0, "▁world": 1, "wor": 2, "ld": 3, "!": 4}
     vocab = words | {f"<0x{byte:02X}>": 5 + byte for byte in range(256)}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], byte_fallback=True))
@@ -39,12 +39,12 @@ def stream(tokenizer, ids):
     return [detokenizer.push(each) for each in ids] + [detokenizer.flush()]
 
 
-def test_a_character_comes_with_its_last_byte(byte_tokenizer):
+def test_a_character_is_emitted_with_its_last_byte(byte_tokenizer):
     ids = list("a€😀".encode())
     assert stream(byte_tokenizer, ids) == ["a", "", "", "€", "", "", "", "😀", ""]
 
 
-def test_half_a_character_at_the_end(byte_tokenizer):
+def test_an_incomplete_character_at_the_end_is_replaced(byte_tokenizer):
     assert stream(byte_tokenizer, list("a€".encode())[:-1]) == ["a", "", "", "�"]
 
 
@@ -53,7 +53,7 @@ def test_special_tokens_give_no_text(byte_tokenizer):
 
 
 @given(text=st.text(max_size=40))
-def test_any_text_survives(text, byte_tokenizer):
+def test_any_text_survives_streaming(text, byte_tokenizer):
     assert isinstance(detokenizer_factory(byte_tokenizer)(), ByteLevelDetokenizer)
     assert "".join(stream(byte_tokenizer, list(text.encode("utf-8", "ignore")))) == (
         text.encode("utf-8", "ignore").decode()
@@ -61,12 +61,12 @@ def test_any_text_survives(text, byte_tokenizer):
 
 
 @given(data=st.binary(max_size=40))
-def test_any_bytes_stream_as_they_decode(data, byte_tokenizer):
+def test_any_bytes_stream_as_they_are_decoded(data, byte_tokenizer):
     pieces = stream(byte_tokenizer, list(data))
     assert "".join(pieces) == byte_tokenizer.decode(list(data)) == data.decode(errors="replace")
 
 
-def test_byte_fallback_and_leading_spaces(fallback_tokenizer):
+def test_byte_fallback_and_leading_spaces_are_kept(fallback_tokenizer):
     ids = [0, 1, *(5 + byte for byte in "é€😀".encode()), 4, 2, 3]
     pieces = stream(fallback_tokenizer, ids)
     assert "".join(pieces) == "Hello worldé€😀!world"
@@ -74,7 +74,7 @@ def test_byte_fallback_and_leading_spaces(fallback_tokenizer):
     assert not any("�" in piece for piece in pieces)
 
 
-def test_byte_fallback_does_not_wait_for_ever(fallback_tokenizer):
+def test_byte_fallback_delays_a_bounded_number_of_bytes(fallback_tokenizer):
     pieces = stream(fallback_tokenizer, [5 + 0xFF] * 30)
     assert "".join(pieces) == "�" * 30
     assert sum(bool(piece) for piece in pieces) > 2
@@ -90,14 +90,14 @@ def pushed(stop, pieces):
     return text + stops.flush(), False
 
 
-def test_a_stop_string_over_several_pieces():
+def test_a_stop_string_may_span_pieces():
     assert pushed(["<end>"], ["ab<", "en", "d>c"]) == ("ab", True)
     assert pushed(["<end>"], ["ab<", "en", "xd>c"]) == ("ab<enxd>c", False)
     assert pushed(["aab"], ["a", "a", "a", "b"]) == ("a", True)
     assert pushed(["END", "N"], ["xEN", "D"]) == ("xE", True)
 
 
-def test_only_what_may_be_a_stop_is_held_back():
+def test_only_possible_stop_prefixes_are_held_back():
     stops = StopStrings(("<end>",))
     assert stops.push("abc") == "abc"
     assert stops.push("d<e") == "d"
@@ -108,7 +108,7 @@ def test_only_what_may_be_a_stop_is_held_back():
     stop=st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=3),
     pieces=st.lists(st.text("abc", max_size=5), max_size=12),
 )
-def test_stopping_does_not_depend_on_how_text_is_shown(stop, pieces):
+def test_stopping_does_not_depend_on_the_pieces(stop, pieces):
     text, expected = "", None
     for piece in pieces:
         text += piece
@@ -119,13 +119,13 @@ def test_stopping_does_not_depend_on_how_text_is_shown(stop, pieces):
     assert pushed(stop, pieces) == (expected or (text, False))
 
 
-def test_a_stop_string_in_the_last_half_character(byte_tokenizer):
+def test_a_stop_string_may_end_in_an_incomplete_character(byte_tokenizer):
     output = OutputText(detokenizer_factory(byte_tokenizer)(), ("�",))
     assert [output.push(97), output.push(0xE2), output.flush()] == ["a", "", ""]
     assert output.stopped
 
 
-def test_characters_count_what_is_complete_even_if_it_is_held_back(byte_tokenizer):
+def test_held_back_characters_are_counted(byte_tokenizer):
     output = OutputText(detokenizer_factory(byte_tokenizer)(), ("äxy",))
     counts = []
     for byte in "aäx€".encode():
@@ -134,7 +134,7 @@ def test_characters_count_what_is_complete_even_if_it_is_held_back(byte_tokenize
     assert counts == [1, 1, 2, 3, 3, 3, 4]
 
 
-def test_a_stop_that_ended_too_early_does_not_count_later():
+def test_a_stop_before_min_tokens_does_not_count_later():
     stops = StopStrings(("ab", "xabyyy"))
     assert stops.push("xab", may_stop=False) == ""
     assert stops.push("c") == "xabc"
@@ -146,7 +146,7 @@ def test_a_stop_that_ended_too_early_does_not_count_later():
     pieces=st.lists(st.text("abc", max_size=5), max_size=12),
     silent=st.integers(0, 6),
 )
-def test_a_stop_counts_where_it_ends(stop, pieces, silent):
+def test_a_stop_counts_at_its_end(stop, pieces, silent):
     def expected():
         text = ""
         for number, piece in enumerate(pieces):

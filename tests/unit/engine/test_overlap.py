@@ -1,4 +1,4 @@
-"""A step is launched before the tokens of the one before it are known, where they are not needed."""
+"""A step is launched before the previous tokens are known, unless it needs them."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def prompt(seed, length):
 
 @pytest.fixture
 def ordered_bench(make_bench, llama, monkeypatch):
-    """A bench, and the order of passes and emitted tokens."""
+    """Return a bench, and the order of passes and emitted tokens."""
     happened = []
     forward = llama.model.forward
 
@@ -43,7 +43,7 @@ def test_the_next_pass_begins_before_the_token_is_emitted(ordered_bench, overlap
         assert happened == ["pass", "token"] * 4
 
 
-def test_what_ends_by_an_end_token_is_computed_once_more(ordered_bench, overlap):
+def test_a_sequence_with_an_end_token_is_computed_once_more(ordered_bench, overlap):
     bench, happened = ordered_bench
     bench.add("length", prompt(1, 20), 9, ignore_eos=True)
     bench.run()
@@ -77,7 +77,7 @@ def test_penalties_and_grammars_wait_for_the_output(params, ordered_bench):
     assert happened == ["pass", "token", "token"] * 4
 
 
-def test_a_device_that_fails_later_fails_the_calls_of_its_step(make_bench, monkeypatch):
+def test_a_late_device_error_fails_the_calls_of_its_step(make_bench, monkeypatch):
     bench = make_bench(max_batch=2)
     for name in ("a", "b", "c"):
         bench.add(name, prompt(ord(name), 30), 4)
@@ -95,7 +95,7 @@ def test_a_device_that_fails_later_fails_the_calls_of_its_step(make_bench, monke
     assert bench.finish_reason("c")
 
 
-def test_who_joined_a_step_later_than_the_failed_one_is_served(make_bench, monkeypatch):
+def test_a_call_that_joined_after_the_failed_step_is_served(make_bench, monkeypatch):
     bench = make_bench(overlap=True)
     bench.add("a", prompt(1, 30), 4, ignore_eos=True)
     bench.engine.step()
@@ -113,7 +113,7 @@ def test_who_joined_a_step_later_than_the_failed_one_is_served(make_bench, monke
     assert sum(event.tokens for event in bench.of("b", Generated)) == 4
 
 
-def test_the_name_of_a_cancelled_sequence_can_be_used_at_once(make_bench):
+def test_the_id_of_a_cancelled_sequence_can_be_reused_immediately(make_bench):
     bench = make_bench()
     bench.add("s", prompt(1, 20), 30, ignore_eos=True)
     for _ in range(4):
@@ -125,7 +125,7 @@ def test_the_name_of_a_cancelled_sequence_can_be_used_at_once(make_bench):
     assert sum(event.tokens for event in bench.of("s", Generated)) == 5
 
 
-def test_nobody_is_preempted_before_its_token_is_known(make_bench, monkeypatch):
+def test_no_sequence_is_preempted_before_its_token_is_known(make_bench, monkeypatch):
     bench = make_bench(kv_tokens=8 * 16, spare_share=0.0)
     pending = []
     preempted = Sequence.preempted
@@ -144,7 +144,7 @@ def test_nobody_is_preempted_before_its_token_is_known(make_bench, monkeypatch):
         assert sum(event.tokens for event in bench.of(f"s{index}", Generated)) == 40
 
 
-def test_a_sequence_that_waits_for_a_token_is_not_put_back(make_bench, overlap):
+def test_a_sequence_that_waits_for_a_token_is_not_requeued(make_bench, overlap):
     bench = make_bench()
     bench.add("s", prompt(1, 20), 30, ignore_eos=True)
     bench.engine.step()

@@ -1,4 +1,4 @@
-"""Packed linear layers multiply as the plain ones do, and take their place."""
+"""Packed linear layers multiply like plain ones, and replace them."""
 
 import gc
 import weakref
@@ -28,7 +28,7 @@ TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("dtype", packed_types())
 @torch.inference_mode()
-def test_it_multiplies_as_the_plain_layer_does(bias, dtype):
+def test_a_packed_layer_multiplies_like_the_plain_one(bias, dtype):
     torch.manual_seed(0)
     tolerance = TOLERANCES[dtype]
     plain = nn.Linear(384, 500, bias=bias, dtype=dtype)
@@ -42,14 +42,14 @@ def test_it_multiplies_as_the_plain_layer_does(bias, dtype):
 
 
 @pytest.mark.parametrize("dtype", packed_types())
-def test_it_still_tells_the_shape_and_type_of_its_weight(dtype):
+def test_a_packed_layer_keeps_shape_and_type_of_its_weight(dtype):
     packed = PackedLinear(nn.Linear(384, 500, dtype=dtype))
     assert (packed.in_features, packed.out_features) == (384, 500)
     assert packed.weight.shape == (500, 384)
     assert packed.weight.dtype is dtype
 
 
-def test_a_type_that_the_processor_cannot_multiply_stays(monkeypatch):
+def test_unsupported_types_are_not_packed(monkeypatch):
     """A bfloat16 model loads on processors without AVX-512, where oneDNN lacks the type."""
     monkeypatch.setattr(packed_linear, "packed_types", lambda: (torch.float32,))
     model = nn.Sequential(nn.Linear(512, 512, dtype=torch.bfloat16), nn.Linear(512, 512))
@@ -76,7 +76,7 @@ class Tied(nn.Module):
         self.head.weight = self.embedding.weight
 
 
-def test_large_layers_are_replaced_and_small_and_shared_weights_stay():
+def test_only_large_unshared_layers_are_packed():
     model = Tied()
     head = weakref.ref(model.head.weight)
     large = weakref.ref(model.inner[0].weight)
@@ -92,7 +92,7 @@ def test_large_layers_are_replaced_and_small_and_shared_weights_stay():
         torch.testing.assert_close(model.head(rows), wanted, rtol=1e-4, atol=1e-3)
 
 
-def test_layers_of_other_kinds_stay():
+def test_layers_of_other_kinds_are_not_packed():
     class Own(nn.Linear):
         pass
 
@@ -108,12 +108,12 @@ def test_nothing_is_packed_without_onednn(monkeypatch, caplog):
     assert "no oneDNN" in caplog.text
 
 
-def test_passes_have_few_different_numbers_of_rows():
+def test_row_counts_are_padded_to_few_sizes():
     assert [padded_rows(rows) for rows in (0, 1, 31, 32, 33, 40, 41)] == [0, 1, 31, 32, 40, 40, 48]
     assert len({padded_rows(rows) for rows in range(1, 513)}) == 32 + 60
 
 
-def test_padding_goes_nowhere(make_bench, llama, monkeypatch):
+def test_padding_affects_no_output(make_bench, llama, monkeypatch):
     """Padding rows of passes of 33 rows and more change no token and no page."""
     passes = []
     forward = llama.model.forward

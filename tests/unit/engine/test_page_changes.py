@@ -1,4 +1,4 @@
-"""KV events of the prefix trie: names, runs, and overflows of a slow publisher."""
+"""Test the KV events of the prefix trie: names, runs, and overflows of a slow publisher."""
 
 import random
 
@@ -15,7 +15,7 @@ def page(number):
 
 
 class Publishing:
-    """A trie whose changes become events at each flush; ``room``: the queue takes them."""
+    """A trie whose changes become events at each flush; ``room``: whether the queue accepts them."""
 
     def __init__(self):
         self.trie, self.names = PrefixTrie(), PageNames()
@@ -59,7 +59,7 @@ def mirror(events, held):
 
 
 def paths(held):
-    """The prefixes of such a mirror, as tuples of tokens."""
+    """Return the prefixes of such a mirror, as tuples of tokens."""
 
     def path(name):
         parent, tokens = held[name]
@@ -72,7 +72,7 @@ def cached(trie):
     return {tuple(reversed([each.tokens for each in node.path()])) for node in trie.nodes()}
 
 
-def test_pages_in_a_row_are_one_event_and_the_first_has_the_salt():
+def test_consecutive_pages_are_one_event_with_the_salt_first():
     published = Publishing()
     published.store("salt", 1, 2, 3)
     published.store("salt", 1, 2, 4)
@@ -85,7 +85,7 @@ def test_pages_in_a_row_are_one_event_and_the_first_has_the_salt():
     assert published.flush() == []
 
 
-def test_names_are_those_of_salt_and_whole_prefix():
+def test_names_depend_on_salt_and_whole_prefix():
     """Names are equal on every worker and after every restart, so the first one is fixed here."""
     published, other = Publishing(), Publishing()
     published.store("", 1, 2)
@@ -117,7 +117,7 @@ def test_evictions_are_published_in_order():
     assert list(published.names._digests) == [next(iter(published.trie.nodes())).node_id]
 
 
-def test_a_reader_ends_with_what_is_cached(seed):
+def test_a_reader_ends_with_the_cached_pages(seed):
     """A trie that was not followed for a while is published as a whole."""
     rng, published, held, overflows = random.Random(seed), Publishing(), {}, 0
     numbers = np.random.default_rng(seed).integers(0, 6, (400, 4)).tolist()
@@ -137,7 +137,7 @@ def test_a_reader_ends_with_what_is_cached(seed):
     assert overflows > 50
 
 
-def test_nothing_is_gathered_while_nobody_listens():
+def test_changes_are_not_collected_without_a_listener():
     published = Publishing()
     published.store("", 1)
     published.room = False

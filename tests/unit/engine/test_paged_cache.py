@@ -1,4 +1,4 @@
-"""No page is lost or owned twice, whatever is added, computed, cancelled and finished."""
+"""No page is leaked or owned twice, whatever is added, computed, cancelled and finished."""
 
 import numpy as np
 from hypothesis import settings
@@ -37,7 +37,7 @@ def test_thousands_of_random_operations_leak_nothing(seed):
             salt = "x" if random.integers(4) == 0 else ""
             sequence = make_sequence(f"s{number}", tokens, int(random.integers(1, 60)), salt)
             before = cache.trie.version
-            # Half of them reserve no page for their output, and find the cache full in mid-decode.
+            # Half of them reserve no page for their output, and find the cache full during decoding.
             pages = pages_for(len(tokens)) if random.integers(2) else sequence.total_pages
             cached = cache.try_admit(sequence, pages, int(random.integers(2)))
             assert cache.trie.version == before
@@ -79,7 +79,7 @@ def test_admission_counts_the_shared_prefix_once():
     cache.grow(first, 64)
     first.computed_tokens = first.vouched_tokens = 64
     cache.commit(first)
-    # 4 pages cached and locked, 1 reserved, 3 free. Alone it would need 5, with the prefix it is 2.
+    # 4 pages cached and locked, 1 reserved, 3 free: alone it needs 5, with the prefix 2.
     second = make_sequence("b", [*range(64), 5], 12)
     assert cache.try_admit(second, second.total_pages) == 64
     third = make_sequence("c", range(1, 33), 16)
@@ -90,7 +90,7 @@ def test_admission_counts_the_shared_prefix_once():
     cache.check([third])
 
 
-def test_its_own_matched_pages_do_not_count_as_evictable():
+def test_matched_pages_do_not_count_as_evictable():
     cache = PagedCache(4)
     first = make_sequence("a", range(32), 1)
     cache.try_admit(first, first.total_pages)

@@ -1,6 +1,7 @@
-"""The Triton kernels against attention written down plainly; without a GPU in Triton's interpreter.
+"""The Triton kernels agree with plain attention; without a GPU they run in Triton's interpreter.
 
-The interpreter does not multiply bfloat16 matrices, so without a GPU float16 stands for the short types.
+The interpreter does not multiply bfloat16 matrices, so without a GPU float16 replaces the short
+types.
 """
 
 import importlib.util
@@ -41,7 +42,7 @@ SHAPES = [
     pytest.param(8, 2, 8, torch.float32, marks=SLOW),
     pytest.param(4, 4, 64, SHORT, marks=SLOW),
 ]
-"""Query heads, KV heads, head size, type. First three heads to one, and a size that fills no block."""
+"""Query heads, KV heads, head size, type: first three heads to one, and a size that fills no block."""
 
 
 def expected(query, keys, values, table, positions):
@@ -82,8 +83,8 @@ def close(seen, wanted):
         pytest.param(8, 2, 8, torch.float32, 3, marks=SLOW),
     ],
 )
-def test_decodes(heads, kv_heads, head_size, dtype, splits):
-    """Contexts of one token, of whole pages, and of fewer blocks than there are splits."""
+def test_decodes_agree_with_plain_attention(heads, kv_heads, head_size, dtype, splits):
+    """Contexts have one token, whole pages, or fewer blocks than there are splits."""
     lengths = torch.tensor([1, 16, 17, 100, 130], dtype=torch.int32, device=DEVICE)
     keys, values, table = pools(kv_heads, head_size, dtype, 9, len(lengths))
     query = torch.randn(len(lengths), heads, head_size, dtype=dtype, device=DEVICE)
@@ -97,12 +98,12 @@ def test_decodes(heads, kv_heads, head_size, dtype, splits):
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "head_size", "dtype"), SHAPES)
-def test_prefills(heads, kv_heads, head_size, dtype):
-    """Chunks at the beginning and in the middle of prompts, of several tiles and of part of one."""
+def test_prefills_agree_with_plain_attention(heads, kv_heads, head_size, dtype):
+    """Chunks lie at the beginning and in the middle of prompts, with several tiles or part of one."""
     chunks = [(5, 5), (TILE_ROWS + 6, TILE_ROWS + 6), (3, 90), (TILE_ROWS, 128)]
     keys, values, table = pools(kv_heads, head_size, dtype, 9, len(chunks))
     rows = sum(tokens for tokens, _ in chunks)
-    # As a model has it: heads first.
+    # As in a model: heads first.
     query = torch.randn(heads, rows, head_size, dtype=dtype, device=DEVICE).transpose(0, 1)
     output = torch.full((rows, heads, head_size), torch.nan, dtype=dtype, device=DEVICE)
     starts = np.cumsum([0] + [tokens for tokens, _ in chunks]).tolist()
@@ -133,7 +134,7 @@ def test_prefills(heads, kv_heads, head_size, dtype):
 
 @pytest.mark.parametrize("overlap", [pytest.param(False, marks=SLOW), True])
 def test_the_engine_gives_the_same_tokens(make_bench, llama, monkeypatch):
-    """Mixed steps, reuse, chunks: by kernels as by plain torch."""
+    """Mixed steps, reuse and chunks give equal tokens by kernels and by plain torch."""
     texts = []
     for planner in (attention.GatherPlan, KernelPlan.of):
         monkeypatch.setattr(engine, "planner_for", lambda device, chosen=planner: chosen)
@@ -149,7 +150,7 @@ def test_the_engine_gives_the_same_tokens(make_bench, llama, monkeypatch):
 
 @pytest.mark.parametrize("overlap", [False])
 def test_static_buffers_give_the_same_logits(make_bench, llama):
-    """Batches that fill a size and that do not, one after the other in the same buffers."""
+    """Batches that fill a size and that do not run one after the other in the same buffers."""
     bench = make_bench()
     kv = bench.engine._kv
     graphs = DecodeGraphs(llama.logits, kv, max_batch=4, max_pages=16)
@@ -169,7 +170,7 @@ def test_static_buffers_give_the_same_logits(make_bench, llama):
             seen = graphs.logits(batch.chunks)
             assert seen.shape == wanted.shape
             assert float((seen - wanted).abs().max()) < 1e-4
-            # The same with inputs that only the device knows, those of every other sequence.
+            # The same, with inputs of every other sequence known only to the device.
             pending = hidden(batch.chunks[::2])
             late = assemble(decodes, kv, attention.GatherPlan, pending)
             assert torch.equal(late.input_ids, ids)
@@ -180,7 +181,7 @@ def test_static_buffers_give_the_same_logits(make_bench, llama):
 
 
 def hidden(decodes):
-    """Take the last token from sequences; where it can be found instead."""
+    """Remove the last token from sequences, and return where it is found instead."""
     sequences = [chunk.sequence for chunk in reversed(decodes)]
     tokens = torch.tensor([sequence.tokens[-1] for sequence in sequences])
     for sequence in sequences:
@@ -189,13 +190,13 @@ def hidden(decodes):
     return PendingTokens(tokens, rows)
 
 
-def test_what_is_no_token_is_computed_as_token_0():
+def test_padding_is_computed_as_token_0():
     pending = PendingTokens(torch.tensor([sampler.INVALID, 7]), {})
     ids = pending.resolve(torch.tensor([4, 5, 6]), torch.tensor([0, -1, 1]))
     assert ids.tolist() == [0, 5, 7]
 
 
-def test_sizes_of_graphs():
+def test_graph_sizes_cover_all_batches():
     assert graph_sizes(1) == [1]
     assert graph_sizes(20) == [1, 2, 4, 8, 16, 20]
     for most in range(1, 300):

@@ -1,4 +1,4 @@
-"""Victims of preemption when the cache is full, which lose nothing but time."""
+"""When the cache is full, sequences are preempted and lose only time."""
 
 from itertools import product
 
@@ -34,7 +34,7 @@ def preempted_by_client(bench, monkeypatch):
 
 
 @pytest.mark.parametrize("make", [Vtc, Drr, lambda: Dlpm(DlpmOptions(quantum=100))])
-def test_fair_takes_from_the_client_that_has_had_most(make, make_bench, monkeypatch):
+def test_fair_preempts_the_client_with_most_service(make, make_bench, monkeypatch):
     """The flooder's calls are preempted, although the other's was admitted last."""
     scheduler = make()
     bench = make_bench(scheduler=scheduler, kv_tokens=20 * 16, spare_share=0.0)
@@ -48,7 +48,7 @@ def test_fair_takes_from_the_client_that_has_had_most(make, make_bench, monkeypa
     assert set(victims) == {"flooder"}
 
 
-def test_latest_takes_who_was_admitted_last(make_bench, monkeypatch):
+def test_latest_preempts_the_last_admitted_sequence(make_bench, monkeypatch):
     bench = make_bench(scheduler=Vtc(), kv_tokens=20 * 16, spare_share=0.0, preemption="latest")
     victims = preempted_by_client(bench, monkeypatch)
     for index in range(4):
@@ -61,7 +61,7 @@ def test_latest_takes_who_was_admitted_last(make_bench, monkeypatch):
 
 
 def test_without_preemption_the_whole_output_is_reserved(make_bench):
-    """Two of 48 tokens each fit into 7 pages; three do as long as they are short."""
+    """Two sequences of 48 tokens fit into 7 pages; three fit as long as they are short."""
     together = {}
     for preemption in ("never", "fair"):
         bench = make_bench(kv_tokens=7 * 16, preemption=preemption, spare_share=0.0)
@@ -93,7 +93,7 @@ def test_a_preempted_call_is_charged_once(weigh, make_bench):
     assert ends[0] == ends[1] > 0
 
 
-def test_it_waits_at_its_old_place_and_tells_nothing(make_bench):
+def test_a_preempted_sequence_keeps_its_position_and_emits_nothing(make_bench):
     bench = make_bench(scheduler=Fcfs(), kv_tokens=10 * 16, max_batch=2, spare_share=0.0)
     for index in range(4):
         bench.add(f"s{index}", prompt(index, 40), 60, ignore_eos=True)
@@ -106,7 +106,7 @@ def test_it_waits_at_its_old_place_and_tells_nothing(make_bench):
         assert sum(event.tokens for event in bench.of(f"s{index}", Generated)) == 60
 
 
-def test_what_was_computed_is_found_again_where_it_is_still_cached(make_bench, monkeypatch):
+def test_a_preempted_sequence_reuses_its_cached_pages(make_bench, monkeypatch):
     bench = make_bench(kv_tokens=40 * 16, max_batch=2, overlap=False)
     bench.add("s", prompt(1, 60), 40, ignore_eos=True)
     for _ in range(20):
@@ -123,7 +123,7 @@ def test_what_was_computed_is_found_again_where_it_is_still_cached(make_bench, m
     bench.run()
 
 
-def test_a_cancelled_victim_is_forgotten(make_bench):
+def test_a_cancelled_preempted_sequence_is_removed(make_bench):
     bench = make_bench(kv_tokens=12 * 16, spare_share=0.0)
     for index in range(3):
         bench.add(f"s{index}", prompt(index, 30), 80, ignore_eos=True)
@@ -147,7 +147,7 @@ EVERY += product(LOCAL_SCHEDULERS, ["fair"], [True, False])
     ("name", "preemption", "overlap"),
     [pytest.param(*case, marks=() if case in QUICK else pytest.mark.deep) for case in EVERY],
 )
-def test_random_operations(name, preemption, make_bench, seed):
+def test_random_operations_leak_no_page(name, preemption, make_bench, seed):
     """No page leaks and every sequence ends, with each scheduler."""
     random = np.random.default_rng(seed)
     bench = make_bench(
@@ -184,6 +184,6 @@ def test_random_operations(name, preemption, make_bench, seed):
     ("wrong", "allowed"),
     [({"preemption": "oldest"}, "fair, latest, never"), ({"spare_share": 1.0}, "0 to")],
 )
-def test_options_are_checked(wrong, allowed):
+def test_invalid_options_are_rejected(wrong, allowed):
     with pytest.raises(ValueError, match=allowed):
         EngineOptions(kv_tokens=1024, **wrong)

@@ -1,4 +1,4 @@
-"""Events of the engine's cache for its scheduler, against matching every waiting call again."""
+"""Cache events keep the scheduler's matches equal to matching every waiting call again."""
 
 import random
 
@@ -11,7 +11,7 @@ from fairserve.scheduling.local.dlpm import Dlpm
 from fairserve.scheduling.local.dlpm_options import DlpmOptions
 
 
-def test_the_scheduler_knows_every_match(make_bench, seed):
+def test_the_matches_of_the_scheduler_are_current(make_bench, seed):
     """No match is outdated with alternating clients, evictions and cancellations."""
     rng, steps = random.Random(seed), 4 * settings.default.max_examples
     scheduler = Dlpm(DlpmOptions(quantum=1))
@@ -54,7 +54,7 @@ def test_the_scheduler_knows_every_match(make_bench, seed):
 
 
 @pytest.mark.parametrize("levels", ["c", "t/c"])
-def test_dlpm_serves_all(make_bench, levels):
+def test_dlpm_serves_all_clients(make_bench, levels):
     bench = make_bench(scheduler=Dlpm(DlpmOptions(quantum=50)), kv_tokens=20 * PAGE_TOKENS)
     for number in range(30):
         prompt = [5 + number % 3] * 40 + [number] * (1 + number % 20)

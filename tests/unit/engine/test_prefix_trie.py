@@ -1,4 +1,4 @@
-"""The trie against a plain dictionary, with locks and least-recently-used eviction."""
+"""The trie agrees with a plain dictionary, with locks and least-recently-used eviction."""
 
 import gc
 
@@ -106,7 +106,7 @@ class TrieMachine(RuleBasedStateMachine):
         locked = sum(1 for key in self.model if self.locks(*key))
         assert self.trie.locked_pages == locked
         assert self.trie.version == self.changes
-        # The heap of candidates stays in proportion to what is cached.
+        # The heap of candidates remains proportional to the number of cached pages.
         assert len(self.trie._leaves) <= 65 + 4 * max(self.page, 1)
 
 
@@ -114,7 +114,7 @@ TestTrie = TrieMachine.TestCase
 TestTrie.settings = settings(stateful_step_count=60)
 
 
-def test_a_locked_leaf_stays_and_the_next_oldest_goes():
+def test_a_locked_leaf_is_kept_and_the_next_oldest_evicted():
     trie = PrefixTrie()
     root = trie.match("", [])
     for page in (1, 2, 3):
@@ -141,7 +141,7 @@ def test_an_earlier_match_is_resumed_after_evictions_and_insertions():
     assert trie.match("", keys, node) is again
 
 
-def test_candidates_do_not_pile_up():
+def test_eviction_candidates_do_not_accumulate():
     trie = PrefixTrie()
     node = trie.insert(trie.match("", []), (1,), 1)
     for _ in range(10_000):
@@ -152,7 +152,7 @@ def test_candidates_do_not_pile_up():
     assert trie.evict_one() == 1
 
 
-def test_salts_that_stored_nothing_leave_nothing():
+def test_salts_without_pages_leave_nothing():
     trie = PrefixTrie()
     for number in range(100):
         trie.match(f"salt {number}", [(1,)])

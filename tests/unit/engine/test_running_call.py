@@ -1,11 +1,11 @@
-"""A call's events are applied one by one, and its close cancels running samples."""
+"""A call applies its events one by one, and its close cancels running samples."""
 
 from fairserve.engine.torch.events import Admitted, Failed, Generated
 from fairserve.engine.torch.openai_response import AnswerWriter
 from fairserve.engine.torch.running_call import RunningCall
 
 
-async def test_usage_grows_event_by_event():
+async def test_usage_grows_with_each_event():
     call = RunningCall(["a"], lambda call, running: None)
     writer = AnswerWriter("chat", "id", 0, "m", 5, call.outputs)
     for event in (Admitted("a", 3), Generated("a", "x", 1, None), Generated("a", "y", 1, "stop")):
@@ -21,7 +21,7 @@ async def test_usage_grows_event_by_event():
     assert writer.whole()["choices"][0]["message"]["content"] == "xy"
 
 
-async def test_a_close_cancels_the_samples_that_run_and_only_once():
+async def test_a_close_cancels_running_samples_once():
     cancelled = []
     call = RunningCall(["a", "b", "c"], lambda call, running: cancelled.append(running))
     call.put(Generated("b", "", 1, "length"))

@@ -1,4 +1,4 @@
-"""The sampler against a plain version in numpy, and the independence of sequences in a batch."""
+"""The sampler agrees with a plain numpy version, and sequences in a batch are independent."""
 
 from collections import Counter
 
@@ -16,17 +16,17 @@ END = 2
 
 
 def tokens_of(rows, sequences):
-    """The sampler may change the logits: it gets a copy."""
+    """Return the sampled tokens; the sampler gets a copy, as it may change the logits."""
     return [each.token_id for each in sampler.sample(rows.clone(), sequences, {END}).read()]
 
 
 def draws(count, logits, **params):
-    """So many tokens of one sequence, which draws its random numbers in the order of the rows."""
+    """Return ``count`` tokens of one sequence, which draws its random numbers row by row."""
     return tokens_of(torch.tensor([logits] * count), [make_sequence(**params)] * count)
 
 
 def distribution(logits, params, output):
-    """Return the distribution of the next token; all of it is on one token if the choice is greedy."""
+    """Return the distribution of the next token; it is all on one token if the choice is greedy."""
     logits = np.array(logits, dtype=np.float64)
     for token, bias in params.logit_bias.items():
         logits[token] += bias
@@ -70,10 +70,10 @@ ROW = st.tuples(
 
 
 @given(st.lists(ROW, min_size=1, max_size=6), st.sampled_from([10, 256, 700]))
-def test_it_chooses_as_a_plain_restatement_does(rows, vocabulary):
+def test_the_sampler_agrees_with_the_plain_version(rows, vocabulary):
     logits, sequences = [], []
     for data, options, output, seed in rows:
-        # Steps of a quarter: ties are frequent, and no rounding decides over a cut.
+        # Logits are multiples of a quarter: ties are frequent, and no rounding affects a cut.
         row = np.random.default_rng(data).integers(-20, 12, vocabulary) / 4
         logits.append(row)
         sequences.append(make_sequence(seed, output, **options))
@@ -89,7 +89,7 @@ def test_it_chooses_as_a_plain_restatement_does(rows, vocabulary):
             assert ends[token] - weights[token] - 1e-5 <= number <= ends[token] + 1e-5
 
 
-def test_greedy_takes_the_largest():
+def test_greedy_chooses_the_largest_logit():
     assert draws(5, [0.0, 3.0, 1.0], temperature=0) == [1] * 5
 
 
@@ -101,7 +101,7 @@ def test_frequencies_follow_the_distribution():
     assert np.abs(flat / 4000 - wanted).max() < 0.03
 
 
-def test_cuts_keep_what_they_say():
+def test_cuts_keep_the_specified_tokens():
     logits = np.log([0.05, 0.5, 0.15, 0.3]).tolist()
     assert set(draws(300, logits, top_p=0.5)) == {1}
     assert set(draws(300, logits, top_p=0.51)) == {1, 3}
@@ -111,14 +111,14 @@ def test_cuts_keep_what_they_say():
     assert set(draws(300, logits, top_k=-1)) == {0, 1, 2, 3}
     assert set(draws(300, logits, min_p=0.29)) == {1, 2, 3}
     assert set(draws(300, logits, min_p=0.59)) == {1, 3}
-    # top_p is of what top_k left: 0.5 of 0.8 is over 0.6.
+    # top_p applies to the tokens left by top_k: 0.5 of 0.8 is above 0.6.
     assert set(draws(300, logits, top_k=2, top_p=0.6)) == {1}
 
 
 @pytest.mark.parametrize(
     "params", [{"temperature": 1e-300}, {"top_p": 1e-12}, {"top_k": 1}, {"min_p": 1}]
 )
-def test_extremes_are_greedy(params):
+def test_extreme_options_are_greedy(params):
     assert draws(20, [1e4, 2e4, -1e4], **params) == [1] * 20
 
 
@@ -129,7 +129,7 @@ def test_top_k_of_one_is_greedy_even_among_equals(data, temperature):
     assert draws(3, logits.tolist(), temperature=temperature, top_k=1) == greedy * 3
 
 
-def test_penalties_are_over_the_output_only():
+def test_penalties_apply_to_the_output_only():
     logits = torch.tensor([[3.0, 2.9, 0.0, 2.5]])
     for penalties, output, expected in [
         ({"presence_penalty": 2}, [], 0),  # token 0 is in the prompt
@@ -145,7 +145,7 @@ def test_penalties_are_over_the_output_only():
         assert tokens_of(logits, [sequence]) == [expected], (penalties, output)
 
 
-def test_penalties_follow_the_output_as_it_grows():
+def test_penalties_follow_the_growing_output():
     sequence = make_sequence(temperature=0, frequency_penalty=1.0)
     logits = torch.tensor([[5.0, 4.5, 0.0, 4.2]])
     for _ in range(7):
@@ -153,7 +153,7 @@ def test_penalties_follow_the_output_as_it_grows():
     assert sequence.tokens[len(PROMPT) :] == [0, 1, 3, 0, 1, 3, 0]
 
 
-def test_penalties_of_many_different_tokens():
+def test_penalties_apply_to_many_different_tokens():
     output = list(range(5, 80))
     logits = torch.zeros(1, 100)
     logits[0, 5:] = 1.0
@@ -163,7 +163,7 @@ def test_penalties_of_many_different_tokens():
     assert tokens_of(logits, [sequence]) == [5]
 
 
-def test_no_end_comes_before_min_tokens():
+def test_no_end_token_is_chosen_before_min_tokens():
     logits = torch.tensor([[0.0, 1.0, 9.0, 8.0]])
     params = {"temperature": 0, "min_tokens": 2, "stop_token_ids": frozenset([3, 10**9])}
     assert tokens_of(logits, [make_sequence(output=[0], **params)]) == [1]
@@ -202,7 +202,7 @@ def test_a_seed_fixes_the_output_whatever_the_batch():
 
 @pytest.mark.parametrize("params", [{"temperature": 0}, {}, {"top_p": 0.9, "top_k": 2, "seed": 1}])
 @pytest.mark.parametrize("more", [{}, {"logprobs": 1, "presence_penalty": 1}])
-def test_a_row_that_is_not_finite_is_reported_and_hurts_no_other(params, more):
+def test_a_non_finite_row_is_reported_and_affects_no_other(params, more):
     nan, inf = torch.nan, torch.inf
     rows = torch.tensor([[0.0, 99], [nan, 1], [99, 0], [0, inf], [nan, nan], [-inf, 0], [inf, inf]])
     sequences = [make_sequence(**params, **more) for _ in rows]
@@ -236,7 +236,7 @@ def test_the_host_reads_from_the_device_once(monkeypatch):
         reads.append(tensor.shape)
         return [0] * tensor.numel()
 
-    # A meta tensor has no values: whatever looks at one before the end raises.
+    # A meta tensor has no values: reading one before the end raises an error.
     monkeypatch.setattr(torch.Tensor, "tolist", read)
     greedy = [make_sequence(temperature=0)] * 3
     every = [
@@ -268,7 +268,7 @@ def test_a_token_of_weight_zero_is_never_drawn(params):
     assert tokens_of(torch.tensor([[0.0, 0.0, -1e9, -1e9]]), [sequence]) == [1]
 
 
-def test_numbers_are_drawn_only_where_chance_decides():
+def test_random_numbers_are_drawn_only_if_needed():
     class Unused:
         def random(self):
             raise AssertionError("a greedy sequence needs no random number")
@@ -280,11 +280,11 @@ def test_numbers_are_drawn_only_where_chance_decides():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_logits(dtype):
+def test_half_precision_logits_are_computed_in_single_precision(dtype):
     rows = torch.tensor([[20.0, 19.875, 0.0, 1.0]] * 3).to(dtype)
     batch = [
         make_sequence(temperature=0),
-        # Too small a difference for the type: penalties are taken off in single precision.
+        # Too small a difference for the type: penalties are subtracted in single precision.
         make_sequence(output=[0], temperature=0, presence_penalty=0.126),
         make_sequence(temperature=0.01, logprobs=1),
     ]
@@ -317,12 +317,12 @@ def test_half_precision_logits(dtype):
         ("logprobs", -1),
     ],
 )
-def test_options_are_checked(name, value):
+def test_invalid_options_are_rejected(name, value):
     with pytest.raises(ValueError, match=f"{name}.* is .*; it must") as caught:
         SamplingParams(**{"max_tokens": 99, name: value})
     assert str(101.0 if name == "logit_bias" else value) in str(caught.value)
 
 
-def test_stop_strings_are_checked():
+def test_invalid_stop_strings_are_rejected():
     with pytest.raises(ValueError, match="must not be empty"):
         SamplingParams(max_tokens=1, stop=("",))

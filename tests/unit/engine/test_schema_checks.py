@@ -1,4 +1,4 @@
-"""Schemas of clients in the child process that checks them: limits, turns, and its replacement."""
+"""Schemas of clients are checked in a child process: limits, turns, and its replacement."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ FINE = '{"type":"boolean"}'
 MINUTES = json.dumps(
     {"allOf": [{"type": "string", "pattern": f"a.{{{length}}}b"} for length in range(40)]}
 )
-"""Compiling it takes minutes: each pattern doubles the states of their intersection."""
+"""Schema that takes minutes to compile: each pattern doubles the states of their intersection."""
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +36,13 @@ async def checks(table):
     await checks.close()
 
 
-async def test_a_schema_that_takes_too_long_is_ended_and_the_next_one_is_checked(checks):
+async def test_a_slow_schema_is_aborted_and_the_next_one_checked(checks):
     with pytest.raises(UnusableSchemaError, match=r"over 0\.2 s of processor time"):
         await checks.check("a", MINUTES)
     await checks.check("a", FINE)
 
 
-async def test_a_child_that_breaks_down_costs_the_schema_that_it_had(checks, monkeypatch):
+async def test_a_crashing_child_fails_only_its_schema(checks, monkeypatch):
     await checks.check("a", FINE)
     os.kill(checks._process.pid, signal.SIGSEGV)
     await checks._process.wait()
@@ -55,7 +55,7 @@ async def test_a_child_that_breaks_down_costs_the_schema_that_it_had(checks, mon
         await checks.check("a", FINE)
 
 
-async def test_clients_take_turns_and_each_has_a_bound(checks):
+async def test_clients_take_turns_and_are_bounded(checks):
     ended = []
 
     async def check(client_id, schema):
@@ -64,7 +64,7 @@ async def test_clients_take_turns_and_each_has_a_bound(checks):
         except UnusableSchemaError:
             ended.append(client_id)
 
-    await checks.check("quiet", FINE)  # the child runs
+    await checks.check("quiet", FINE)  # the child is running
     own = schema_checks.MAX_WAITING_PER_CLIENT
     async with asyncio.TaskGroup() as group:
         for number in range(own):
@@ -77,7 +77,7 @@ async def test_clients_take_turns_and_each_has_a_bound(checks):
     assert ended.index("quiet") <= 2
 
 
-async def test_all_clients_together_have_a_bound(checks, monkeypatch):
+async def test_waiting_schemas_are_bounded_in_total(checks, monkeypatch):
     monkeypatch.setattr(schema_checks, "MAX_WAITING", 2)
     waiting = [asyncio.create_task(checks.check(client, FINE)) for client in "ab"]
     await asyncio.sleep(0)
@@ -87,7 +87,7 @@ async def test_all_clients_together_have_a_bound(checks, monkeypatch):
     await checks.check("c", FINE)
 
 
-async def test_closing_ends_the_child_and_who_waits(checks):
+async def test_closing_ends_the_child_and_waiting_checks(checks):
     await checks.check("a", FINE)
     child = checks._process
     waiting = [asyncio.create_task(checks.check(client, MINUTES)) for client in "ab"]

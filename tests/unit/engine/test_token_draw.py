@@ -1,4 +1,4 @@
-"""Cuts and draws on weights: kept tokens, and no draw of a weight of zero."""
+"""Cuts keep the specified tokens, and draws never choose a token of weight zero."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ SIZES = st.sampled_from([1, 2, 7, 255, 256, 257, 600, 1500])
 
 @st.composite
 def weights(draw_from):
-    """One row of at most 1 each: steep or flat, with zeros, ties and tiny numbers."""
+    """Draw one row of at most 1 each: steep or flat, with zeros, ties and tiny numbers."""
     size = draw_from(SIZES)
     random = np.random.default_rng(draw_from(st.integers(0, 2**32)))
     exponents = random.normal(0, draw_from(st.sampled_from([0.0, 0.1, 3.0, 30.0])), size)
@@ -27,7 +27,7 @@ def weights(draw_from):
 
 
 def after(cut, row, *arguments):
-    """The row after a cut, in the middle of two others that it must not see."""
+    """Return the row after a cut, in the middle of two others that must not affect it."""
     rows = torch.tensor(np.stack([np.ones_like(row), row, row[::-1]]))
     cut(rows, *arguments)
     return rows[1].numpy()
@@ -38,7 +38,7 @@ def column(value, dtype=torch.float64):
 
 
 @given(weights(), st.sampled_from([1e-9, 0.1, 0.5, 0.9, 0.999, 1 - 1e-9]))
-def test_top_p_keeps_the_fewest_largest_that_reach_it(row, top_p):
+def test_top_p_keeps_the_smallest_sufficient_set(row, top_p):
     left = after(cut_top_p, row, column(top_p))
     kept = left > 0
     assert (left[kept] == row[kept]).all()
@@ -46,7 +46,7 @@ def test_top_p_keeps_the_fewest_largest_that_reach_it(row, top_p):
     assert (kept == (row >= smallest)).all() or (row[~kept] < smallest).all()
     exact = row.astype(np.float64)
     assert exact[kept].sum() >= top_p * exact.sum() * (1 - 3e-6)
-    # Without the smallest, which may be several that weigh the same, it is not reached.
+    # Without the smallest, which may be several of equal weight, the share is not reached.
     assert exact[row > smallest].sum() < top_p * exact.sum()
 
 
@@ -56,7 +56,7 @@ def test_top_p_keeps_the_fewest_largest_that_reach_it(row, top_p):
     st.sampled_from([None, 1.0, 0.3, 0.9]),
     st.booleans(),
 )
-def test_top_k_keeps_the_largest_and_their_equals_and_top_p_is_of_these(row, top_k, top_p, sort):
+def test_top_k_keeps_ties_and_top_p_applies_to_the_rest(row, top_k, top_p, sort):
     limit = token_draw._SORTED_K
     token_draw._SORTED_K = limit if sort else 0
     try:
@@ -91,7 +91,7 @@ def test_draws_invert_the_cumulative_distribution(rows, numbers):
         assert ends[token] - row[token] - 1e-5 <= target <= ends[token] + 1e-5
 
 
-def test_a_target_that_rounding_moved_over_an_end_finds_no_weight_of_zero():
+def test_rounding_never_draws_a_weight_of_zero():
     masses = torch.tensor([[0.0, 0.5, 0.5, 0.0]] * 4)
     targets = torch.tensor([[-1e-17], [0.0], [1.0], [1 + 1e-15]], dtype=torch.float64)
     index, _ = token_draw._invert(masses, targets)
@@ -99,7 +99,7 @@ def test_a_target_that_rounding_moved_over_an_end_finds_no_weight_of_zero():
 
 
 @pytest.mark.parametrize("size", [3, 300])
-def test_rows_that_are_not_finite_hurt_no_other(size):
+def test_non_finite_rows_affect_no_other(size):
     rows = torch.full((3, size), torch.nan)
     rows[1] = 0
     rows[1, 2] = 0.5

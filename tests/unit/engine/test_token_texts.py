@@ -1,4 +1,4 @@
-"""Single tokens: their bytes, one after the other, are the text."""
+"""The bytes of consecutive tokens are the bytes of the text."""
 
 import pytest
 from hypothesis import given
@@ -39,14 +39,14 @@ def test_byte_level_tokens_give_the_text(byte_level, text):
     assert b"".join(map(texts.bytes_of, ids)) == text.encode()
 
 
-def test_byte_level_tokens(byte_level):
+def test_byte_level_tokens_have_their_bytes(byte_level):
     texts = TokenTexts(byte_level)
     assert (texts.text_of(ord("a")), texts.text_of(0xC3)) == ("a", "\ufffd")
     assert texts.text_of(256) == "<|end|>"
     assert texts.bytes_of(300) == b""  # a padded vocabulary has ids without a token
 
 
-def test_sentence_piece_tokens(sentence_piece):
+def test_sentence_piece_tokens_have_their_bytes(sentence_piece):
     texts = TokenTexts(sentence_piece)
     ids = [0, 1, 4, 6 + 0xC3, 6 + 0xA4, 5, 2, 3]
     assert b"".join(map(texts.bytes_of, ids)).decode() == " Hello world!ä world"

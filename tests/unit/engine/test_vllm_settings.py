@@ -1,4 +1,4 @@
-"""Settings of the plug-in for vLLM, and the client of a request. Needs no vLLM."""
+"""Test the settings of the plug-in for vLLM, and the client of a request, without vLLM."""
 
 import json
 import logging
@@ -18,7 +18,7 @@ from fairserve.scheduling.local.dlpm_options import DlpmOptions
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS
 
 
-def test_defaults():
+def test_settings_have_defaults():
     settings = read_settings({})
     assert settings == PluginSettings("dlpm", {}, "fair")
     scheduler = make_local_scheduler(settings.local_scheduler, settings.options)
@@ -26,7 +26,7 @@ def test_defaults():
     assert scheduler.options == DlpmOptions()
 
 
-def test_the_environment():
+def test_the_environment_sets_options():
     settings = read_settings(
         {
             "FAIRSERVE_LOCAL_SCHEDULER": "vtc",
@@ -39,7 +39,7 @@ def test_the_environment():
 
 
 @pytest.mark.parametrize("name", ["plugin.toml", "plugin.json"])
-def test_a_file_and_the_environment_over_it(tmp_path, name):
+def test_the_environment_overrides_the_file(tmp_path, name):
     path = tmp_path / name
     values = {"local_scheduler": "dlpm", "victim": "latest", "options": {"quantum": 9, "wq": 1}}
     if name.endswith(".json"):
@@ -65,14 +65,14 @@ def test_a_file_and_the_environment_over_it(tmp_path, name):
         ("victim = [1]", "allowed: fair, latest"),
     ],
 )
-def test_wrong_files(tmp_path, text, message):
+def test_invalid_files_are_rejected(tmp_path, text, message):
     path = tmp_path / "plugin.toml"
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
         read_settings({"FAIRSERVE_SCHEDULER_CONFIG": str(path)})
 
 
-def test_files_that_hold_no_table(tmp_path):
+def test_files_without_a_table_are_rejected(tmp_path):
     path = tmp_path / "plugin.json"
     path.write_text("[1]")
     with pytest.raises(ValueError, match="allowed: local_scheduler"):
@@ -81,7 +81,7 @@ def test_files_that_hold_no_table(tmp_path):
         read_settings({"FAIRSERVE_SCHEDULER_CONFIG": str(tmp_path / "missing.json")})
 
 
-def test_wrong_environment():
+def test_an_invalid_environment_is_rejected():
     with pytest.raises(
         ValueError, match=r"FAIRSERVE_SCHEDULER_OPTIONS: .*'quantum' is not key=value"
     ):
@@ -104,19 +104,19 @@ def test_wrong_environment():
         ("vtc", {"cost": "none"}, "allowed: 'linear'"),
     ],
 )
-def test_wrong_schedulers(name, options, message):
+def test_invalid_schedulers_are_rejected(name, options, message):
     with pytest.raises(ValueError, match=message):
         make_local_scheduler(name, options)
 
 
-def test_no_number_is_no_number():
+def test_nan_is_rejected():
     options = read_settings({"FAIRSERVE_SCHEDULER_OPTIONS": "we=NaN"}).options
     with pytest.raises(ValueError, match="allowed: a number"):
         make_local_scheduler("dlpm", options)
 
 
 @pytest.mark.parametrize("name", LOCAL_SCHEDULERS)
-def test_every_scheduler_by_name(name):
+def test_every_scheduler_is_created_by_name(name):
     assert len(make_local_scheduler(name, {})) == 0
 
 
@@ -124,7 +124,7 @@ def request(arguments):
     return SimpleNamespace(sampling_params=SimpleNamespace(extra_args=arguments))
 
 
-def test_who_called():
+def test_the_client_is_read_from_the_request():
     callers = Callers()
     assert callers.of(request({"client_id": "t/u", "weight": 2})) == Caller("t/u", 2.0)
     assert callers.of(request({"client_id": "", "call_id": "x"})) == Caller("default", 1.0)
@@ -135,7 +135,7 @@ def test_who_called():
 @pytest.mark.parametrize(
     "weight", [0, -1, float("nan"), float("inf"), 1e300, 1e-300, "2", True, []]
 )
-def test_a_weight_that_is_not_allowed_is_not_given(weight, caplog):
+def test_an_invalid_weight_is_ignored(weight, caplog):
     callers = Callers()
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
@@ -145,7 +145,7 @@ def test_a_weight_that_is_not_allowed_is_not_given(weight, caplog):
 
 
 @pytest.mark.parametrize("expected", [-1, 1.5, float("nan"), "2", True, []])
-def test_an_expectation_that_is_not_allowed_is_not_given(expected, caplog):
+def test_an_invalid_expectation_is_ignored(expected, caplog):
     callers = Callers()
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
@@ -156,7 +156,7 @@ def test_an_expectation_that_is_not_allowed_is_not_given(expected, caplog):
 
 
 @pytest.mark.parametrize("client_id", [5, 1.5, ["a"], {}, "x" * 2000, "/".join("abcdefghij")])
-def test_a_client_that_is_not_allowed_is_the_default_one(client_id, caplog):
+def test_an_invalid_client_becomes_the_default_one(client_id, caplog):
     callers = Callers()
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
@@ -181,7 +181,7 @@ IDS = ["a", "a/b", "a/b/c", "", "/", "//", "a/", "/a", "%2F", "a%2Fb", "%", "%zz
     ),
     st.sampled_from(sorted(LOCAL_SCHEDULERS)),
 )
-def test_nothing_that_a_caller_writes_ends_a_scheduler(written, name):
+def test_no_caller_input_breaks_a_scheduler(written, name):
     class Cache:
         def match(self, call):
             return 0, None, None
@@ -215,6 +215,6 @@ def test_nothing_that_a_caller_writes_ends_a_scheduler(written, name):
         scheduler.finish(call_id)
 
 
-def test_another_vllm_is_recognised():
+def test_an_unknown_vllm_version_is_recognised():
     with pytest.raises(RuntimeError, match=r"0\.32, 0\.33.*lacks _free_request"):
         check_surface(SimpleNamespace(kv_cache_manager=None))

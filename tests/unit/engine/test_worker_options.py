@@ -3,14 +3,14 @@ import pytest
 from fairserve.engine.worker import main, parse_options
 
 
-def test_defaults():
+def test_options_have_defaults():
     options = parse_options([], {})
     assert (options.model, options.host, options.port) == ("fairserve-tiny-random", "127.0.0.1", 0)
     assert (options.local_scheduler, options.exit_with_parent) == ("dlpm", False)
     assert (options.kv_tokens, options.scheduler_options) == (None, {})
 
 
-def test_flags_win_over_the_environment():
+def test_flags_override_the_environment():
     environment = {
         "FAIRSERVE_WORKER_MAX_BATCH": "7",
         "FAIRSERVE_WORKER_PORT": "5",
@@ -23,7 +23,7 @@ def test_flags_win_over_the_environment():
     assert not parse_options(["--no-exit-with-parent"], environment).exit_with_parent
 
 
-def test_values_of_scheduler_options():
+def test_scheduler_options_are_parsed():
     argv = ["--scheduler-option", "refill-when-stuck=false", "--scheduler-option", "name=x=y"]
     assert parse_options(argv, {}).scheduler_options == {"refill_when_stuck": False, "name": "x=y"}
 
@@ -39,7 +39,7 @@ def test_values_of_scheduler_options():
         ([], {"FAIRSERVE_WORKER_EXIT_WITH_PARENT": "maybe"}),
     ],
 )
-def test_wrong_flags_exit_with_2(argv, environment, capsys):
+def test_invalid_flags_exit_with_2(argv, environment, capsys):
     with pytest.raises(SystemExit) as caught:
         parse_options(argv, environment)
     assert caught.value.code == 2
@@ -59,6 +59,6 @@ def test_wrong_flags_exit_with_2(argv, environment, capsys):
         (["--kv-events-endpoint", "x", "--kv-events-buffer-steps", "0"], "buffer_steps is 0"),
     ],
 )
-def test_what_cannot_be_started_is_explained(argv, message, capsys):
+def test_startup_errors_are_explained(argv, message, capsys):
     assert main([*argv, "--device", "cpu"]) == 1
     assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Metrics on cases that can be worked out by hand."""
+"""Test the metrics on cases that can be computed by hand."""
 
 import pytest
 
@@ -43,7 +43,7 @@ def test_distribution():
     assert (figures["mean"], figures["p50"], figures["p99"]) == (50, 50, 99)
 
 
-def test_costs():
+def test_costs_of_calls():
     usage = TokenUsage(input_tokens=80, system_tokens=20, cached_tokens=30, output_tokens=10)
     assert Linear()(usage) == 120
     assert Extend()(usage) == 90
@@ -55,7 +55,7 @@ def test_costs():
     assert weights.slice(usage, 0.5) == 75 + 20 + 10
 
 
-def test_service_counts_without_a_first_token_if_the_call_was_completed():
+def test_completed_calls_count_without_a_first_token():
     calls = {
         "whole": [call("whole", 0, 10, first_token_s=None, queue_delay_s=2.0)],
         "refused": [call("refused", 0, 10, first_token_s=None, outcome="refused")],
@@ -65,7 +65,7 @@ def test_service_counts_without_a_first_token_if_the_call_was_completed():
     assert Service(calls["whole"], Linear()).between(0.0, 2.0) == 0.0
 
 
-def test_rates_are_taken_while_all_are_active():
+def test_rates_are_measured_while_all_clients_are_active():
     calls = {
         "early": [call("early", 0, 10), call("early", 10, 20)],
         "late": [call("late", 10, 20)],
@@ -74,15 +74,15 @@ def test_rates_are_taken_while_all_are_active():
 
 
 def test_service_difference_of_an_unserved_backlog():
-    """One client gets 200 units per second, the other requests the same and gets none."""
+    """One client gets 200 units per second; the other requests the same and gets none."""
     got = [call("a", t, t + 1.0, tokens=100, output=50) for t in range(120)]
     starved = [call("b", t, 200.0, tokens=100, output=50, first_token_s=199.0) for t in range(120)]
     figures = summarise(got + starved, [], windows=Windows(30, 30))["service_difference"]
     assert figures["max"] == pytest.approx(200.0, rel=0.02)
 
 
-def test_demand_may_have_a_cost_of_its_own():
-    """Served all it asks for, 200 a second; asked for at half the cost, a half of that is too much."""
+def test_demand_may_have_a_separate_cost():
+    """A client gets all its 200 units a second; measured at half the cost, half of that is excess."""
     calls = [call("big", t, t + 1.0, tokens=1000) for t in range(120)]
     calls += [call("small", t, t + 1.0, tokens=100, output=50) for t in range(120)]
     half = Linear(0.5, 1.0)
@@ -90,7 +90,7 @@ def test_demand_may_have_a_cost_of_its_own():
     assert figures["service_difference"]["max"] == pytest.approx(100.0, rel=0.02)
 
 
-def test_a_client_served_all_it_asks_for_is_no_difference():
+def test_a_fully_served_client_has_no_service_difference():
     calls = [call("big", t, t + 1.0, tokens=1000) for t in range(120)]
     calls += [call("small", t, t + 1.0, tokens=10, output=1) for t in range(120)]
     figures = summarise(calls, [])["service_difference"]
@@ -102,7 +102,15 @@ def test_summary_counts():
         call("a", 0, 2, run="r1", queue_delay_s=0.1, group="good", cached=50),
         call("b", 0, 4, run="r2", queue_delay_s=3.0, group="flood"),
         call(
-            "b", 1, 1, tokens=0, output=0, run="r2", outcome="refused", mid_run=True, group="flood"
+            "b",
+            1,
+            1,
+            tokens=0,
+            output=0,
+            run="r2",
+            outcome="refused",
+            mid_run=True,
+            group="flood",
         ),
     ]
     runs = [
@@ -130,18 +138,18 @@ def test_an_empty_run_has_a_summary():
     assert summary["throughput_tokens_per_s"]["total"] == 0
 
 
-def refused(client, arrival_s):
+def rejected_call(client, arrival_s):
     return call(client, arrival_s, arrival_s, tokens=0, output=0, outcome="refused")
 
 
 def test_throttling_quality():
-    """Throttled are a, b and c; abusers a, d and one that never called."""
+    """Throttled are a, b and c; abusers are a, d and one that never called."""
     calls = [
         call("a", 0, 1, tokens=300, output=100),
-        refused("a", 1),
-        refused("a", 2),
-        refused("b", 1),
-        refused("c", 1),
+        rejected_call("a", 1),
+        rejected_call("a", 2),
+        rejected_call("b", 1),
+        rejected_call("c", 1),
         call("d", 0, 1, tokens=100, output=0),
         call("e", 0, 1, tokens=400, output=100),
     ]
@@ -154,14 +162,14 @@ def test_throttling_quality():
     }
 
 
-def test_throttling_quality_without_anyone():
+def test_throttling_quality_without_clients():
     quality = throttling_quality([call("a", 0, 1)], {"b"})
     assert (quality["throttled_users"], quality["precision"], quality["recall"]) == (0, None, None)
     assert throttling_quality([], set())["abusive_tokens_share"] == 0.0
 
 
-def test_throttling_is_reported_where_a_group_is_abusive():
-    calls = [call("a", 0, 1, group="abusive"), refused("a", 1), call("b", 0, 1, group="good")]
+def test_throttling_is_reported_for_abusive_groups():
+    calls = [call("a", 0, 1, group="abusive"), rejected_call("a", 1), call("b", 0, 1, group="good")]
     summary = summarise(calls, [])
     assert summary["throttling"] == throttling_quality(calls, {"a"})
     assert summary["throttling"]["precision"] == 1.0

@@ -1,8 +1,8 @@
-"""The real engine, in this process: a tiny Llama with made-up weights, and two clients.
+"""The real engine runs in this process: a tiny Llama with random weights, and two clients.
 
-One floods with a long shared prefix, one sends short prompts of its own. Whatever the order, greedy
-outputs are those of vLLM's own scheduler, and the order is that of Algorithm 1 done naively. One engine
-is started for all; each scheduler starts with an empty cache.
+One client floods with a long shared prefix, one sends short unrelated prompts. Whatever the order,
+greedy outputs equal those of vLLM's own scheduler, and the order equals a naive Algorithm 1. One
+engine is started for all; each scheduler starts with an empty cache.
 """
 
 import importlib.util
@@ -33,7 +33,7 @@ OPTIONS = DlpmOptions(quantum=300.0)
 
 
 class Recorded:
-    """Compares each offer with the naive reference, and notes the order of admissions."""
+    """Compares each offer with the naive reference, and records the order of admissions."""
 
     def __init__(self, **arguments):
         super().__init__(**arguments)
@@ -61,11 +61,11 @@ class Recording(Recorded, DLPMScheduler):
 
 
 class RecordingAsync(Recorded, DLPMAsyncScheduler):
-    """Its engine does not run ahead on a CPU; it serves there all the same."""
+    """A recording scheduler for asynchronous engines; on a CPU it works without running ahead."""
 
 
 def traffic():
-    """All at once: sixty of the flood, and behind them six of the other."""
+    """Return sixty requests of the flood, followed by six of the other client."""
     rng = random.Random(5)
     shared = [rng.randrange(3, 500) for _ in range(6 * CPU_BLOCK)]
     flood = [
@@ -77,10 +77,10 @@ def traffic():
 
 @pytest.fixture
 def llm(monkeypatch, tmp_path):
-    """A started engine; vLLM makes its scheduler, a Recording."""
+    """Yield a started engine, whose scheduler is a Recording that vLLM made."""
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
-    # One thread, on any core: several that spin on cores of their own stand still on a busy machine.
+    # One thread on any core: several spinning threads would stall on a busy machine.
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     torch.set_num_threads(1)
     with inspect_models_here():
@@ -103,14 +103,14 @@ def llm(monkeypatch, tmp_path):
 
 
 def replace_scheduler(core, kind, arguments):
-    """Give the engine another scheduler, made as the engine made its first one."""
-    ended = core.scheduler.finished_req_ids  # the model runner is still to forget them
+    """Give the engine another scheduler, created as the engine created its first one."""
+    ended = core.scheduler.finished_req_ids  # the model runner has not dropped them yet
     core.scheduler = kind(**arguments)
     core.scheduler.finished_req_ids |= ended
 
 
 def generate(llm):
-    """Outputs by request. The scheduler must have forgotten everything then."""
+    """Return outputs by request, and check that the scheduler has dropped everything."""
     prompts, parameters = [], []
     for number, (tokens, client) in enumerate(traffic()):
         prompts.append({"prompt_token_ids": tokens})
@@ -131,7 +131,7 @@ def generate(llm):
     return [answer.outputs[0].token_ids for answer in answers]
 
 
-def test_outputs_are_those_of_vllm_and_the_order_is_that_of_dlpm(llm):
+def test_outputs_equal_vllm_and_the_order_equals_dlpm(llm):
     core = llm.llm_engine.engine_core.engine_core
     arguments = core.scheduler.arguments
     outputs = {}

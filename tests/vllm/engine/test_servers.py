@@ -1,7 +1,7 @@
-"""Two real vLLM servers with the plug-in behind the platform: ``make test-vllm`` runs this.
+"""Two real vLLM servers with the plug-in run behind the platform: part of ``make test-vllm``.
 
-The built-in model, on the CPU. What arrives there is what a client sent, what they cache moves the
-router's tree, and one of them may die at any time.
+They serve the built-in model on the CPU. They receive exactly what a client sent, their cache events
+update the router's tree, and one of them may die at any time.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ class VllmServer:
     def __init__(self, model, folder, sockets, name):
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.client = httpx.Client(timeout=5)  # making one takes longer than asking
+        self.client = httpx.Client(timeout=5)  # creating a client takes longer than a request
         events, replay = f"ipc://{sockets}/{name}-events", f"ipc://{sockets}/{name}-replay"
         self.kv_events = f"{events} {replay}"
         self.log_path = folder / f"{name}.log"
@@ -79,7 +79,7 @@ class VllmServer:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # it has an engine process, which is to die with it
+            start_new_session=True,  # its engine process must end with it
             env={
                 **os.environ,
                 "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -102,13 +102,13 @@ class VllmServer:
             return False
 
     def running(self):
-        """The number of calls in its batch now."""
+        """Return the number of calls in its batch now."""
         lines = self.client.get(f"{self.url}/metrics").text.splitlines()
         gauge = (line for line in lines if line.startswith("vllm:num_requests_running"))
         return sum(float(line.rpartition(" ")[2]) for line in gauge)
 
     def kill(self):
-        """At once, with its engine."""
+        """Kill the server immediately, with its engine."""
         self.client.close()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
@@ -117,14 +117,14 @@ class VllmServer:
 
 @pytest.fixture(scope="module")
 def model():
-    """The built-in model: made-up weights, a tokenizer and its template."""
+    """Return the built-in model: random weights, a tokenizer and its template."""
     return str(ensure_builtin_model())
 
 
 @pytest.fixture(scope="module")
 def servers(model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("servers")
-    sockets = tempfile.mkdtemp(prefix="fs-")  # a socket's path is short
+    sockets = tempfile.mkdtemp(prefix="fs-")  # the path of a socket is limited in length
     started = [VllmServer(model, folder, sockets, f"w{number}") for number in range(2)]
     try:
         for server in started:
@@ -173,7 +173,7 @@ def test_the_plug_in_runs_in_the_servers(servers, platform):
 
 
 def test_response_format_arrives_untouched(client):
-    """The weights are made up: only the server's grammar makes this JSON."""
+    """The weights are random: only the server's grammar can cause this JSON."""
     schema = {
         "type": "object",
         "properties": {"city": {"enum": ["Oslo", "Rome"]}, "far": {"type": "boolean"}},
@@ -197,7 +197,7 @@ def test_response_format_arrives_untouched(client):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_tools_arrive_untouched(client, servers, stream):
-    """Made-up weights call no tool by themselves; the call is the one that the server makes directly."""
+    """Random weights call no tool by themselves; the server makes this call directly."""
     parameters = {
         "type": "object",
         "properties": {"unit": {"enum": ["metric", "imperial"]}},
@@ -226,8 +226,8 @@ def test_tools_arrive_untouched(client, servers, stream):
     assert json.loads(arguments) == json.loads(expected["arguments"])
 
 
-def test_what_a_server_says_it_cached_moves_the_router(platform, servers, client):
-    """The prompt reaches the second server past the platform: only its KV events show it."""
+def test_cache_events_of_a_server_determine_the_routing(platform, servers, client):
+    """The prompt reaches the second server without the platform: only its KV events reveal it."""
     prompt = "A long report that only one of the servers has read. " * 12
     before = workers(platform)["w1"]["kv_events"]["events"]
     body = {"model": MODEL, "prompt": prompt, "max_tokens": 1}
@@ -244,7 +244,7 @@ def test_what_a_server_says_it_cached_moves_the_router(platform, servers, client
 
 
 def test_the_servers_metrics_are_shown(platform):
-    """Among them what was not sent by the platform."""
+    """The metrics include calls that the platform did not send."""
 
     def settled():
         seen = workers(platform)["w1"]["reported"]
@@ -254,8 +254,8 @@ def test_the_servers_metrics_are_shown(platform):
     eventually(settled, platform.log)
 
 
-def test_a_server_that_is_no_more_than_openai_compatible(servers, model, tmp_path):
-    """One of them, taken for a server of any other kind: two calls at a time, the rest in our queue."""
+def test_a_vllm_server_may_be_used_as_a_plain_one(servers, model, tmp_path):
+    """One server is configured as a plain one: two calls at a time, the rest in the local queue."""
     fleet = {
         "workers": [
             {"id": "plain", "url": servers[0].url, "kind": "openai", "model": MODEL}
@@ -268,7 +268,7 @@ def test_a_server_that_is_no_more_than_openai_compatible(servers, model, tmp_pat
     with LiveServer(tmp_path, fleet_file=path) as platform, ThreadPoolExecutor(6) as threads:
         client = platform.openai(platform.new_app()["api_key"])
 
-        # No server of that kind gets vLLM's ignore_eos.
+        # A plain server never gets vLLM's ignore_eos.
         no_end = {str(json.loads(Path(model, "config.json").read_text())["eos_token_id"]): -100}
 
         def call(number):
@@ -279,7 +279,7 @@ def test_a_server_that_is_no_more_than_openai_compatible(servers, model, tmp_pat
 
         def full():
             if all(each.result() for each in calls if each.done()) and all(map(Future.done, calls)):
-                # At first, and where all of them had ended before anybody looked.
+                # Initially, and after all of them ended before a check.
                 calls.extend(threads.submit(call, number) for number in range(6))
             queues.append(workers(platform)["plain"]["local_queue"])
             return queues[-1]["waiting"] > 0
@@ -290,12 +290,12 @@ def test_a_server_that_is_no_more_than_openai_compatible(servers, model, tmp_pat
     assert max(queue["sent"] for queue in queues) == 2
 
 
-def test_one_server_dies_in_the_middle(platform, servers):
-    """Calls that had begun there end with an error event, the others are served by the second one."""
+def test_a_dying_server_affects_only_its_started_calls(platform, servers):
+    """Calls that had started there end with an error event; the second server serves the others."""
     app = platform.new_app(name="crash")
     headers = {"Authorization": f"Bearer {app['api_key']}"}
     begun, ended = {}, set()
-    """The worker of each call that has begun to be answered, and the calls that have ended."""
+    """Workers of calls that have begun to be answered, and the calls that have ended."""
 
     def call(number):
         body = {
@@ -327,12 +327,14 @@ def test_one_server_dies_in_the_middle(platform, servers):
         calls = [threads.submit(call, number) for number in range(14)]
 
         def busy():
-            """Calls are answered there, and others wait there for their first token."""
+            """Return whether calls are answered there while others wait for their first token."""
             seen = workers(platform)["w1"]["calls"]
             there = sum(worker == "w1" and n not in ended for n, worker in begun.copy().items())
             if there < 2 or seen <= there:
                 return False
-            return servers[1].running() >= 2  # clients that read slowly would call ended ones busy
+            return (
+                servers[1].running() >= 2
+            )  # clients that read slowly would count ended calls as busy
 
         eventually(busy, platform.log)
         servers[1].kill()

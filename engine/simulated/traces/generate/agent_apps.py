@@ -1,15 +1,15 @@
-"""Applications of agents: number, lengths and dependencies of the calls of an interaction.
+"""Agent applications: number, lengths and dependencies of the calls of an interaction.
 
-The numbers of Table 2 of the FairServe paper (share of interactions by number of calls, and the tokens
-summed over their calls) hold for all apps together; an app scales the tokens by how its own calls
-compare with the mean call. An interaction is a chain (each call reads on in the same context) or a
-fan-out (a planner, parallel workers, a join; several rounds where there are many calls).
+The numbers of Table 2 of the FairServe paper (share of interactions by number of calls, and the
+tokens summed over their calls) hold for all apps together; an app scales the tokens by the ratio of
+its calls to the mean call. An interaction is a chain (each call continues in the same context) or a
+fan-out (a planner, parallel workers, a join; several rounds if there are many calls).
 
-Chosen, since the paper gives no number: the distribution of calls within a class (binomial); the mean
-number of calls in the class of 2-10, 4.27, with which its calls read as much as a single call; at most
-100 calls; the last three classes at 0.01 % each ("less than 0.01 %" in the paper); the system prompt at
-40 % of an app's mean prompt; half of the interactions fan-outs, at most eight wide; half a second of
-tool time before a call that waited for others; the spread of lengths.
+Chosen, since the paper gives no number: the distribution of calls within a class (binomial); the
+mean number of calls in the class of 2-10, 4.27, with which its calls read as much as a single call;
+at most 100 calls; the last three classes at 0.01 % each ("less than 0.01 %" in the paper); the
+system prompt at 40 % of an app's mean prompt; fan-outs in half of the interactions, at most eight
+wide; half a second of tool time before a call that waited for others; the spread of lengths.
 
 Weakness: every app has the same mix of graphs (the paper's Figure 4a shows that they differ, without
 numbers); the prompt of a call does not depend on the output lengths of the calls before it.
@@ -37,7 +37,7 @@ from fairserve.engine.simulated.traces.model import TraceCall
 
 @dataclass(frozen=True, slots=True)
 class GraphClass:
-    """A class of interactions with so many calls. Raises ValueError for an option out of range."""
+    """A class of interactions by number of calls. Raises ValueError for an option out of range."""
 
     share: float
     """Share of all interactions; shares need not add up to 1."""
@@ -89,7 +89,7 @@ def tokens_per_call(classes: tuple[GraphClass, ...]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class AgentApp:
-    """The program of one app. Raises ValueError for an option out of range."""
+    """Program of one app. Raises ValueError for an option out of range."""
 
     app: str
     prompt_tokens: float
@@ -97,18 +97,19 @@ class AgentApp:
     output_tokens: float
     """Mean output of a call, in tokens."""
     system_share: float = 0.4
-    """Share of the mean prompt. Each agent has a system prompt, the same for all users of the app."""
+    """System prompt as a share of the mean prompt. Each agent has one, equal for all users of the
+    app."""
     fan_out_share: float = 0.5
-    """Share of fan-outs among the interactions with at least three calls."""
+    """Share of fan-outs among interactions with at least three calls."""
     width: int = 8
-    """Most calls in parallel."""
+    """Maximum number of parallel calls."""
     tool_s: float = 0.5
     """Mean seconds before a call that waited for others."""
     input_cv: float = 0.5
     """Coefficient of variation of prompts without the system prompt."""
     output_cv: float = 0.8
     max_prompt_tokens: int = 32_768
-    """Longer prompts are cut."""
+    """Maximum prompt tokens; longer prompts are cut."""
     classes: tuple[GraphClass, ...] = TABLE_2
 
     def __post_init__(self) -> None:
@@ -148,7 +149,7 @@ class AgentApp:
     def runs(
         self, owner: str, client: str, blocks: BlockIds, rng: np.random.Generator
     ) -> Iterator[Calls]:
-        """Yield endless interactions of a user."""
+        """Yield an endless sequence of interactions of a user."""
         run = 0
         while True:
             which = int(np.searchsorted(self._cumulative_shares, rng.random(), side="right"))
@@ -186,7 +187,7 @@ class AgentApp:
         owner: str,
         run: tuple[str, int],
     ) -> Iterator[Prefix]:
-        """Return the prompts of the calls: ``own_tokens`` each beside the system prompt, on average."""
+        """Return the prompts of the calls; besides the system prompt they average ``own_tokens``."""
         query_tokens = own_tokens // 2
         rest = own_tokens - query_tokens
         chain_tokens = own_tokens / max(1, len(steps) - 1)
@@ -203,7 +204,7 @@ class AgentApp:
 
 
 def _fan_out(number: int, width: int) -> list[tuple[str, tuple[int, ...]]]:
-    """Return agent and dependencies of so many calls: rounds of planner, workers and join."""
+    """Return agent and dependencies of each call: rounds of planner, workers and join."""
     steps: list[tuple[str, tuple[int, ...]]] = []
     last: tuple[int, ...] = ()
     while len(steps) < number:

@@ -1,16 +1,17 @@
 """The application mix of the FairServe paper: many users of diverse apps, and a few floods.
 
-The paper's trace is private. From its Table 2 we take the sizes of interactions (``agent_apps.py``),
-from Table 4 three apps: 14, 7 and 12 with their mean prompt and decode lengths and their requests as
-proportions. The apps beside them are made up: seven, between 1/4 and 4 times as long as the middle one,
-scaled so that all apps together have the means of Table 2.
+The paper's trace is private. The sizes of interactions are from its Table 2 (``agent_apps.py``),
+three apps from Table 4: 14, 7 and 12, with their mean prompt and decode lengths and their requests
+as proportions. The other apps are invented: seven, between 1/4 and 4 times as long as the middle
+one, scaled so that all apps together have the means of Table 2.
 
-Also chosen: the three apps are half of all interactions; 1,000 users (the paper: over a thousand), each
-of one app, with Zipf-like shares of exponent 0.8 within it; one interaction a second from all of them
-together (some 9,600 prompt tokens/s, where the paper's server does 12,200); four abusers who each start
-one every four seconds, together as many as all others; Poisson arrivals; 600 seconds.
+Also chosen: the three apps are half of all interactions; 1,000 users (the paper: over a thousand),
+each of one app, with Zipf-like shares of exponent 0.8 within it; one interaction per second from
+all of them together (about 9,600 prompt tokens/s, where the paper's server processes 12,200); four
+abusers who each start one every four seconds, together as many as all others; Poisson arrivals; 600
+seconds.
 
-Weakness: an abuser is one user who floods one app at a steady rate from the beginning; real ones pause,
+Weakness: an abuser is one user who floods one app at a steady rate from the start; real ones pause,
 and use several apps.
 """
 
@@ -40,12 +41,12 @@ _MIDDLE = AgentApp("", *tokens_per_call(TABLE_4[0][0].classes))
 
 @dataclass(frozen=True, slots=True)
 class AgentMixOptions:
-    """The users and their load. Raises ValueError for an option out of range."""
+    """Users and their load. Raises ValueError for an option out of range."""
 
     users: int = 1000
     """Well-behaved users of all apps."""
     user_skew: float = 0.8
-    """Exponent: the k-th user of an app has 1/k^skew of the first one's load. 0: equal loads."""
+    """Exponent: the k-th user of an app has 1/k^skew of the first one's load; 0 means equal loads."""
     interactions_per_s: float = 1.0
     """Rate of all well-behaved users together."""
     abusive_users: int = 4
@@ -60,7 +61,7 @@ class AgentMixOptions:
     other_spread: float = 4.0
     """Ratio of the longest other app to the middle one, and of the middle to the shortest."""
     middle: AgentApp = field(default=_MIDDLE)
-    """Options of the apps; name and lengths are replaced."""
+    """Template of the apps' options; name and lengths are replaced."""
 
     def __post_init__(self) -> None:
         whole("other_apps", self.other_apps, 1)
@@ -80,7 +81,8 @@ class AgentMixOptions:
 def agent_apps(options: AgentMixOptions) -> tuple[tuple[AgentApp, float], ...]:
     """Return the apps and their shares of the well-behaved interactions, which add up to 1.
 
-    Raises ValueError if the apps of Table 4 at their share leave the others nothing of the mean.
+    Raises ValueError if the apps of Table 4 at their share leave nothing of the mean for the
+    others.
     """
     prompt, output = tokens_per_call(options.middle.classes)
     requests = sum(count for _, count in TABLE_4)
@@ -125,8 +127,8 @@ def agent_apps(options: AgentMixOptions) -> tuple[tuple[AgentApp, float], ...]:
 def generate_agent_mix(seed: int, options: AgentMixOptions | None = None) -> Trace:
     """Return the trace of the mix. Groups are ``well-behaved`` and ``abusive``.
 
-    Users are ``<app>-user-<n>`` from 0, the most active first, and ``abuser-<n>``, one app after the
-    other. System prompts are shared by all users of an app. Raises ValueError as :func:`agent_apps`.
+    Users are ``<app>-user-<n>`` from 0, the most active first, and ``abuser-<n>``, app by app.
+    System prompts are shared by all users of an app. Raises ValueError as :func:`agent_apps`.
     """
     options = options or AgentMixOptions()
     apps = agent_apps(options)
@@ -154,7 +156,7 @@ def generate_agent_mix(seed: int, options: AgentMixOptions | None = None) -> Tra
 
 
 def _users_of_apps(apps: tuple[tuple[AgentApp, float], ...], users: int) -> list[int]:
-    """Return users in proportion to the shares, at least one of each app, ``users`` in all."""
+    """Return the users per app in proportion to the shares, at least 1 each, ``users`` in total."""
     counts = [1] * len(apps)
     for _ in range(users - len(apps)):
         short = [share / count for (_, share), count in zip(apps, counts, strict=True)]

@@ -1,10 +1,11 @@
-"""Processes of arrivals: they draw the times of arrivals within a duration.
+"""Arrival processes: they draw arrival times within a duration.
 
-Even spacing from a random offset and gamma-distributed gaps are the two processes of VTC's evaluation
-(its section 5.2; the DLPM paper's section 6.1 uses gamma, too); ramps, silences and phases are built on
-them for VTC's Figures 5, 6, 9 and 10. A process is a frozen description and holds no state.
+Even spacing from a random offset and gamma-distributed gaps are the two processes of VTC's
+evaluation (section 5.2; the DLPM paper's section 6.1 also uses gamma). Ramps, silences and phases
+are built on them for VTC's Figures 5, 6, 9 and 10. A process is a frozen description and holds no
+state.
 
-Weakness: clients are independent of each other and of their service. Only the calls inside an
+Weakness: clients are independent of each other and of their service. Only the calls within an
 interaction wait for each other.
 """
 
@@ -22,7 +23,7 @@ Times = npt.NDArray[np.float64]
 
 
 class Arrivals(Protocol):
-    """A process of arrivals."""
+    """An arrival process."""
 
     def times_s(self, duration_s: float, rng: np.random.Generator) -> Times:
         """Return times in [0, duration_s), ascending. Advances ``rng``."""
@@ -37,7 +38,7 @@ def positive(name: str, value: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EvenArrivals:
-    """One arrival every 1/rate seconds from an offset uniform in [0, 1/rate)."""
+    """Process with one arrival every 1/rate seconds from an offset uniform in [0, 1/rate)."""
 
     rate_per_s: float
 
@@ -74,7 +75,8 @@ class GammaArrivals:
 class RampArrivals:
     """A rate that changes linearly from one value to another over the whole duration.
 
-    Without chance but the offset: the k-th arrival is where the integral of the rate reaches k + offset.
+    Only the offset is random: the k-th arrival is where the integral of the rate reaches k +
+    offset.
     """
 
     from_per_s: float
@@ -89,13 +91,13 @@ class RampArrivals:
         expected = duration_s * (self.from_per_s + self.to_per_s) / 2
         counts = _whole_arrivals(expected, rng)
         slope = (self.to_per_s - self.from_per_s) / duration_s
-        # The root of slope/2 * t^2 + from * t = count that does not divide by the slope.
+        # This form of the root of slope/2 * t^2 + from * t = count does not divide by the slope.
         return 2 * counts / (self.from_per_s + np.sqrt(self.from_per_s**2 + 2 * slope * counts))
 
 
 @dataclass(frozen=True, slots=True)
 class OnOffArrivals:
-    """Another process that is on for ``on_s`` seconds, then silent for ``off_s``, and so on.
+    """Another process that is on for ``on_s`` seconds, then off for ``off_s``, repeatedly.
 
     The process runs on a clock that stops while off, so its rate is that of the on phases.
     """
@@ -120,7 +122,7 @@ class OnOffArrivals:
 
 @dataclass(frozen=True, slots=True)
 class PhasedArrivals:
-    """Processes one after the other, each for its seconds; silence after the last."""
+    """A sequence of processes, each with its duration in seconds; silence after the last."""
 
     phases: tuple[tuple[float, Arrivals], ...]
 
@@ -141,6 +143,6 @@ class PhasedArrivals:
 
 
 def _whole_arrivals(expected: float, rng: np.random.Generator) -> Times:
-    """Return 0, 1, 2, ... after a random offset in [0, 1), as far as they are below ``expected``."""
+    """Return the numbers 0, 1, 2, ... plus a random offset in [0, 1), below ``expected``."""
     offset = rng.random()
     return offset + np.arange(max(0, math.ceil(expected - offset)), dtype=np.float64)

@@ -1,12 +1,12 @@
-"""Block ids of made-up prompts: one allocator, so that an equal id is an equal whole prefix.
+"""Block ids of synthetic prompts: one allocator, so that equal ids mean equal prefixes.
 
-A prompt is built by extending prefixes: ``extend(prefix, content, tokens)``. The same content after the
-same prefix always gives the same ids; other content gets new ids from the first block that it touches.
-This is the chained hashing of prefix caches (the DLPM paper's radix tree, vLLM's block hashes) with
-names in place of tokens.
+A prompt is built by extending prefixes: ``extend(prefix, content, tokens)``. The same content after
+the same prefix always gives the same ids; other content gets new ids from the first block that it
+touches. This is the chained hashing of prefix caches (the DLPM paper's radix tree, vLLM's block
+hashes) with names in place of tokens.
 
-Weakness: two contents that happen to begin alike share nothing; a generator of prompts must extend the
-common part first.
+Weakness: two contents that happen to begin alike share nothing; a generator of prompts must extend
+the common part first.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 BLOCK_TOKENS = 16
-"""Tokens of a block in every generated trace (the default of vLLM)."""
+"""Tokens per block in every generated trace (the default of vLLM)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """The beginning of a prompt. Only an allocator makes one; it remains valid."""
+    """Prefix of a prompt. Only an allocator creates one; it stays valid."""
 
     serial: int
     """Number of the prefix in its allocator."""
@@ -30,7 +30,7 @@ class Prefix:
 
 
 class BlockIds:
-    """An allocator of chained block ids. One a trace; O(runs of the prefix) per extension."""
+    """Allocator of chained block ids, one per trace. O(runs of the prefix) per extension."""
 
     def __init__(self, block_tokens: int = BLOCK_TOKENS) -> None:
         if block_tokens < 1:
@@ -45,9 +45,9 @@ class BlockIds:
     def extend(self, prefix: Prefix, content: Hashable, tokens: int) -> Prefix:
         """Return the prefix that continues with ``tokens`` tokens of this content.
 
-        A last block that is not full has no id yet: it gets one with the content that fills it. Nothing
-        is added for 0 tokens. Raises ValueError if tokens is negative, or if this content followed this
-        prefix before with another length.
+        A last block that is not full has no id yet: it gets one with the content that fills it. 0
+        tokens add nothing. Raises ValueError if tokens is negative, or if this content followed
+        this prefix before with another length.
         """
         if tokens < 0:
             raise ValueError(f"{content!r} has {tokens} tokens; 0 or more are allowed")
@@ -71,7 +71,7 @@ class BlockIds:
     def _with_fresh(
         self, blocks: tuple[tuple[int, int], ...], fresh: int
     ) -> tuple[tuple[int, int], ...]:
-        """Return runs with so many new ids behind them; two adjacent runs become one."""
+        """Return the runs plus this many new ids; two adjacent runs become one."""
         if fresh == 0:
             return blocks
         start = self._next_id

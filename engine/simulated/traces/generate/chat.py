@@ -1,12 +1,13 @@
 """Conversations of several turns (the DLPM paper's sections 6.1 and 6.3, Table 2).
 
-A run is a conversation, a chain of calls: the prompt of a turn is that of the turn before, its answer
-and a new message. Between turns the user thinks (``gap_s`` of the call).
+A run is a conversation, a chain of calls: the prompt of a turn consists of the previous prompt, its
+answer and a new message. The user thinks between turns (``gap_s`` of the call).
 
-Published: 56 tokens of prompt and 142 of output on average. A prompt that holds its history is longer
-than that from the second turn on, so we take 56 as the tokens that a turn adds. The paper replays
-recorded conversations; the number of turns (geometric) and the thinking time (exponential) are chosen.
-The recorded ones are shorter (mostly one turn), which would leave hardly anything to share.
+Published: 56 tokens of prompt and 142 of output on average. A prompt that contains its history is
+longer than that from the second turn on, so 56 is taken as the tokens that a turn adds. The paper
+replays recorded conversations; the number of turns (geometric) and the thinking time (exponential)
+are chosen here. The recorded ones are shorter (mostly one turn), which would leave hardly anything
+to share.
 
 Weakness: users do not leave because an answer is late.
 """
@@ -30,7 +31,7 @@ from fairserve.engine.simulated.traces.generate.token_lengths import TokenLength
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """The program of a chat. Lengths in tokens. Raises ValueError for an option out of range."""
+    """Program of a chat; lengths in tokens. Raises ValueError for an option out of range."""
 
     message_tokens: float = 56.0
     """Mean length of a user's message (Table 2)."""
@@ -38,11 +39,11 @@ class Chat:
     turns: float = 4.0
     """Mean turns of a conversation; chosen."""
     most_turns: int = 32
-    """Most turns of a conversation; chosen."""
+    """Maximum turns of a conversation; chosen."""
     think_s: float = 5.0
     """Mean seconds between an answer and the next message; chosen."""
     system_tokens: int = 0
-    """System prompt of all conversations of an owner; 600 in our S2."""
+    """System prompt of all conversations of an owner, in tokens; 600 in our S2."""
     cv: float = 0.75
     """Coefficient of variation of messages and outputs; chosen."""
     app: str = "chat"
@@ -61,7 +62,7 @@ class Chat:
     def runs(
         self, owner: str, client: str, blocks: BlockIds, rng: np.random.Generator
     ) -> Iterator[Calls]:
-        """Yield endless conversations."""
+        """Yield an endless sequence of conversations."""
         system = blocks.extend(blocks.empty, ("chat-system", owner), self.system_tokens)
         messages = TokenLengths(self.message_tokens, self.cv)
         outputs = TokenLengths(self.output_tokens, self.cv)

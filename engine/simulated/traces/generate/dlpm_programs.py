@@ -1,17 +1,18 @@
 """The workloads of the DLPM paper's evaluation: programs, misbehaviours and loads, by name.
 
-Each entry of :data:`DLPM_WORKLOADS` has a well-behaved program and those of a misbehaving client: S1,
-more requests (a wider tree, more dimensions, a higher rate), or S2, longer prefixes (Table 3). Runs
-start as a gamma process per client, all at one rate that grows with the number of workers (section
-6.1).
+Each entry of :data:`DLPM_WORKLOADS` has a well-behaved program and those of a misbehaving client:
+S1, more requests (a wider tree, more dimensions, a higher rate), or S2, longer prefixes (Table 3).
+Runs of each client start as a gamma process, all at one rate that grows with the number of workers
+(section 6.1).
 
-Choices that the paper leaves open: the rates (all clients together overload the paper's server); cv 1;
-120 seconds; three clients, one of them misbehaving (section 7.1 speaks of clients 0, 1 and 2, of which
-0 misbehaves); four times the rate for QA's S1. In ``chat`` there are four clients, two of them flooding
-for the first half (Figure 8); that they send 8 times as much is chosen. S2 for chat is our addition.
+Choices that the paper leaves open: the rates (all clients together overload the paper's server); cv
+1; 120 seconds; three clients, one of them misbehaving (section 7.1 mentions clients 0, 1 and 2, of
+which 0 misbehaves); four times the rate for QA's S1. In ``chat`` there are four clients, two of
+which flood during the first half (Figure 8); their factor of 8 is chosen. S2 for chat is our
+addition.
 
-Weakness: Figure 8 replays recorded conversations, these are drawn; of Figure 12's clients the paper
-names only three, the fourth is a guess.
+Weakness: Figure 8 replays recorded conversations, whereas these are drawn; the paper names only
+three of Figure 12's clients, the fourth is a guess.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from fairserve.engine.simulated.traces.model import Trace
 
 
 class Misbehaviour(StrEnum):
-    """The behaviour of the misbehaving clients (Table 3)."""
+    """Kind of misbehaviour of the misbehaving clients (Table 3)."""
 
     NONE = "none"
     MORE_REQUESTS = "S1"
@@ -50,7 +51,7 @@ class Misbehaviour(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DlpmLoad:
-    """The load of a workload. Raises ValueError for an option out of range."""
+    """Load of a workload. Raises ValueError for an option out of range."""
 
     programs_per_s: float
     """Runs per second that a well-behaved client starts for each worker."""
@@ -64,7 +65,7 @@ class DlpmLoad:
     flood: float = 1.0
     """Ratio in S1 of the misbehaving clients' rate to the others'."""
     calm_after: float = 1.0
-    """Share of the duration in S1 after which their rate is that of the others."""
+    """Share of the duration in S1 after which they have the others' rate."""
 
     def __post_init__(self) -> None:
         positive("programs_per_s", self.programs_per_s)
@@ -81,7 +82,7 @@ class DlpmLoad:
             raise ValueError(f"calm_after is {self.calm_after}; above 0, at most 1 is allowed")
 
     def arrivals(self, flooding: bool) -> Arrivals:
-        """Return the process of one client."""
+        """Return the arrival process of one client."""
         rate = self.programs_per_s * self.workers
         calm = GammaArrivals(rate, self.cv)
         if not flooding or self.flood == 1:
@@ -98,7 +99,7 @@ class DlpmWorkload:
     """A workload: programs and load."""
 
     shown_in: str
-    """Figures of the paper that show it."""
+    """Figures of the paper that use it."""
     well_behaved: Program
     more_requests: Program
     longer_prefix: Program
@@ -152,7 +153,7 @@ DLPM_WORKLOADS: Mapping[str, DlpmWorkload] = MappingProxyType(
         ),
     }
 )
-"""The workloads by name. Other loads: ``dataclasses.replace`` an entry's ``load``."""
+"""Workloads by name. For other loads, ``dataclasses.replace`` an entry's ``load``."""
 
 
 def generate_dlpm(
@@ -166,7 +167,7 @@ def generate_dlpm(
     """Return the trace of a workload; clients are ``client-0`` (misbehaving first), ``client-1``, ...
 
     ``load`` replaces the workload's own. Groups are ``misbehaving`` and ``well-behaved``. Raises
-    ValueError if there is no such workload or misbehaviour.
+    ValueError for an unknown workload or misbehaviour.
     """
     name = "programs"
     if isinstance(workload, str):
@@ -195,7 +196,7 @@ def generate_dlpm(
 
 
 def with_clients(load: DlpmLoad, clients: int) -> DlpmLoad:
-    """Return this load spread over another number of well-behaved clients (Figure 11: 5 to 50).
+    """Return this load divided among another number of well-behaved clients (Figure 11: 5 to 50).
 
     Raises ValueError if there are none.
     """
@@ -213,10 +214,10 @@ def generate_program_mix(
     trees_per_s: float = 0.1,
     judges_per_s: float = 0.3,
 ) -> Trace:
-    """Return the mix of Figure 12: two clients chat, one runs trees, one a judge. Rates a worker.
+    """Return the mix of Figure 12: two clients chat, one runs trees, one a judge; rates per worker.
 
-    The one with trees is ``misbehaving``, as the paper finds under LPM. Raises ValueError
-    for a rate or duration that is not positive, or no workers.
+    The client with trees is ``misbehaving``, as the paper finds under LPM. Raises ValueError for a
+    rate or duration that is not positive, or without workers.
     """
     whole("workers", workers, 1)
     clients = [

@@ -1,15 +1,15 @@
 """LLM-as-a-judge by branch, solve and merge (the DLPM paper's section 6.1, Tables 2 and 3).
 
-An article is judged in several dimensions by parallel calls that share everything up to the end of the
-article; a last call reads the article and all judgements and merges them. So 2 dimensions are 3 calls,
-16 are 17. The paper names the technique but not the number of calls; the branching is taken as part of
-the program (the dimensions are given), without a call of its own.
+An article is judged in several dimensions by parallel calls that share everything up to the end of
+the article; a last call reads the article and all judgements and merges them. So 2 dimensions are 3
+calls, 16 are 17. The paper names the technique but not the number of calls; branching is taken as
+part of the program (the dimensions are given), without a separate call.
 
 Published: a mean prompt of 2,701 tokens and a mean output of 256; the article's length follows from
-the first for a judge of ``reference_dimensions``.
+the former for a judge of ``reference_dimensions``.
 
-Weakness: each article is judged once, so that only the calls of a run (and, over the few tokens of the
-system prompt, the runs of an owner) share anything.
+Weakness: each article is judged once, so only the calls of a run share anything, and the runs of an
+owner the few tokens of the system prompt.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fairserve.engine.simulated.traces.generate.token_lengths import TokenLength
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """The program of a judge. Lengths in tokens. Raises ValueError for an option out of range."""
+    """Program of a judge; lengths in tokens. Raises ValueError for an option out of range."""
 
     dimensions: int = 2
     prompt_tokens: float = 2701.0
@@ -42,7 +42,7 @@ class Judge:
     system_tokens: int = 64
     """System prompt of all runs of an owner; chosen."""
     extra_tokens: int = 0
-    """Text before each article; 600 in S2 of Table 3. Equal for all runs of an owner: chosen."""
+    """Text before each article; 600 in S2 of Table 3. Equal for all runs of an owner; chosen."""
     reference_dimensions: int = 2
     cv: float = 0.25
     """Coefficient of variation of articles and outputs; chosen."""
@@ -70,7 +70,7 @@ class Judge:
     def runs(
         self, owner: str, client: str, blocks: BlockIds, rng: np.random.Generator
     ) -> Iterator[Calls]:
-        """Yield endless runs, each on a new article; the merging call is the last."""
+        """Yield an endless sequence of runs, each on a new article; the merging call is the last."""
         system = blocks.extend(blocks.empty, ("judge-system", owner), self.system_tokens)
         preamble = blocks.extend(system, ("judge-extra", owner), self.extra_tokens)
         articles = TokenLengths(self.article_tokens, self.cv)

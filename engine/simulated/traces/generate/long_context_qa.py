@@ -1,13 +1,14 @@
 """Questions on long documents (the DLPM paper's section 6.1, Tables 2 and 3).
 
 A run is one question, a single call: system prompt, document, question. A client asks
-``questions_per_document`` questions of a document, in turns with others that it has open, then opens a
-new one; so the reuse of a document spreads over other clients' traffic, which is what tests locality.
+``questions_per_document`` questions about a document, alternating with its other open documents,
+then opens a new one. So the reuse of a document is spread among other clients' traffic, which tests
+locality.
 
-Published: a mean prompt of 21,449 tokens and a mean output of 15. The paper does not say how many
-questions a document gets, how many are open, nor how lengths vary: chosen.
+Published: a mean prompt of 21,449 tokens and a mean output of 15. The paper does not state how many
+questions a document gets, how many are open, or how lengths vary: chosen.
 
-Weakness: no document is shared between clients, and none is used again after its last question.
+Weakness: no document is shared between clients, and none is reused after its last question.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from fairserve.engine.simulated.traces.generate.token_lengths import TokenLength
 
 @dataclass(frozen=True, slots=True)
 class LongContextQa:
-    """The program of questions on documents. Lengths in tokens. Raises ValueError for bad options."""
+    """Program of questions on documents; lengths in tokens. Raises ValueError for bad options."""
 
     prompt_tokens: float = 21_449.0
-    """Mean prompt, documents not stretched (Table 2)."""
+    """Mean prompt with ``document_factor`` 1 (Table 2)."""
     output_tokens: float = 15.0
     question_tokens: int = 48
     """Mean length of a question; chosen."""
@@ -44,8 +45,8 @@ class LongContextQa:
     questions_per_document: int = 8
     """Questions on each document; chosen."""
     open_documents: int = 12
-    """Open documents of a client, which get questions in random order; chosen so that the documents of
-    three clients are more than one worker caches."""
+    """Number of open documents of a client, which get questions in random order; chosen so that the
+    documents of three clients exceed the cache of one worker."""
     cv: float = 0.25
     """Coefficient of variation of documents, questions and outputs; chosen."""
     app: str = "long-context-qa"
@@ -65,13 +66,13 @@ class LongContextQa:
 
     @property
     def document_tokens(self) -> float:
-        """Return the mean length of a document before it is stretched."""
+        """Return the mean length of a document at ``document_factor`` 1."""
         return self.prompt_tokens - self.system_tokens - self.question_tokens
 
     def runs(
         self, owner: str, client: str, blocks: BlockIds, rng: np.random.Generator
     ) -> Iterator[Calls]:
-        """Yield endless questions, each a run of one call."""
+        """Yield an endless sequence of questions, each a run of one call."""
         system = blocks.extend(blocks.empty, ("qa-system", owner), self.system_tokens)
         documents = TokenLengths(self.document_tokens * self.document_factor, self.cv)
         questions = TokenLengths(self.question_tokens, self.cv)

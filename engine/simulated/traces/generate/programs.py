@@ -1,11 +1,11 @@
-"""Clients that run programs: a graph of calls at each arrival, with prefixes that programs may share.
+"""Clients that run programs: each arrival starts a graph of calls, with prefixes to be shared.
 
-A program (Tree-of-Thoughts, a judge, ...) is a frozen description; ``runs`` gives the graphs of one
-client one after the other, so that parts shared by a client's runs (a system prompt, a document) can
-last from run to run. The DLPM paper considers sharing within a client only; an ``owner`` that is equal
-for two clients makes them share their system prompts, too.
+A program (Tree-of-Thoughts, a judge, ...) is a frozen description; ``runs`` yields the graphs of
+one client in order, so that parts shared by a client's runs (a system prompt, a document) can last
+from run to run. The DLPM paper considers sharing within a client only; clients with an equal
+``owner`` also share their system prompts.
 
-Weakness: a program does not depend on the model's answers: its graph is drawn in advance.
+Weakness: a program does not depend on the model's answers; its graph is drawn in advance.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ class Program(Protocol):
     def runs(
         self, owner: str, client: str, blocks: BlockIds, rng: np.random.Generator
     ) -> Iterator[Calls]:
-        """Yield endless runs of a client. System prompts belong to the owner, the rest to the client.
+        """Yield an endless sequence of runs of a client.
 
-        Advances ``rng`` and ``blocks``.
+        System prompts belong to the owner, the rest to the client. Advances ``rng`` and ``blocks``.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramClient:
-    """A user that starts runs of a program at given times."""
+    """A user who starts runs of a program at given times."""
 
     user: str
     program: Program
@@ -65,9 +65,9 @@ def generate_programs(
 ) -> Trace:
     """Return the trace of the runs that these clients start within a duration.
 
-    With ``share_system`` the clients of an app have one system prompt, else each its own. Every client
-    has a random stream of its own. Raises ValueError for no clients, two of the same user, or a duration
-    that is not positive.
+    With ``share_system`` the clients of an app share one system prompt; otherwise each has its own.
+    Every client has a separate random stream. Raises ValueError without clients, for two clients of
+    one user, or for a duration that is not positive.
     """
     users = [client.user for client in clients]
     if not users or len(set(users)) != len(users):
@@ -80,7 +80,7 @@ def generate_programs(
         owner = app if share_system else f"{app}/{client.user}"
         times = client.arrivals.times_s(duration_s, rng)
         runs = client.program.runs(owner, client.user, blocks, rng)
-        # The times come first: the endless generator would draw a run too many.
+        # Times are drawn first: the endless generator would draw one run too many.
         for number, (arrival_s, calls) in enumerate(zip(times, runs, strict=False)):
             interactions.append(
                 Interaction(
@@ -105,7 +105,7 @@ def call_on(
     output_tokens: int,
     gap_s: float = 0.0,
 ) -> TraceCall:
-    """Return the call whose whole prompt is this prefix, its first tokens being the system prompt."""
+    """Return a call whose whole prompt is this prefix; its first tokens are the system prompt."""
     return TraceCall(
         call_id=str(call_id),
         agent=agent,
@@ -119,7 +119,7 @@ def call_on(
 
 
 def whole(name: str, value: int, least: int) -> None:
-    """Raise ValueError unless the value of this option is at least so much."""
+    """Raise ValueError unless the value of this option is at least ``least``."""
     if value < least:
         raise ValueError(f"{name} is {value}; at least {least} is allowed")
 

@@ -1,9 +1,9 @@
-"""Lengths in tokens that vary around a published mean.
+"""Token lengths that vary around a published mean.
 
-The papers give averages only. We draw from a log-normal distribution with that mean and a chosen
-coefficient of variation (cv), which is positive and skewed to the right as measured lengths are.
+The papers give averages only. Lengths are drawn from a log-normal distribution with that mean and a
+chosen coefficient of variation (cv), which is positive and right-skewed like measured lengths.
 
-Weakness: real lengths have several modes and depend on each other; these do neither.
+Weakness: real lengths have several modes and are correlated; these are not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class TokenLengths:
-    """A distribution of lengths: ``mean`` in tokens, at least 1, and ``cv`` (0: always the mean).
+    """Distribution of lengths: ``mean`` in tokens, at least 1, and ``cv`` (0: always the mean).
 
     Raises ValueError if either is out of range.
     """

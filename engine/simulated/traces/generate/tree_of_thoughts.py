@@ -1,15 +1,16 @@
 """Tree-of-Thoughts on grade-school mathematics (the DLPM paper's section 6.1, Tables 2 and 3).
 
-Every node of the tree is a call; the root, the question itself, is none. Height 4 with 2 branches is
-2 + 4 + 8 + 16 = 30 calls, with 4 branches 340, the paper's numbers. A child waits for its parent only,
-and its prompt is the parent's prompt, the parent's output and an instruction, so all descendants of a
-call share its prompt and output. Siblings have one prompt and differ by sampling.
+Every node of the tree is a call; the root, the question itself, is not. Height 4 with 2 branches is
+2 + 4 + 8 + 16 = 30 calls, with 4 branches 340, the paper's numbers. A child waits for its parent
+only, and its prompt is the parent's prompt, the parent's output and an instruction, so all
+descendants of a call share its prompt and output. Siblings have the same prompt and differ by
+sampling.
 
-Published: a mean prompt of 546 tokens and a mean output of 256. They cannot both hold if every output
-of 256 tokens stays in the context: at the mean depth of 2.27 that alone is 580. So we let the thoughts
-be shorter (``thought_tokens``, chosen) and the answers at the leaves longer, such that both means hold
-over a tree of ``reference_branches``; question and answer lengths follow from them. With the defaults a
-question has 79 tokens, an answer 340.
+Published: a mean prompt of 546 tokens and a mean output of 256. Both cannot hold if every output of
+256 tokens stays in the context: at the mean depth of 2.27 that alone is 580. So thoughts are
+shorter here (``thought_tokens``, chosen) and the answers at the leaves longer, such that both means
+hold over a tree of ``reference_branches``; question and answer lengths follow from them. With the
+defaults a question has 79 tokens, an answer 340.
 
 Weakness: no branch is cut or revisited; every tree of a client has the same shape.
 """
@@ -35,20 +36,20 @@ from fairserve.engine.simulated.traces.model import TraceCall
 
 @dataclass(frozen=True, slots=True)
 class TreeOfThoughts:
-    """The program of a tree. Lengths in tokens. Raises ValueError if no lengths give these means."""
+    """Program of a tree; lengths in tokens. Raises ValueError if no lengths give these means."""
 
     branches: int = 2
     height: int = 4
     prompt_tokens: float = 546.0
-    """Mean prompt over the calls of a tree of ``reference_branches``, unstretched (Table 2)."""
+    """Mean prompt over the calls of a tree of ``reference_branches``, at factor 1 (Table 2)."""
     output_tokens: float = 256.0
     """Mean output over the calls of a tree of ``reference_branches`` (Table 2)."""
     thought_tokens: float = 160.0
     """Mean output above the leaves; chosen."""
     instruction_tokens: int = 32
-    """Instruction after each output in a child's prompt; chosen."""
+    """Instruction after each output in a child's prompt, in tokens; chosen."""
     system_tokens: int = 32
-    """First instruction, the same for all trees of an owner; chosen."""
+    """First instruction, equal for all trees of an owner, in tokens; chosen."""
     question_factor: float = 1.0
     """Factor on question lengths; 10 in S2 of Table 3."""
     reference_branches: int = 2
@@ -73,7 +74,7 @@ class TreeOfThoughts:
 
     @property
     def question_tokens(self) -> float:
-        """Return the mean length of a question before it is stretched."""
+        """Return the mean length of a question at ``question_factor`` 1."""
         calls = _calls_of_levels(self.reference_branches, self.height)
         above = sum(level * count for level, count in enumerate(calls)) / sum(calls)
         grown = above * (self.thought_tokens + self.instruction_tokens)
@@ -89,7 +90,7 @@ class TreeOfThoughts:
     def runs(
         self, owner: str, client: str, blocks: BlockIds, rng: np.random.Generator
     ) -> Iterator[Calls]:
-        """Yield endless trees, each of a new question; calls in order of level."""
+        """Yield an endless sequence of trees, each of a new question; calls in order of level."""
         system = blocks.extend(blocks.empty, ("tot-system", owner), self.system_tokens)
         questions = TokenLengths(self.question_tokens * self.question_factor, self.cv)
         thoughts = TokenLengths(self.thought_tokens, self.cv)

@@ -1,15 +1,17 @@
 """The synthetic workloads of the VTC paper, by name.
 
-Each entry of :data:`VTC_SUITES` is one experiment of section 5.2, 5.4 or appendix B: a few clients that
-send requests of one size at a given process. A request is an interaction of a single call; nothing is
-shared between prompts. Rates are per client in requests a second (the paper gives them per minute).
+Each entry of :data:`VTC_SUITES` is one experiment of section 5.2, 5.4 or appendix B: a few clients
+that send requests of one size with a given process. A request is an interaction of a single call;
+prompts share nothing. Rates are per client in requests per second (the paper gives them per
+minute).
 
-Values that the paper leaves open are those of its code, if it has them: the rates of ``backlogged-*``,
-six minutes of arrivals there and in ``overload`` (their backlog lasts for ten and more), the rate of
-client 2 in the first phase of ``shift``, the start of the rising rate. We chose the rates of
-``weighted`` (2.0 each: 1,024 tokens/s, above what the whole server of the paper serves) and of the
-ablation (4,096 and 8,192 tokens/s for the two clients at every length, on a Llama-2-13b that serves
-some 5,000). Tables 2 and 3 use a recorded trace, which is read, not generated.
+Values that the paper leaves open are those of its code, if it has them: the rates of
+``backlogged-*``, six minutes of arrivals there and in ``overload`` (their backlog lasts for ten
+minutes or more), the rate of client 2 in the first phase of ``shift``, the start of the rising
+rate. The rates of ``weighted`` are chosen (2.0 each: 1,024 tokens/s, above the capacity of the
+paper's server), and so are those of the ablation (4,096 and 8,192 tokens/s for the two clients at
+every length, on a Llama-2-13b that serves about 5,000). Tables 2 and 3 use a recorded trace, which
+is read, not generated.
 """
 
 from __future__ import annotations
@@ -55,10 +57,10 @@ class SuiteClient:
 
 @dataclass(frozen=True, slots=True)
 class VtcSuite:
-    """An experiment. Raises ValueError without clients or with a duration that is not positive."""
+    """An experiment. Raises ValueError without clients, or for a duration that is not positive."""
 
     shown_in: str
-    """Figures and tables of the paper that show it."""
+    """Figures and tables of the paper that use it."""
     clients: tuple[SuiteClient, ...]
     duration_s: float = 600.0
     pool_tokens: int = 10_000
@@ -158,14 +160,14 @@ VTC_SUITES: Mapping[str, VtcSuite] = MappingProxyType(
         "backlogged-8": VtcSuite("Figure 19 right, Table 6", _even(*[0.4] * 3, *[0.6] * 5), 360.0),
     }
 )
-"""The experiments by name."""
+"""Experiments by name."""
 
 
 def generate_vtc_suite(suite: str | VtcSuite, seed: int, until_s: float | None = None) -> Trace:
     """Return the trace of an experiment, or its first ``until_s`` seconds.
 
-    Every client has a random stream of its own. Raises ValueError if there is no experiment of that
-    name or ``until_s`` is not positive.
+    Every client has a separate random stream. Raises ValueError for an unknown experiment, or if
+    ``until_s`` is not positive.
     """
     if isinstance(suite, str):
         if suite not in VTC_SUITES:

@@ -1,4 +1,4 @@
-"""Requests of the tests of programs."""
+"""Requests that the tests of programs share."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A server in front of one scripted worker."""
+"""Fixtures for a server in front of one scripted worker."""
 
 import pytest
 from scripted_worker import ScriptedWorker

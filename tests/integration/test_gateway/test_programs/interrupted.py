@@ -1,4 +1,4 @@
-"""A program that its server's end interrupts, and that continues after the next start."""
+"""Shared steps of the tests that interrupt a program and continue it after a restart."""
 
 from processes import eventually
 
@@ -8,7 +8,7 @@ INTERRUPTED = "over-a-restart"
 
 
 def interrupted(server, worker):
-    """Start it; return the graph when its first call has ended and the worker holds its second one."""
+    """Start the program; return its graph once the first call has ended and the second is held."""
     run = started(
         server,
         node("first", "say before"),
@@ -20,11 +20,11 @@ def interrupted(server, worker):
     return read(server, run, "/graph").json()
 
 
-def goes_on(server, worker, before):
+def assert_continues(server, worker, before):
     """Check that the next server repeats the held call, and makes the remaining ones."""
     run = INTERRUPTED
     eventually(lambda: texts(worker).count("hold before") == 2)
-    # Its run takes no calls of others, and does not end by idling.
+    # Its run accepts no calls of others, and does not end by idling.
     body = {"model": "scripted", "messages": [{"role": "user", "content": "ok"}]}
     headers = {"X-Interaction-Id": run}
     assert server.post("/v1/chat/completions", body, headers=headers).status_code == 409

@@ -1,4 +1,4 @@
-"""Programs that are rejected: the error is named, and nothing of them stays."""
+"""Invalid programs are rejected with the error named, and leave nothing behind."""
 
 import pytest
 from processes import eventually
@@ -6,7 +6,7 @@ from processes import eventually
 from .asking import ended, node, read, rows, started, submit, texts
 
 
-def test_a_programs_run_is_its_own(server, worker):
+def test_the_run_of_a_program_accepts_no_other_calls(server, worker):
     run = started(server, node("a", "hold mine"))
     eventually(lambda: "hold mine" in texts(worker))
     body = {"model": "scripted", "messages": [{"role": "user", "content": "ok"}]}
@@ -26,7 +26,7 @@ def test_a_programs_run_is_its_own(server, worker):
     assert ended(server, run)["program"]["result"] == {"a": "one two three"}
 
 
-def test_a_closed_run_is_not_used_again(server):
+def test_a_closed_run_is_not_reused(server):
     run = started(server, node("a", "say once only"))
     ended(server, run)
     assert submit(server, node("a", "say x"), id=run).status_code == 409
@@ -89,7 +89,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_is_wrong_leaves_nothing_behind(server, what):
+def test_an_invalid_program_leaves_nothing_behind(server, what):
     body, status, param = WRONG[what]
     run = "wrong-" + what.replace(" ", "-")
     answer = server.post("/v1/interactions", {"model": "scripted", "id": run, **body})
@@ -111,7 +111,7 @@ def _nothing_is_left(server, run):
     ("nodes", "status", "code"),
     [(MANY, 400, "invalid_program"), ([node("a", "x" * 10_000_000)], 413, "body_too_large")],
 )
-def test_what_is_huge_is_refused(server, nodes, status, code):
+def test_a_huge_program_is_rejected(server, nodes, status, code):
     body = {"model": "scripted", "nodes": nodes, "id": "huge"}
     answer = server.post("/v1/interactions", body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
@@ -119,7 +119,7 @@ def test_what_is_huge_is_refused(server, nodes, status, code):
 
 
 @pytest.mark.parametrize("raw", [b"{", b"[]", b'"x"', b'{"nodes": [' + b"[" * 100_000, b"\xff"])
-def test_what_is_no_json_object_is_refused(server, raw):
+def test_a_body_that_is_no_json_object_is_rejected(server, raw):
     headers = {"content-type": "application/json"}
     path = "/v1/interactions"
     answer = server.request("POST", path, server.app_key, content=raw, headers=headers)

@@ -1,4 +1,4 @@
-"""Declared programs: run, followed, cancelled, continued after a restart, kept for their retention."""
+"""Declared programs are run, followed, cancelled, continued after a restart, and kept for a time."""
 
 import json
 import random
@@ -8,7 +8,7 @@ from processes import eventually
 from scripted_worker import ScriptedWorker
 
 from .asking import ended, follow, node, nodes_of, read, rows, started, state_of, submit, texts
-from .interrupted import INTERRUPTED, goes_on, interrupted
+from .interrupted import INTERRUPTED, assert_continues, interrupted
 
 
 def test_a_program_runs(server, worker):
@@ -106,7 +106,7 @@ def _with_output(found, node_id):
     return found if nodes_of(found)[node_id]["state"] == "done" else None
 
 
-def test_the_events_of_a_run_that_has_ended_are_its_state(server):
+def test_the_events_of_an_ended_run_are_its_final_state(server):
     run = started(server, node("only", "say done"))
     ended(server, run)
     found = []
@@ -115,7 +115,7 @@ def test_the_events_of_a_run_that_has_ended_are_its_state(server):
     assert found[0][1]["program"]["result"] == {"only": "done"}
 
 
-def test_the_events_of_a_run_of_calls(server, worker):
+def test_a_run_of_single_calls_has_events(server, worker):
     server.post("/v1/interactions", {"id": "by-hand"})
     found = []
     follower = threading.Thread(target=follow, args=(server, "by-hand", found))
@@ -149,7 +149,7 @@ def test_a_server_that_stops_ends_event_streams_with_an_event(start_server, work
         server.close()
 
 
-def test_cancelling_stops_what_runs(server, worker):
+def test_cancelling_stops_running_calls(server, worker):
     run = started(
         server, node("a", "hold"), node("b", "hold"), node("c", "say {{a.output}}{{b.output}}")
     )
@@ -169,7 +169,7 @@ def test_cancelling_stops_what_runs(server, worker):
     assert again.status_code == 409
 
 
-def test_a_call_that_breaks_is_made_again(server):
+def test_a_broken_call_is_retried(server):
     run = started(server, node("a", "once more of this"), node("b", "say got {{a.output}}"))
     found = ended(server, run)
     assert found["program"]["result"] == {"b": "got more of this"}
@@ -181,7 +181,7 @@ def test_a_call_that_breaks_is_made_again(server):
     assert graph["edges"] == [["a~2", "b"]]
 
 
-def test_a_node_that_fails_ends_what_depends_on_it(server):
+def test_a_failed_node_skips_its_dependents(server):
     run = started(
         server,
         node("bad", "refuse this", retries=5),
@@ -203,7 +203,7 @@ def test_a_node_that_fails_ends_what_depends_on_it(server):
 
 
 def test_a_restart_continues_at_the_same_step(start_server):
-    """The stop is as after a crash: ``test_crash.py``."""
+    """The stop has the same effect as a crash: ``test_crash.py``."""
     worker = ScriptedWorker()
     server = start_server("--worker-urls", worker.url, "--drain-timeout-s", "0")
     try:
@@ -211,13 +211,13 @@ def test_a_restart_continues_at_the_same_step(start_server):
         server.stop()
         assert rows(server, "programs", id=INTERRUPTED)[0]["state"] == "running"
         server.start()
-        goes_on(server, worker, before)
+        assert_continues(server, worker, before)
     finally:
         server.close()
         worker.close()
 
 
-def test_a_list_that_explodes_fails_its_node(server):
+def test_an_invalid_list_fails_its_node(server):
     numbers = json.dumps(list(range(200)))
     run = started(
         server,
@@ -232,7 +232,7 @@ def test_a_list_that_explodes_fails_its_node(server):
     assert "not JSON" in nodes["text"]["reason"]
 
 
-def test_the_programs_of_an_app_that_is_deleted_end(server, worker):
+def test_programs_of_a_deleted_app_end(server, worker):
     key = server.new_app("short-lived")
     run = submit(server, node("a", "hold the deleted"), key=key).json()["id"]
     eventually(lambda: "hold the deleted" in texts(worker))
@@ -247,7 +247,7 @@ def test_the_programs_of_an_app_that_is_deleted_end(server, worker):
     assert server.rows(interaction_id=run)[0]["outcome"] == "cancelled"
 
 
-def test_many_at_once_with_cancels_and_failures_leave_nothing_behind(start_server):
+def test_many_concurrent_programs_leave_nothing_behind(start_server):
     worker = ScriptedWorker(kv_blocks=100_000)
     server = start_server("--worker-urls", worker.url)
     try:
@@ -265,7 +265,7 @@ def test_many_at_once_with_cancels_and_failures_leave_nothing_behind(start_serve
                 path = f"/v1/interactions/{chance.choice(runs)}"
                 assert server.request("DELETE", path, server.app_key).status_code in (200, 409)
         found = [ended(server, run) for run in runs]
-        # A run that is cancelled after a call had failed is aborted.
+        # A run that is cancelled after a failed call is aborted.
         expected = {
             "complete": {"complete"},
             "failed": {"aborted"},

@@ -1,4 +1,4 @@
-"""Every figure at a tiny size: names, units, the document, the command line. Never how long it took."""
+"""Every figure is measured at a tiny size: names, units, document, command line, no durations."""
 
 import gc
 import json
@@ -27,7 +27,7 @@ def document(tmp_path_factory):
     return json.loads(path.read_text())
 
 
-def test_the_document_holds_every_figure(document):
+def test_the_document_contains_every_figure(document):
     figures = [figure for part in PARTS for figure in part.figures]
     assert len(figures) == len({figure.name for figure in figures}) > 10
     for figure, measured in zip(figures, document["figures"], strict=True):
@@ -43,7 +43,7 @@ def test_the_document_holds_every_figure(document):
     assert document["fingerprint"] == {"code": code, "command": made_by}
 
 
-def test_only_what_is_asked_for_is_measured_and_printed(capsys):
+def test_only_requested_figures_are_measured_and_printed(capsys):
     arguments = ["--only", "d2lpm_decision_p99_us", "vtc_select_us_27"]
     assert scheduling_command.main(arguments, scale=TINY) == 0
     out = capsys.readouterr().out
@@ -64,7 +64,7 @@ def test_only_what_is_asked_for_is_measured_and_printed(capsys):
         (["scheduling", "--plot", __file__], "not a folder"),
     ],
 )
-def test_wrong_use(arguments, message, capsys):
+def test_wrong_usage_is_rejected(arguments, message, capsys):
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
@@ -75,7 +75,7 @@ def test_wrong_use(arguments, message, capsys):
 
 
 class Counted:
-    """Gives what is asked for, and notes when it was asked."""
+    """Returns the given values, and logs when it was called."""
 
     def __init__(self, log, name, values):
         self.log, self.name, self.values = log, name, list(values)
@@ -86,7 +86,7 @@ class Counted:
         return Reading({self.name: value}, {"twice_us": 2 * value})
 
 
-def test_rounds_interleave_with_the_collector_off_and_the_median_counts():
+def test_rounds_interleave_without_garbage_collection_and_the_median_counts():
     log = []
     one, two = Figure("one", "us", "", 3), Figure("two", "us", "", 3)
     parts = [
@@ -110,7 +110,7 @@ def test_percentiles_are_values_that_occurred():
     assert percentile([7], 0.99) == 7
 
 
-def test_the_table_marks_what_misses_its_target():
+def test_the_table_marks_missed_targets():
     low = Figure("cost", "us", "", 10, aim=5, peers={"other": 2040})
     high = Figure("rate", "calls/s", "", 10, higher_is_better=True)
     text = table([Result(low, (11.0,), {"part_us": 1.0}), Result(high, (11.0,), {})])
@@ -127,7 +127,7 @@ def test_the_table_marks_what_misses_its_target():
 @pytest.mark.parametrize(
     ("value", "text"), [(0.01234, "0.0123"), (12.345, "12.3"), (123.4, "123"), (12345, "12,345")]
 )
-def test_numbers_have_three_digits(value, text):
+def test_numbers_have_three_significant_digits(value, text):
     assert number(value) == text
 
 
@@ -150,7 +150,7 @@ def test_every_curve_has_a_point_for_each_size_and_a_plot(curves, tmp_path):
     for each in measured:
         points = each.to_plain()["points"]
         assert [point["x"] for point in points] == list(each.curve.sizes)
-        # So few calls may take no time that can be measured.
+        # Such small sizes may take no measurable time.
         assert all(0 <= point["value"] < float("inf") for point in points)
     paths = draw(measured, tmp_path / "plots")
     assert {path.name for path in paths} == {f"{curve.name}.png" for curve in curves}

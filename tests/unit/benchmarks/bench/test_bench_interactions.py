@@ -1,4 +1,4 @@
-"""The figures of the tracker at a tiny size, and that their load is what it says it is."""
+"""Test the figures of the tracker at a tiny size, and the load that they are measured with."""
 
 import json
 import subprocess
@@ -37,7 +37,7 @@ def grown(runs, seed=1):
 # --- the command --------------------------------------------------------------------------------
 
 
-def test_the_document_holds_every_figure(document):
+def test_the_document_contains_every_figure(document):
     assert set(document) == {"machine", "method", "figures"}
     names = [figure["name"] for figure in document["figures"]]
     assert names == ["tracker_us_per_call", "tracker_bytes_per_call"]
@@ -63,7 +63,7 @@ def test_the_details_have_every_kind_of_call_and_both_numbers_of_runs(document):
         (["--plot", "."], "unrecognized arguments: --plot"),
     ],
 )
-def test_wrong_use(arguments, message, capsys):
+def test_wrong_usage_is_rejected(arguments, message, capsys):
     with pytest.raises(SystemExit) as caught:
         main(["interactions", *arguments])
     assert caught.value.code == 2
@@ -73,7 +73,7 @@ def test_wrong_use(arguments, message, capsys):
 # --- the load -----------------------------------------------------------------------------------
 
 
-def test_each_round_has_so_many_calls_of_every_kind():
+def test_each_round_has_equally_many_calls_of_every_kind():
     time = TrackerTime(runs=100, calls=400)
     for _ in range(2):
         details = time.round().details
@@ -82,7 +82,7 @@ def test_each_round_has_so_many_calls_of_every_kind():
         assert sum(kinds) == 400
 
 
-def test_the_tracker_holds_what_was_made():
+def test_the_tracker_holds_the_generated_runs():
     traffic = grown(200)
     runs = [traffic.tracker.get(name) for name, calls, _ in traffic._runs if calls]
     assert len(runs) == len(traffic.tracker)
@@ -93,7 +93,7 @@ def test_the_tracker_holds_what_was_made():
     assert max(run.stage_after(range(len(run))) for run in runs) > MOST_CALLS / 4
 
 
-def test_calls_follow_the_one_they_continue_and_by_time_what_has_ended():
+def test_calls_follow_continued_calls_or_else_ended_ones():
     traffic = grown(50)
     attached = {kind: [] for kind in KINDS}
     for name, calls, _ in traffic._runs:
@@ -108,9 +108,9 @@ def test_calls_follow_the_one_they_continue_and_by_time_what_has_ended():
     assert {0, 1, 2, 3} == {len(found.parents) for found in attached["named"]}
 
 
-def test_runs_are_as_old_at_first_as_they_stay():
+def test_the_age_of_runs_is_stationary_from_the_start():
     traffic = grown(400)
-    # A run of n calls is there n times as long as one of a single call, and has 0 to n - 1 of them.
+    # A run of n calls lasts n times as long as one of a single call, and has 0 to n - 1 of them.
     steady = (MOST_CALLS - 1) / 3
     assert traffic.calls / 400 == pytest.approx(steady, rel=0.08)
     assert max(len(calls) for _, calls, _ in traffic._runs) < MOST_CALLS
@@ -134,7 +134,7 @@ def test_the_load_follows_from_the_seed():
 
 @pytest.fixture(scope="module")
 def weighed():
-    """Figures of ``weighed_trackers``: what it prints."""
+    """Return the printed figures of ``weighed_trackers``."""
     done = subprocess.run(
         [sys.executable, WEIGHED], capture_output=True, text=True, timeout=120, check=False
     )
@@ -143,11 +143,11 @@ def weighed():
 
 
 @pytest.mark.deep
-def test_bytes_are_those_that_the_tracker_keeps(weighed):
-    # The list has an address of 8 bytes for each, and room in advance; the load's own does not count.
+def test_bytes_are_those_retained_by_the_tracker(weighed):
+    # The list holds an address of 8 bytes each, with spare capacity; the load itself does not count.
     assert 1008 <= weighed["a thousand bytes a call"] < 1012
 
 
 @pytest.mark.deep
-def test_bytes_are_the_sizes_of_the_objects_of_the_tracker(weighed):
+def test_bytes_equal_the_object_sizes_of_the_tracker(weighed):
     assert weighed["the tracker"] == pytest.approx(weighed["its objects"], rel=0.03)

@@ -1,4 +1,4 @@
-"""The loads are what their descriptions say, and follow from the seed alone."""
+"""The loads match their descriptions, and follow from the seed alone."""
 
 from itertools import islice
 
@@ -29,7 +29,7 @@ def calls_of(source):
 
 
 def common_tokens(one, other):
-    """Length of the common prefix of two prompts."""
+    """Return the length of the common prefix of two prompts."""
     shorter = min(len(one), len(other))
     different = np.nonzero(one[:shorter] != other[:shorter])[0]
     return int(different[0]) if len(different) else shorter
@@ -57,7 +57,7 @@ def test_prompts_have_the_stated_lengths_and_shares():
         assert 0 < prompt.system_tokens <= prompt.shared_tokens
 
 
-def test_trees_share_nothing_and_their_prompts_part_where_levels_end():
+def test_trees_share_nothing_and_prompts_diverge_at_level_ends():
     trees = PromptTrees(2, trees=4)
     by_tree = [[trees.prompt(tree) for _ in range(60)] for tree in range(4)]
     for prompts in by_tree:
@@ -67,7 +67,7 @@ def test_trees_share_nothing_and_their_prompts_part_where_levels_end():
         for prompt in prompts[1:]:
             common = common_tokens(prompts[0].token_ids, prompt.token_ids)
             assert common >= prompt.system_tokens
-            # Beyond what is shared tokens are drawn anew: equal ones are chance.
+            # Tokens beyond the shared prefix are drawn independently: equal ones are chance.
             assert common <= min(prompts[0].shared_tokens, prompt.shared_tokens) + 2
         system = prompts[0].system_tokens
         starts = {
@@ -79,7 +79,7 @@ def test_trees_share_nothing_and_their_prompts_part_where_levels_end():
     assert common_tokens(by_tree[0][0].token_ids, by_tree[1][0].token_ids) <= 2
 
 
-def test_one_length_is_possible():
+def test_a_single_length_is_possible():
     trees = PromptTrees(3, shortest_tokens=512, longest_tokens=512)
     assert {len(trees.prompt(0).token_ids) for _ in range(20)} == {512}
 
@@ -109,7 +109,7 @@ def test_calls_follow_from_the_seed():
     assert texts(5) != texts(6)
 
 
-def test_the_calls_of_a_run_keep_its_client():
+def test_calls_of_a_run_have_one_client():
     source = CallSource(7, clients=1000)
     calls = [source.call_of_run(3, client, final=client % 2 == 0) for client in (0, 1, 10, 999)]
     clients = [call.client for call in calls]
@@ -123,7 +123,7 @@ def test_the_calls_of_a_run_keep_its_client():
     assert [call.final for call in calls] == [True, False, True, False]
 
 
-# --- the states that are measured ---------------------------------------------------------------
+# --- measured states ------------------------------------------------------------------------------
 
 
 def test_the_router_is_measured_with_full_caches():
@@ -141,16 +141,16 @@ def test_the_router_is_measured_with_full_caches():
     assert {"hash_us", "select_us", "charge_us", "insert_us"} <= set(reading.details)
 
 
-def test_the_tree_is_weighed_with_every_token_that_it_holds():
+def test_the_tree_is_measured_with_all_its_tokens():
     reading = TreeMemory(2, worker_tokens=20_000).round()
     details = reading.details
     assert 0 < details["distinct_tokens"] <= details["held_tokens"] <= 40_000
     weight = details["tree_bytes"] / details["distinct_tokens"]
     assert reading.figures == {"tree_bytes_per_token": weight}
-    assert 0.5 < weight < 100  # a key of 8 bytes for 16 tokens at least
+    assert 0.5 < weight < 100  # a key of at least 8 bytes for 16 tokens
 
 
-def test_the_local_cache_is_full_and_hits():
+def test_the_local_cache_is_full_and_has_hits():
     cache = LocalCache(worker_tokens=100_000, running=4, calls=40)
     reading = cache.round()
     assert 0.2 < reading.details["hit_rate"] < 0.7
@@ -158,7 +158,7 @@ def test_the_local_cache_is_full_and_hits():
     assert 100_000 // 16 * 0.9 < held <= 100_000 // 16
 
 
-def test_dlpm_steps_keep_queue_and_batch():
+def test_dlpm_steps_keep_queue_and_batch_sizes():
     steps = DlpmSteps("step", waiting=40, batch=16, worker_tokens=50_000, steps=5)
     reading = steps.round()
     assert len(steps) == 40
@@ -168,7 +168,7 @@ def test_dlpm_steps_keep_queue_and_batch():
     assert 0 < reading.details["hit_rate"] < 0.9
 
 
-def test_vtc_passes_keep_queue_and_batch():
+def test_vtc_passes_keep_queue_and_batch_sizes():
     passes = VtcPasses("pass", clients=7, queued=50, batch=12, admitted=3, passes=9)
     assert len(passes) == 50
     reading = passes.round()
@@ -176,7 +176,7 @@ def test_vtc_passes_keep_queue_and_batch():
     assert set(reading.figures) == {"pass"}
 
 
-def test_an_order_that_is_not_vtc_is_noticed():
+def test_an_order_other_than_vtc_is_detected():
     class Latest(PlainVtc):
         def select(self):
             chosen = super().select()
@@ -186,7 +186,7 @@ def test_an_order_that_is_not_vtc_is_noticed():
         VtcPasses("pass", clients=7, queued=50, batch=12, admitted=3, passes=1, plain=Latest())
 
 
-def test_calls_live_whole_lives_in_the_dispatcher():
+def test_calls_run_to_their_end_in_the_dispatcher():
     calls = WholeCalls(in_flight=24, clients=20, workers=2, worker_tokens=40_000, batch=6, calls=30)
     reading = calls.round()
     assert reading.details["in_flight"] == 24
@@ -209,11 +209,11 @@ def test_plain_vtc_serves_the_least_served_and_lifts_newcomers():
     for number in range(3):
         plain.add(f"a{number}", "a", 100)
     assert plain.select() == "a0"
-    plain.add("b0", "b", 10)  # lifted to a's 100: the tie goes to the earlier arrival
+    plain.add("b0", "b", 10)  # lifted to a's 100: the tie is resolved by arrival
     assert [plain.select(), plain.select()] == ["a1", "b0"]
     plain.decoded("a", 5)
-    plain.add("c0", "c", 10)  # to a's 210
+    plain.add("c0", "c", 10)  # lifted to a's 210
     assert [plain.select(), plain.select()] == ["a2", "c0"]
-    plain.add("d0", "d", 1)  # to c's 220, who left last
+    plain.add("d0", "d", 1)  # lifted to 220 of c, which left last
     plain.add("b1", "b", 1)
     assert [plain.select(), plain.select()] == ["d0", "b1"]

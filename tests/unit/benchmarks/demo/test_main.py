@@ -1,4 +1,4 @@
-"""Command line, ledger comparison, and the progress lines."""
+"""Test the command line, the ledger comparison, and the progress lines of the demo."""
 
 import io
 from collections import Counter
@@ -22,14 +22,14 @@ from fairserve.benchmarks.demo.server_process import ServerProcess
         (["--second", "5"], "unrecognized"),
     ],
 )
-def test_wrong_use(arguments, message, capsys):
+def test_wrong_usage_is_rejected(arguments, message, capsys):
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
     assert message in capsys.readouterr().err
 
 
-def test_the_ledger_must_hold_what_the_clients_saw():
+def test_the_ledger_must_agree_with_the_clients():
     outcomes = Counter({("a", "completed"): 5, ("a", "refused"): 2, ("b", "completed"): 9})
     row = {"calls": 7, "uncharged_calls": 0, "completed": 5, "refused": 2}
     assert compare("a", row, outcomes) == []
@@ -40,7 +40,7 @@ def test_the_ledger_must_hold_what_the_clients_saw():
     assert len(compare("a", {}, outcomes)) == 3
 
 
-def test_a_call_that_was_cut_off_may_be_in_the_ledger_or_not():
+def test_an_interrupted_call_may_be_missing_in_the_ledger():
     outcomes = Counter({("a", "completed"): 5, ("a", "cancelled"): 2})
     for calls, completed in [(5, 5), (6, 5), (7, 7)]:
         assert compare("a", {"calls": calls, "completed": completed}, outcomes) == []
@@ -49,7 +49,7 @@ def test_a_call_that_was_cut_off_may_be_in_the_ledger_or_not():
     ]
 
 
-async def test_progress_writes_plain_lines_where_there_is_no_terminal():
+async def test_progress_is_plain_lines_without_a_terminal():
     stream = io.StringIO()
     progress = Progress(stream)
     async with progress.watching("fcfs", Recorder(), 1.0):

@@ -1,4 +1,4 @@
-"""Table, sentences and keys, from samples whose figures are known."""
+"""Test the table, the sentences and the keys of the demo's report, on samples with known figures."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def plan(user, group, number=0):
 
 
 def recorder(*, ttft_s, refused=0, unfinished=0):
-    """Three well-behaved runs of one streamed call each, and a flooder's as said."""
+    """Return three well-behaved runs of one streamed call each, and the flooder's runs by argument."""
     seen = Recorder()
 
     def record(user, group, number, outcome, cause, mid_run=False):
@@ -65,12 +65,12 @@ def recorder(*, ttft_s, refused=0, unfinished=0):
     return seen
 
 
-def summary_of(*, least=0.5, **said):
-    """Includes the figures that need the runs of all systems."""
-    return {**figures(recorder(**said)), "satisfied_min": least}
+def summary_of(*, least=0.5, **arguments):
+    """Return a summary with the figures that need the runs of all systems."""
+    return {**figures(recorder(**arguments)), "satisfied_min": least}
 
 
-def test_all_keys_are_there_for_all_and_for_each_group():
+def test_all_keys_exist_in_total_and_for_each_group():
     summary = figures(recorder(ttft_s=1.0, refused=2, unfinished=1))
     assert summary.keys() >= KEYS | {"groups"}
     assert set(summary["groups"]) == {WELL_BEHAVED, FLOODER}
@@ -92,7 +92,7 @@ def test_recorder_counts_calls_by_app_and_outcome():
     assert (seen.open_runs, seen.open_calls, seen.started_runs) == (0, 0, 7)
 
 
-def test_table():
+def test_the_table_has_the_known_figures():
     text = table(
         {
             "fcfs": summary_of(ttft_s=4.0, unfinished=3),
@@ -105,7 +105,7 @@ def test_table():
     parts = [re.split(r" {2,}", line.strip()) for line in lines[2:]]
     by_label = {label: cells for label, *cells in parts}
     assert by_label["interactions completed (well-behaved / flooder)"] == ["3 / 1", "3 / 1"]
-    assert by_label["aborted by a refusal or an error"] == ["0 / 0", "0 / 2"]
+    assert by_label["aborted by a rejection or an error"] == ["0 / 0", "0 / 2"]
     assert by_label["unfinished when the time was over"] == ["0 / 3", "0 / 0"]
     assert by_label["of them in the middle of a run"] == ["0 / 0", "0 / 2"]
     assert by_label["wasted tokens"] == ["150", "100"]
@@ -117,14 +117,14 @@ def test_table():
     assert by_label["prefix hit rate"] == ["40.0%", "40.0%"]
 
 
-def test_table_of_a_group_that_made_no_call():
+def test_the_table_of_a_group_without_calls():
     seen = recorder(ttft_s=1.0)
     seen.calls = [call for call in seen.calls if call.group == WELL_BEHAVED]
     text = table({"fcfs": {**figures(seen), "satisfied_min": 1.0}})
     assert "3 / -" in text
 
 
-def test_findings_say_where_the_default_is_worse():
+def test_findings_state_where_the_default_is_worse():
     systems = {
         "fcfs": summary_of(ttft_s=8.0, unfinished=3),
         "rpm-1": summary_of(ttft_s=0.5, refused=2, least=0.6),
@@ -133,8 +133,8 @@ def test_findings_say_where_the_default_is_worse():
     waiting, refusals, worse = findings(systems)
     assert "1.00 s (p99)" in waiting
     assert "8.00 s under fcfs and 0.50 s under rpm-1" in waiting
-    assert "fairserve refused 0 calls" in refusals
-    assert "rpm-1 cut 2 calls out of runs in progress and so wasted 100 tokens" in refusals
+    assert "fairserve rejected 0 calls" in refusals
+    assert "rpm-1 cut 2 calls of active runs and so wasted 100 tokens" in refusals
     assert "than rpm-1 in" in worse
     assert "TTFT p99 of the well-behaved (1 s against 0.50 s)" in worse
     assert "fcfs" not in worse.partition("than rpm-1")[0]
@@ -142,8 +142,8 @@ def test_findings_say_where_the_default_is_worse():
     assert "least satisfied user (0.50 against 0.60)" in worse
 
 
-def test_findings_do_not_call_a_system_fast_that_refuses():
-    """A refused call waits without end, and so does the p99 where more than 1 % are refused."""
+def test_findings_do_not_call_a_rejecting_system_fast():
+    """A rejected call waits infinitely, and so does the p99 if more than 1 % are rejected."""
     refusing = recorder(ttft_s=0.5)
     refused = replace(refusing.calls[0], outcome="refused", first_token_s=None)
     refusing.calls.append(refused)
@@ -159,15 +159,15 @@ def test_findings_do_not_call_a_system_fast_that_refuses():
     assert "TTFT p99 of the well-behaved (without end against 1 s)" in worse
 
 
-def test_the_first_token_of_an_answer_that_was_not_streamed_is_not_waited_for():
+def test_unstreamed_answers_have_no_first_token_wait():
     seen = recorder(ttft_s=1.0)
     seen.calls = [replace(call, first_token_s=None) for call in seen.calls[:1]] + seen.calls[1:]
     waits = figures(seen)["groups"][WELL_BEHAVED]["all_waits"]
     assert waits["ttft_s"] == {"p50": 1.0, "p99": 1.0}
 
 
-def test_a_user_is_satisfied_by_what_it_is_entitled_to():
-    """Alone a user would get all that it begins; the flooder is entitled to what the others leave."""
+def test_a_user_is_satisfied_by_its_entitlement():
+    """Alone a user would get all that it begins; the flooder is entitled to the remainder."""
     plans = [plan("ada", WELL_BEHAVED, number) for number in range(3)]
     plans += [plan("script", FLOODER, number) for number in range(50)]
     starved = recorder(ttft_s=1.0)
@@ -181,7 +181,7 @@ def test_a_user_is_satisfied_by_what_it_is_entitled_to():
     assert few["fcfs"] == {"t/ada": 1.0, "t/script": 1.0}, "it asks for one run and gets it"
 
 
-def test_findings_say_so_if_nothing_was_worse():
+def test_findings_state_if_nothing_was_worse():
     same = summary_of(ttft_s=1.0)
     sentences = findings({"fs-wi": same, "fairserve": same})
     assert sentences[-1].startswith("In no figure")

@@ -1,4 +1,4 @@
-"""The schedule and the texts are the same every time, and what they are said to be."""
+"""The schedule and the texts of the demo are reproducible and match their descriptions."""
 
 import random
 
@@ -26,8 +26,8 @@ def test_same_seed_same_schedule():
     assert schedule(4, 40) != first
 
 
-def test_a_longer_schedule_begins_like_a_shorter_one():
-    """The well-behaved runs of the first seconds do not depend on how long the demo goes on."""
+def test_a_longer_schedule_extends_a_shorter_one():
+    """The well-behaved runs of the first seconds do not depend on the duration of the demo."""
     short = [run for run in schedule(0, 20) if run.group == WELL_BEHAVED]
     long = [run for run in schedule(0, 60) if run.group == WELL_BEHAVED]
     assert long[: len(short)] == short
@@ -57,7 +57,7 @@ def test_one_user_floods_and_the_others_are_under_the_limit_on_average():
     assert len(flood) * calls["documents"] / 9 > 5 * CALLS_PER_MINUTE
 
 
-def test_profiles_say_the_calls_of_a_run():
+def test_profiles_declare_the_calls_of_a_run():
     assert set(APPS) == {load.app for load in LOADS}
     for load in LOADS:
         assert APPS[load.app].profile["calls_per_interaction"] == load.calls_per_run
@@ -70,7 +70,7 @@ def test_profiles_say_the_calls_of_a_run():
     assert 2 + 2 * nodes == tree_of_thoughts.PROFILE["calls_per_interaction"]
 
 
-def test_docstrings_come_in_the_order_of_the_source():
+def test_docstrings_are_in_source_order():
     source = """
 'Top.'
 class A:
@@ -98,7 +98,7 @@ def test_texts_are_one_byte_per_character_and_long_enough(corpus):
 
 
 @pytest.mark.deep
-def test_documents_of_the_flood_are_not_those_of_the_users():
+def test_documents_of_the_flood_differ_from_those_of_users():
     chars = question_answering.DOCUMENT_CHARS
     shared = {
         documents.library().part(n, chars) for n in range(question_answering.SHARED_DOCUMENTS)
@@ -109,6 +109,6 @@ def test_documents_of_the_flood_are_not_those_of_the_users():
     assert not flood & shared
 
 
-def test_missing_sources_are_said(tmp_path):
+def test_missing_sources_are_an_error(tmp_path):
     with pytest.raises(documents.NoTextError, match="Nowhere"):
         documents._corpus("Nowhere", tmp_path, ("argparse",))

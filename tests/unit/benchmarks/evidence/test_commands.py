@@ -1,4 +1,4 @@
-"""``fairserve reproduce status``, ``stamp`` and ``short-cases`` on a folder of small reports."""
+"""Test ``fairserve reproduce status``, ``stamp`` and ``short-cases`` on a folder of small reports."""
 
 import json
 
@@ -34,7 +34,7 @@ def now():
 
 @pytest.fixture
 def ran(monkeypatch):
-    """Figures that the short cases give, and the names of those that were run."""
+    """Return the figures that the short cases give, and the names of those that were run."""
     figures, names = {name: dict(rows["vtc"]) for name, rows in FIGURES.items()}, []
 
     def case(name):
@@ -52,7 +52,7 @@ def ran(monkeypatch):
 
 @pytest.fixture
 def results(tmp_path, monkeypatch, now):
-    """Two fresh reports; the third was never made."""
+    """Return a folder with two fresh reports; the third was never made."""
     monkeypatch.setattr(command, "EVIDENCE", REPORTS)
     write_figures(FIGURES, tmp_path / "short_cases.json")
     folder = tmp_path / "results"
@@ -66,7 +66,7 @@ def results(tmp_path, monkeypatch, now):
 
 
 def age(path, **more):
-    """Make a report one of another code."""
+    """Turn a report into one of older code."""
     mark = read_mark(path)
     write_mark(path, Mark(OLD, mark.command, mark.short_cases, **more))
 
@@ -112,8 +112,8 @@ def test_a_report_without_a_fingerprint_or_without_a_document_fails(capsys, resu
     assert seen_states(capsys, results) == (1, states)
 
 
-def test_a_report_of_another_command_fails(capsys, results):
-    """One seed of five: its own fingerprint is another."""
+def test_a_report_of_another_command_is_stale(capsys, results):
+    """A report of one seed instead of five has another fingerprint."""
     short = "fairserve x --seeds 1"
     code = Fingerprints().of(REPORTS["table"], short)
     write_mark(results / "table.md", Mark(code, short))
@@ -133,7 +133,7 @@ def test_a_reason_holds_for_one_fingerprint(capsys, results, now):
     assert (code, states["table"]) == (1, "stale")
 
 
-def test_a_folder_that_is_not_there_is_wrong_use(capsys, results):
+def test_a_missing_folder_is_wrong_usage(capsys, results):
     for name in ("status", "stamp"):
         with pytest.raises(SystemExit) as exit:
             run(capsys, results / "no", name)
@@ -141,7 +141,7 @@ def test_a_folder_that_is_not_there_is_wrong_use(capsys, results):
         assert "there is no folder" in capsys.readouterr().err
 
 
-def test_an_installed_package_says_where_the_reports_are(capsys, results, monkeypatch):
+def test_an_installed_package_names_the_location_of_reports(capsys, results, monkeypatch):
     monkeypatch.setattr(command, "RESULTS", results / "no")
     with pytest.raises(SystemExit) as exit:
         cli.main(["reproduce", "status"])
@@ -149,7 +149,7 @@ def test_an_installed_package_says_where_the_reports_are(capsys, results, monkey
     assert "reports are in a checkout, not in the installed package" in capsys.readouterr().err
 
 
-def test_the_same_figures_give_a_new_fingerprint(capsys, results, ran, now):
+def test_unchanged_figures_are_stamped(capsys, results, ran, now):
     age(results / "table.md", still_holds=StillHolds("111111111111", "before"))
     code, out, err = run(capsys, results, "stamp")
     assert (code, out, err) == (0, "table: stamped\n", "")
@@ -159,7 +159,7 @@ def test_the_same_figures_give_a_new_fingerprint(capsys, results, ran, now):
     assert seen_states(capsys, results)[0] == 0
 
 
-def test_another_figure_is_refused(capsys, results, ran):
+def test_a_changed_figure_is_rejected(capsys, results, ran):
     age(results / "table.md")
     before = (results / "table.md").read_text()
     ran[0]["other"]["avg"] = 2.001
@@ -170,8 +170,8 @@ def test_another_figure_is_refused(capsys, results, ran):
     assert (results / "table.md").read_text() == before
 
 
-def test_a_report_older_than_the_committed_figures_is_refused(capsys, results, ran):
-    """Committed figures that were changed with the code agree with it, and say nothing of the report."""
+def test_a_report_older_than_the_committed_figures_is_rejected(capsys, results, ran):
+    """Figures committed together with the code agree with it, and prove nothing about the report."""
     age(results / "table.md")
     ran[0]["quick"]["avg"] = 9.0
     code, out, _ = run(capsys, results, "short-cases", "quick")
@@ -183,7 +183,7 @@ def test_a_report_older_than_the_committed_figures_is_refused(capsys, results, r
     assert "table was made before the figures of its short cases changed; make it again" in err
 
 
-def test_what_has_no_short_case_needs_a_reason(capsys, results, ran, now):
+def test_a_report_without_a_short_case_needs_a_reason(capsys, results, ran, now):
     age(results / "speed.json")
     code, _, err = run(capsys, results, "stamp")
     assert code == 1
@@ -195,7 +195,7 @@ def test_what_has_no_short_case_needs_a_reason(capsys, results, ran, now):
     assert seen_states(capsys, results)[0] == 0
 
 
-def test_a_report_that_was_never_marked_is_refused(capsys, results, ran):
+def test_a_report_that_was_never_marked_is_rejected(capsys, results, ran):
     (results / "table.md").write_text("# table\n")
     code, _, err = run(capsys, results, "stamp", "table")
     assert code == 1
@@ -212,14 +212,14 @@ def test_a_report_that_was_never_marked_is_refused(capsys, results, ran):
         (["table", "--because", "a\nb"], "must be one line that is not empty"),
     ],
 )
-def test_wrong_use_of_stamp(capsys, results, arguments, message):
+def test_wrong_usage_of_stamp_is_rejected(capsys, results, arguments, message):
     with pytest.raises(SystemExit) as exit:
         run(capsys, results, "stamp", *arguments)
     assert exit.value.code == 2
     assert message in capsys.readouterr().err
 
 
-def test_a_report_that_is_fresh_or_not_there_is_not_stamped(capsys, results, ran):
+def test_a_fresh_or_missing_report_is_not_stamped(capsys, results, ran):
     code, out, _ = run(capsys, results, "stamp", "table")
     assert (code, out, ran[1]) == (0, "table: fresh\n", [])
     code, _, err = run(capsys, results, "stamp", "gpu", "--because", "so")

@@ -1,4 +1,4 @@
-"""Changes of code that change a report's fingerprint, and changes that do not."""
+"""Test which changes of code change the fingerprint of a report, and which do not."""
 
 import pytest
 
@@ -55,7 +55,7 @@ def rewrite(package, path, old, new):
         ("benchmarks/evidence/marks.py", "other", "study"),
     ],
 )  # fmt: skip
-def test_docstrings_comments_layout_and_other_modules_make_no_difference(package, path, old, new):
+def test_docstrings_comments_layout_and_other_modules_do_not_count(package, path, old, new):
     before = Fingerprints(package).of(REPORT)
     rewrite(package, path, old, new)
     assert Fingerprints(package).of(REPORT) == before
@@ -74,13 +74,13 @@ def test_docstrings_comments_layout_and_other_modules_make_no_difference(package
         ("__init__.py", "", "V = 1"),
     ],
 )
-def test_a_literal_an_operator_or_a_name_in_the_closure_makes_one(package, path, old, new):
+def test_a_literal_an_operator_or_a_name_in_the_closure_counts(package, path, old, new):
     before = Fingerprints(package).of(REPORT)
     rewrite(package, path, old, new)
     assert Fingerprints(package).of(REPORT) != before
 
 
-def test_a_module_that_the_closure_gains_makes_one(package):
+def test_a_module_added_to_the_closure_counts(package):
     before = Fingerprints(package).of(REPORT)
     rewrite(package, "scheduling/late.py", "LATE", "import fairserve.platform.other\nLATE")
     after = Fingerprints(package).of(REPORT)
@@ -89,14 +89,14 @@ def test_a_module_that_the_closure_gains_makes_one(package):
     assert Fingerprints(package).of(REPORT) not in (after, before)
 
 
-def test_a_new_file_name_makes_one(package):
+def test_a_new_file_name_counts(package):
     before = Fingerprints(package).of(REPORT)
     (package / "scheduling/late.py").rename(package / "scheduling/later.py")
     rewrite(package, ORDER, "scheduling.late", "scheduling.later")
     assert Fingerprints(package).of(REPORT) != before
 
 
-def test_the_command_is_part_of_it(package):
+def test_the_command_is_part_of_the_fingerprint(package):
     fingerprints = Fingerprints(package)
     assert fingerprints.of(REPORT) == fingerprints.of(REPORT, "fairserve study --seeds 5")
     assert fingerprints.of(REPORT) != fingerprints.of(REPORT, "fairserve study --seeds 1")
@@ -111,7 +111,7 @@ def test_an_installed_package_has_the_fingerprint_of_the_checkout(package, tmp_p
     assert Fingerprints(package).of(REPORT) == before
 
 
-def test_a_script_depends_on_what_it_imports_from_the_support_of_tests(package, tmp_path):
+def test_a_script_depends_on_its_imports_from_test_support(package, tmp_path):
     checkout = tmp_path / "checkout"
     (checkout / "tests/support").mkdir(parents=True)
     (checkout / "tests/support/world.py").write_text("A = 1\n")
@@ -123,14 +123,14 @@ def test_a_script_depends_on_what_it_imports_from_the_support_of_tests(package, 
 
 
 @pytest.mark.parametrize("module", ["fairserve.platform.studies", "fairserve.study.x", "gone.py"])
-def test_a_module_that_is_not_there_is_an_error(package, module):
+def test_a_missing_module_is_an_error(package, module):
     report = Evidence("study", "fairserve study", "study.md", (module,))
     with pytest.raises(ValueError, match=f"study: there is no module {module}"):
         Fingerprints(package).of(report)
 
 
-def test_the_hash_of_code_is_the_same_under_each_version_of_python():
-    """A literal: fields that only some versions have are empty here, and left out."""
+def test_the_hash_of_code_is_equal_in_every_python_version():
+    """The expected hash is a literal: fields of only some versions are empty here, and omitted."""
     assert (
         code_hash(b"def f(a, /, *b, c=None, **d) -> int:\n    return f'{a!r:>{b}}'\n")
         == "23ad38eabc06"

@@ -17,7 +17,7 @@ MARKS = [
 
 @pytest.mark.parametrize("mark", MARKS)
 @pytest.mark.parametrize("before", MARKS)
-def test_a_document_has_the_mark_that_was_written_last(tmp_path, mark, before):
+def test_the_last_written_mark_is_kept(tmp_path, mark, before):
     path = tmp_path / "x.md"
     path.write_text("# x\n\nFingerprints are below: `0123`.\n\n| a |\n")
     write_mark(path, before)
@@ -31,7 +31,7 @@ def test_a_document_has_the_mark_that_was_written_last(tmp_path, mark, before):
 
 @pytest.mark.parametrize("mark", MARKS)
 @pytest.mark.parametrize("indent", [None, 1, 2])
-def test_in_json_it_is_a_key(tmp_path, mark, indent):
+def test_a_mark_in_json_is_a_key(tmp_path, mark, indent):
     path = tmp_path / "x.json"
     path.write_text(json.dumps({"figures": [1, {"a": 0.1}]}, indent=indent) + "\n")
     assert read_mark(path) == Mark()

@@ -1,4 +1,4 @@
-"""The registry of reports against the repository: every file has one report, every report its code."""
+"""In the registry of reports every file has one report, and every report its code."""
 
 import ast
 from fnmatch import fnmatchcase
@@ -16,7 +16,7 @@ DOCUMENTED = [name for name, each in EVIDENCE.items() if (RESULTS / each.documen
 
 
 INDEX = "README.md"
-"""The one file of the results folder that belongs to no report: it links to them."""
+"""File of the results folder that belongs to no report: it links to them."""
 
 
 def owns(report, file):
@@ -44,7 +44,7 @@ def test_every_experiment_has_a_report_that_depends_on_its_module():
 
 
 @pytest.mark.parametrize("name", DOCUMENTED)
-def test_pictures_in_a_document_are_there_and_its_own(name):
+def test_pictures_of_a_document_exist_and_belong_to_it(name):
     report = EVIDENCE[name]
     document = RESULTS / report.document
     if document.suffix != ".md":
@@ -56,8 +56,8 @@ def test_pictures_in_a_document_are_there_and_its_own(name):
     assert all(owns(report, path) and (RESULTS / path).exists() for path in paths)
 
 
-def test_commands_are_those_that_are_written_into_documents(tmp_path):
-    """The registry and the commands must spell them alike, or nothing is ever fresh."""
+def test_commands_equal_those_in_documents(tmp_path):
+    """The registry and the commands must be spelled alike, or no report would ever be fresh."""
     assert EVIDENCE["vtc-table2"].command == reproduce_command("vtc-table2", 25, plot=False)
     bench = scheduling_bench.__self__
     options = bench._options(["--rounds", "9", "--plot", str(tmp_path)])
@@ -73,13 +73,13 @@ def test_commands_are_those_that_are_written_into_documents(tmp_path):
     assert '--limit-s "${LIMIT_S:-120}"' in script
 
 
-def test_flags_of_a_command():
+def test_flags_of_a_command_are_derived():
     settings = {"seeds": 5, "plot": True, "only": None, "fit": False}
     assert command_line("x", settings) == "x --seeds 5 --plot"
 
 
 def test_no_module_of_a_closure_is_imported_by_a_computed_name(fingerprints):
-    """Such an import is not seen."""
+    """Such an import is not detected."""
     files = {file for each in EVIDENCE.values() for file in fingerprints.files(each)}
     assert len(files) > 200
     for file in files:
@@ -91,7 +91,7 @@ def test_no_module_of_a_closure_is_imported_by_a_computed_name(fingerprints):
             assert not names & {"import_module", "__import__"}, file
 
 
-def test_closures_of_this_repository(fingerprints):
+def test_closures_of_this_repository_are_plausible(fingerprints):
     """A simulation depends on all schedulers and the simulator, not on servers nor on this folder."""
     paths = {
         file.relative_to(CHECKOUT).as_posix()

@@ -1,4 +1,4 @@
-"""The default beside all systems: its bounds and sweeps fail where the figures say otherwise."""
+"""Bounds and sweeps of the default against all systems fail when the figures disagree."""
 
 import pytest
 from shared_traces import shared_trace
@@ -29,16 +29,16 @@ from fairserve.benchmarks.reproduce.composition.unsaturated import TRACE, unsatu
 from fairserve.benchmarks.reproduce.composition.workloads import COLUMNS, OURS, WORKLOADS
 from fairserve.benchmarks.reproduce.report import Row, Spread
 from fairserve.benchmarks.reproduce.setting import Setting
-from fairserve.platform.tuning.parameters import describe
-from fairserve.platform.tuning.settings import TuningSettings
+from fairserve.platform.tenancy.system.parameters import describe
+from fairserve.platform.tenancy.system.settings import TuningSettings
 from fairserve.scheduling.registry import SYSTEMS
 
 GOOD = {OURS: (100.0, 1.0, 0.95)} | dict.fromkeys(OTHERS, (90.0, 4.0, 0.90))
-"""Tokens a second, tail and least satisfied client in each of two cells."""
+"""Tokens a second, tail and satisfaction of the least satisfied client in each of two cells."""
 
 
 WITHIN_SHARE = "p99 TTFT within share (s)"
-"""The figure that is not there where every client asks for more than its share."""
+"""Figure that is missing where every client requests more than its share."""
 
 
 def row(name, **figures):
@@ -46,7 +46,7 @@ def row(name, **figures):
 
 
 def cells(**changes):
-    """By name of a system with an underscore for every dash: its figures in the second cell."""
+    """Return cells by system, from the figures in the second cell; names have underscores for dashes."""
     changed = {name.replace("_", "-"): figures for name, figures in changes.items()}
     rows = {}
     for cell in (("chat", 1), ("chat", 2)):
@@ -67,7 +67,7 @@ def failed(checks):
     return [check.claim for check in checks if not check.holds]
 
 
-def test_figures_within_the_bounds_hold():
+def test_figures_within_the_bounds_pass():
     assert failed(claims(cells())) == []
 
 
@@ -82,7 +82,7 @@ def test_figures_within_the_bounds_hold():
         ({"rr_lpm": (100.0, 1.0, 0.99)}, ["rr-lpm is nowhere as good"]),
     ],
 )
-def test_a_bound_fails_where_the_figures_say_otherwise(change, words):
+def test_a_bound_fails_on_disagreeing_figures(change, words):
     wrong = failed(claims(cells(**change)))
     assert wrong
     for word in words:
@@ -97,7 +97,7 @@ def test_better_in_one_figure_and_worse_in_another_is_no_dominance(mixed):
     assert not any("rr-lpm" in claim for claim in wrong)
 
 
-def test_where_another_is_better_is_said():
+def test_losses_against_other_systems_are_reported():
     assert losses(cells()) == []
     assert losses(cells(vtc=(130.0, 4.0, 0.9), preble=(110.0, 0.5, 0.9))) == [
         "Loses in tok/s in chat D=2, of its own: vtc 1.30, preble 1.10.",
@@ -105,12 +105,12 @@ def test_where_another_is_better_is_said():
     ]
 
 
-def test_clients_need_not_be_satisfied_where_no_system_does():
+def test_satisfaction_is_not_required_where_no_system_reaches_it():
     nobody = cells(**{name.replace("-", "_"): (90.0, 4.0, 0.8) for name in (*OTHERS, OURS)})
     assert not any("satisfied" in claim for claim in failed(claims(nobody)))
 
 
-def test_ratios_are_to_the_best_of_each_cell():
+def test_ratios_are_relative_to_the_best_of_each_cell():
     ratios = relative(cells(vtc=(50.0, 0.5, 0.9)))
     assert ratios[OURS]["tok/s"] == [1.0, 1.0]
     assert ratios[OURS]["p99 TTFT (s)"] == [1.0, 2.0]
@@ -153,7 +153,7 @@ def test_a_default_is_recommended_unless_another_value_is_better(other, better):
     assert check.seen.startswith("1 (" if better else "none")
 
 
-def test_the_defaults_are_those_that_are_served():
+def test_the_defaults_equal_those_of_the_server():
     served = {each.name: each.value for each in describe(TuningSettings(), OURS, {})}
     for parameter, values in (SWEEPS | WATERMARKS).items():
         assert default_of(parameter) == served[parameter]
@@ -164,7 +164,7 @@ def mix_row(delayed, precision=100.0):
     return row("x", **{"users delayed %": delayed, "abusers among throttled %": precision})
 
 
-def test_a_watermark_is_recommended_unless_another_delays_fewer():
+def test_a_watermark_is_recommended_unless_another_delays_fewer_users():
     rows = {"1.5": mix_row(9.5), "2": mix_row(10.0)}
     assert late_enough(rows).holds
     assert not late_enough(rows | {"1.5": mix_row(5.0)}).holds
@@ -173,7 +173,7 @@ def test_a_watermark_is_recommended_unless_another_delays_fewer():
 
 
 def ratios(*values):
-    """Make the ratios of two seeds in one cell."""
+    """Return the ratios of two seeds in one cell."""
     names = ("tok/s", "p99 TTFT (s)", "satisfied, least")
     return [dict(zip(names, ([v] for v in of_seed), strict=True)) for of_seed in values]
 
@@ -188,7 +188,7 @@ def ratios(*values):
         (ratios((1.0, 1.0, 0.5), (1.0, 1.0, 0.9)), "satisfied, least 0.70 times in chat D=1"),
     ],
 )
-def test_a_mechanism_earns_its_place_if_without_it_something_is_worse(of_seeds, worse):
+def test_a_mechanism_is_needed_if_something_is_worse_without_it(of_seeds, worse):
     check = earns("x", [("chat", 1)], of_seeds)
     assert (check.holds, check.seen) == (worse != "nothing", worse)
 
@@ -201,8 +201,8 @@ def test_a_system_that_is_not_saturated_does_not_queue():
     assert by_name["fcfs"]["p99 TTFT (s)"].value < 2.0
 
 
-def test_who_queues_though_there_is_room_is_found(monkeypatch):
-    """With a window of one call some wait at the feeder while workers could begin them."""
+def test_queueing_despite_free_capacity_is_detected(monkeypatch):
+    """With a window of one call some wait at the feeder while workers have capacity."""
     folder = shared_trace(TRACE).parent
     queueing = SYSTEMS["fairserve"].with_options({"feed_window": 1e-6, "hit_share": None})
     monkeypatch.setattr(unsaturated_module, "SYSTEMS", {**dict(SYSTEMS), "fairserve": queueing})
@@ -221,7 +221,7 @@ def test_each_mechanism_has_a_row(tmp_path):
     assert len(each.rows) == len(WORKLOADS) * len(names)
 
 
-def test_the_best_settings_are_of_their_grids():
+def test_the_best_settings_are_within_their_grids():
     assert set(TUNED) == set(GRIDS)
     for name, options in TUNED.items():
         assert options in GRIDS[name]

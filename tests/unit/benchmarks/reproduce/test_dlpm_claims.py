@@ -1,4 +1,4 @@
-"""Claims of the DLPM paper's Figures 1, 4 and 8 to 12: they fail where the figures say otherwise."""
+"""Claims of the DLPM paper's Figures 1, 4 and 8 to 12 fail when the figures disagree."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def only_failed(checks, *words):
         assert part in claim
 
 
-def test_trends():
+def test_trends_are_recognised():
     assert rising_pairs([1, 2, 3]) == 1.0
     assert rising_pairs([1, 3, 2]) == pytest.approx(2 / 3)
     assert rising_pairs([7]) == 1.0
@@ -235,7 +235,7 @@ MIX = {
     PUBLISHED: (300, 0.6, 10, 1, 10, 100),
     OURS: (300, 0.65, 10, 3, 10, 100),
 }
-"""End, Jain of actual service, response of all, of chats, of trees, and how long programs take."""
+"""End, Jain of actual service, response of all, of chats, of trees, and duration of programs."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Figure 7 of the DLPM paper: its cells, and claims that fail when the figures say otherwise."""
+"""Test Figure 7 of the DLPM paper: its cells, and claims that fail when the figures disagree."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def test_load_grows_with_the_workers():
 
 
 GOOD = {"vtc": (100, 0.99, 10), "rr-lpm": (120, 0.6, 60), "preble": (210, 0.7, 40)}
-"""Tokens a second, Jain's index and p99 of the others; those of d2lpm and ours are 220, 0.95 and 12."""
+"""Tokens a second, Jain's index and p99; those of d2lpm and the default are 220, 0.95 and 12."""
 
 
 def cells(cell=("chat", "S1", 2), **others):
@@ -58,11 +58,11 @@ def failed(checks):
     return [check.claim for check in checks if not check.holds]
 
 
-def test_the_papers_claims_hold_for_figures_like_the_papers():
+def test_claims_hold_for_the_published_figures():
     assert failed(claims(cells())) == []
 
 
-def test_a_system_under_which_a_client_gets_nothing_is_compared_too():
+def test_a_system_that_starves_a_client_is_compared():
     starving = {"rr-lpm": (120, 0.0, 60)}
     assert failed(claims(cells(**starving))) == []
     assert "no less than that of rr-lpm" not in " ".join(
@@ -83,20 +83,20 @@ def test_a_system_under_which_a_client_gets_nothing_is_compared_too():
         ({"preble": (240, 0.99, 40)}, ["no less than that of preble", "preble nowhere beats"]),
     ],
 )
-def test_a_claim_fails_where_the_figures_say_otherwise(change, words):
+def test_a_claim_fails_on_disagreeing_figures(change, words):
     wrong = failed(claims(cells(**change)))
     assert len(wrong) == len(words)
     for claim, part in zip(wrong, words, strict=True):
         assert part in claim
 
 
-def test_the_papers_exception_is_looked_for_where_it_is():
+def test_the_exception_of_the_paper_is_checked_in_its_cell():
     claim = "preble's throughput is above d2lpm's, the paper's exception"
     assert failed(claims(cells(EXCEPTION))) == [claim]
     assert failed(claims(cells(EXCEPTION, preble=(230, 0.7, 40)))) == []
 
 
-def test_steady_figures_are_of_the_time_between():
+def test_steady_figures_exclude_start_and_end():
     def sample(client, begin_s, end_s, tokens):
         usage = TokenUsage(0, 0, 0, tokens)
         return CallSample(client, client, 0.0, end_s, "completed", usage, 0.0, begin_s)

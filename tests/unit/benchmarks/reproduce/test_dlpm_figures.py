@@ -1,4 +1,4 @@
-"""Figures 1, 4 and 8 to 12 of the DLPM paper at a small scale: rows, columns, plots, workloads."""
+"""Test Figures 1, 4 and 8 to 12 of the DLPM paper at a small scale: rows, columns, plots, workloads."""
 
 import pytest
 
@@ -84,7 +84,7 @@ def test_the_published_form_differs_from_the_registered_one_in_two_options():
     assert options == {"max_bypass": 0, "refill_when_stuck": False}
 
 
-def test_the_flood_is_over_in_the_middle():
+def test_the_flood_ends_in_the_middle():
     trace = figure8.trace_of(0, 0.4)
     rates = {}
     for run in trace.interactions:
@@ -96,7 +96,7 @@ def test_the_flood_is_over_in_the_middle():
         assert rates[client, "flood"] < 40
 
 
-def test_the_strawman_keeps_its_queue_and_matches_more_of_a_longer_one():
+def test_the_strawman_matches_more_with_a_longer_queue():
     central = CentralSteps(2, 30, worker_tokens=5_000, seed=1)
     times = central.measure(2)
     assert len(central) == 30

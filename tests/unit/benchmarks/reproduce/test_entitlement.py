@@ -1,4 +1,4 @@
-"""Entitlement of clients, and how far systems satisfy it."""
+"""Test the entitlement of clients, and their satisfaction under different systems."""
 
 from dataclasses import replace
 from functools import partial
@@ -23,7 +23,7 @@ CLIENTS = st.dictionaries(
 
 
 @given(CLIENTS, st.floats(0, 1))
-def test_a_total_is_shared_out_by_weighted_water_filling(clients, part):
+def test_a_total_is_divided_by_weighted_water_filling(clients, part):
     demands = {client: demand for client, (demand, _) in clients.items()}
     weights = {client: weight for client, (_, weight) in clients.items()}
     total = part * sum(demands.values())
@@ -36,18 +36,18 @@ def test_a_total_is_shared_out_by_weighted_water_filling(clients, part):
         assert whole or share / weights[client] == pytest.approx(level, rel=1e-6, abs=1e-3)
 
 
-def test_who_is_within_its_share_gets_its_whole_demand():
+def test_a_client_within_its_share_gets_its_whole_demand():
     assert water_filling({"a": 1.0, "b": 9.0, "c": 9.0}, 7.0) == {"a": 1.0, "b": 3.0, "c": 3.0}
     assert water_filling({"a": 9.0, "b": 9.0}, 6.0, {"a": 2.0}) == {"b": 2.0, "a": 4.0}
 
 
-def test_more_than_the_entitlement_satisfies_no_more():
+def test_service_above_the_entitlement_adds_no_satisfaction():
     shares = satisfied({"a": 4.0, "b": 1.0}, {"a": 2.0, "b": 2.0, "c": 1.0, "d": 0.0})
     assert shares == {"a": 1.0, "b": 0.5, "c": 0.0, "d": 1.0}
 
 
 def chain(client, number, calls, *, size=400, at_s=0.0):
-    """A run whose calls wait for one another."""
+    """Return a run whose calls depend on each other in a chain."""
     planned = [
         TraceCall(str(place), "a", (str(place - 1),) if place else (), 0.0, size, 0, size // 8)
         for place in range(calls)
@@ -82,8 +82,8 @@ def judged(runs, *systems, workers=1, end_s=30.0):
 FLOOD = [chain("flood", number, 1) for number in range(2000)]
 
 
-def test_a_closed_loop_that_is_starved_hides_no_demand():
-    """A program of many calls asks for one at a time: behind a flood it gets few, and asks for few.
+def test_starving_a_closed_loop_hides_no_demand():
+    """A program of many calls requests one at a time, so that behind a flood it requests few.
 
     Its entitlement is the same under FCFS, which starves it, as under the default, which does not.
     """
@@ -95,7 +95,7 @@ def test_a_closed_loop_that_is_starved_hides_no_demand():
     assert found["fcfs"]["within_share"]["clients"] == []
 
 
-def test_a_client_within_its_share_is_named_with_its_wait():
+def test_a_client_within_its_share_is_reported_with_its_wait():
     rare = [chain("rare", number, 1, at_s=3.0 * number) for number in range(9)]
     found = judged([*FLOOD, *rare], "fcfs", "fairserve")
     for summary in found.values():
@@ -106,8 +106,8 @@ def test_a_client_within_its_share_is_named_with_its_wait():
     assert found["fcfs"]["within_share"]["ttft_p99_s"] > 20.0
 
 
-def test_a_call_counts_by_what_is_typical_of_its_app():
-    """Ten times as large calls of an app count as much as small ones of another."""
+def test_a_call_counts_relative_to_its_app():
+    """Calls ten times as large of one app count as much as small ones of another."""
     small = [chain("small", number, 1, size=80) for number in range(20)]
     large = [chain("large", number, 1, size=800) for number in range(20)]
     found = judged([*small, *large], "fairserve", end_s=200.0)["fairserve"]
@@ -115,7 +115,7 @@ def test_a_call_counts_by_what_is_typical_of_its_app():
     assert rates == pytest.approx({"t/small": 0.1, "t/large": 0.1})
 
 
-def test_who_asks_for_more_than_half_is_entitled_to_half_of_the_best_total():
+def test_a_demanding_client_is_entitled_to_half_of_the_best_total():
     """Two clients have calls waiting all the time, one of them three times as many."""
     three = [chain("three", number, 1) for number in range(1500)]
     one = [chain("one", number, 1) for number in range(500)]

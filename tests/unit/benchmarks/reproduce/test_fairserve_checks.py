@@ -1,4 +1,4 @@
-"""Claims about simulated systems, seed by seed."""
+"""Claims about simulated systems are checked seed by seed."""
 
 import math
 
@@ -30,14 +30,14 @@ def test_less_compares_seed_by_seed():
     assert not less("claim", {"a": seeds(math.nan), "b": seeds(1)}, "a", "b", x).holds
 
 
-def test_always_allows_its_bounds_and_nothing_that_is_missing():
+def test_always_includes_its_bounds_and_rejects_missing_values():
     assert always("claim", seeds(1, 2, 3), x, 1, 3).holds
     assert not always("claim", seeds(1, 2, 4), x, 1, 3).holds
     missing = always("claim", seeds(1, math.nan), x, 0, 3)
     assert (missing.holds, missing.seen) == (False, "none (in 1 of 2 seeds)")
 
 
-def test_a_column_that_a_seed_lacks_is_left_out():
+def test_a_column_missing_in_a_seed_is_omitted():
     columns = (Column("x", x), Column("rate", rate))
     assert measured(columns, seeds(3, 1, 2)) == {
         "x": Spread(2, 1, 3),

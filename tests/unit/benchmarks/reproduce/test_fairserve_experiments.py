@@ -1,4 +1,4 @@
-"""FairServe's tables and figures with one seed; the mix at a quarter of its length."""
+"""Test FairServe's tables and figures with one seed, and the mix at a quarter of its length."""
 
 import pytest
 
@@ -50,7 +50,7 @@ def of(report, row, column):
     return found.measured[column].value
 
 
-def test_they_are_on_the_command_line():
+def test_the_experiments_are_on_the_command_line():
     named = {name: EXPERIMENTS[name] for name in EXPERIMENTS if name.startswith("fairserve-")}
     assert named == {
         "fairserve-table3": fairserve_table3,
@@ -67,7 +67,7 @@ def test_one_simulation_serves_table_3_and_both_figures(setting, table3, figure8
     assert (before.misses, after.misses) == (1, 1)
 
 
-def test_every_table_has_the_baselines_and_ours(table3, table4, figure8):
+def test_every_table_has_the_baselines_and_the_defaults(table3, table4, figure8):
     for report in (table3, table4, figure8):
         assert [row.name for row in report.rows] == SYSTEMS + VARIANTS
         assert {row.name for row in report.rows if row.published} == {
@@ -79,7 +79,7 @@ def test_every_table_has_the_baselines_and_ours(table3, table4, figure8):
     assert rpm.published["users served, interactions %"] == 87.64
 
 
-def test_the_report_says_what_was_chosen(table3, table4, figure8, figure9):
+def test_the_report_states_the_chosen_parameters(table3, table4, figure8, figure9):
     for report in (table3, table4, figure8, figure9):
         for chosen in ("a100-llama3-8b", "one worker", "50 calls a minute", "200 of an app"):
             assert chosen in report.setting, report.name
@@ -112,21 +112,21 @@ def test_users_are_delayed_least_where_interactions_are_charged_at_selection(fig
     assert delayed["vtc"] < delayed["rpm-20"]
 
 
-def test_served_runs(table3):
+def test_stricter_limits_serve_fewer_runs(table3):
     for column in ("requests served %", "interactions served %"):
         assert of(table3, "rpm-5", column) < of(table3, "rpm-20", column) + 10
         assert of(table3, "rpm-20", column) < 60 < of(table3, "fs-wi", column)
         assert of(table3, "vtc", column) == 100
 
 
-def test_each_app_has_each_system(figure9):
+def test_each_app_is_listed_for_each_system(figure9):
     apps = ["app-7", "app-12", "app-14", *(f"other-{number}" for number in range(1, 8))]
     shown = ["rpm-20", "vtc", "fs-wi", "fs-wi, charged at selection", "fairserve"]
     assert [row.name for row in figure9.rows] == [f"{a}, {s}" for a in apps for s in shown]
     assert of(figure9, "app-12, vtc", "TTFT (s)") < of(figure9, "app-12, rpm-20", "TTFT (s)")
 
 
-def test_three_apps_have_the_papers_numbers_of_requests():
+def test_three_apps_have_the_published_numbers_of_requests():
     counts = {app.app: 0.0 for app, _ in TABLE_4}
     for seed in range(5):
         for interaction in three_apps(seed, 1.0).interactions:

@@ -1,4 +1,4 @@
-"""The figures of one replay on a case that can be worked out by hand."""
+"""The figures of one replay equal values computed by hand."""
 
 import pytest
 
@@ -39,10 +39,10 @@ def ended(user, run, complete, cause=""):
 
 @pytest.fixture(scope="module")
 def figures():
-    """Light calls have 100 tokens, heavy ones 1,000. The replay is stopped after 60 s.
+    """Return figures of light calls of 100 tokens and heavy ones of 1,000, stopped after 60 s.
 
     ada has one light run, and one of two calls that is cut; bob has one heavy run of two calls, of
-    which the second still waits at the stop; eve floods: one run is served, two are refused.
+    which the second still waits at the stop; eve floods: one run is served, two are rejected.
     """
     trace = Trace(
         "hand",
@@ -87,16 +87,16 @@ def test_a_user_is_delayed_by_the_longest_wait_and_by_calls_that_never_started(f
     assert figures["delayed_good_users"] == {"5": 100.0, "10": 50.0, "20": 0.0}
 
 
-def test_throttled_users_by_their_rate(figures):
+def test_throttled_users_are_counted_by_their_rate(figures):
     assert figures["throttled_good_users"] == 1
     assert figures["throttled_rpm"] == [3.0, 3.0]
 
 
-def test_unfinished_work_is_that_of_runs_without_an_end(figures):
+def test_unfinished_work_belongs_to_runs_without_an_end(figures):
     assert figures["unfinished_tokens"] == 1000
 
 
-def test_apps_show_the_well_behaved(figures):
+def test_apps_cover_well_behaved_users(figures):
     light, heavy = figures["apps"]["light"], figures["apps"]["heavy"]
     assert (light["requests"], light["served_requests"]) == (6, 3)
     assert light["prompt_tokens_per_s"] == pytest.approx(3 * 80 / 60)
@@ -106,7 +106,7 @@ def test_apps_show_the_well_behaved(figures):
 
 
 def two_users(bobs_second):
-    """ada's app has calls of 100 tokens, bob's of 1,000; each has two, one after the other."""
+    """Return two successive calls of ada's app, of 100 tokens each, and of bob's, of 1,000."""
     trace = Trace(
         "two",
         16,
@@ -121,14 +121,14 @@ def two_users(bobs_second):
     return fairserve_figures(trace, ReplayResult(calls, [], busy_share=1.0))
 
 
-def test_service_is_compared_in_typical_calls():
+def test_service_is_measured_in_typical_calls():
     equal = two_users(call("bob", "bob-1", 30, 60, 1000))
     assert equal["slice_jain_index"] == pytest.approx(1.0)
     assert equal["slice_difference"]["max"] == pytest.approx(0.0)
 
 
-def test_a_call_that_still_waits_at_the_stop_is_a_typical_call_of_demand():
-    """ada had two typical calls in a minute, bob one, and asked for another."""
+def test_a_call_waiting_at_the_stop_counts_as_demand():
+    """ada had two typical calls in a minute, bob one, and requested another."""
     starved = two_users(call("bob", "bob-1", 30, 60, 0, outcome="cancelled"))
     assert starved["slice_difference"]["max"] == pytest.approx(1.0)
     refused = two_users(call("bob", "bob-1", 30, 60, 0, outcome="refused"))

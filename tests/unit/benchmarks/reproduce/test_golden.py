@@ -1,7 +1,7 @@
-"""The short cases against the figures that are committed in ``benchmarks/short_cases.json``.
+"""The short cases give the figures that are committed in ``benchmarks/short_cases.json``.
 
-Where another figure is meant, ``fairserve reproduce short-cases NAME`` writes the new ones. The long
-runs, which are near the papers' own figures, are marked deep.
+After an intended change ``fairserve reproduce short-cases NAME`` writes the new ones. The long runs,
+which are near the published figures, are marked deep.
 """
 
 import pytest
@@ -12,7 +12,7 @@ from fairserve.benchmarks.evidence.short_cases import SHORT_CASES, differences, 
 
 
 @pytest.mark.parametrize("name", SHORT_CASES)
-def test_the_figures_are_those_that_are_committed(name):
+def test_figures_equal_the_committed_ones(name):
     assert differences(figures_of(name), read_figures()[name]) == []
 
 

@@ -1,4 +1,4 @@
-"""The studies of profiles: work is conserved, and claims fail where the figures say otherwise."""
+"""Studies of profiles conserve the work, and their claims fail when the figures disagree."""
 
 import math
 from dataclasses import replace
@@ -45,7 +45,7 @@ TRIES = {name: lever.attempt for name, lever in levers.LEVERS.items()}
 
 @pytest.mark.parametrize("name", TRIES)
 def test_an_attempt_is_the_same_work(name):
-    """Whatever is sent; calls that are split lose what does not divide."""
+    """The work is independent of how it is sent; calls that are split lose the remainder."""
     attempt = TRIES[name](RUNS)
     left_over = tokens(RUNS[len(RUNS) // 3 * 3 :]) if name == levers.MERGES else 0
     assert useful(attempt) == pytest.approx(tokens(RUNS) - left_over, rel=0.02)
@@ -67,7 +67,7 @@ def test_an_honest_tenant_gets_a_third_of_the_work_done():
 
 
 @pytest.mark.deep
-def test_a_lever_gains_by_declaration_and_not_when_it_is_learned():
+def test_a_lever_gains_by_declaration_but_not_with_learning():
     few = {name: levers.LEVERS[name] for name in (levers.DECLARES, levers.MERGES)}
     report = levers.profiles_levers(Setting(seeds=1, scale=0.3), few)
     declares, merges = (row.measured for row in report.rows)
@@ -78,7 +78,7 @@ def test_a_lever_gains_by_declaration_and_not_when_it_is_learned():
 
 
 @pytest.mark.deep
-def test_a_client_who_leaves_at_the_last_token_has_what_it_wanted():
+def test_a_disconnect_at_the_last_token_still_yields_useful_work():
     setting = Setting(seeds=1, scale=0.2)
     lever = levers.Lever(by.honest)
     stays, leaves = (
@@ -97,7 +97,7 @@ def summary(cheat, others=(10.0,) * 4, ended=(1, 2, 3, 4)):
     return {"done_per_s": done, "ended_runs": list(ended), "slices": slices}
 
 
-def test_a_gain_and_how_long_it_lasts():
+def test_a_gain_has_a_size_and_a_duration():
     seen = levers.compared(summary((30, 20, 10, 5), (5,) * 4), summary((10, 10, 10, 10)))
     slices = 20 / ((65 + 20 + 20) / 3)
     assert seen == {"gain": 65 / 40, "others": 0.5, "late": 0.5, "until": 2.0, "slices": slices}
@@ -122,7 +122,7 @@ def lever_row(name, declared=2.5, learned=1.0, others=1.0, late=1.0, slices=1.0)
         ({"declared": 1.4}, "declared only"),
     ],
 )
-def test_a_claim_about_levers_fails_where_the_figures_say_otherwise(change, words):
+def test_a_claim_about_levers_fails_on_disagreeing_figures(change, words):
     checks = levers.claims({levers.DECLARES: lever_row(levers.DECLARES, **change)})
     assert [words in check.claim for check in checks if not check.holds] == [True] * bool(words)
 
@@ -136,7 +136,7 @@ def test_a_claim_about_levers_fails_where_the_figures_say_otherwise(change, word
         ({"slices": 0.9}, ["declared, beside it", "learned, beside it"]),
     ],
 )
-def test_claims_about_constant_prompts(change, words):
+def test_claims_about_constant_prompts_are_checked(change, words):
     name = next(iter(levers.CONSTANT_PROMPTS))
     checks = levers.claims({name: lever_row(name, **{"declared": 1.0} | change)})
     failed = [check.claim for check in checks if not check.holds]
@@ -145,7 +145,7 @@ def test_claims_about_constant_prompts(change, words):
 
 
 def test_a_cached_constant_prompt_buys_no_service():
-    """A prompt of 16k tokens that is always cached: the honest keep their slices."""
+    """With a prompt of 16k tokens that is always cached, honest tenants keep their slices."""
     name = "a constant system prompt of 16,384 tokens, cached"
     setting = Setting(seeds=1, scale=0.2)
     report = levers.profiles_levers(setting, {name: levers.CONSTANT_PROMPTS[name]})
@@ -158,7 +158,7 @@ def test_a_cached_constant_prompt_buys_no_service():
         assert row.measured[slices].value > 0.9, "0.98 in longer runs"
 
 
-def test_under_a_cap_the_siblings_of_an_app_that_pads_keep_their_work():
+def test_a_cap_protects_siblings_of_a_padding_app():
     few = {
         name: lever
         for name, lever in levers.CAPPED.items()
@@ -172,7 +172,7 @@ def test_under_a_cap_the_siblings_of_an_app_that_pads_keep_their_work():
     assert all(check.holds for check in report.checks)
 
 
-def test_what_learning_does_not_stop_is_said():
+def test_gains_despite_learning_are_reported():
     name = levers.MERGES
     rows = {name: lever_row(name, learned=1.7), "other": lever_row("other")}
     checks = levers.claims(rows)
@@ -190,7 +190,7 @@ def recorded(**more):
 
 
 @pytest.mark.deep
-def test_wrong_profiles_are_mended_in_little_time(tmp_path):
+def test_wrong_profiles_are_corrected_quickly(tmp_path):
     report = convergence.profiles_convergence(recorded(scale=0.15, plots=tmp_path))
     *together, large, small = report.rows
     assert len(together) == 6
@@ -205,7 +205,7 @@ def test_wrong_profiles_are_mended_in_little_time(tmp_path):
 
 
 @pytest.mark.deep
-def test_a_closed_loop_has_so_many_runs_at_a_time():
+def test_a_closed_loop_bounds_its_concurrent_runs():
     setting = recorded(scale=0.2)
     trace = backlogged_apps.backlogged(setting, 0)
     job = backlogged_apps.job(setting, trace, 0, {}, None)
@@ -237,7 +237,7 @@ def held(*factors):
     }
 
 
-def test_when_the_size_of_calls_is_known():
+def test_convergence_time_of_the_call_size():
     seen = convergence._seen("app", held(10), held(10, 0.9, 2.0, 1.2, 0.8), held(1))
     assert (seen["first"], seen["first_s"]) == (5, 10.0)
     assert seen["interactions"] == 15, "it strayed once"
@@ -264,12 +264,12 @@ def convergence_row(interactions=5.0, worst=1.1, learned=1.0, declared=3.0):
         ({"declared": 1.2}, [3]),
     ],
 )
-def test_a_claim_about_convergence_fails_where_the_figures_say_otherwise(change, wrong):
+def test_a_claim_about_convergence_fails_on_disagreeing_figures(change, wrong):
     checks = convergence.claims([convergence_row(**change)])
     assert [number for number, check in enumerate(checks) if not check.holds] == wrong
 
 
-def test_the_size_of_typical_calls_is_weighed_by_their_number():
+def test_the_typical_call_size_is_weighted_by_number():
     true = by.larger_from(backlogged_apps.profiles_of(Trace("", 16, tuple(RUNS)))[CHEAT], 1.0, 1)
     twice_deep = by.larger_from(true, 2.0, 4)
     assert backlogged_apps.typical_size(true, true, {1: 5, 4: 1}) == 1.0
@@ -288,7 +288,7 @@ def test_progress_has_a_row_for_each_load():
         assert 0.5 < row.measured["mean"].value < 2.0
 
 
-def test_a_call_that_knows_what_is_left_is_not_told_otherwise():
+def test_known_remaining_work_is_not_overridden():
     runs = contest([], 0, 10.0)
     left = {}
 
@@ -329,6 +329,6 @@ def progress_rows(**change):
         ({"Jain": 0.85}, [4]),
     ],
 )
-def test_a_claim_about_progress_fails_where_the_figures_say_otherwise(change, wrong):
+def test_a_claim_about_progress_fails_on_disagreeing_figures(change, wrong):
     checks = progress.claims(progress_rows(**change))
     assert [number for number, check in enumerate(checks) if not check.holds] == wrong

@@ -1,4 +1,4 @@
-"""Reports of reproductions: spreads, orders with ties, distances from the paper, and their text."""
+"""Test reports of reproductions: spreads, orders with ties, distances from the paper, texts."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def row(name, seen, published=None, column="x"):
     ("values", "expected"),
     [([3.0, 1.0, 2.0], (2.0, 1.0, 3.0)), ([4.0, 1.0], (2.5, 1.0, 4.0)), ([7.0], (7.0, 7.0, 7.0))],
 )
-def test_spread_is_median_least_greatest(values, expected):
+def test_spread_is_median_minimum_maximum(values, expected):
     assert spread(values) == expected
 
 
@@ -38,22 +38,22 @@ def test_measure_reads_every_column_of_every_run():
 @pytest.mark.parametrize(
     ("seen", "holds"), [(102.9, True), (97.1, True), (103.1, False), (96.9, False)]
 )
-def test_within_is_a_share_of_what_was_published(seen, holds):
+def test_within_is_relative_to_the_published_value(seen, holds):
     check = within("near", row("a", [seen], 100.0), "x", 0.03)
     assert check.holds is holds
     assert check.seen == f"{seen:,.1f}, published 100.0: {seen - 100:+.1f}%"
 
 
-def test_within_judges_the_median_alone():
+def test_within_checks_only_the_median():
     assert within("near", row("a", [100.0, 500.0, 101.0], 100.0), "x", 0.03).holds
 
 
-def test_same_order_holds_and_shows_the_order():
+def test_same_order_passes_and_shows_the_order():
     rows = [row("b", [20.0], 200.0), row("a", [10.0], 100.0), row("c", [30.0], 300.0)]
     assert same_order("order", rows, "x") == Check("order", True, "a < b < c")
 
 
-def test_same_order_names_each_pair_that_is_wrong():
+def test_same_order_names_each_wrong_pair():
     rows = [row("a", [25.0], 100.0), row("b", [20.0], 200.0), row("c", [10.0], 300.0)]
     check = same_order("order", rows, "x")
     assert not check.holds
@@ -63,12 +63,12 @@ def test_same_order_names_each_pair_that_is_wrong():
 @pytest.mark.parametrize(
     ("published", "low_seen", "holds"),
     [
-        (100.0, [19.0, 21.0, 22.0], True),  # near in the paper, and their spreads overlap
+        (100.0, [19.0, 21.0, 22.0], True),  # near in the paper, and the spreads overlap
         (100.0, [20.6, 21.0, 22.0], False),  # near, but no seed of one is below one of the other
         (94.0, [19.0, 21.0, 22.0], False),  # overlapping, but over 5 % apart in the paper
     ],
 )
-def test_only_a_tie_may_change_places(published, low_seen, holds):
+def test_only_ties_may_be_reordered(published, low_seen, holds):
     rows = [row("low", low_seen, published), row("high", [18.0, 20.0, 20.5], 100.0)]
     assert same_order("order", rows, "x").holds is holds
 
@@ -88,7 +88,7 @@ REPORT = Report(
 )
 
 
-def test_text_has_the_published_value_beside_the_measured_one():
+def test_text_has_published_and_measured_values():
     lines = REPORT.text().splitlines()
     assert lines[:3] == ["vtc-table0: VTC, nothing", "One seed.", ""]
     assert lines[3].split() == ["x", "published", "y"]
@@ -97,7 +97,7 @@ def test_text_has_the_published_value_beside_the_measured_one():
     assert lines[8:] == ["holds     small: 7", "DOES NOT  large: 1,234.5", "Loses here."]
 
 
-def test_markdown_is_the_same_as_a_document():
+def test_markdown_has_the_same_content():
     assert REPORT.markdown().splitlines() == [
         "## vtc-table0: VTC, nothing",
         "",
@@ -116,7 +116,7 @@ def test_markdown_is_the_same_as_a_document():
     ]
 
 
-def test_plain_has_all_of_it():
+def test_plain_form_is_complete():
     assert REPORT.to_plain() == {
         "name": "vtc-table0",
         "title": "VTC, nothing",
@@ -173,7 +173,7 @@ def test_a_claim_must_hold_for_every_seed(check, holds, seen):
     assert check == Check("a: c", holds, seen)
 
 
-def test_no_claim_holds_of_what_is_no_number():
+def test_no_claim_holds_for_nan():
     nothing = row("a", [float("nan")])
     assert not at_most("c", nothing, "x", 4.0).holds
     assert not at_least("c", nothing, "x", 4.0).holds

@@ -1,4 +1,4 @@
-"""``fairserve reproduce`` from the command line: its exit codes, its messages and its documents."""
+"""Test ``fairserve reproduce`` from the command line: exit codes, messages and documents."""
 
 import json
 
@@ -28,7 +28,7 @@ def report(name, setting):
 
 @pytest.fixture
 def experiments(monkeypatch):
-    """One report of one experiment, two of another."""
+    """Register one report of one experiment, and two of another."""
     monkeypatch.setattr(
         command,
         "EXPERIMENTS",
@@ -39,8 +39,8 @@ def experiments(monkeypatch):
     )
 
 
-def refused(capsys, *arguments):
-    """The one line on stderr of a command that must not start."""
+def start_error(capsys, *arguments):
+    """Return the one line on stderr of a command that fails to start."""
     try:
         code = cli.main(["reproduce", *map(str, arguments)])
     except SystemExit as exit:
@@ -53,8 +53,8 @@ def refused(capsys, *arguments):
     return line
 
 
-def test_an_unknown_name_says_which_there_are(capsys, tmp_path):
-    line = refused(capsys, "vtc-table9", "--json", tmp_path / "out.json")
+def test_an_unknown_name_lists_the_known_ones(capsys, tmp_path):
+    line = start_error(capsys, "vtc-table9", "--json", tmp_path / "out.json")
     assert "vtc-table9" in line
     for name in command.EXPERIMENTS:
         assert name in line
@@ -62,18 +62,18 @@ def test_an_unknown_name_says_which_there_are(capsys, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["vtc-table2", "vtc-figures", "all"])
-def test_missing_traces_say_how_to_name_their_folder(capsys, tmp_path, monkeypatch, name):
+def test_missing_traces_explain_how_to_set_their_folder(capsys, tmp_path, monkeypatch, name):
     monkeypatch.delenv("FAIRSERVE_TRACES", raising=False)
     files = ["--json", tmp_path / "out.json", "--markdown", tmp_path / "out.md"]
     plots = ["--plot", tmp_path / "plots"]
-    line = refused(capsys, name, *files, *plots)
+    line = start_error(capsys, name, *files, *plots)
     assert "vtc_real_trace.csv.gz is needed" in line
     assert "--traces" in line
     assert "FAIRSERVE_TRACES" in line
-    line = refused(capsys, name, "--traces", tmp_path, *files, *plots)
+    line = start_error(capsys, name, "--traces", tmp_path, *files, *plots)
     assert f"not in {tmp_path}" in line
     monkeypatch.setenv("FAIRSERVE_TRACES", str(tmp_path / "nowhere"))
-    assert "nowhere" in refused(capsys, name, *files)
+    assert "nowhere" in start_error(capsys, name, *files)
     assert not list(tmp_path.iterdir())
 
 
@@ -81,11 +81,11 @@ def test_missing_traces_say_how_to_name_their_folder(capsys, tmp_path, monkeypat
     "arguments",
     [["--seeds", 0], ["--seeds", "many"], ["--jobs", 0], ["--json", "no/such/out.json"]],
 )
-def test_a_bad_option_is_refused(capsys, experiments, arguments):
-    assert arguments[0] in refused(capsys, "one", *arguments)
+def test_an_invalid_option_is_rejected(capsys, experiments, arguments):
+    assert arguments[0] in start_error(capsys, "one", *arguments)
 
 
-def test_seeds_jobs_and_traces_reach_the_experiment(capsys, monkeypatch, tmp_path):
+def test_options_are_passed_to_the_experiment(capsys, monkeypatch, tmp_path):
     seen = []
 
     def keep(setting):
@@ -151,8 +151,8 @@ def test_the_same_command_writes_the_same_bytes_on_any_number_of_cores(tmp_path,
 
 
 @pytest.mark.parametrize("name", ["vtc-table5", "composition"])
-def test_a_document_has_the_fingerprint_that_status_looks_for(capsys, monkeypatch, tmp_path, name):
-    """With the seeds and plots of the registry, and with no others."""
+def test_a_document_has_the_fingerprint_expected_by_status(capsys, monkeypatch, tmp_path, name):
+    """The command uses exactly the seeds and plots of the registry."""
     monkeypatch.setattr(command, "EXPERIMENTS", {name: lambda setting: report(name, setting)})
     evidence, document = EVIDENCE[name], tmp_path / "out.md"
     cases = figures_hash(evidence.short_cases, read_figures())

@@ -1,4 +1,4 @@
-"""Figures that are read from the curves of one run, by hand."""
+"""Figures read from the curves of one run equal values computed by hand."""
 
 import math
 
@@ -13,7 +13,7 @@ from fairserve.scheduling.metrics import CallSample, Windows
 
 @pytest.fixture
 def history():
-    """Client a is served 10 a second, b 4 and from 20 s on 8; the window at 40 s is past the end."""
+    """Return a history: a gets 10 a second, b 4 and later 8; the window at 40 s is past the end."""
     return ServiceHistory(
         Curves(
             centres_s=(10.0, 20.0, 30.0, 40.0),
@@ -28,13 +28,13 @@ def history():
     )
 
 
-def test_nothing_past_the_end_is_seen(history):
+def test_windows_past_the_end_are_ignored(history):
     assert history.end_s == 30.0
     assert list(history.times_s) == [10.0, 20.0, 30.0]
     assert history.greatest_response_s("a", "b") == 4.0
 
 
-def test_differences(history):
+def test_differences_between_clients(history):
     assert list(history.difference) == [60.0, 120.0, 140.0]
     assert history.largest_difference == 140.0
     assert history.interval_difference == 20.0, "from 20 s to 30 s, both backlogged"
@@ -42,7 +42,7 @@ def test_differences(history):
 
 
 def test_the_worst_interval_may_begin_late():
-    """b gains 100, then loses 150: from 10 s to 20 s the two differ by more than they ever do in all."""
+    """b gains 100, then loses 150: from 10 s to 20 s they differ more than ever in total."""
     curves = Curves(
         (10.0, 20.0),
         {"a": (0.0, 0.0), "b": (0.0, 0.0)},
@@ -55,14 +55,14 @@ def test_the_worst_interval_may_begin_late():
     assert history.interval_difference == 150.0
 
 
-def test_service_between_two_times_is_a_straight_line_between_centres(history):
+def test_service_is_interpolated_between_window_centres(history):
     assert history.served_per_s("b", 0.0, 30.0) == pytest.approx(160 / 30)
     assert history.served_per_s("b", 15.0, 25.0) == pytest.approx(6.0)
     assert history.served_per_s("b", 20.0, 40.0) == pytest.approx(8.0)
     assert history.total_per_s(0.0, 10.0) == pytest.approx(14.0)
 
 
-def test_responses_are_of_the_windows_that_have_one(history):
+def test_responses_cover_windows_that_have_one(history):
     assert history.mean_response_s("a") == 2.5
     assert history.mean_response_s("a", 15.0) == 4.0
     assert math.isnan(history.mean_response_s("a", 15.0, 25.0))
@@ -82,7 +82,7 @@ def call(arrival_s, queue_delay_s, end_s):
     )
 
 
-def test_a_client_is_backlogged_while_some_call_waits():
+def test_a_client_is_backlogged_while_a_call_waits():
     """Calls wait from 5 s to 20 s and from 20 s to 40 s, then from 41 s to the end, never started."""
     calls = [
         call(0.0, 0.0, 1.0),
@@ -99,14 +99,14 @@ def test_a_client_is_backlogged_while_some_call_waits():
     }
 
 
-def test_a_client_starves_while_it_waits_and_gets_little(history):
+def test_a_client_starves_while_waiting_with_little_service(history):
     """Client b gets 4 of the equal 7 at 10 s, and 6 of 8 at 20 s, when it does not wait."""
     assert history.starved_s("b", 0.5) == 0.0
     assert history.starved_s("b", 0.8) == 10.0, "at 20 s nothing waits"
     assert history.starved_s("a", 0.9) == 0.0
 
 
-def test_actual_service_is_that_of_the_other_curves():
+def test_actual_service_is_read_from_the_other_curves():
     curves = Curves((10.0, 20.0), {"t/a": (5.0, 5.0)}, {"t/a": (None, None)}, {"t/a": (50.0, 100.0)},
                     {"t/a": (False, False)})  # fmt: skip
     actual = Curves((10.0, 20.0), {"t/a": (2.0, 3.0)}, {"t/a": (None, None)}, {"t/a": (20.0, 50.0)},

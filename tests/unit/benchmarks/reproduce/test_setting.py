@@ -1,9 +1,9 @@
-"""The slices that replace seeds for a recorded trace."""
+"""Test the slices that replace seeds for a recorded trace."""
 
 from fairserve.benchmarks.reproduce.setting import delay_of
 
 
-def test_seeds_of_a_recorded_trace_are_different_delays_over_the_whole_range():
+def test_seeds_of_a_recorded_trace_are_distinct_delays():
     delays = [delay_of(seed) for seed in range(100)]
     assert delays[0] == 0.0
     assert len(set(delays)) == 100

@@ -1,4 +1,4 @@
-"""The figures of the VTC paper as claims: they hold, and fail where an unfair system takes the place."""
+"""Claims about the figures of the VTC paper hold, and fail when an unfair system is substituted."""
 
 import pytest
 from shared_traces import shared_trace
@@ -20,7 +20,7 @@ def failing(report):
     return [f"{check.claim}: {check.seen}" for check in report.checks if not check.holds]
 
 
-def test_there_is_every_figure():
+def test_every_figure_exists():
     assert sorted([*FIGURES, *RECORDED]) == [*range(3, 17), 18, 19]
 
 
@@ -53,13 +53,11 @@ UNFAIR = [
     ("number", "instead", "claims"),
     [pytest.param(*case, marks=() if case[0] == 3 else pytest.mark.deep) for case in UNFAIR],
 )
-def test_an_unfair_system_in_the_place_of_a_fair_one_fails(
-    monkeypatch, fair, number, instead, claims
-):
+def test_an_unfair_system_fails_the_claims(monkeypatch, fair, number, instead, claims):
     """``lcf`` is VTC without the lift."""
     known = {name: SYSTEMS[name] for name in ("fcfs", "lcf", "vtc", "fairserve")}
     monkeypatch.setattr(vtc_tables, "SYSTEMS", {**known, fair: SYSTEMS[instead]})
-    monkeypatch.setattr(vtc_tables, "_OURS_OPTIONS", {})  # other systems do not have them
+    monkeypatch.setattr(vtc_tables, "_OURS_OPTIONS", {})  # other systems do not have these options
     failed = failing(synthetic_figure(SHORT, number))
     for claim in claims:
         assert any(each.startswith(fair) and claim in each for each in failed), claim
@@ -77,7 +75,7 @@ def test_a_larger_pool_bounds_nothing_under_fcfs(monkeypatch):
 @pytest.mark.parametrize(
     ("number", "name", "instead", "claim"),
     [
-        (16, "vtc", "vtc-weighted", None),  # without weights nobody has any
+        (16, "vtc", "vtc-weighted", None),  # without weights no client has any
         (16, "vtc-weighted", "vtc", "1:2:3:4"),
         (16, "fairserve", "vtc", "1:2:3:4"),
         (19, "vtc-noisy", "vtc", "lower with a prediction"),
@@ -86,9 +84,7 @@ def test_a_larger_pool_bounds_nothing_under_fcfs(monkeypatch):
     ],
 )
 @pytest.mark.deep
-def test_weights_and_prediction_are_what_make_the_difference(
-    monkeypatch, number, name, instead, claim
-):
+def test_weights_and_prediction_make_the_difference(monkeypatch, number, name, instead, claim):
     known = {each: SYSTEMS[each] for each in SYSTEMS}
     monkeypatch.setattr(vtc_tables, "SYSTEMS", {**known, name: SYSTEMS[instead]})
     monkeypatch.setattr(vtc_tables, "_OURS_OPTIONS", {})
@@ -113,12 +109,12 @@ INSTEAD = [
     ("rpm-5", "rpm-30", {13, 14}),
     ("vtc, profiled", "fcfs", {18}),
 ]
-"""Systems by the one that replaces them, and the figures whose claims then fail."""
+"""Replaced systems by their replacement, and the figures whose claims then fail."""
 
 
 @pytest.mark.deep
-def test_the_claims_about_the_recorded_trace(trace, tmp_path):
-    """One test, since the replays are most of its time: they hold, and fail for other systems."""
+def test_claims_about_the_recorded_trace_hold_and_can_fail(trace, tmp_path):
+    """This is one test, since the replays take most of its time."""
     setting = Setting(seeds=1, plots=tmp_path)
     histories = replayed(setting, trace)
     reports = [request_figure(setting, trace), *response_figures(setting, trace, histories)]
@@ -134,8 +130,8 @@ def test_the_claims_about_the_recorded_trace(trace, tmp_path):
         assert numbers == failed, (name, instead)
 
 
-def test_who_is_over_the_share(trace):
-    """The busiest ask for 217, 322 and 359 a second; with less to go round, others are over, too."""
+def test_clients_over_their_share_are_found(trace):
+    """The busiest request 217, 322 and 359 a second; with less capacity, others exceed their share."""
     order = by_requests(trace)
     assert len(order) == 27
     assert set(over_share(trace, 1350.0)) == set(order[-3:])
@@ -143,7 +139,7 @@ def test_who_is_over_the_share(trace):
     assert len(over_share(trace, 27.0)) > 20
 
 
-def test_a_figure_is_drawn_where_it_is_asked_for(tmp_path):
+def test_a_figure_is_drawn_into_the_configured_folder(tmp_path):
     setting = Setting(seeds=1, scale=0.2, plots=tmp_path / "new")
     report = synthetic_figure(setting, 3)
     assert report.plots == ("vtc-figure3.png",)

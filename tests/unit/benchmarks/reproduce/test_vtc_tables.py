@@ -1,4 +1,4 @@
-"""The tables of the VTC paper come out of the schedulers that serve."""
+"""The shipped schedulers reproduce the tables of the VTC paper."""
 
 from itertools import permutations
 
@@ -27,18 +27,18 @@ NOT_BEATEN = (
 
 
 def replaced(monkeypatch, **systems):
-    """Other systems under these names."""
+    """Register other systems under these names."""
     known = {name: SYSTEMS[name] for name in SYSTEMS}
     other = {name.replace("_", "-"): SYSTEMS[system] for name, system in systems.items()}
     monkeypatch.setattr(vtc_tables, "SYSTEMS", {**known, **other})
 
 
 @pytest.mark.deep
-def test_table_2_on_the_recorded_trace():
-    """One seed has no spread, so systems that the paper has within 5 % may be in any order here.
+def test_table_2_is_reproduced_on_the_recorded_trace():
+    """With one seed there is no spread, so systems within 5 % in the paper may be in any order.
 
-    Nor is VTC's maximum looked at: a delay of decode steps moves it by half, and the report's is the
-    median of 25.
+    VTC's maximum is not checked either: a delay of decode steps moves it by half, and the report's
+    is the median of 25.
     """
     folder = shared_trace("vtc_real_trace.csv.gz").parent
     report = vtc_table2(Setting(traces=folder, seeds=1))
@@ -64,7 +64,7 @@ def test_table_2_on_the_recorded_trace():
 )
 @pytest.mark.deep
 def test_prediction_lowers_the_difference(table, published):
-    """A quarter of the ten minutes: the order is there, the published maximum comes later."""
+    """In a quarter of the ten minutes the order is visible; the published maximum occurs later."""
     report = table(Setting(seeds=2, scale=0.25))
     assert [row.name for row in report.rows] == [*published, OURS]
     checks = {check.claim: check for check in report.checks}
@@ -74,7 +74,7 @@ def test_prediction_lowers_the_difference(table, published):
 
 
 @pytest.mark.deep
-def test_the_order_is_wrong_where_vtc_knows_the_future(monkeypatch):
+def test_the_order_is_wrong_if_vtc_knows_the_future(monkeypatch):
     replaced(monkeypatch, vtc="vtc-oracle", vtc_oracle="vtc")
     checks = {check.claim: check for check in vtc_table5(Setting(seeds=1, scale=0.25)).checks}
     assert not checks[ORDERS[0]].holds
@@ -90,11 +90,11 @@ def row(name, avg, throughput):
     [
         ("vtc", [8.0, 9.0], [105.0, 106.0], True),
         ("vtc", [8.0, 10.0], [105.0, 106.0], False),  # the spreads of the averages meet
-        ("vtc", [8.0, 9.0], [101.0, 106.0], False),  # those of the throughputs meet
+        ("vtc", [8.0, 9.0], [101.0, 106.0], False),  # the spreads of the throughputs meet
         ("vtc-oracle", [8.0, 9.0], [105.0, 106.0], False),
     ],
 )
-def test_ours_is_beaten_on_both_at_once_and_by_more_than_the_spread(name, avg, throughput, beaten):
+def test_the_default_is_beaten_only_on_both_and_beyond_the_spread(name, avg, throughput, beaten):
     check = _not_beaten([row(OURS, [10.0, 11.0], [100.0, 101.0]), row(name, avg, throughput)])
     assert check.claim == NOT_BEATEN
     assert check.holds is not beaten

@@ -1,4 +1,4 @@
-"""Bad input of ``fairserve simulate``: one line that names the problem and place, code 2, no output."""
+"""Bad input of ``fairserve simulate`` causes one line with problem and place, and exit code 2."""
 
 import gzip
 import json
@@ -39,8 +39,8 @@ def trace(tmp_path):
     return path
 
 
-def refused(capsys, tmp_path, *arguments):
-    """The one line of the error; what is on disk stays as it is."""
+def input_error(capsys, tmp_path, *arguments):
+    """Return the one line of the error; files on disk remain unchanged."""
     out = tmp_path / "out.json"
     out.write_text("earlier")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
@@ -78,19 +78,19 @@ CYCLE = interaction("b", call("1", deps=["3"]), call("2", deps=["1"]), call("3",
         (["no object"], "expected a JSON object"),
     ],
 )
-def test_a_bad_interaction_is_named_by_file_and_line(capsys, tmp_path, second, says):
+def test_an_invalid_interaction_is_named_by_file_and_line(capsys, tmp_path, second, says):
     path = tmp_path / "trace.jsonl"
     path.write_text(lines(GOOD, second))
-    error = refused(capsys, tmp_path, "--trace", path, "--system", "fcfs", "fairserve")
+    error = input_error(capsys, tmp_path, "--trace", path, "--system", "fcfs", "fairserve")
     assert f" {path}:2: " in error
     assert says in error
 
 
-def test_the_line_is_known_in_a_mix_and_on_several_cores(capsys, tmp_path, trace):
+def test_the_line_is_named_for_merged_traces_and_several_cores(capsys, tmp_path, trace):
     bad = tmp_path / "bad.jsonl"
     bad.write_text(lines(GOOD, interaction("b", call(out=10_000_000))))
     asked = ["--trace", trace, bad, "--arrivals", "even:1", "--users", 2, "--tenants", 2]
-    error = refused(capsys, tmp_path, *asked, "--system", "fcfs", "vtc", "--jobs", 2)
+    error = input_error(capsys, tmp_path, *asked, "--system", "fcfs", "vtc", "--jobs", 2)
     assert f" {bad}:2: call '1' of interaction 'bad/b' needs 10000040 tokens" in error
 
 
@@ -106,38 +106,36 @@ def test_the_line_is_known_in_a_mix_and_on_several_cores(capsys, tmp_path, trace
         ),
     ],
 )
-def test_a_call_that_never_fits_is_named_in_the_formats_of_others(
-    capsys, tmp_path, name, text, line
-):
+def test_a_call_that_never_fits_is_named_in_foreign_formats(capsys, tmp_path, name, text, line):
     path = tmp_path / name
     path.write_text(text)
-    assert f" {path}:{line}: call '0'" in refused(capsys, tmp_path, "--trace", path)
+    assert f" {path}:{line}: call '0'" in input_error(capsys, tmp_path, "--trace", path)
 
 
-def test_the_pool_is_that_of_the_chosen_cost_model(capsys, tmp_path):
+def test_the_pool_size_is_that_of_the_cost_model(capsys, tmp_path):
     path = tmp_path / "trace.jsonl"
     path.write_text(lines(interaction("a", call(**{"in": 9_995, "out": 4}))))
     costs = ["--model-cost", "a10g-llama2-7b"]
     assert cli.main(["simulate", "--trace", str(path), *costs]) == 0
     capsys.readouterr()
     path.write_text(lines(interaction("a", call(**{"in": 9_995, "out": 5}))))
-    assert "a10g-llama2-7b holds 10000" in refused(capsys, tmp_path, "--trace", path, *costs)
+    assert "a10g-llama2-7b holds 10000" in input_error(capsys, tmp_path, "--trace", path, *costs)
 
 
-def test_a_truncated_gzip(capsys, tmp_path):
+def test_a_truncated_gzip_is_rejected(capsys, tmp_path):
     path = tmp_path / "trace.jsonl.gz"
     path.write_bytes(gzip.compress(lines(*(interaction(str(n)) for n in range(50))).encode())[:-20])
-    error = refused(capsys, tmp_path, "--trace", path)
+    error = input_error(capsys, tmp_path, "--trace", path)
     assert str(path) in error
     assert "the gzip data ends early; the file is truncated" in error
 
 
-def test_a_file_that_is_not_there_or_empty(capsys, tmp_path, trace):
-    assert "nowhere.jsonl" in refused(
+def test_a_missing_or_empty_file_is_rejected(capsys, tmp_path, trace):
+    assert "nowhere.jsonl" in input_error(
         capsys, tmp_path, "--trace", trace, tmp_path / "nowhere.jsonl"
     )
     trace.write_text("")
-    assert f"{trace}:1: the file is empty" in refused(capsys, tmp_path, "--trace", trace)
+    assert f"{trace}:1: the file is empty" in input_error(capsys, tmp_path, "--trace", trace)
 
 
 @pytest.mark.parametrize(
@@ -175,8 +173,8 @@ def test_a_file_that_is_not_there_or_empty(capsys, tmp_path, trace):
         (["--nope"], "unrecognized arguments: --nope"),
     ],
 )
-def test_a_bad_argument(capsys, tmp_path, trace, arguments, says):
-    assert says in refused(capsys, tmp_path, "--trace", trace, *arguments)
+def test_an_invalid_argument_is_rejected(capsys, tmp_path, trace, arguments, says):
+    assert says in input_error(capsys, tmp_path, "--trace", trace, *arguments)
 
 
 @pytest.mark.parametrize(
@@ -188,24 +186,26 @@ def test_a_bad_argument(capsys, tmp_path, trace, arguments, says):
         (json.dumps({**COSTS, "decode_base_s": -1}), "decode_base_s is -1; allowed: 0 to 1e+09"),
     ],
 )
-def test_a_bad_cost_model_is_named_by_its_file(capsys, tmp_path, trace, text, says):
+def test_an_invalid_cost_model_is_named_by_its_file(capsys, tmp_path, trace, text, says):
     path = tmp_path / "costs.json"
     path.write_text(text)
-    error = refused(capsys, tmp_path, "--trace", trace, "--model-cost", path)
+    error = input_error(capsys, tmp_path, "--trace", trace, "--model-cost", path)
     assert f"{path}: " in error
     assert says in error
 
 
 @pytest.mark.parametrize("flag", ["--json", "--plot"])
-def test_an_output_that_cannot_be_written_is_found_before_the_work(capsys, tmp_path, trace, flag):
+def test_an_unwritable_output_is_detected_before_the_work(capsys, tmp_path, trace, flag):
     folder = tmp_path / "folder"
     folder.mkdir()
     if flag == "--json":
-        assert "is a folder" in refused(capsys, tmp_path, "--trace", trace, flag, folder)
+        assert "is a folder" in input_error(capsys, tmp_path, "--trace", trace, flag, folder)
         missing = tmp_path / "none" / "out.json"
-        assert "there is no folder" in refused(capsys, tmp_path, "--trace", trace, flag, missing)
+        assert "there is no folder" in input_error(
+            capsys, tmp_path, "--trace", trace, flag, missing
+        )
     else:
-        assert "not a folder" in refused(capsys, tmp_path, "--trace", trace, flag, trace)
+        assert "not a folder" in input_error(capsys, tmp_path, "--trace", trace, flag, trace)
         below = trace / "plots"
-        assert "not a folder" in refused(capsys, tmp_path, "--trace", trace, flag, below)
+        assert "not a folder" in input_error(capsys, tmp_path, "--trace", trace, flag, below)
     assert list(folder.iterdir()) == []

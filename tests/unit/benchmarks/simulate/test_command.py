@@ -1,4 +1,4 @@
-"""``fairserve simulate`` from the command line to its table, its JSON and its plots."""
+"""Test ``fairserve simulate`` from the command line to its table, its JSON and its plots."""
 
 import json
 
@@ -11,7 +11,7 @@ from fairserve.platform.server import cli
 
 DISTRIBUTION = {"mean", "p50", "p99"}
 OWN_KEYS = {"busy_share", "completed_interactions", "jain_index_extend", "throttling"}
-"""Beyond those that tools outside rely on."""
+"""Keys beyond those that external tools rely on."""
 KEYS = OWN_KEYS | {
     "service_difference",
     "jain_index",
@@ -36,7 +36,7 @@ SYSTEMS = ["fcfs", "vtc", "rpm-5", "fairserve"]
 
 @pytest.fixture(scope="module")
 def agents(tmp_path_factory):
-    """Agent runs of a few users, one of whom floods."""
+    """Return agent runs of a few users, one of whom floods."""
     options = AgentMixOptions(
         users=20, interactions_per_s=2.0, abusive_users=1, duration_s=20.0, other_apps=2
     )
@@ -64,7 +64,7 @@ def written(capsys, path, *arguments):
     return path.read_bytes()
 
 
-def test_a_row_a_system_and_under_it_a_row_a_group(capsys, agents):
+def test_each_system_has_a_row_followed_by_its_groups(capsys, agents):
     out, err = simulate(capsys, "--trace", agents, "--system", *SYSTEMS, "--workers", 2)
     lines = out.splitlines()
     assert lines[0].startswith("agents: ")
@@ -75,7 +75,7 @@ def test_a_row_a_system_and_under_it_a_row_a_group(capsys, agents):
     assert err.rstrip().endswith(" s")
 
 
-def test_systems_may_be_named_one_by_one(capsys, agents):
+def test_single_systems_can_be_selected(capsys, agents):
     out, _ = simulate(
         capsys, "--trace", agents, "--system", "fcfs", "--system", "vtc", "--limit", 5
     )
@@ -106,16 +106,14 @@ def test_the_document_has_the_promised_keys(capsys, agents, tmp_path):
         assert 0 < summary["busy_share"] <= 1
 
 
-def test_the_same_trace_and_seed_give_the_same_bytes_on_any_number_of_cores(
-    capsys, agents, tmp_path
-):
+def test_output_is_reproducible_on_any_number_of_cores(capsys, agents, tmp_path):
     asked = ["--trace", agents, "--workers", 2, "--system", *SYSTEMS, "--seed", 7, "--users", 5]
     first = written(capsys, tmp_path / "1.json", *asked)
     assert written(capsys, tmp_path / "2.json", *asked, "--jobs", 2) == first
     assert written(capsys, tmp_path / "3.json", *asked, "--seed", 8) != first
 
 
-def test_an_earlier_document_is_replaced_and_nothing_left_beside_it(capsys, agents, tmp_path):
+def test_an_earlier_document_is_replaced_atomically(capsys, agents, tmp_path):
     out = tmp_path / "out.json"
     out.write_text("earlier")
     written(capsys, out, "--trace", agents, "--limit", 5)
@@ -152,14 +150,14 @@ GOLDEN = {
         "vtc": (844.67959, 29.163955, 54.55323, 0.0, 0.971353, 0),
     },
 }
-"""By trace and system: tokens a second, p99 TTFT, makespan, hit rate, Jain's index, rejected calls."""
+"""Expected tokens a second, p99 TTFT, makespan, hit rate, Jain's index, rejected calls."""
 
 
 @pytest.mark.parametrize(
     ("trace", "options"),
     [("agents", ["--workers", 2]), ("two_clients", ["--model-cost", "a10g-llama2-7b"])],
 )
-def test_the_figures_are_those_that_were_written_down(capsys, request, tmp_path, trace, options):
+def test_the_figures_equal_the_recorded_ones(capsys, request, tmp_path, trace, options):
     """VTC serves two overloading clients alike, FCFS by their demand; a limit cuts runs."""
     asked = ["--trace", request.getfixturevalue(trace), "--system", *GOLDEN[trace], *options]
     found = systems(capsys, tmp_path / "out.json", *asked)
@@ -185,11 +183,11 @@ def test_options_change_the_systems_they_name(capsys, agents, tmp_path):
     assert set(both) == set(plain)
 
 
-def test_infinity_can_be_given(capsys, agents):
+def test_infinity_is_accepted(capsys, agents):
     simulate(capsys, "--trace", agents, "--limit", 2, "--set", "feeder.interaction_slack=inf")
 
 
-def test_limits_and_retries(capsys, agents, tmp_path):
+def test_limits_and_retries_apply(capsys, agents, tmp_path):
     asked = ["--trace", agents, "--system", "rpm-1", "--limit", 20]
     once = systems(capsys, tmp_path / "1.json", *asked)["rpm-1"]
     again = systems(capsys, tmp_path / "2.json", *asked, "--retries", 50)["rpm-1"]
@@ -197,7 +195,7 @@ def test_limits_and_retries(capsys, agents, tmp_path):
     assert again["aborted_interactions"] == 0
 
 
-def test_users_arrivals_and_the_range_of_the_trace(capsys, agents, tmp_path):
+def test_users_arrivals_and_range_of_a_trace_can_be_set(capsys, agents, tmp_path):
     asked = ["--trace", agents, "--users", 4, "--abusive", 1, "--tenants", 2]
     asked += ["--arrivals", "even:2", "--from-s", 2, "--to-s", 6, "--time-scale", 0.5]
     document = json.loads(written(capsys, tmp_path / "out.json", *asked))
@@ -208,7 +206,7 @@ def test_users_arrivals_and_the_range_of_the_trace(capsys, agents, tmp_path):
     assert {client.split("/")[1] for client in clients} <= {f"user-{n}" for n in range(1, 5)}
 
 
-def test_several_traces_are_mixed(capsys, agents, two_clients, tmp_path):
+def test_several_traces_are_merged(capsys, agents, two_clients, tmp_path):
     asked = ["--trace", agents, two_clients, "--arrivals", "once", "--limit", 1000]
     document = json.loads(written(capsys, tmp_path / "out.json", *asked))
     alone = [
@@ -219,7 +217,7 @@ def test_several_traces_are_mixed(capsys, agents, two_clients, tmp_path):
     assert document["trace"]["interactions"] == sum(trace["interactions"] for trace in alone)
 
 
-def test_a_cost_model_from_a_file(capsys, two_clients, tmp_path):
+def test_a_cost_model_is_read_from_a_file(capsys, two_clients, tmp_path):
     fields = {
         "kv_capacity_tokens": 20_000,
         "prefill_base_s": 0.01,

@@ -1,4 +1,4 @@
-"""``fairserve simulate`` with profiles that are declared wrong, and learned."""
+"""Test ``fairserve simulate`` with profiles that are wrongly declared and learned."""
 
 import json
 
@@ -26,7 +26,7 @@ def simulated(tmp_path, trace, *arguments):
     return json.loads(out.read_text())["systems"]
 
 
-def test_only_with_learning_there_are_profiles(tmp_path, agents):
+def test_profiles_exist_only_with_learning(tmp_path, agents):
     plain = simulated(tmp_path, agents)["fairserve"]
     assert "profiles" not in plain
     systems = simulated(tmp_path, agents, "--system", "fairserve", "vtc", "--learn-profiles")
@@ -34,7 +34,7 @@ def test_only_with_learning_there_are_profiles(tmp_path, agents):
     assert all(found["profiles"] for found in systems.values())
 
 
-def test_an_app_that_declares_too_much_is_learned(tmp_path, agents):
+def test_an_excessive_declaration_is_corrected_by_learning(tmp_path, agents):
     app = sorted(simulated(tmp_path, agents, "--learn-profiles")["fairserve"]["profiles"])[0]
     options = ("--declared", f"{app}=50", "--learn-profiles")
     found = simulated(tmp_path, agents, *options)["fairserve"]["profiles"][app]
@@ -43,7 +43,7 @@ def test_an_app_that_declares_too_much_is_learned(tmp_path, agents):
     assert found[-1]["tokens_by_stage"][0] < found[0]["tokens_by_stage"][0] / 20
 
 
-def test_what_is_declared_is_so_many_times_the_truth():
+def test_the_declaration_is_the_truth_times_the_factor():
     trace = generate_agent_mix(3, OPTIONS)
     app = trace.interactions[0].app
     once, ten = wrong_profiles(trace, [f"{app}=1"]), wrong_profiles(trace, [f"{app}=10"])
@@ -57,7 +57,7 @@ def test_what_is_declared_is_so_many_times_the_truth():
 @pytest.mark.parametrize(
     "declared", ["nobody=2", "2", "{app}=", "{app}=-1", "{app}=nan", "{app}=1e9"]
 )
-def test_a_wrong_factor_is_refused_in_one_line(capsys, agents, declared):
+def test_an_invalid_factor_is_rejected_in_one_line(capsys, agents, declared):
     app = generate_agent_mix(3, OPTIONS).interactions[0].app
     code = cli.main(["simulate", "--trace", str(agents), "--declared", declared.format(app=app)])
     out, err = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""A simulation written into a ledger: one row a call, the same rows again, and what goes wrong."""
+"""A simulation is written into a ledger, one row a call, idempotently, with errors reported."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -17,7 +17,7 @@ BEGIN = datetime(2026, 1, 31, tzinfo=UTC)
 
 @pytest.fixture
 def trace(tmp_path):
-    """Twelve runs of two calls, of two users, close together."""
+    """Write twelve runs of two calls each, of two users, close together."""
     path = tmp_path / "two.jsonl"
     lines = [
         {
@@ -53,7 +53,7 @@ def simulate(trace, sessions, *more):
     return main(["--trace", str(trace), "--ledger", url, *begin, *more])
 
 
-def test_every_call_and_run_has_its_row_and_twice_is_once(trace, ledger):
+def test_every_call_and_run_has_one_row_even_if_repeated(trace, ledger):
     price = Price(
         id="price_1",
         model="*",
@@ -85,7 +85,7 @@ def test_every_call_and_run_has_its_row_and_twice_is_once(trace, ledger):
     assert len(second.parents) == 1
 
 
-def test_refusals_are_rows_with_their_reason(trace, ledger):
+def test_rejections_are_rows_with_their_reason(trace, ledger):
     assert simulate(trace, ledger, "--system", "rpm-2") == 0
     with ledger() as session:
         refused = session.scalar(
@@ -99,7 +99,7 @@ def test_refusals_are_rows_with_their_reason(trace, ledger):
     assert "aborted" in states
 
 
-def test_what_is_wrong_with_the_ledger_is_said_before_anything_runs(trace, ledger, capsys):
+def test_ledger_errors_are_reported_before_the_simulation(trace, ledger, capsys):
     assert simulate(trace, ledger, "--system", "fcfs", "vtc") == 2
     assert "the rows of one system" in capsys.readouterr().err
     assert main(["--trace", str(trace), "--ledger", "postgresql://127.0.0.1:1/none"]) == 2

@@ -1,4 +1,4 @@
-"""The observer sees every step, counts what it computes, and changes nothing."""
+"""The observer sees every step, counts its work, and changes nothing."""
 
 import itertools
 
@@ -33,7 +33,7 @@ def requests(*sizes):
 
 @pytest.fixture
 def ticking(llama):
-    """An engine whose clock goes on by one at each reading."""
+    """Return an engine whose clock advances by one at each reading."""
     ticks = itertools.count()
     return ObservedEngine(
         llama, Fcfs(), OPTIONS, lambda events: None, clock=lambda: float(next(ticks))
@@ -47,18 +47,18 @@ def drain(engine, *sizes):
         pass
 
 
-def test_the_parts_of_a_step_are_cut_where_they_meet(ticking):
+def test_the_parts_of_a_step_are_contiguous(ticking):
     ticking.recording = True
     drain(ticking, (20, 3))
     assert len(PARTS) == 5
     for step in ticking.steps:
-        # Each part is between two readings of the clock that follow one another; scheduling has two,
-        # before and after the observer counts.
+        # Each part lies between two consecutive readings of the clock; scheduling has two, before
+        # and after the observer counts.
         assert step.parts_s == (2.0, 1.0, 1.0, 1.0, 1.0)
         assert step.total_s == 6
 
 
-def test_loads_count_prompt_tokens_pairs_decodes_and_what_they_hold(ticking):
+def test_loads_count_prompt_tokens_pairs_decodes_and_held_tokens(ticking):
     ticking.recording = True
     drain(ticking, (20, 3), (3, 1))
     loads = [step.load for step in ticking.steps]
@@ -73,7 +73,7 @@ def test_loads_count_prompt_tokens_pairs_decodes_and_what_they_hold(ticking):
     ]
 
 
-def test_nothing_is_recorded_unless_asked(ticking):
+def test_nothing_is_recorded_by_default(ticking):
     drain(ticking, (20, 3))
     assert ticking.steps == []
     ticking.recording = True
@@ -85,7 +85,7 @@ def test_nothing_is_recorded_unless_asked(ticking):
 
 
 @pytest.mark.parametrize("recording", [False, True])
-def test_outputs_and_events_are_those_of_the_engine(llama, recording):
+def test_outputs_and_events_equal_those_of_the_plain_engine(llama, recording):
     def run(kind):
         events = []
         engine = kind(llama, Fcfs(), OPTIONS, events.extend)
@@ -104,7 +104,7 @@ def test_outputs_and_events_are_those_of_the_engine(llama, recording):
     }
 
 
-def test_a_recorded_graph_is_forward_from_its_launch(ticking, llama):
+def test_a_graph_counts_as_forward_time_from_its_launch(ticking, llama):
     class Graphs:
         def logits(self, decodes, pending):
             batch = assemble(list(decodes), ticking._kv, ticking._planner)
@@ -124,6 +124,6 @@ def test_an_idle_step_is_none(ticking):
     assert ticking.steps == []
 
 
-def test_the_wrapped_model_is_still_the_model(ticking, llama):
+def test_the_wrapped_model_behaves_as_the_model(ticking, llama):
     assert ticking.loaded.model.config is llama.model.config
     assert isinstance(ticking.loaded.device, torch.device)

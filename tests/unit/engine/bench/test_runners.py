@@ -1,4 +1,4 @@
-"""Three engines with one interface: equal tokens, and plausible times."""
+"""Three engines behind one interface give equal tokens and plausible times."""
 
 import importlib.util
 import os
@@ -46,11 +46,11 @@ def runner(request, llama):
     made.close()
 
 
-def test_every_engine_gives_the_tokens_that_were_asked_for(runner, llama):
+def test_every_engine_gives_the_requested_tokens(runner, llama):
     requests = drawn((5, 4), (40, 7), (17, 2), (90, 5))
     outcome = runner.run(requests)
     reference = Generate(twin(llama))
-    # One by one: nothing is padded.
+    # One by one, so that nothing is padded.
     expected = tuple(reference.run([request]).outputs[0] for request in requests)
     assert outcome.outputs == expected
     assert len(outcome.first_token_s) == 4
@@ -59,7 +59,7 @@ def test_every_engine_gives_the_tokens_that_were_asked_for(runner, llama):
     assert again.outputs == expected
 
 
-def test_useful_tokens_are_those_that_were_asked_for():
+def test_useful_tokens_are_the_requested_ones():
     requests = [Request((1, 2, 3), 4), Request((1,), 6)]
     assert Outcome(2.0, (0.1, 0.2), ((), ())).tokens_per_s(requests) == 5.0
 
@@ -74,7 +74,7 @@ def test_requests_that_arrive_later_wait_for_their_time(llama):
     assert runner.run(requests).outputs == outcome.outputs
 
 
-def test_records_are_of_the_run_alone(llama):
+def test_records_cover_only_the_run(llama):
     runner = FairServe(llama, LIMITS)
     runner.run(drawn((5, 3)))
     steps = runner.record(drawn((9, 3)))
@@ -88,7 +88,7 @@ def test_an_impossible_request_is_an_error(llama):
         FairServe(llama, LIMITS).run([Request((1,) * 2000, 5)])
 
 
-def test_another_interface_makes_an_engine_unavailable(llama):
+def test_a_changed_interface_makes_an_engine_unavailable(llama):
     class Changed:
         def continuous_batching_context_manager(self, **options):
             raise TypeError("unexpected keyword argument 'generation_config'")
@@ -112,7 +112,7 @@ def test_the_grid_fits_and_has_every_batch():
     assert max(max(contexts) for contexts in found) == 512
 
 
-def test_passes_are_the_same_in_every_turn(llama):
+def test_passes_are_equal_in_every_repetition(llama):
     limits = Limits(kv_tokens=512, max_batch=4, token_budget=16)
     grid = PassGrid(FairServe(llama, limits), limits, llama.vocabulary)
     grid.turn()

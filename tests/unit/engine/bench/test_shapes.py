@@ -1,4 +1,4 @@
-"""Random models: sizes as named, the same every time, weights shared between twins."""
+"""Random models have their named sizes, are reproducible, and share weights between twins."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ def small():
 
 
 def counted(name):
-    """Parameters by hand, without those of norms."""
+    """Return the number of parameters, computed by hand, without those of norms."""
     shape = SHAPES[name]
     queries = shape.heads * shape.head_size
     keys = shape.kv_heads * shape.head_size
@@ -27,7 +27,7 @@ def counted(name):
 @pytest.mark.parametrize(
     ("name", "millions"), [("5m", 5), ("100m", 99.5), ("0.6b", 596), ("8b", 8030)]
 )
-def test_shapes_have_the_sizes_that_their_names_say(name, millions):
+def test_shapes_have_the_sizes_in_their_names(name, millions):
     assert counted(name) / 1e6 == pytest.approx(millions, rel=0.02)
 
 
@@ -42,7 +42,7 @@ def test_the_model_has_the_parameters_of_its_shape(small):
     assert not small.eos_ids
 
 
-def test_the_same_name_has_the_same_weights_and_other_randomness_stays(small):
+def test_weights_are_reproducible_and_global_randomness_unchanged(small):
     torch.manual_seed(3)
     before = torch.get_rng_state()
     again = build("5m", "float32", "cpu")
@@ -59,7 +59,7 @@ def test_a_twin_shares_weights_but_not_its_attention(small):
     assert small.model.config._attn_implementation == "fairserve_paged"
 
 
-def test_every_token_has_a_text_of_its_own(small):
+def test_every_token_has_a_distinct_text(small):
     tokenizer = small.tokenizer
     assert len({tokenizer.convert_ids_to_tokens(token) for token in range(4096)}) == 4096
     detokenizer = detokenizer_factory(tokenizer)()
@@ -67,7 +67,7 @@ def test_every_token_has_a_text_of_its_own(small):
     assert text.startswith("hi")
 
 
-def test_unknown_shapes_and_devices_that_are_not_there():
+def test_unknown_shapes_and_missing_devices_are_rejected():
     with pytest.raises(KeyError):
         build("70b")
     if not torch.cuda.is_available():
@@ -75,7 +75,7 @@ def test_unknown_shapes_and_devices_that_are_not_there():
             build("5m", device="cuda")
 
 
-def test_threads_are_set_back():
+def test_the_number_of_threads_is_restored():
     before = torch.get_num_threads()
     with device.threads_restored():
         assert device.set_threads(before + 1) == before + 1

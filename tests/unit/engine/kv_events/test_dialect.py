@@ -1,4 +1,4 @@
-"""The dialect of KV events, against bytes written by hand and against vLLM's structs."""
+"""The dialect of KV events agrees with handwritten bytes and with vLLM's structs."""
 
 import struct
 
@@ -28,7 +28,7 @@ def field(name, packed):
 TIME = b"\xcb" + struct.pack(">d", 1.5)
 STORED_MAP = b"".join(
     [
-        b"\x89",  # a map of nine
+        b"\x89",  # a map of nine entries
         field("type", text("BlockStored")),
         field("block_hashes", b"\x92" + TRUE_HASH + b"\x07"),
         field("parent_block_hash", NIL),
@@ -57,12 +57,12 @@ STORED = BlockStored(
 EVENTS = [STORED, BlockRemoved([7], "GPU"), AllBlocksCleared()]
 
 
-def test_a_batch_as_vllm_writes_it():
+def test_a_batch_of_vllm_is_decoded():
     assert dialect.decode(PAYLOAD) == KvBatch(1.5, EVENTS, 0)
     assert dialect.encode(KvBatch(1.5, EVENTS)) == PAYLOAD
 
 
-def test_defaults_are_omitted_and_what_has_no_default_there_is_not():
+def test_only_fields_with_defaults_are_omitted():
     plain = msgspec.msgpack.decode(
         dialect.encode(KvBatch(0.0, [BlockStored([1], 5, [9], 1), BlockRemoved([1])]))
     )
@@ -73,7 +73,7 @@ def test_defaults_are_omitted_and_what_has_no_default_there_is_not():
     assert set(plain[1][1]) == {"type", "block_hashes", "medium"}
 
 
-def test_older_forms_and_unknown_fields_are_read():
+def test_older_forms_and_unknown_fields_are_accepted():
     pack = msgspec.msgpack.encode
     older = [1.5, [["BlockStored", [1], None, [9, 8], 2, None], ["BlockRemoved", [1]]]]
     expected = [BlockStored([1], None, [9, 8], 2), BlockRemoved([1])]
@@ -99,17 +99,17 @@ def test_older_forms_and_unknown_fields_are_read():
         ([1.5, [[]]], "cannot be read"),
     ],
 )
-def test_what_is_not_in_the_dialect_is_an_error(value, says):
+def test_invalid_events_are_errors(value, says):
     with pytest.raises(KvEventsError, match=says):
         dialect.decode(msgspec.msgpack.encode(value))
 
 
-def test_no_msgpack_is_an_error():
+def test_invalid_msgpack_is_an_error():
     with pytest.raises(KvEventsError, match="cannot be read"):
         dialect.decode(b"\xc1")
 
 
-def test_frames():
+def test_frames_are_parsed():
     seven = b"\0\0\0\0\0\0\0\x07"
     assert dialect.message(7, b"p", b"t") == [b"t", seven, b"p"]
     assert dialect.replay_request(7) == [b"", seven]
@@ -127,7 +127,7 @@ def test_frames():
             dialect.replay_start(frames)
 
 
-def test_vllm_reads_what_we_write_and_the_reverse():
+def test_vllm_and_this_dialect_decode_each_other():
     theirs = pytest.importorskip("vllm.distributed.kv_events", reason="vllm is not installed")
     stored = theirs.BlockStored(
         block_hashes=STORED.block_hashes, parent_block_hash=None, token_ids=STORED.token_ids,

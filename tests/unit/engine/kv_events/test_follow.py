@@ -1,4 +1,4 @@
-"""Publisher and subscriber over real ZMQ sockets: on the loopback, and in the file system."""
+"""Publisher and subscriber exchange events over real ZMQ sockets, by TCP and by files."""
 
 import asyncio
 import itertools
@@ -22,7 +22,7 @@ from fairserve.engine.torch.sampling_params import SamplingParams
 from fairserve.engine.torch.sequence import SequenceRequest
 from fairserve.engine.wire.base import KvEndpoints
 from fairserve.engine.wire.worker_metrics import kv_endpoints_of
-from fairserve.scheduling.dispatch.events import WorkerCached, WorkerCacheReset
+from fairserve.scheduling.events import WorkerCached, WorkerCacheReset
 from fairserve.scheduling.local.fcfs import Fcfs
 
 LOOPBACK = "tcp://127.0.0.1:0"
@@ -30,7 +30,7 @@ LOOPBACK = "tcp://127.0.0.1:0"
 
 @pytest.fixture
 def publish():
-    """Return a function that starts a publisher, whose changes are events already."""
+    """Yield a function that starts a publisher whose changes are already events."""
     started = []
 
     def start(endpoint=LOOPBACK, replay=LOOPBACK, events=list, **options):
@@ -49,7 +49,7 @@ def keys(*names, salt=""):
     return set(HASHER.keys(tokens, salt))
 
 
-async def test_what_is_published_is_followed(publish):
+async def test_published_batches_are_followed(publish):
     publisher = publish()
     assert publisher.endpoint.startswith("tcp://127.0.0.1:")
     assert not publisher.endpoint.endswith(":0"), "a free port was taken"
@@ -67,7 +67,7 @@ async def test_what_is_published_is_followed(publish):
 
 
 @pytest.mark.parametrize("steps", [1, 3, 100])
-async def test_what_was_published_before_is_replayed(publish, steps):
+async def test_earlier_batches_are_replayed(publish, steps):
     """A late reader gets single batches, or the older ones as the state that they led to."""
     publisher = publish(buffer_steps=steps)
     for name in range(1, 10):
@@ -80,7 +80,7 @@ async def test_what_was_published_before_is_replayed(publish, steps):
         await reader.until(lambda: reader.view.keys() == keys(*range(1, 8)) | keys(20))
 
 
-async def test_a_long_replay_arrives_whole(publish, monkeypatch):
+async def test_a_long_replay_arrives_completely(publish, monkeypatch):
     """A replay may be longer than the queue that ZMQ keeps for a reader by default."""
     monkeypatch.setattr(publishing, "MAX_QUEUED_STEPS", 10_000)
     publisher = publish(buffer_steps=6000)
@@ -122,7 +122,7 @@ async def test_gaps_are_replayed(publish):
         assert (stats.complete, stats.resets, stats.restarts) == (True, 0, 0)
 
 
-async def test_the_last_batch_is_not_missed_for_ever(publish, monkeypatch):
+async def test_a_missed_last_batch_is_found_later(publish, monkeypatch):
     """A second replay finds batches that were published before the subscription was known."""
     publisher = publish()
     publisher._published = Lossy(publisher._published, lambda n: True)
@@ -137,7 +137,7 @@ async def test_the_last_batch_is_not_missed_for_ever(publish, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["tcp", "ipc"])
-async def test_a_worker_that_starts_again_is_noticed(publish, tmp_path, kind):
+async def test_a_restarted_worker_is_detected(publish, tmp_path, kind):
     """A worker at the same address and with as many batches differs only in their content."""
     ends = (LOOPBACK, LOOPBACK) if kind == "tcp" else (f"ipc://{tmp_path}/e", f"ipc://{tmp_path}/r")
     first = publish(*ends)
@@ -153,7 +153,7 @@ async def test_a_worker_that_starts_again_is_noticed(publish, tmp_path, kind):
         assert (reader.stats.restarts, reader.stats.complete) == (1, True)
 
 
-async def test_a_worker_that_stays_away_is_no_longer_believed(publish, monkeypatch):
+async def test_the_view_of_a_worker_that_stays_away_is_dropped(publish, monkeypatch):
     monkeypatch.setattr(following, "LOST_S", 0.01)
     first = publish()
     first.put([stored(1)])
@@ -167,7 +167,7 @@ async def test_a_worker_that_stays_away_is_no_longer_believed(publish, monkeypat
         assert reader.stats.complete
 
 
-async def test_without_replays_a_late_reader_knows_a_part(publish):
+async def test_without_replays_a_late_reader_has_a_partial_view(publish):
     publisher = publish(replay="")
     publisher._published = Lossy(publisher._published, lambda n: False)
     publisher.put([stored(1)])
@@ -189,7 +189,7 @@ async def test_without_replays_a_late_reader_knows_a_part(publish):
         assert reader.view.keys() == keys(1)
 
 
-async def test_replays_that_nobody_answers_are_given_up(publish, monkeypatch):
+async def test_unanswered_replays_are_abandoned(publish, monkeypatch):
     monkeypatch.setattr(following, "GIVEN_UP_S", 0.2)
     publisher = publish(replay="")
     with zmq.Context() as context, context.socket(zmq.ROUTER) as silent:
@@ -200,8 +200,8 @@ async def test_replays_that_nobody_answers_are_given_up(publish, monkeypatch):
             assert set(reader.reports) == {WorkerCacheReset("w", complete=False)}
 
 
-async def test_what_cannot_be_read_ends_what_is_known():
-    """A foreign publisher sends batches that cannot be read."""
+async def test_an_invalid_batch_resets_the_view():
+    """A foreign publisher sends invalid batches."""
     with (
         zmq.Context() as context,
         context.socket(zmq.PUB) as events,
@@ -214,7 +214,7 @@ async def test_what_cannot_be_read_ends_what_is_known():
             assert dialect.replay_start(frames) == 0
             batch = dialect.encode(KvBatch(1.0, [stored(1)]))
             for number, payload in ((0, batch), (dialect.END, b"")):
-                # As vLLM before 0.32 answers: without the topic.
+                # The answer of vLLM before 0.32 has no topic.
                 replays.send_multipart(
                     [identity, b"", number.to_bytes(8, "big", signed=True), payload]
                 )
@@ -263,7 +263,7 @@ async def test_nothing_is_posted_after_the_end(publish):
         ('endpoint="ipc:///a/b"', "http://host:1", ("ipc:///a/b", "")),
     ],
 )
-def test_where_a_worker_publishes_is_in_its_metrics(labels, url, found):
+def test_the_publishing_endpoint_is_read_from_metrics(labels, url, found):
     text = f"x 1\nfairserve:kv_events_info{{{labels}}} 1\ny 2\n".encode()
     assert kv_endpoints_of(text, url) == KvEndpoints(*found)
     assert kv_endpoints_of(b"vllm:num_requests_running 0\n", url) is None
@@ -272,7 +272,7 @@ def test_where_a_worker_publishes_is_in_its_metrics(labels, url, found):
 # --- the publisher alone --------------------------------------------------------------------------
 
 
-def test_a_publisher_that_cannot_keep_up_says_so(publish, monkeypatch):
+def test_a_publisher_that_cannot_keep_up_logs_it(publish, monkeypatch):
     monkeypatch.setattr(publishing, "MAX_QUEUED_STEPS", 2)
     publisher = KvPublisher(KvPublisherOptions(LOOPBACK), list)
     assert publisher.put([stored(1)])
@@ -286,7 +286,7 @@ def test_a_publisher_that_cannot_keep_up_says_so(publish, monkeypatch):
     assert publisher.batches == 2, "what was taken is published before the end"
 
 
-def test_a_publisher_whose_names_are_lost_says_so(publish):
+def test_a_publisher_without_block_names_logs_it(publish):
     def broken(changes):
         raise KeyError(changes)
 
@@ -296,7 +296,7 @@ def test_a_publisher_whose_names_are_lost_says_so(publish):
     assert publisher.overflows == 1
 
 
-def test_addresses_that_cannot_be_used_are_explained(publish):
+def test_unusable_addresses_are_explained(publish):
     publisher = publish()
     for options, says in (
         (KvPublisherOptions("nowhere"), "'nowhere' cannot be bound"),
@@ -313,7 +313,7 @@ def test_a_publisher_that_was_never_started_is_closed():
     KvPublisher(KvPublisherOptions(LOOPBACK, LOOPBACK), list).close()
 
 
-def test_a_publisher_that_has_ended_takes_nothing(publish):
+def test_an_ended_publisher_accepts_nothing(publish):
     publisher = publish()
     publisher.close()
     assert not publisher.put([stored(1)])
@@ -324,7 +324,7 @@ def test_a_publisher_that_has_ended_takes_nothing(publish):
 
 
 @pytest.mark.parametrize("late", [False, True])
-async def test_the_view_is_the_engines_trie(llama, publish, late):
+async def test_the_view_equals_the_trie_of_the_engine(llama, publish, late):
     """The view follows calls that run, are cancelled and evict each other; a reader may join late."""
     publisher = publish(events=PageNames().events, buffer_steps=5)
     loop, ends = asyncio.get_running_loop(), asyncio.Queue()

@@ -1,4 +1,4 @@
-"""Replays of a publisher: the last batches, and before them the state that they began with."""
+"""A publisher replays its last batches, preceded by the state that they started from."""
 
 import random
 
@@ -27,7 +27,7 @@ def stored(names, parent, salt=None):
     return BlockStored(names, parent, tokens, 2, medium="GPU", extra_keys=extra)
 
 
-def test_the_last_batches_come_as_they_were():
+def test_the_last_batches_are_replayed_unchanged():
     buffer = ReplayBuffer(3)
     sent = [published(buffer, n, stored([n], None)) for n in range(3)]
     assert list(buffer.since(0)) == sent
@@ -35,7 +35,7 @@ def test_the_last_batches_come_as_they_were():
     assert list(buffer.since(3)) == []
 
 
-def test_what_is_older_comes_as_a_state():
+def test_older_batches_are_replayed_as_a_state():
     buffer = ReplayBuffer(1)
     published(buffer, 0, stored([1, 2, 3], None, "s"), stored([4, 5], 2), stored([0], 1))
     published(buffer, 1, BlockRemoved([5, 3], "GPU"), stored([6], 4))
@@ -54,7 +54,7 @@ def test_what_is_older_comes_as_a_state():
     assert decode(next(buffer.since(0))[1]).events == [AllBlocksCleared(), stored([8], None)]
 
 
-def test_the_state_is_what_all_batches_led_to():
+def test_the_state_is_the_result_of_all_batches():
     rng, buffer, held = random.Random(3), ReplayBuffer(4), {}
     for sequence in range(300):
         events = []
@@ -87,6 +87,6 @@ def test_the_state_is_what_all_batches_led_to():
         assert replayed == held
 
 
-def test_a_buffer_of_nothing_is_refused():
+def test_an_empty_buffer_is_rejected():
     with pytest.raises(ValueError, match="steps is 0"):
         ReplayBuffer(0)

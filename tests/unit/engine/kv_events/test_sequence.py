@@ -1,27 +1,27 @@
-"""Gaps, replays and restarts of a worker, one situation a test; all of them mixed in test_kv_view."""
+"""Test gaps, replays and restarts of a worker one by one; ``test_kv_view`` mixes all of them."""
 
 from fairserve.engine.kv_events.sequence import MAX_FRUITLESS, Ask, Begin, KvSequence, Take
 
 
-def name(sequence, life=""):
-    return f"{life}{sequence}".encode()
+def name(sequence, generation=""):
+    return f"{generation}{sequence}".encode()
 
 
-def take(*sequences, life=""):
-    return [Take(sequence, name(sequence, life)) for sequence in sequences]
+def take(*sequences, generation=""):
+    return [Take(sequence, name(sequence, generation)) for sequence in sequences]
 
 
-def live(sequence, *numbers, life=""):
-    return [step for n in numbers for step in sequence.live(n, name(n, life))]
+def live(sequence, *numbers, generation=""):
+    return [step for n in numbers for step in sequence.live(n, name(n, generation))]
 
 
-def replay(sequence, *numbers, life=""):
-    steps = [step for n in numbers for step in sequence.replayed(n, name(n, life))]
+def replay(sequence, *numbers, generation=""):
+    steps = [step for n in numbers for step in sequence.replayed(n, name(n, generation))]
     return steps + sequence.ended()
 
 
 def followed(upto):
-    """A sequence that has taken the batches below ``upto``."""
+    """Return a sequence that has taken the batches below ``upto``."""
     sequence = KvSequence()
     assert sequence.connected() == [Ask(0)]
     assert replay(sequence) == [Begin(complete=True)]
@@ -29,19 +29,19 @@ def followed(upto):
     return sequence
 
 
-def test_from_the_first_batch_on():
+def test_batches_are_followed_from_the_first_one():
     sequence = followed(3)
     assert (sequence.next, sequence.gaps, sequence.replaying) == (3, 0, False)
 
 
-def test_what_was_published_before_comes_by_the_replay():
+def test_earlier_batches_arrive_by_replay():
     sequence = KvSequence()
     assert sequence.connected() == [Ask(0)]
     assert live(sequence, 2, 3) == [], "they wait"
     assert replay(sequence, 0, 1, 2) == [Begin(complete=True), *take(0, 1, 2, 3)]
 
 
-def test_a_gap_is_filled():
+def test_a_gap_is_filled_by_a_replay():
     sequence = followed(3)
     assert live(sequence, 5) == [Ask(2)], "with the last one, to know the worker by it"
     assert live(sequence, 6) == []
@@ -50,7 +50,7 @@ def test_a_gap_is_filled():
     assert live(sequence, 7) == take(7)
 
 
-def test_what_came_before_the_subscription_is_found_by_a_check():
+def test_a_check_finds_batches_from_before_the_subscription():
     sequence = followed(3)
     assert sequence.check() == [Ask(2)]
     assert sequence.check() == [], "it is asked already"
@@ -58,14 +58,14 @@ def test_what_came_before_the_subscription_is_found_by_a_check():
     assert (sequence.gaps, live(sequence, 4)) == (0, take(4))
 
 
-def test_a_gap_that_cannot_be_filled_is_given_up():
+def test_a_gap_that_cannot_be_filled_is_abandoned():
     sequence = followed(3)
     assert live(sequence, 9) == [Ask(2)]
     assert replay(sequence, 7, 8, 9) == [Begin(complete=False), *take(7, 8, 9)]
     assert live(sequence, 10) == take(10)
 
 
-def test_a_replay_that_never_comes_is_given_up():
+def test_a_replay_that_never_arrives_is_abandoned():
     sequence = followed(3)
     assert live(sequence, 9, 10) == [Ask(2)]
     assert sequence.failed() == [Begin(complete=False), *take(9, 10)]
@@ -75,7 +75,7 @@ def test_a_replay_that_never_comes_is_given_up():
     assert replay(sequence, 11, 12) == []
 
 
-def test_no_replays_at_all():
+def test_a_publisher_without_replays_is_followed():
     late, early = KvSequence(), KvSequence()
     for sequence in (late, early):
         sequence.connected()
@@ -85,7 +85,7 @@ def test_no_replays_at_all():
     assert live(early, 0, 1) == [Begin(complete=True), *take(0, 1)], "nothing is before number 0"
 
 
-def test_the_state_of_a_publisher_that_folds_what_is_old():
+def test_a_folded_state_replaces_old_batches():
     """A folded batch has the number of the last batch in it, wherever the replay begins."""
     sequence = followed(3)
     assert live(sequence, 9) == [Ask(2)]
@@ -93,30 +93,30 @@ def test_the_state_of_a_publisher_that_folds_what_is_old():
     assert steps == [Begin(complete=False), Take(7, b"state"), *take(8, 9)]
 
 
-def test_another_life_is_known_by_its_numbers():
+def test_a_new_generation_is_detected_by_its_numbers():
     sequence = followed(5)
-    assert live(sequence, 0, life="b") == [Begin(complete=True), Ask(0)]
-    assert replay(sequence, 0, 1, life="b") == take(0, 1, life="b")
+    assert live(sequence, 0, generation="b") == [Begin(complete=True), Ask(0)]
+    assert replay(sequence, 0, 1, generation="b") == take(0, 1, generation="b")
     assert sequence.restarts == 1
 
 
-def test_another_life_is_known_by_its_last_batch():
+def test_a_new_generation_is_detected_by_its_last_batch():
     sequence = followed(3)
     assert sequence.connected() == [Ask(2)]
-    assert live(sequence, 4, life="b") == []
+    assert live(sequence, 4, generation="b") == []
     assert sequence.replayed(2, name(2, "b")) == [Begin(complete=True), Ask(0)]
-    assert replay(sequence, 0, 1, 2, 3, 4, life="b") == take(0, 1, 2, 3, 4, life="b")
-    assert live(sequence, 5, life="b") == take(5, life="b")
+    assert replay(sequence, 0, 1, 2, 3, 4, generation="b") == take(0, 1, 2, 3, 4, generation="b")
+    assert live(sequence, 5, generation="b") == take(5, generation="b")
 
 
-def test_another_life_is_known_by_what_it_has_not():
+def test_a_new_generation_is_detected_by_missing_batches():
     sequence = followed(3)
     assert sequence.connected() == [Ask(2)]
     assert replay(sequence) == [Begin(complete=True), Ask(0)]
-    assert replay(sequence, 0, life="b") == take(0, life="b")
+    assert replay(sequence, 0, generation="b") == take(0, generation="b")
 
 
-def test_the_same_life_after_a_broken_connection():
+def test_the_same_generation_continues_after_a_broken_connection():
     sequence = followed(3)
     assert sequence.connected() == [Ask(2)]
     assert replay(sequence, 2, 3) == take(3)
@@ -124,7 +124,7 @@ def test_the_same_life_after_a_broken_connection():
     assert sequence.restarts == 0
 
 
-def test_what_was_given_up_may_be_had_over_another_connection():
+def test_abandoned_batches_are_requested_on_the_next_connection():
     sequence = followed(3)
     live(sequence, 9)
     assert sequence.failed() == [Begin(complete=False), *take(9)]
@@ -136,30 +136,30 @@ def test_what_was_given_up_may_be_had_over_another_connection():
     assert sequence.connected() == [Ask(11)]
 
 
-def test_what_waited_at_an_earlier_connection_is_forgotten():
+def test_waiting_batches_of_an_earlier_connection_are_dropped():
     """A restarted worker's numbers may follow those of this generation by chance."""
     sequence = followed(2)
     assert live(sequence, 3) == [Ask(1)]
     assert sequence.connected() == [Ask(1)]
-    assert replay(sequence, 2, life="b") == [Begin(complete=False), *take(2, life="b")]
-    assert live(sequence, 3, life="b") == take(3, life="b")
+    assert replay(sequence, 2, generation="b") == [Begin(complete=False), *take(2, generation="b")]
+    assert live(sequence, 3, generation="b") == take(3, generation="b")
 
 
-def test_another_life_in_the_middle_of_a_replay():
+def test_a_new_generation_may_begin_during_a_replay():
     sequence = followed(3)
     assert live(sequence, 6, 7) == [Ask(2)]
-    assert live(sequence, 0, life="b") == [Begin(complete=True), Ask(0)]
-    assert replay(sequence, 0, life="b") == take(0, life="b")
+    assert live(sequence, 0, generation="b") == [Begin(complete=True), Ask(0)]
+    assert replay(sequence, 0, generation="b") == take(0, generation="b")
 
 
-def test_a_replay_with_holes_is_asked_for_again():
+def test_an_incomplete_replay_is_requested_again():
     sequence = followed(1)
     assert live(sequence, 6) == [Ask(0)]
     assert replay(sequence, 0, 1, 2, 4, 5) == [*take(1, 2), Ask(2)]
     assert replay(sequence, 2, 3, 4, 5, 6) == take(3, 4, 5, 6)
 
 
-def test_replays_that_bring_nothing_are_not_asked_for_for_ever():
+def test_fruitless_replays_are_bounded():
     sequence = followed(1)
     steps = live(sequence, 6)
     asked = 0
@@ -176,7 +176,7 @@ def test_replays_that_bring_nothing_are_not_asked_for_for_ever():
     assert steps == [Begin(complete=False), *take(8, 9)]
 
 
-def test_a_view_without_a_connection_for_long_is_dropped():
+def test_a_view_is_dropped_after_a_long_disconnection():
     sequence = KvSequence()
     assert sequence.lost() == [], "there was no batch"
     sequence = followed(3)
@@ -187,7 +187,7 @@ def test_a_view_without_a_connection_for_long_is_dropped():
     assert replay(sequence, *range(10)) == [Begin(complete=True), *take(*range(10))]
 
 
-def test_what_waits_is_bounded():
+def test_waiting_batches_are_bounded():
     sequence = KvSequence(max_waiting=5)
     sequence.connected()
     assert live(sequence, *range(10, 15)) == []

@@ -1,4 +1,4 @@
-"""KV events as vLLM 0.33 writes them, for workers whose blocks are larger than the router's.
+"""KV events of vLLM 0.33 are applied for workers whose blocks are larger than the router's.
 
 The structs are those of ``vllm/distributed/kv_events.py``, so that the test needs no vLLM.
 """
@@ -13,7 +13,7 @@ import pytest
 
 from fairserve.engine.kv_events import dialect
 from fairserve.engine.kv_events.view import KvView
-from fairserve.scheduling.dispatch.events import WorkerCached, WorkerCacheReset, WorkerEvicted
+from fairserve.scheduling.events import WorkerCached, WorkerCacheReset, WorkerEvicted
 from fairserve.scheduling.locality.block_keys import BlockHasher
 
 OURS = 16
@@ -92,7 +92,7 @@ def view():
 
 @pytest.mark.parametrize("form", [int, bytes])
 @pytest.mark.parametrize("size", [16, 32, 128])
-def test_a_prompt_is_known_up_to_the_end_of_the_workers_last_block(size, form):
+def test_a_prompt_matches_up_to_the_last_block_of_the_worker(size, form):
     seen = view()
     salt = [("tenant",), *[None] * (256 // size - 1)]
     (cached,) = applied(seen, stored(size, 256 // size, form, extra_keys=salt))
@@ -119,18 +119,18 @@ def test_a_prompt_is_known_up_to_the_end_of_the_workers_last_block(size, form):
         {"group_idx": 1},
     ],
 )
-def test_what_tokens_and_salt_do_not_name_is_left_out(more):
+def test_blocks_with_additional_keys_are_ignored(more):
     assert applied(view(), stored(32, 1, **more)) == []
 
 
-def test_a_block_that_is_stored_again_is_the_same_block():
+def test_storing_a_block_again_changes_nothing():
     seen = view()
     first, again = applied(seen, stored(32, 2)), applied(seen, stored(32, 2))
     assert first == again
     assert len(seen) == 2
 
 
-def test_a_part_of_a_block_that_no_router_block_ends_in_is_no_error():
+def test_a_block_smaller_than_a_router_block_is_no_error():
     seen = view()
     applied(seen, stored(32, 2))
     part = BlockStored([99], names(2, int)[-1], TOKENS[64:72].tolist(), 8, None, "GPU", None)

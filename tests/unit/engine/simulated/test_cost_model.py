@@ -1,4 +1,4 @@
-"""Times worked out by hand, fused decode steps, and every error of a cost model's file."""
+"""Test times computed by hand, fused decode steps, and every error of a cost model's file."""
 
 import itertools
 import json
@@ -33,7 +33,7 @@ def model(**changes):
     return CostModel(**{"name": "test", **FIELDS, **changes})
 
 
-def test_a_prefill_pays_for_the_pass_its_tokens_and_its_pairs():
+def test_a_prefill_costs_the_pass_its_tokens_and_its_pairs():
     assert model().prefill_s(4, 10) == 0.5 + 4 * 0.25 + 10 * 0.125
 
 
@@ -41,16 +41,16 @@ def test_a_prefill_pays_for_the_pass_its_tokens_and_its_pairs():
     ("cached", "computed", "expected"),
     [(0, 0, 0), (0, 1, 1), (0, 3, 1 + 2 + 3), (10, 3, 11 + 12 + 13), (5, 0, 0)],
 )
-def test_a_token_attends_to_all_before_it_and_to_itself(cached, computed, expected):
+def test_a_token_attends_to_all_tokens_up_to_itself(cached, computed, expected):
     assert pairs(cached, computed) == expected
 
 
-def test_a_decode_step_pays_for_the_step_its_sequences_and_what_they_hold():
+def test_a_decode_step_costs_the_step_its_sequences_and_held_tokens():
     assert model().decode_s(3, 16, 1) == 2.0 + 3 * 0.5 + 16 * 0.0625
     assert model().decode_s(3, 16, 0) == 0.0
 
 
-def test_each_of_several_steps_holds_a_token_more_per_sequence():
+def test_each_step_adds_a_held_token_per_sequence():
     # 16, 19 and 22 tokens are held
     assert model().decode_s(3, 16, 3) == 3 * (2.0 + 1.5) + (16 + 19 + 22) * 0.0625
 
@@ -61,7 +61,7 @@ def test_each_of_several_steps_holds_a_token_more_per_sequence():
     steps=st.integers(0, 300),
     name=st.sampled_from(sorted(COST_MODELS)),
 )
-def test_fused_decode_is_the_sum_of_its_steps(sequences, held, steps, name):
+def test_fused_decode_equals_the_sum_of_its_steps(sequences, held, steps, name):
     costs = COST_MODELS[name]
     single = math.fsum(
         costs.decode_s(sequences, held + step * sequences, 1) for step in range(steps)
@@ -84,7 +84,7 @@ def test_a_roofline_reads_the_weights_once_a_pass_and_the_cache_of_every_token_h
     assert "55%" in costs.origin
 
 
-def test_the_known_models_stand_in_the_order_of_their_accelerators():
+def test_known_models_are_ordered_by_accelerator_speed():
     known = [COST_MODELS[name] for name in ("h200-llama3-8b", "a100-llama3-8b", "a10g-llama2-7b")]
     for faster, slower in itertools.pairwise(known):
         assert faster.prefill_s(2000, 0) < slower.prefill_s(2000, 0)
@@ -105,7 +105,7 @@ def from_file(tmp_path, value):
     return cost_model(str(path))
 
 
-def test_a_file_gives_the_fields_and_is_named_by_its_name(tmp_path):
+def test_a_file_gives_fields_and_name(tmp_path):
     assert from_file(tmp_path, FIELDS) == model(name="costs")
     more = {"name": "mine", "origin": "measured", "max_running": 8, "max_prefill_tokens": 100}
     assert from_file(tmp_path, {**FIELDS, **more}) == model(**more)
@@ -137,7 +137,7 @@ def test_a_file_gives_the_fields_and_is_named_by_its_name(tmp_path):
         ({**FIELDS, "name": 5}, "name is 5; allowed: a text"),
     ],
 )
-def test_what_a_file_may_not_hold(tmp_path, value, says):
+def test_invalid_files_are_rejected(tmp_path, value, says):
     with pytest.raises(ValueError, match=r"costs\.json: ") as error:
         from_file(tmp_path, value)
     assert says in str(error.value)

@@ -1,4 +1,4 @@
-"""FairServe's application mix: Tables 2 and 4, users, abusers, graphs."""
+"""FairServe's application mix follows Tables 2 and 4: lengths, users, abusers, graphs."""
 
 from collections import Counter
 from dataclasses import replace
@@ -23,7 +23,7 @@ from fairserve.engine.simulated.traces.generate.block_ids import BlockIds
 
 @pytest.fixture(scope="module")
 def long_mix():
-    """Some 24,000 interactions without abusers."""
+    """Return about 24,000 interactions without abusers."""
     return generate_agent_mix(
         0, AgentMixOptions(interactions_per_s=40.0, duration_s=600.0, abusive_users=0)
     )
@@ -31,7 +31,7 @@ def long_mix():
 
 @pytest.fixture(scope="module")
 def mix():
-    """Some 2,400 interactions without abusers."""
+    """Return about 2,400 interactions without abusers."""
     return generate_agent_mix(
         0, AgentMixOptions(interactions_per_s=40.0, duration_s=60.0, abusive_users=0)
     )
@@ -43,7 +43,7 @@ def runs(app, number, seed=0):
 
 
 def only(graph, **kwargs):
-    """An app of the mean lengths with interactions of one class only."""
+    """Return an app of the mean lengths with interactions of one class only."""
     prompt, output = tokens_per_call((graph,))
     return AgentApp("app", prompt, output, classes=(graph,), **kwargs)
 
@@ -73,8 +73,8 @@ def test_tokens_of_an_interaction_by_number_of_calls(long_mix):
 
 
 @pytest.mark.parametrize("graph", TABLE_2, ids=lambda graph: f"{graph.least_calls}-")
-def test_every_class_alone_has_its_sums(graph):
-    """Also the rare ones. Nothing is cut here; the spread is small to need few runs."""
+def test_every_single_class_has_its_sums(graph):
+    """Rare classes are included. Nothing is cut here; the spread is small, so that few runs suffice."""
     app = only(graph, input_cv=0.1, output_cv=0.1, max_prompt_tokens=10**6)
     some = runs(app, 200 if graph.most_calls <= 10 else 60)
     assert {len(calls) for calls in some} <= set(range(graph.least_calls, graph.most_calls + 1))
@@ -107,7 +107,7 @@ def test_all_apps_together_have_the_mean_call(other_apps):
     assert (prompt, output) == pytest.approx(tokens_per_call(TABLE_2))
 
 
-def test_other_apps_spread_and_options_reach_every_app():
+def test_options_apply_to_every_app():
     options = AgentMixOptions(other_spread=3.0, middle=AgentApp("", 5000.0, 100.0, width=2))
     apps = [app for app, _ in agent_apps(options)]
     assert apps[-1].prompt_tokens / apps[3].prompt_tokens == pytest.approx(9)
@@ -116,7 +116,7 @@ def test_other_apps_spread_and_options_reach_every_app():
 
 
 @pytest.mark.deep
-def test_users_keep_to_their_app_and_few_ask_for_much(long_mix):
+def test_users_stay_with_their_app_and_few_are_heavy(long_mix):
     apps = {}
     for interaction in long_mix.interactions:
         apps.setdefault(interaction.user, set()).add(interaction.app)
@@ -127,7 +127,7 @@ def test_users_keep_to_their_app_and_few_ask_for_much(long_mix):
     assert first / tenth == pytest.approx(10**0.8, rel=0.3)
 
 
-def test_abusers_flood():
+def test_abusers_send_floods():
     trace = generate_agent_mix(0)
     groups = Counter(i.group for i in trace.interactions)
     assert set(groups) == {"abusive", "well-behaved"}
@@ -150,7 +150,7 @@ def test_system_prompts_belong_to_an_app_and_an_agent(mix):
     assert len(set(first.values())) == len(first) > 20
 
 
-def test_a_chain_reads_on_in_the_same_context():
+def test_a_chain_extends_one_context():
     app = only(TABLE_2[1], fan_out_share=0.0)
     for calls in runs(app, 50):
         for index, call in enumerate(calls):
@@ -163,7 +163,7 @@ def test_a_chain_reads_on_in_the_same_context():
 
 
 @pytest.mark.parametrize("graph", TABLE_2[1:5], ids=lambda graph: f"{graph.least_calls}-")
-def test_a_fan_out_plans_works_in_parallel_and_joins(graph):
+def test_a_fan_out_has_a_plan_parallel_work_and_a_join(graph):
     for calls in runs(only(graph, fan_out_share=1.0, width=3), 50):
         if len(calls) < 3:
             continue
@@ -187,13 +187,13 @@ def test_a_fan_out_plans_works_in_parallel_and_joins(graph):
             assert list(worker.block_ids)[:shared] == list(workers[0].block_ids)[:shared]
 
 
-def test_tools_take_time_before_calls_that_waited():
+def test_tools_add_gaps_before_dependent_calls():
     calls = [call for run in runs(only(TABLE_2[2]), 300) for call in run]
     assert np.mean([c.gap_s for c in calls if c.deps]) == pytest.approx(0.5, rel=0.1)
     assert {c.gap_s for c in calls if not c.deps} == {0.0}
 
 
-def test_long_prompts_are_cut(mix):
+def test_long_prompts_are_truncated(mix):
     lengths = [c.prompt_tokens for i in mix.interactions for c in i.calls]
     assert 30_000 < max(lengths) <= 32_768
     app = only(TABLE_2[1], fan_out_share=0.0, max_prompt_tokens=4000)
@@ -241,6 +241,6 @@ APP = AgentApp("app", 1000.0, 100.0)
         ),
     ],
 )
-def test_bad_values_are_refused(make, message):
+def test_invalid_values_are_rejected(make, message):
     with pytest.raises(ValueError, match=message):
         make()

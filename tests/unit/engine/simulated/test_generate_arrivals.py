@@ -1,4 +1,4 @@
-"""Arrival processes: rates, spread, silence."""
+"""Test the arrival processes: rates, spread, silence."""
 
 import numpy as np
 import pytest
@@ -37,13 +37,13 @@ def test_times_ascend_within_the_duration_at_the_mean_rate(process):
 
 
 @pytest.mark.parametrize("process", PROCESSES, ids=str)
-def test_a_seed_gives_the_same_times_and_another_others(process):
+def test_times_are_determined_by_the_seed(process):
     assert (times(process, seed=3) == times(process, seed=3)).all()
     assert times(process, seed=3)[0] != times(process, seed=4)[0]
 
 
 @pytest.mark.parametrize("cv", [0.25, 1.0, 2.0])
-def test_gamma_gaps_have_the_asked_spread(cv):
+def test_gamma_gaps_have_the_configured_spread(cv):
     gaps = np.diff(times(GammaArrivals(10.0, cv), 3000.0))
     assert np.std(gaps) / np.mean(gaps) == pytest.approx(cv, rel=0.05)
 
@@ -54,15 +54,15 @@ def test_even_gaps_are_equal_and_the_offset_covers_one_gap():
     assert 0 <= min(offsets) < 0.05 < 0.2 < max(offsets) < 0.25
 
 
-def test_a_ramp_rises_in_a_straight_line():
+def test_a_ramp_rises_linearly():
     counts, _ = np.histogram(times(RampArrivals(1.0, 9.0)), bins=4, range=(0, 400))
     assert list(counts) == pytest.approx([200, 400, 600, 800], abs=2)
 
 
-def test_off_phases_are_silent_and_on_phases_are_not():
+def test_arrivals_happen_only_in_on_phases():
     at = times(OnOffArrivals(EvenArrivals(1.0), on_s=60.0, off_s=30.0), 600.0) % 90.0
     assert at.max() < 60.0
-    assert len(at) == pytest.approx(6 * 60 + 60, abs=1)  # six periods, and a seventh on phase
+    assert len(at) == pytest.approx(6 * 60 + 60, abs=1)  # six periods and one on phase
 
 
 def test_phases_follow_each_other_and_end():
@@ -86,6 +86,6 @@ def test_phases_follow_each_other_and_end():
         (lambda: PhasedArrivals(((0.0, EvenArrivals(1.0)),)), "the duration of a phase is 0.0"),
     ],
 )
-def test_options_out_of_range_are_refused(make, message):
+def test_options_out_of_range_are_rejected(make, message):
     with pytest.raises(ValueError, match=message):
         make()

@@ -1,4 +1,4 @@
-"""Chained block ids of made-up prompts, and lengths around a mean."""
+"""Test the chained block ids of generated prompts, and lengths around a mean."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def test_a_prompt_has_an_id_for_each_full_block():
         prefix = blocks.extend(prefix, f"content-{prefix.tokens}", tokens)
         assert len(ids(prefix)) == full
     assert prefix.tokens == 71
-    assert prefix.blocks == ((0, 4),)  # touching runs are one
+    assert prefix.blocks == ((0, 4),)  # adjacent runs are merged
 
 
 def test_the_same_content_after_the_same_prefix_has_the_same_ids():
@@ -31,7 +31,7 @@ def test_the_same_content_after_the_same_prefix_has_the_same_ids():
     assert blocks.extend(system, "question", 100) is first
 
 
-def test_what_follows_a_partial_block_makes_it_another_block():
+def test_content_after_a_partial_block_changes_its_id():
     blocks = BlockIds(16)
     system = blocks.extend(blocks.empty, "system", 40)
     one = blocks.extend(system, "one", 100)
@@ -40,14 +40,14 @@ def test_what_follows_a_partial_block_makes_it_another_block():
     assert not set(ids(one)[2:]) & set(ids(two)[2:])
 
 
-def test_the_same_content_after_other_prefixes_differs():
+def test_equal_content_after_different_prefixes_has_different_ids():
     blocks = BlockIds(16)
     one = blocks.extend(blocks.extend(blocks.empty, "one", 16), "same", 32)
     two = blocks.extend(blocks.extend(blocks.empty, "two", 16), "same", 32)
     assert not set(ids(one)) & set(ids(two))
 
 
-def test_nothing_is_added_for_no_tokens():
+def test_adding_no_tokens_changes_nothing():
     blocks = BlockIds()
     assert blocks.extend(blocks.empty, "nothing", 0) is blocks.empty
 
@@ -56,8 +56,8 @@ def test_nothing_is_added_for_no_tokens():
     st.integers(1, 20),
     st.lists(st.tuples(st.integers(0, 30), st.sampled_from("abc")), max_size=60),
 )
-def test_an_id_stands_for_one_whole_prefix(block_tokens, steps):
-    """Against prompts written out token by token: equal ids if and only if equal tokens so far."""
+def test_an_id_identifies_a_whole_prefix(block_tokens, steps):
+    """Compare with prompts written out token by token: ids are equal exactly for equal prefixes."""
     blocks = BlockIds(block_tokens)
     grown = [(blocks.empty, ())]
     for choice, content in steps:
@@ -72,7 +72,7 @@ def test_an_id_stands_for_one_whole_prefix(block_tokens, steps):
         for index, block in enumerate(ids(prefix)):
             whole = tokens[: (index + 1) * block_tokens]
             assert by_id.setdefault(block, whole) == whole
-            # Contents of one letter never run into each other unseen: (letter, position) are tokens.
+            # Contents of one letter never merge unnoticed: (letter, position) are tokens.
             assert by_tokens.setdefault(whole, block) == block
 
 
@@ -85,19 +85,19 @@ def test_an_id_stands_for_one_whole_prefix(block_tokens, steps):
         (lambda: TokenLengths(5.0, -0.1), "cv of a length is -0.1"),
     ],
 )
-def test_bad_values_are_refused(make, message):
+def test_invalid_values_are_rejected(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
 
-def test_a_content_has_one_length():
+def test_each_content_has_one_length():
     blocks = BlockIds()
     blocks.extend(blocks.empty, "x", 5)
     with pytest.raises(ValueError, match="'x' has 6 tokens here and 5 before"):
         blocks.extend(blocks.empty, "x", 6)
 
 
-def test_lengths_have_the_mean_and_spread():
+def test_lengths_have_their_mean_and_spread():
     rng = np.random.default_rng(0)
     lengths = TokenLengths(300.0, 0.6)
     drawn = [lengths.draw(rng) for _ in range(20_000)]

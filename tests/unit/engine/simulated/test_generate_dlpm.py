@@ -1,4 +1,4 @@
-"""The DLPM paper's programs: published means, numbers of calls, sharing, misbehaviours."""
+"""The DLPM paper's programs have the published means, numbers of calls, sharing, and misbehaviours."""
 
 from collections import Counter
 from dataclasses import replace
@@ -76,7 +76,7 @@ def test_a_chat_turn_adds_the_published_lengths():
     assert np.mean(gaps) == pytest.approx(5, rel=0.05)
 
 
-def test_trees_have_the_papers_numbers_of_calls():
+def test_trees_have_the_published_numbers_of_calls():
     for branches, calls in [(2, 30), (3, 120), (4, 340)]:
         program = TreeOfThoughts(branches=branches)
         (tree,) = runs(program, 1)
@@ -85,7 +85,7 @@ def test_trees_have_the_papers_numbers_of_calls():
         assert list(levels.values()) == [branches**level for level in (1, 2, 3, 4)]
 
 
-def test_a_child_waits_for_its_parent_and_reads_its_prompt_and_output():
+def test_a_child_depends_on_and_extends_its_parent():
     for tree in runs(TreeOfThoughts(), 20):
         by_id = {call.call_id: call for call in tree}
         children = Counter(call.deps for call in tree)
@@ -130,14 +130,14 @@ def test_judges_share_the_article_and_a_last_call_merges(dimensions):
         assert merge.prompt_tokens == judges[0].prompt_tokens + written
 
 
-def test_the_articles_of_an_owner_share_only_what_comes_before_them():
+def test_articles_of_an_owner_share_only_their_common_prefix():
     for program, shared in [(Judge(), 64 // 16), (Judge(extra_tokens=600), 664 // 16)]:
         one, two = runs(program, 2)
         assert ids(one[0])[:shared] == ids(two[0])[:shared]
         assert not set(ids(one[0])[shared:]) & set(ids(two[0])[shared:])
 
 
-def test_a_document_gets_its_questions_and_few_are_open():
+def test_documents_get_their_questions_and_few_are_open():
     program = LongContextQa(questions_per_document=5, open_documents=3)
     order = [ids(call)[10] for (call,) in runs(program, 500)]
     asked = Counter(order)
@@ -145,10 +145,10 @@ def test_a_document_gets_its_questions_and_few_are_open():
     for index in range(500):
         still = [d for d in set(order[: index + 1]) if d in order[index:]]
         assert len(still) <= 3
-    assert any(a != b for a, b in pairwise(order))  # in turns
+    assert any(a != b for a, b in pairwise(order))  # interleaved
 
 
-def test_a_conversation_is_a_chain_that_grows():
+def test_a_conversation_is_a_growing_chain():
     for calls in runs(Chat(), 50):
         for before, call in pairwise(calls):
             assert call.deps == (before.call_id,)
@@ -158,7 +158,7 @@ def test_a_conversation_is_a_chain_that_grows():
 
 @pytest.mark.parametrize("name", DLPM_WORKLOADS)
 @pytest.mark.parametrize("misbehaviour", list(Misbehaviour))
-def test_groups_and_programs_of_the_clients(name, misbehaviour):
+def test_clients_have_their_groups_and_programs(name, misbehaviour):
     workload = DLPM_WORKLOADS[name]
     trace = generate_dlpm(name, misbehaviour, 0)
     groups = {i.user: i.group for i in trace.interactions}
@@ -177,7 +177,7 @@ def per_client(trace, count):
 
 
 @pytest.mark.deep
-def test_more_requests_are_more_calls_and_longer_prefixes_more_tokens():
+def test_misbehaviours_add_calls_or_tokens():
     load = DlpmLoad(0.5, duration_s=400.0, flood=4.0)
     for name, factor in [("tree-of-thoughts", 340 / 30), ("judge", 17 / 3)]:
         trace = generate_dlpm(name, "S1", 0, load=replace(load, flood=1.0))
@@ -201,7 +201,7 @@ def test_more_requests_are_more_calls_and_longer_prefixes_more_tokens():
 
 
 @pytest.mark.deep
-def test_chat_clients_flood_first_and_calm_down():
+def test_chat_clients_flood_at_the_beginning():
     trace = generate_dlpm("chat", "S1", 0, load=replace(DLPM_WORKLOADS["chat"].load, workers=4))
     for user in ("client-0", "client-1", "client-2", "client-3"):
         at = [i.arrival_s for i in trace.interactions if i.user == user]
@@ -233,7 +233,7 @@ def test_the_mix_has_two_chats_and_two_programs():
     assert sorted(apps.values()) == ["chat", "chat", "judge", "tree-of-thoughts"]
 
 
-def test_a_workload_can_be_made_up():
+def test_a_workload_can_be_customised():
     workload = replace(DLPM_WORKLOADS["judge"], more_requests=Judge(dimensions=5))
     trace = generate_dlpm(workload, "S1", 0)
     assert {len(i.calls) for i in trace.interactions if i.group == "misbehaving"} == {6}
@@ -290,7 +290,7 @@ def test_a_workload_can_be_made_up():
         (lambda: generate_programs("", [], 1.0, 0), r"clients are \[\]"),
     ],
 )
-def test_bad_values_are_refused(make, message):
+def test_invalid_values_are_rejected(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 

@@ -1,4 +1,4 @@
-"""Properties of every generated trace with programs: graphs, block ids, seeds."""
+"""Test the properties of every generated trace with programs: graphs, block ids, seeds."""
 
 from collections import Counter
 from dataclasses import replace
@@ -61,11 +61,11 @@ GOLDEN = {
     "program-mix": (57, 346, 256315, 66758, 4244),
     "agent-mix": (207, 386, 2161292, 42055, 65539),
 }
-"""Interactions, calls, prompt tokens, output tokens and distinct blocks: of seed 1, written down."""
+"""Recorded interactions, calls, prompt tokens, output tokens and distinct blocks of seed 1."""
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_the_trace_is_the_one_that_was_written_down(name):
+def test_the_trace_equals_the_recorded_one(name):
     trace = GENERATORS[name](1)
     calls = [call for run in trace.interactions for call in run.calls]
     seen = (
@@ -78,12 +78,12 @@ def test_the_trace_is_the_one_that_was_written_down(name):
     assert seen == GOLDEN[name]
 
 
-def test_a_seed_gives_the_same_trace_and_another_does_not(generate, trace):
+def test_the_trace_is_determined_by_the_seed(generate, trace):
     assert generate(1) == trace
     assert generate(2) != trace
 
 
-def test_interactions_have_their_own_ids_and_ascend(trace):
+def test_interactions_have_unique_ids_and_ascending_arrivals(trace):
     assert len(trace) >= 5
     assert max(Counter(i.interaction_id for i in trace.interactions).values()) == 1
     arrivals = [i.arrival_s for i in trace.interactions]
@@ -123,7 +123,7 @@ def test_an_id_always_follows_the_same_id(trace):
                 last = block
 
 
-def test_clients_share_system_prompts_only_where_they_should():
+def test_system_prompts_are_shared_only_as_configured():
     def first_blocks(share_system):
         trace = generate_dlpm(
             "judge", Misbehaviour.NONE, 0, share_system=share_system

@@ -1,4 +1,4 @@
-"""The VTC paper's synthetic workloads."""
+"""Test the synthetic workloads of the VTC paper."""
 
 from collections import Counter
 
@@ -19,7 +19,7 @@ def requests(name, **kwargs):
 
 
 @pytest.mark.parametrize("name", VTC_SUITES)
-def test_every_suite_is_of_single_calls_without_sharing(name):
+def test_every_suite_has_single_calls_without_sharing(name):
     suite, trace = VTC_SUITES[name], generate_vtc_suite(name, 0)
     assert suite.shown_in
     assert {i.user for i in trace.interactions} == set(suite.weights)
@@ -41,7 +41,7 @@ def test_every_suite_is_of_single_calls_without_sharing(name):
 
 
 @pytest.mark.parametrize("name", VTC_SUITES)
-def test_the_same_seed_gives_the_same_trace_and_another_does_not(name):
+def test_the_trace_is_determined_by_the_seed(name):
     trace = generate_vtc_suite(name, 5, until_s=60.0)
     assert trace == generate_vtc_suite(name, 5, until_s=60.0)
     assert trace != generate_vtc_suite(name, 6, until_s=60.0)
@@ -59,14 +59,14 @@ def test_the_same_seed_gives_the_same_trace_and_another_does_not(name):
         ("increase", [30, 66]),
     ],
 )
-def test_clients_send_at_the_papers_rates(name, per_minute):
+def test_clients_send_at_the_published_rates(name, per_minute):
     counts = requests(name)
     minutes = VTC_SUITES[name].duration_s / 60
     for index, rate in enumerate(per_minute):
         assert counts[f"client-{index + 1}"] == pytest.approx(minutes * rate, abs=1)
 
 
-def test_poisson_suites_send_at_the_papers_rates_and_sizes():
+def test_poisson_suites_have_the_published_rates_and_sizes():
     for name, sizes in [
         ("short-and-long", [(64, 64), (256, 256)]),
         ("long-output-and-long-input", [(64, 512), (512, 64)]),
@@ -82,7 +82,7 @@ def test_poisson_suites_send_at_the_papers_rates_and_sizes():
         assert np.std(gaps) / np.mean(gaps) == pytest.approx(1.0, rel=0.1)
 
 
-def test_the_off_phases_are_silent():
+def test_off_phases_have_no_arrivals():
     for name in ("on-off-below-share", "on-off-above-share"):
         trace = generate_vtc_suite(name, 0)
         at = [i.arrival_s % 120 for i in trace.interactions if i.user == "client-1"]
@@ -101,7 +101,7 @@ def test_the_shift_has_three_phases():
     assert count("client-1", 60, 120) == 0
 
 
-def test_weights_pools_and_lengths():
+def test_suites_have_their_weights_pools_and_lengths():
     assert list(VTC_SUITES["weighted"].weights.values()) == [1, 2, 3, 4]
     assert len(requests("backlogged-2")) == 2
     assert len(requests("backlogged-8")) == 8
@@ -113,15 +113,15 @@ def test_weights_pools_and_lengths():
     assert {suite.pool_tokens for suite in VTC_SUITES.values()} == {10_000, 35_000, 65_000}
 
 
-def test_a_trace_can_be_cut_and_a_suite_made_up():
+def test_a_trace_can_be_cut_and_a_suite_customised():
     whole, cut = generate_vtc_suite("shift", 1), generate_vtc_suite("shift", 1, until_s=90.0)
     assert cut.interactions == tuple(i for i in whole.interactions if i.arrival_s < 90)
     own = VtcSuite("none", (SuiteClient(EvenArrivals(1.0), 3, 4),), duration_s=10.0)
     assert len(generate_vtc_suite(own, 0)) == 10
 
 
-def test_a_further_client_leaves_the_others_as_they_are():
-    """The clients of the first two suites are the same; each has its own stream."""
+def test_an_additional_client_does_not_change_the_others():
+    """The clients of the first two suites are equal; each has its own random stream."""
     suite = VTC_SUITES["backlogged-8"]
     two = generate_vtc_suite(VtcSuite("", suite.clients[:2], suite.duration_s), 9)
     eight = generate_vtc_suite("backlogged-8", 9)
@@ -143,6 +143,6 @@ def test_a_further_client_leaves_the_others_as_they_are():
         (lambda: SuiteClient(EvenArrivals(1.0), weight=0.0), "weight is 0.0"),
     ],
 )
-def test_bad_values_are_refused(make, message):
+def test_invalid_values_are_rejected(make, message):
     with pytest.raises(ValueError, match=message):
         make()

@@ -1,4 +1,4 @@
-"""The loop with mixed passes: times by hand, the budget, sharing, and cancellations in a pass."""
+"""Test the loop with mixed passes: computed times, the budget, sharing, and cancellations in a pass."""
 
 import math
 
@@ -30,7 +30,7 @@ def test_a_prompt_is_computed_beside_the_decodes():
     assert engine.worker.next_s == math.inf
 
 
-def test_a_pass_pays_for_what_its_decodes_hold():
+def test_a_pass_costs_the_tokens_that_its_decodes_hold():
     engine = OneEngine(mixed(decode_s_per_held_token=0.5, prefill_s_per_pair=0.25))
     engine.add("a", 6, 2)
     engine.add("b", 4, 1, at_s=1.0)
@@ -63,7 +63,7 @@ def test_a_stream_is_never_delayed_by_more_than_a_pass_of_the_budget():
     assert ended_s <= 11.0 + 9 * (10 + 3 + 0.125) + 1.125
 
 
-def test_a_prompt_is_shared_once_all_of_it_is_computed():
+def test_a_prompt_is_shared_once_it_is_completely_computed():
     engine = OneEngine(mixed(max_prefill_tokens=30))
     engine.add("a", 9, 5, blocks=[1, 2])
     engine.add("b", 9, 5, blocks=[1, 2])  # in the same pass: computed again
@@ -72,7 +72,7 @@ def test_a_prompt_is_shared_once_all_of_it_is_computed():
     assert engine.cached == {"a": 0, "b": 0, "c": 8}
 
 
-def test_a_prompt_that_takes_passes_is_not_shared_before_its_last():
+def test_a_prompt_of_several_passes_is_shared_after_the_last():
     engine = OneEngine(mixed(max_prefill_tokens=8))
     engine.add("a", 13, 2, blocks=[1, 2, 3])
     engine.add("b", 13, 2, blocks=[1, 2, 3])
@@ -82,7 +82,7 @@ def test_a_prompt_that_takes_passes_is_not_shared_before_its_last():
 
 
 @pytest.mark.parametrize("name", ["decoding", "prefilling", "waiting"])
-def test_a_call_that_is_cancelled_in_a_mixed_pass_leaves_nothing(name):
+def test_a_call_cancelled_in_a_mixed_pass_leaves_nothing(name):
     engine = OneEngine(mixed(max_prefill_tokens=8, kv_capacity_tokens=40))
     engine.add("decoding", 6, 10, blocks=[1])
     engine.add("prefilling", 20, 2, blocks=[2, 3, 4, 5, 6], at_s=16.0)
@@ -99,7 +99,7 @@ def test_a_call_that_is_cancelled_in_a_mixed_pass_leaves_nothing(name):
     assert engine.finish()[-1][:2] == ("ended", "all")
 
 
-def test_progress_counts_a_mixed_pass_when_it_is_over():
+def test_progress_counts_a_mixed_pass_at_its_end():
     engine = OneEngine(mixed())
     engine.add("a", 6, 5)
     engine.add("b", 4, 1, at_s=1.0)

@@ -1,4 +1,4 @@
-"""Curves of pass times: lines between points, and what a file may not hold."""
+"""Test curves of pass times: interpolation between points, and invalid files."""
 
 import pytest
 from hypothesis import given
@@ -13,11 +13,11 @@ CURVE = ((2, 1.0), (4, 3.0), (8, 5.0))
 @pytest.mark.parametrize(
     ("tokens", "expected"), [(0, 1), (1, 1), (2, 1), (3, 2), (4, 3), (6, 4), (8, 5), (10, 6)]
 )
-def test_lines_between_points_and_on_beyond_the_last(tokens, expected):
+def test_curves_interpolate_and_extrapolate(tokens, expected):
     assert seconds_at(CURVE, tokens) == expected
 
 
-def test_no_curve_takes_no_time_and_a_falling_one_never_less_than_none():
+def test_times_are_zero_without_a_curve_and_never_negative():
     assert seconds_at((), 5) == 0
     assert seconds_at(((1, 2.0), (2, 1.0)), 9) == 0
 
@@ -26,7 +26,7 @@ def test_no_curve_takes_no_time_and_a_falling_one_never_less_than_none():
     st.dictionaries(st.integers(1, 10**6), st.floats(0, 1e9), min_size=2, max_size=20),
     st.integers(0, 2 * 10**6),
 )
-def test_every_point_is_met_and_nothing_is_between_but_what_lies_there(heights, tokens):
+def test_curves_pass_through_every_point_and_stay_between_them(heights, tokens):
     curve = checked(sorted(heights.items()), 1e9)
     least, most = min(heights.values()), max(heights.values())
     rounding = 1e-9 * (most + 1)
@@ -55,7 +55,7 @@ def test_every_point_is_met_and_nothing_is_between_but_what_lies_there(heights, 
         [[1, 0.5], 3],
     ],
 )
-def test_what_is_no_curve(points):
+def test_invalid_curves_are_rejected(points):
     with pytest.raises(ValueError, match=r"pass_curve .* allowed: pairs of tokens"):
         checked(points, 1e9)
 
@@ -64,7 +64,7 @@ def costs(**changes):
     return CostModel("c", 1000, 0.5, 0.25, 0.125, 2.0, 0.5, 0.0625, **changes)
 
 
-def test_a_curve_is_paid_on_top_by_the_tokens_of_the_pass():
+def test_a_curve_adds_to_the_cost_of_the_pass():
     plain, curved = costs(), costs(pass_curve=CURVE)
     assert curved.prefill_s(6, 10) == plain.prefill_s(6, 10) + 4
     assert curved.decode_s(3, 16, 1) == plain.decode_s(3, 16, 1) + 2
@@ -72,7 +72,7 @@ def test_a_curve_is_paid_on_top_by_the_tokens_of_the_pass():
     assert curved.mixed_s(5, 10, 3, 16) == plain.mixed_s(5, 10, 3, 16) + 5
 
 
-def test_a_mixed_pass_is_a_prefill_with_the_decodes_besides():
+def test_a_mixed_pass_costs_its_prefill_and_decodes():
     assert costs().mixed_s(4, 10, 3, 16) == costs().prefill_s(4, 10) + 3 * 0.5 + 16 * 0.0625
     assert costs().mixed_s(4, 10, 0, 0) == costs().prefill_s(4, 10)
 

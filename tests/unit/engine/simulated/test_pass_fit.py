@@ -1,4 +1,4 @@
-"""Fits: known coefficients come back, none is negative, and residuals say what does not fit."""
+"""Fits recover known coefficients, none of them negative, and residuals show deviations."""
 
 import json
 from dataclasses import asdict, replace
@@ -28,7 +28,7 @@ def costs(**changes):
 
 
 def passes(model):
-    """A grid of prefills, decode steps, and both at once, with the times of a known model."""
+    """Return a grid of prefills, decode steps, and both at once, with the times of a known model."""
     made = []
     for sequences in (0, 1, 2, 4, 8, 16, 32):
         for held in (20, 500, 1500) if sequences else (0,):
@@ -65,7 +65,7 @@ def test_coefficients_that_are_zero_stay_zero():
     assert fitted.prefill_s_per_token == pytest.approx(8e-5, rel=1e-6)
 
 
-def test_noise_moves_coefficients_little_and_shows_in_the_residuals():
+def test_noise_shows_in_the_residuals_more_than_in_coefficients():
     random = np.random.default_rng(1)
     noisy = [
         replace(each, took_s=each.took_s * factor)
@@ -78,7 +78,7 @@ def test_noise_moves_coefficients_little_and_shows_in_the_residuals():
     assert fitted.median_residual < fitted.worst_residual < 0.1
 
 
-def test_a_curve_is_recovered_where_time_is_not_linear_in_tokens():
+def test_a_curve_is_recovered_for_nonlinear_times():
     curve = ((1, 0.02), (2, 0.04), (4, 0.038), (32, 0.08), (512, 0.6))
     known = costs(prefill_base_s=0.0, prefill_s_per_token=0.0, decode_base_s=0.0, pass_curve=curve)
     measured = passes(known)
@@ -92,7 +92,7 @@ def test_a_curve_is_recovered_where_time_is_not_linear_in_tokens():
     assert straight.worst_residual > 0.2
 
 
-def test_knots_are_measured_sizes_each_twice_the_last():
+def test_knots_are_measured_sizes_that_double():
     knots = knots_of(passes(costs()))
     assert knots[0] == 1
     assert knots[-1] == 512
@@ -101,7 +101,7 @@ def test_knots_are_measured_sizes_each_twice_the_last():
     assert all(b >= 2 * a for a, b in pairwise(knots[:-1]))
 
 
-def test_what_is_written_is_read_as_a_cost_model(tmp_path):
+def test_a_written_fit_is_read_as_a_cost_model(tmp_path):
     fitted = fit("mine", passes(costs()), **SIZES, knots=[1, 8, 64, 512], origin="here").costs
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(asdict(fitted)))

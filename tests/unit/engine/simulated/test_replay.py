@@ -1,4 +1,4 @@
-"""Replays: the closed loop, refusals, isolation, and nothing lost under any system."""
+"""Test replays: the closed loop, rejections, isolation, and completeness under every system."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits
 
 COSTS = costs(decode_s_per_sequence=0.0, prefill_s_per_token=0.0, prefill_base_s=1.0)
-"""A second per pass."""
+"""A cost model of one second per pass."""
 
 
 def call(name, deps=(), gap_s=0.0, prompt=8, output=2, samples=1, blocks=()):
@@ -35,11 +35,11 @@ def replay(what, system="fcfs", costs=COSTS, **options):
 
 
 def by_id(result):
-    """Samples by the order in which their calls arrived."""
+    """Return the samples in the order in which their calls arrived."""
     return sorted(result.calls, key=lambda sample: (sample.arrival_s, sample.end_s))
 
 
-def test_a_call_waits_for_all_it_depends_on_and_then_for_its_gap():
+def test_a_call_waits_for_its_dependencies_and_then_its_gap():
     result = replay(
         trace(
             run_of(
@@ -71,7 +71,7 @@ def chain_of_three(user="u"):
     return run_of("r", call("a"), call("b", ["a"], 1.0), call("c", ["b"], 1.0), user=user)
 
 
-def test_a_refusal_aborts_the_run_and_wastes_what_it_used():
+def test_a_rejection_aborts_the_run_and_wastes_its_usage():
     result = replay(trace(chain_of_three()), "rpm-2")
     outcomes = [(sample.outcome, sample.mid_run) for sample in by_id(result)]
     assert outcomes == [("completed", False), ("completed", False), ("refused", True)]
@@ -79,7 +79,7 @@ def test_a_refusal_aborts_the_run_and_wastes_what_it_used():
     assert (run.complete, run.wasted_tokens, run.cause) == (False, 20, "throttled")
 
 
-def test_what_runs_beside_a_refused_call_is_cancelled():
+def test_calls_beside_a_rejected_one_are_cancelled():
     fan = run_of("r", call("a", output=40), call("b", output=40), call("c", gap_s=5.0))
     result = replay(trace(fan), "rpm-2")
     assert sorted(sample.outcome for sample in result.calls) == [
@@ -96,7 +96,7 @@ def test_what_runs_beside_a_refused_call_is_cancelled():
     assert run.wasted_tokens == 2 * (8 + 5)  # a token with the prefill and one at each second since
 
 
-def test_a_refused_first_call_is_no_waste():
+def test_a_rejected_first_call_wastes_nothing():
     result = replay(trace(run_of("r", call("a")), run_of("s", call("a"), at_s=1.0)), "rpm-1")
     ends = {run.interaction_id: (run.complete, run.wasted_tokens) for run in result.runs}
     assert ends == {"r": (True, 0), "s": (False, 0)}
@@ -110,7 +110,7 @@ def test_a_rejected_call_is_retried_after_its_retry_after():
     assert result.runs[0].end_s >= 60.0
 
 
-def test_what_users_may_share():
+def test_sharing_follows_its_scope():
     def two(**owner):
         first = run_of("r", call("a", blocks=[(1, 2)]), user="u")
         return trace(first, run_of("s", call("a", blocks=[(1, 2)]), at_s=20.0, **owner))
@@ -127,7 +127,7 @@ def test_what_users_may_share():
     assert cached(two(scope="session")) == 0
 
 
-def test_a_session_shares_with_itself():
+def test_calls_of_a_session_share_blocks():
     session = run_of(
         "s",
         call("a", blocks=[(1, 2)]),
@@ -155,7 +155,7 @@ def test_weights_reach_the_schedulers():
     assert 0.8 < served("vtc") < 1.25
 
 
-def test_profiles_are_the_means_of_the_trace():
+def test_profiles_are_means_over_the_trace():
     first = run_of(
         "r", call("a", prompt=10, output=4), call("b", ["a"], 700.0, prompt=30, samples=3)
     )
@@ -174,13 +174,13 @@ def test_profiles_are_the_means_of_the_trace():
         (call("a", blocks=[(2**40 - 1, 2)]), "block id 1099511627776"),
     ],
 )
-def test_what_can_never_run_is_refused_before_anything_does(bad, message):
+def test_impossible_traces_are_rejected_before_the_replay(bad, message):
     with pytest.raises(TraceError, match=message) as caught:
         replay(trace(run_of("r", bad)))
     assert "'r'" in str(caught.value)
 
 
-def test_bad_options():
+def test_invalid_options_are_rejected():
     for options in ({"workers": 0}, {"retries": -1}, {"tick_s": 0.0}, {"dispatch_delay_s": -1.0}):
         with pytest.raises(ValueError, match=next(iter(options))):
             ReplayOptions(**options)
@@ -257,7 +257,7 @@ def test_every_run_ends_once_and_every_call_at_most_once(plan, system, workers, 
     assert (again.calls, again.runs) == (once.calls, once.runs)
 
 
-def test_two_workers_are_quicker_than_one():
+def test_two_workers_are_faster_than_one():
     runs = [run_of(f"r{n}", call("a", prompt=30, output=30)) for n in range(20)]
     slow, quick = (
         max(sample.end_s for sample in replay(trace(*runs), workers=workers).calls)
@@ -273,7 +273,7 @@ def test_a_round_trip_delays_the_start():
     assert replace(sample, queue_delay_s=0.0, first_token_s=1.0, end_s=2.0) == replay(what).calls[0]
 
 
-def test_a_replay_that_stops_counts_what_was_done_by_then():
+def test_a_stopped_replay_counts_the_finished_work():
     runs = [run_of(f"r{n}", call("a", prompt=30, output=30)) for n in range(4)]
     result = replay(trace(*runs), until_s=5.5)
     running = [sample for sample in result.calls if sample.usage.prompt_tokens]

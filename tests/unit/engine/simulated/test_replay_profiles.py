@@ -1,4 +1,4 @@
-"""Profiles that are learned in a replay: their calls, their times, and the dispatcher's events."""
+"""Test profiles that are learned in a replay: their calls, their times, and the dispatcher's events."""
 
 from dataclasses import replace
 
@@ -47,11 +47,11 @@ def replayed(of, **options):
     return Replay(of, SYSTEMS["fairserve"], COSTS, ReplayOptions(**options)).run()
 
 
-def test_without_learning_what_is_declared_holds_to_the_end():
+def test_without_learning_the_declared_profile_applies():
     assert replayed(trace(run("a"), run("b"))).profiles == []
 
 
-def test_wrong_profiles_become_those_of_the_calls():
+def test_wrong_profiles_are_corrected_from_calls():
     runs = [run(f"r{number}", arrival_s=number / 2) for number in range(12)]
     found = replayed(
         trace(*runs), profiles={"app": DECLARED}, learning=LONG, learning_interval_s=1.0
@@ -66,7 +66,7 @@ def test_wrong_profiles_become_those_of_the_calls():
     assert [change.held.since_s for change in found] == sorted(c.held.since_s for c in found)
 
 
-def test_the_output_of_a_call_is_that_of_all_its_samples():
+def test_the_output_of_a_call_includes_all_samples():
     runs = [run(f"r{number}", samples=3, arrival_s=number / 2) for number in range(12)]
     of = trace(*runs)
     assert profiles_of(of)["app"].stages[0].output_tokens == pytest.approx(60)
@@ -74,11 +74,11 @@ def test_the_output_of_a_call_is_that_of_all_its_samples():
     assert found.profiles[-1].held.profile.stages[0].output_tokens == pytest.approx(60)
 
 
-# --- one thing at a time --------------------------------------------------------------------------
+# --- single rules ---------------------------------------------------------------------------------
 
 
 class Calls:
-    """A replay's profiles, with calls that are added by hand."""
+    """Profiles of a replay, with calls that are added by hand."""
 
     def __init__(self, **options):
         self.profiles = ReplayProfiles(
@@ -98,7 +98,7 @@ class Calls:
             self.profiles.call_ended(call, usage, at_s)
 
     def size_at(self, now_s):
-        """Return a part of the profile that the dispatcher gets at that time; None: it gets none."""
+        """Return a part of the profile that the dispatcher gets at ``now_s``; None if it gets none."""
         events = self.profiles.due(now_s)
         return events[0].profile.stages[0].total_tokens if events else None
 
@@ -106,7 +106,7 @@ class Calls:
 USED = TokenUsage(100, 0, 0, 10)
 
 
-def test_calls_count_however_they_ended_if_anything_was_used():
+def test_calls_with_usage_count_whatever_their_outcome():
     calls = Calls()
     calls.ended(4, TokenUsage())
     assert calls.size_at(0.0) is None
@@ -114,7 +114,7 @@ def test_calls_count_however_they_ended_if_anything_was_used():
     assert calls.size_at(10.0) == 103
 
 
-def test_it_learns_once_an_interval_and_only_from_new_calls():
+def test_profiles_are_learned_once_an_interval_from_new_calls():
     calls = Calls()
     calls.ended(4, USED)
     assert calls.size_at(0.0) == 110
@@ -124,7 +124,7 @@ def test_it_learns_once_an_interval_and_only_from_new_calls():
     assert calls.size_at(20.0) is None
 
 
-def test_the_newest_calls_count_and_none_that_is_too_old():
+def test_only_the_newest_calls_count():
     calls = Calls()
     calls.ended(6, TokenUsage(900, 0, 0, 0))
     calls.ended(6, USED)
@@ -139,7 +139,7 @@ def test_the_newest_calls_count_and_none_that_is_too_old():
 @pytest.mark.parametrize(
     ("state", "ended"), [("complete", 1), ("cancelled", 1), ("expired", 1), ("aborted", 0)]
 )
-def test_a_run_that_was_cut_off_has_not_ended(state, ended):
+def test_a_cut_run_counts_as_unfinished(state, ended):
     calls = Calls()
     calls.ended(4, USED)
     end = RunEnd("r0.0-0", "t", "app", "u", state, 1, 110, 0, "")

@@ -1,4 +1,4 @@
-"""Tests of capacity, against a pool that is decoded step by step."""
+"""The capacity check agrees with a pool that is decoded step by step."""
 
 import pytest
 from hypothesis import given
@@ -10,11 +10,11 @@ calls = st.lists(
     st.tuples(st.integers(1, 40), st.integers(0, 30), st.integers(1, 3), st.integers(0, 6)),
     max_size=12,
 )
-"""Prompt tokens, steps left, samples, steps before the next one comes."""
+"""Prompt tokens, steps left, samples, and steps before the next arrival."""
 
 
 def peak_from(batch, step):
-    """The most tokens that a batch of ``(end, held at step 0 + growth)`` holds from this step on."""
+    """Return the peak of tokens held by a batch of ``(end, held, growth)`` from ``step`` on."""
     last = max((end for end, _, _ in batch), default=step)
     return max(
         sum(held + samples * (at - begin[0]) for end, held, (*begin, samples) in batch if at <= end)
@@ -23,7 +23,7 @@ def peak_from(batch, step):
 
 
 @given(calls, st.integers(10, 200))
-def test_the_lookahead_admits_just_what_never_overflows(arrivals, capacity):
+def test_the_lookahead_admits_exactly_what_fits(arrivals, capacity):
     room, batch, step = FutureRoom(capacity), [], 0
     for number, (prompt, left, samples, pause) in enumerate(arrivals):
         held = prompt + samples
@@ -60,13 +60,13 @@ def test_reservations_are_sums(arrivals, capacity, locked):
         assert room.for_cache() == capacity - sum(reserved.values())
 
 
-def test_a_call_that_would_fill_the_pool_to_the_last_token():
+def test_a_call_may_fill_the_pool_to_the_last_token():
     assert ReservedRoom(10).fits(5, 5, 1, 0, 0)
     assert not ReservedRoom(10).fits(5, 5, 1, 1, 0)
     assert FutureRoom(11).fits(5, 5, 1, 0, 0)
     assert not FutureRoom(10).fits(5, 5, 1, 0, 0)
 
 
-def test_an_unknown_call_cannot_leave():
+def test_removing_an_unknown_call_is_an_error():
     with pytest.raises(KeyError):
         ReservedRoom(10).leave("nobody")

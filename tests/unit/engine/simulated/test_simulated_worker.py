@@ -1,4 +1,4 @@
-"""A simulated engine: times by hand, fused steps against single ones, a pool that never overflows."""
+"""Test the simulated engine: computed times, fused and single steps, a pool without overflows."""
 
 import math
 
@@ -12,7 +12,7 @@ from fairserve.engine.simulated.cost_model import pairs
 from fairserve.engine.simulated.worker import SimulatedWorker
 
 
-def test_one_call_by_hand():
+def test_one_call_takes_the_computed_times():
     engine = OneEngine(costs(decode_s_per_held_token=0.5))
     engine.add("a", 6, 3)
     assert engine.finish() == [
@@ -43,7 +43,7 @@ def test_prompts_are_computed_together_and_before_decoding():
     ]
 
 
-def test_a_long_prompt_takes_several_passes_and_pays_for_what_it_attends_to():
+def test_a_long_prompt_takes_several_passes_and_costs_its_attention():
     engine = OneEngine(costs(max_prefill_tokens=4, prefill_s_per_pair=0.25))
     engine.add("a", 6, 1)
     log = engine.finish()
@@ -51,17 +51,17 @@ def test_a_long_prompt_takes_several_passes_and_pays_for_what_it_attends_to():
     assert pairs(4, 2) == 11
 
 
-def test_samples_share_the_prompt_and_are_decoded_side_by_side():
+def test_samples_share_the_prompt_and_are_decoded_together():
     engine = OneEngine(costs())
     engine.add("a", 6, 3, samples=4)
     assert engine.finish()[-1] == ("ended", "a", 16.0 + 2 * 1.5, 12)
 
 
-def test_what_is_cached_is_not_computed_again():
+def test_cached_blocks_are_not_recomputed():
     engine = OneEngine(costs())
     engine.add("a", 9, 2, blocks=[1, 2])
     engine.add("b", 10, 1, blocks=[1, 2], at_s=100.0)
-    engine.add("c", 8, 1, blocks=[1, 2], at_s=200.0)  # its last token is computed all the same
+    engine.add("c", 8, 1, blocks=[1, 2], at_s=200.0)  # its last token is computed nevertheless
     engine.finish()
     assert engine.cached == {"a": 0, "b": 8, "c": 7}
     assert engine.log[-3:] == [
@@ -77,7 +77,7 @@ def test_a_prompt_is_shared_from_the_pass_that_computes_it():
     engine.add("b", 18, 2, blocks=[1, 2, 3, 4])
     assert engine.finish()[:5] == [
         ("started", "a", 0.0),
-        # two passes of 8 tokens leave no room; the third has one of a and two of b
+        # two passes of 8 tokens leave no capacity; the third has one of a and two of b
         ("started", "b", 36.0),
         ("first", "a", 49.0),
         ("first", "b", 49.0),
@@ -86,7 +86,7 @@ def test_a_prompt_is_shared_from_the_pass_that_computes_it():
     assert engine.cached == {"a": 0, "b": 16}
 
 
-def test_a_call_waits_for_room_and_evicts_what_nobody_uses():
+def test_a_call_waits_for_capacity_and_evicts_unused_blocks():
     engine = OneEngine(costs(kv_capacity_tokens=24))
     engine.add("a", 12, 4, blocks=[1, 2, 3])
     engine.add("b", 12, 4, blocks=[7, 8, 9])
@@ -104,7 +104,7 @@ def test_a_call_waits_for_room_and_evicts_what_nobody_uses():
     }  # each lost its last block to the other
 
 
-def test_admission_every_ten_steps_in_the_artifacts_loop():
+def test_the_artifact_loop_admits_every_ten_steps():
     engine = OneEngine(costs(loop="vtc-artifact", decode_s_per_sequence=0.0))
     engine.add("a", 2, 50)
     engine.add("b", 2, 1, at_s=15.5)
@@ -118,7 +118,7 @@ def test_admission_every_ten_steps_in_the_artifacts_loop():
     assert ("started", "b", 12.0 + 29) in engine.finish()  # tried at every step after the tenth
 
 
-def test_the_artifact_prefills_so_many_tokens_in_one_pass():
+def test_the_artifact_bounds_the_tokens_of_a_prefill_pass():
     engine = OneEngine(costs(loop="vtc-artifact", max_prefill_tokens=10))
     for name in "abc":
         engine.add(name, 4, 5)
@@ -136,11 +136,11 @@ def test_a_cancelled_call_leaves_nothing(at_s):
     engine.finish()
     assert not any(entry[0] == "ended" for entry in engine.log)
     assert (engine.worker.waiting, engine.worker.running) == (0, 0)
-    engine.add("b", 18, 2)  # needs all of the pool
+    engine.add("b", 18, 2)  # needs the whole pool
     assert engine.finish()[-1][:2] == ("ended", "b")
 
 
-def test_progress_is_what_was_generated_by_now():
+def test_progress_is_the_output_so_far():
     engine = OneEngine(costs())
     engine.add("a", 6, 5, samples=2)
     assert engine.worker.progress(0.0) == []
@@ -181,7 +181,7 @@ LOOPS = ["prefill-first", "mixed", "vtc-artifact"]
 
 
 BEHIND = [*[(1, 8, 1, 0, 0, 0.0)], *[(1, 1, 1, 0, 0, 0.0)] * 8, (1, 1, 1, 0, 0, 5.0)]
-"""A client's calls wait while another one arrives in mid-decode: it is lifted to what is true then."""
+"""Another client arrives during a decode and is lifted to the counter of that moment."""
 
 
 @example(
@@ -190,7 +190,7 @@ BEHIND = [*[(1, 8, 1, 0, 0, 0.0)], *[(1, 1, 1, 0, 0, 0.0)] * 8, (1, 1, 1, 0, 0, 
     "vtc",
 )
 @given(calls, st.sampled_from(LOOPS), st.sampled_from(["fcfs", "vtc", "dlpm", "lpm"]))
-def test_fused_steps_are_equal_to_single_ones(arrivals, loop, scheduler):
+def test_fused_steps_equal_single_ones(arrivals, loop, scheduler):
     model = costs(loop=loop, decode_s_per_held_token=0.01, max_prefill_tokens=20)
     fused = replay(OneEngine(model, scheduler), arrivals)
     with pytest.MonkeyPatch.context() as patch:

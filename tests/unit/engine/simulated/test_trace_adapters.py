@@ -1,4 +1,4 @@
-"""Files of others: Azure, VTC and Mooncake, as interactions, and what is refused, with its line."""
+"""Azure, VTC and Mooncake files are read as interactions; errors name the line."""
 
 import json
 
@@ -19,7 +19,7 @@ def csv(tmp_path, *rows):
     return path
 
 
-def test_azure(tmp_path):
+def test_azure_files_are_read(tmp_path):
     path = csv(
         tmp_path,
         AZURE,
@@ -42,7 +42,7 @@ def test_azure_times_may_have_a_zone(tmp_path):
     assert [i.arrival_s for i in read_trace(path).interactions] == [0.0, 2.0]
 
 
-def test_vtc(tmp_path):
+def test_vtc_files_are_read(tmp_path):
     trace = read_trace(csv(tmp_path, VTC, "1.5,13,20,7", "0.5,gpt,9,0"))
     assert trace.interactions == (
         Interaction("3", "default", "vtc", "gpt", 0.5, (TraceCall("0", "vtc", (), 0.0, 9, 0, 1),)),
@@ -67,7 +67,7 @@ def test_vtc(tmp_path):
         (VTC, "1,a,1,x", "output_tokens must be an integer of at least 0, got 'x'"),
     ],
 )
-def test_bad_rows_name_their_line(tmp_path, header, row, message):
+def test_errors_of_rows_name_the_line(tmp_path, header, row, message):
     good = {AZURE: "2023-11-16 18:00:00,1,1", VTC: "0,a,1,1"}[header]
     path = csv(tmp_path, header, good, "", row, good)
     with pytest.raises(TraceError, match=message) as caught:
@@ -96,7 +96,7 @@ def mooncake(tmp_path, *records):
     return path
 
 
-def test_mooncake(tmp_path):
+def test_mooncake_files_are_read(tmp_path):
     path = mooncake(
         tmp_path,
         request(0, 512 * 5 + 1, [0, 1, 2, 9, 10, 11]),  # the last id is of one token
@@ -138,7 +138,7 @@ def test_mooncake(tmp_path):
         ({"output_length": -3}, "output_length must be an integer of at least 0, got -3"),
     ],
 )
-def test_bad_mooncake_requests_name_their_line(tmp_path, change, message):
+def test_errors_of_mooncake_requests_name_the_line(tmp_path, change, message):
     good = request(0, 1025, [0])
     path = mooncake(tmp_path, good, {**good, **change}, good)
     with pytest.raises(TraceError, match=message) as caught:
@@ -162,7 +162,7 @@ def sessions(tmp_path, *records):
     return {i.interaction_id: [c.prompt_tokens for c in i.calls] for i in trace.interactions}
 
 
-def test_a_prompt_that_begins_with_an_earlier_one_continues_it(tmp_path):
+def test_a_prompt_that_extends_an_earlier_one_continues_its_session(tmp_path):
     records = [
         request(0, 1030, [0, 1, 90]),
         request(1000, 1040, [0, 2, 91]),
@@ -180,7 +180,7 @@ def test_a_prompt_that_begins_with_an_earlier_one_continues_it(tmp_path):
     assert len(read_trace(mooncake(tmp_path, *records))) == 4  # the default
 
 
-def test_a_prompt_is_continued_once_and_the_longest_first(tmp_path):
+def test_a_prompt_is_continued_once_longest_match_first(tmp_path):
     assert sessions(
         tmp_path,
         request(0, 1024, [0, 1]),
@@ -191,6 +191,6 @@ def test_a_prompt_is_continued_once_and_the_longest_first(tmp_path):
     ) == {"1": [1024, 1540], "2": [1026], "4": [1541, 2048]}
 
 
-def test_the_first_block_alone_continues_nothing(tmp_path):
+def test_a_shared_first_block_alone_is_no_continuation(tmp_path):
     records = [request(0, 512, [0]), request(1, 1024, [0, 1])]
     assert sessions(tmp_path, *records) == {"1": [512], "2": [1024]}

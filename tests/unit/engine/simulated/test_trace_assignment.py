@@ -1,4 +1,4 @@
-"""Rules for users, tenants and arrivals, and cuts and mixes of traces."""
+"""Test the rules for users, tenants and arrivals, and cuts and merges of traces."""
 
 from collections import Counter
 from itertools import pairwise
@@ -49,7 +49,7 @@ def shares(trace):
     return {user: count / len(trace) for user, count in counts.items()}
 
 
-def test_users_are_drawn_alike_without_skew():
+def test_users_are_drawn_uniformly_without_skew():
     found = shares(assign_users(trace_of(2_000), users=4, seed=1))
     assert found == pytest.approx({f"user-{i}": 0.25 for i in range(1, 5)}, abs=0.03)
 
@@ -76,7 +76,7 @@ def test_abusive_users_get_their_share_and_a_group():
     assert found["user-5"] == pytest.approx(0.2 * 2 / 11, abs=0.02)
 
 
-def test_groups_stay_without_abusive_users():
+def test_groups_are_kept_without_abusive_users():
     trace = assign_users(trace_of(10), users=2, abusive=1, abusive_share=0.5)
     kept = assign_users(trace, users=3, seed=5)
     assert [i.group for i in kept.interactions] == [i.group for i in trace.interactions]
@@ -92,7 +92,7 @@ def test_groups_stay_without_abusive_users():
         (arrive_at_once, {"shuffle": True}),
     ],
 )
-def test_rules_follow_from_their_seed_and_leave_the_trace_alone(rule, options):
+def test_rules_are_determined_by_their_seed_and_copy_the_trace(rule, options):
     trace, again = trace_of(50), trace_of(50)
     first = rule(trace, seed=3, **options)
     assert first == rule(again, seed=3, **options)
@@ -101,7 +101,7 @@ def test_rules_follow_from_their_seed_and_leave_the_trace_alone(rule, options):
     assert sorted(ids(first)) == sorted(ids(trace))
 
 
-def test_a_user_for_each_interaction():
+def test_each_interaction_may_get_its_own_user():
     assert [i.user for i in user_per_interaction(trace_of(3)).interactions] == [
         "user-1",
         "user-2",
@@ -123,7 +123,7 @@ def test_tenants_are_drawn_by_skew():
     assert counts["tenant-1"] / 2_000 == pytest.approx(2 / 3, abs=0.03)
 
 
-def test_poisson_arrivals():
+def test_poisson_arrivals_have_their_rate():
     trace = arrive_poisson(trace_of(2_000), rate_per_s=4.0, seed=1)
     gaps = np.diff(arrivals(trace))
     assert gaps.mean() == pytest.approx(0.25, rel=0.05)
@@ -131,14 +131,14 @@ def test_poisson_arrivals():
     assert ids(trace) == ids(trace_of(2_000))
 
 
-def test_even_arrivals_and_all_at_once():
+def test_arrivals_are_even_or_simultaneous():
     assert arrivals(arrive_evenly(trace_of(4), rate_per_s=2.0)) == [0.0, 0.5, 1.0, 1.5]
     assert arrivals(arrive_at_once(trace_of(4))) == [0.0] * 4
     assert ids(arrive_at_once(trace_of(4))) == ids(trace_of(4))
 
 
 @pytest.mark.parametrize("rule", ["arrive_poisson", "arrive_evenly", "arrive_at_once"])
-def test_a_shuffle_mixes_the_order(rule):
+def test_a_shuffle_changes_the_order(rule):
     options = {} if rule == "arrive_at_once" else {"rate_per_s": 1.0}
     trace = getattr(assignment, rule)(trace_of(50), shuffle=True, seed=1, **options)
     assert ids(trace) != ids(trace_of(50))
@@ -152,7 +152,7 @@ def test_time_is_scaled_with_or_without_gaps():
     assert scale_time(trace_of(3), 0.5, gaps=True).interactions[0].calls[0].gap_s == 1.0
 
 
-def test_cuts():
+def test_traces_are_cut():
     assert ids(limit(trace_of(5), 2)) == ["i0", "i1"]
     assert ids(limit(trace_of(5), 9)) == ids(trace_of(5))
     cut = window(trace_of(5), 1.0, 3.0)
@@ -184,12 +184,12 @@ def test_cuts():
         (window, {"from_s": -1.0}, "from_s -1.0: from 0 to below"),
     ],
 )
-def test_options_are_checked(rule, options, message):
+def test_invalid_options_are_rejected(rule, options, message):
     with pytest.raises(TraceError, match=message):
         rule(trace_of(3), **options)
 
 
-def test_a_merge_orders_by_arrival_and_keeps_ids_apart():
+def test_a_merge_sorts_by_arrival_and_separates_ids():
     first, second = trace_of(2, "a", step_s=2.0), trace_of(2, "b")
     mix = merge([first, second])
     assert mix.name == "a+b"
@@ -206,17 +206,17 @@ def test_a_merge_splits_blocks_to_the_greatest_common_divisor():
     mix = merge([coarse, fine])
     assert mix.block_tokens == 8
     assert mix.interactions[0].calls[0].blocks == ((6, 6), (15, 3))
-    assert mix.interactions[1].calls[0].blocks == ((18, 6),)  # after the 6 * 3 ids of the first
+    assert mix.interactions[1].calls[0].blocks == ((18, 6),)  # after the first trace's 6 * 3 ids
 
 
-def test_traces_without_blocks_do_not_decide_the_size():
+def test_traces_without_blocks_do_not_determine_the_block_size():
     assert merge([trace_of(1, "c", 512, [(0, 1)]), trace_of(1, "f", 16)]).block_tokens == 512
     assert merge([trace_of(1, "c", 64), trace_of(1, "f", 16)]).block_tokens == 16
 
 
 @st.composite
 def chains(draw, name):
-    """A trace whose calls walk down one random tree of ids, as prefixes do."""
+    """Return a trace whose calls walk down one random tree of ids, as prefixes do."""
     block_tokens = draw(st.sampled_from([16, 24, 64]))
     parent = draw(st.lists(st.integers(0, 9), min_size=1, max_size=10))
     runs = []
@@ -230,7 +230,7 @@ def chains(draw, name):
 
 
 def prefixes(trace):
-    """For each pair of calls of a trace the tokens of prefix that they share."""
+    """Return the shared prefix tokens of each pair of calls of a trace."""
     paths = [list(run.calls[0].block_ids) for run in trace.interactions]
     return {
         (a.interaction_id, b.interaction_id): len(set(x) & set(y)) * trace.block_tokens
@@ -240,7 +240,7 @@ def prefixes(trace):
 
 
 @given(first=chains("a"), second=chains("b"))
-def test_a_merge_keeps_what_is_shared_within_a_trace_and_adds_nothing(first, second):
+def test_a_merge_keeps_sharing_within_each_trace_only(first, second):
     expected = {
         (f"{trace.name}/{a}", f"{trace.name}/{b}"): shared
         for trace in (first, second)
@@ -251,7 +251,7 @@ def test_a_merge_keeps_what_is_shared_within_a_trace_and_adds_nothing(first, sec
 
 
 @given(first=chains("a"), second=chains("b"))
-def test_a_prompt_holds_no_id_twice_after_a_merge(first, second):
+def test_a_merged_prompt_contains_no_id_twice(first, second):
     for run in merge([first, second]).interactions:
         path = list(run.calls[0].block_ids)
         assert len(set(path)) == len(path)

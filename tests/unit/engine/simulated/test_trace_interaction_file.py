@@ -1,4 +1,4 @@
-"""Our format, field by field: what it means, what it defaults to, and what is refused, with its line."""
+"""Test the interaction format field by field: meanings, defaults, and errors that name the line."""
 
 import json
 
@@ -28,7 +28,7 @@ def read_one(tmp_path, record, **options):
     return interaction
 
 
-def test_every_field(tmp_path):
+def test_every_field_is_read(tmp_path):
     record = {
         "iid": "r",
         "tenant": "t",
@@ -64,7 +64,7 @@ def test_every_field(tmp_path):
 
 
 @pytest.mark.parametrize("absent", [{}, dict.fromkeys(["tenant", "user", "app", "arrival_s"])])
-def test_what_is_missing_or_null_has_a_default(tmp_path, absent):
+def test_missing_or_null_fields_get_defaults(tmp_path, absent):
     record = {"iid": "a", "bs": 16, "calls": [{"id": 0, "in": 40, "out": 5, "gap": None}], **absent}
     assert read_one(tmp_path, record) == Interaction(
         interaction_id="a",
@@ -79,7 +79,7 @@ def test_what_is_missing_or_null_has_a_default(tmp_path, absent):
     assert chosen.calls[0].gap_s == 4.0
 
 
-def test_a_default_replaces_nothing_that_is_there(tmp_path):
+def test_defaults_do_not_replace_values(tmp_path):
     record = run(call(gap=0), tenant="t", user=5, arrival_s=0)
     one = read_one(tmp_path, record, defaults=Defaults("x", "y", arrival_s=3.0, gap_s=4.0))
     assert (one.tenant, one.user, one.arrival_s, one.calls[0].gap_s) == ("t", "5", 0.0, 0.0)
@@ -88,7 +88,7 @@ def test_a_default_replaces_nothing_that_is_there(tmp_path):
 @pytest.mark.parametrize(
     "bad", [{"tenant": ""}, {"user": ""}, {"arrival_s": -1.0}, {"gap_s": float("nan")}]
 )
-def test_defaults_are_checked(bad):
+def test_invalid_defaults_are_rejected(bad):
     with pytest.raises(TraceError, match=f"default {next(iter(bad))}"):
         Defaults(**bad)
 
@@ -97,22 +97,22 @@ def test_unknown_keys_are_ignored(tmp_path):
     assert read_one(tmp_path, run(call(dur=3, m="x"), src="y", nsub=0)) == read_one(tmp_path, run())
 
 
-def test_an_output_of_nothing_counts_as_one_token(tmp_path):
+def test_an_empty_output_counts_as_one_token(tmp_path):
     assert read_one(tmp_path, run(call(out=0))).calls[0].output_tokens == 1
 
 
-def test_a_whole_prompt_may_be_blocks_and_system(tmp_path):
+def test_a_prompt_may_consist_of_blocks_and_system_tokens(tmp_path):
     one = read_one(tmp_path, run(call(**{"in": 32}, sys=32, blk=[[0, 2]]))).calls[0]
     assert (one.input_tokens, one.system_tokens, one.prompt_tokens) == (0, 32, 32)
 
 
-def test_interactions_are_put_in_order_of_arrival_and_else_stay(tmp_path):
+def test_interactions_are_sorted_stably_by_arrival(tmp_path):
     records = [run(iid=iid, arrival_s=at) for iid, at in [("a", 2), ("b", 1), ("c", 2), ("d", 1)]]
     trace = read_interactions(written(tmp_path, *records))
     assert [i.interaction_id for i in trace.interactions] == ["b", "d", "a", "c"]
 
 
-def test_calls_are_put_after_their_dependencies_and_else_stay(tmp_path):
+def test_calls_are_sorted_stably_after_their_dependencies(tmp_path):
     calls = [call(id=i, deps=d) for i, d in [(0, [3]), (1, []), (2, [0, 0, 1]), (3, []), (4, [])]]
     one = read_one(tmp_path, run(*calls))
     assert [c.call_id for c in one.calls] == ["1", "3", "0", "2", "4"]
@@ -170,7 +170,7 @@ BAD_CALLS = {
 }
 
 
-def assert_line_two_is_refused(tmp_path, record, message):
+def assert_line_two_is_rejected(tmp_path, record, message):
     path = written(tmp_path, run(iid="first"), record, run(iid="last"))
     with pytest.raises(TraceError, match=message) as caught:
         read_interactions(path)
@@ -178,19 +178,19 @@ def assert_line_two_is_refused(tmp_path, record, message):
 
 
 @pytest.mark.parametrize("case", BAD_INTERACTIONS)
-def test_bad_interactions_name_their_line(tmp_path, case):
+def test_errors_of_interactions_name_the_line(tmp_path, case):
     change, message = BAD_INTERACTIONS[case]
     record = run(iid="second")
     change(record) if callable(change) else record.update(change)
-    assert_line_two_is_refused(tmp_path, record, message)
+    assert_line_two_is_rejected(tmp_path, record, message)
 
 
 @pytest.mark.parametrize("case", BAD_CALLS)
-def test_bad_calls_name_their_line(tmp_path, case):
+def test_errors_of_calls_name_the_line(tmp_path, case):
     change, message = BAD_CALLS[case]
     one = call()
     change(one) if callable(change) else one.update(change)
-    assert_line_two_is_refused(tmp_path, run(one, iid="second"), message)
+    assert_line_two_is_rejected(tmp_path, run(one, iid="second"), message)
 
 
 @pytest.mark.parametrize(
@@ -203,18 +203,18 @@ def test_bad_calls_name_their_line(tmp_path, case):
         ([(1, []), ("1", [])], "call 1: the id occurs twice in the interaction"),
     ],
 )
-def test_graphs_that_cannot_run(tmp_path, graph, message):
+def test_impossible_graphs_are_rejected(tmp_path, graph, message):
     calls = [call(id=call_id, deps=deps) for call_id, deps in graph]
-    assert_line_two_is_refused(tmp_path, run(*calls, iid="second"), message)
+    assert_line_two_is_rejected(tmp_path, run(*calls, iid="second"), message)
 
 
-def test_bad_json_names_its_line(tmp_path):
+def test_invalid_json_names_the_line(tmp_path):
     path = written(tmp_path, run())
     path.write_text(path.read_text() + '{"iid": "b", \n')
     with pytest.raises(TraceError, match=r"t\.jsonl:2: not JSON"):
         read_interactions(path)
 
 
-def test_a_file_without_interactions(tmp_path):
+def test_a_file_without_interactions_is_rejected(tmp_path):
     with pytest.raises(TraceError, match=r"t\.jsonl:1: holds no interactions"):
         read_interactions(written(tmp_path))

@@ -1,4 +1,4 @@
-"""Files that cannot be read: each error names the file and the line."""
+"""Errors of unreadable files name the file and the line."""
 
 import gzip
 import random
@@ -22,14 +22,14 @@ def test_gzip_is_recognised_by_its_content_not_by_its_name(tmp_path):
     assert texts(plain) == texts(packed) == [(1, "a"), (2, "b")]
 
 
-def test_a_gzip_of_several_members(tmp_path):
+def test_a_gzip_may_have_several_members(tmp_path):
     path = tmp_path / "t.gz"
     members = gzip.compress(b"a\nb") + gzip.compress(b"") + gzip.compress(b"c\nd\n")
     path.write_bytes(members + b"\0" * 100)
     assert texts(path) == [(1, "a"), (2, "bc"), (3, "d")]
 
 
-def test_a_last_line_may_lack_its_end(tmp_path):
+def test_the_last_line_may_lack_its_newline(tmp_path):
     for end, data in enumerate([b"a\nb", gzip.compress(b"a\nb")]):
         path = tmp_path / str(end)
         path.write_bytes(data)
@@ -42,7 +42,7 @@ def test_blank_lines_are_skipped_but_counted(tmp_path):
     assert texts(path) == [(1, "a"), (4, "b")]
 
 
-def test_a_file_without_a_line(tmp_path):
+def test_a_file_without_lines_is_rejected(tmp_path):
     path = tmp_path / "t"
     path.write_bytes(b"")
     assert texts(path) == []
@@ -51,7 +51,7 @@ def test_a_file_without_a_line(tmp_path):
 
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
-def test_a_truncated_gzip_names_the_first_line_that_is_lost(tmp_path, share):
+def test_a_truncated_gzip_names_the_first_lost_line(tmp_path, share):
     rng = random.Random(5)
     data = gzip.compress(b"".join(b"%d\n" % rng.getrandbits(200) for _ in range(20_000)))
     cut = data[: int(len(data) * share)]
@@ -81,21 +81,21 @@ def test_a_gzip_without_its_trailer_is_truncated(tmp_path):
         lambda data: data + b"something else",
     ],
 )
-def test_a_damaged_gzip(tmp_path, damage):
+def test_a_damaged_gzip_is_rejected(tmp_path, damage):
     path = tmp_path / "t.gz"
     path.write_bytes(damage(gzip.compress(b"a\nb\n")))
     with pytest.raises(TraceError, match=r"t\.gz:[13]: damaged gzip data"):
         texts(path)
 
 
-def test_text_that_is_not_utf_8(tmp_path):
+def test_text_that_is_not_utf_8_is_rejected(tmp_path):
     path = tmp_path / "t"
     path.write_bytes(b"a\nb\n\xff\n")
     with pytest.raises(TraceError, match=r"t:3: not UTF-8"):
         texts(path)
 
 
-def test_files_that_cannot_be_opened(tmp_path):
+def test_unopenable_files_are_rejected(tmp_path):
     with pytest.raises(TraceError, match=r"absent: cannot be read \(No such file"):
         texts(tmp_path / "absent")
     with pytest.raises(TraceError, match="cannot be read"):
@@ -111,12 +111,12 @@ def test_files_that_cannot_be_opened(tmp_path):
         ('{"a": ' + "9" * 5000 + "}", "not JSON that can be read"),
     ],
 )
-def test_lines_that_are_no_json_object(tmp_path, text, message):
+def test_lines_that_are_no_json_object_are_rejected(tmp_path, text, message):
     with pytest.raises(TraceError, match=f"f:7: {message}"):
         Line(tmp_path / "f", 7, text).json_object()
 
 
-def test_values_in_messages_are_cut(tmp_path):
+def test_values_in_messages_are_truncated(tmp_path):
     with pytest.raises(TraceError) as caught:
         Line(tmp_path / "f", 7, "").integer("x" * 1000, "in")
     assert str(caught.value).startswith(f"{tmp_path / 'f'}:7: in must be an integer")
@@ -127,36 +127,36 @@ def test_values_in_messages_are_cut(tmp_path):
 @pytest.mark.parametrize(
     ("value", "number"), [("0", 0.0), ("1.5", 1.5), ("1e3", 1000.0), ("7", 7.0)]
 )
-def test_numbers_as_text(tmp_path, value, number):
+def test_numbers_may_be_text(tmp_path, value, number):
     assert Line(tmp_path, 1, "").number_text(value, "x") == number
 
 
 @pytest.mark.parametrize("value", ["", "a", "-1", "nan", "inf", "1e999"])
-def test_what_is_no_number_as_text(tmp_path, value):
+def test_invalid_numbers_as_text_are_rejected(tmp_path, value):
     with pytest.raises(TraceError, match="x must be a finite number of at least 0"):
         Line(tmp_path, 1, "").number_text(value, "x")
 
 
 @pytest.mark.parametrize("value", ["", "a", "-1", "1.0", " 1", "+1", "²", "٣", "9" * 5000])
-def test_what_is_no_integer_as_text(tmp_path, value):
+def test_invalid_integers_as_text_are_rejected(tmp_path, value):
     with pytest.raises(TraceError, match="x must be an integer of at least 0"):
         Line(tmp_path, 1, "").integer_text(value, "x")
 
 
 @pytest.mark.parametrize("value", [True, "1", 1.0, None, -1, [1]])
-def test_what_is_no_json_integer(tmp_path, value):
+def test_invalid_json_integers_are_rejected(tmp_path, value):
     with pytest.raises(TraceError, match="x must be an integer of at least 0"):
         Line(tmp_path, 1, "").integer(value, "x")
 
 
 @pytest.mark.parametrize("value", [True, "1", None, -0.1, float("nan"), float("inf"), 10**400, [1]])
-def test_what_is_no_json_number(tmp_path, value):
+def test_invalid_json_numbers_are_rejected(tmp_path, value):
     with pytest.raises(TraceError, match="x must be a finite number of at least 0"):
         Line(tmp_path, 1, "").number_at_least_zero(value, "x")
 
 
 @pytest.mark.parametrize("value", [True, "", None, 1.0, ["a"]])
-def test_what_is_no_identifier(tmp_path, value):
+def test_invalid_identifiers_are_rejected(tmp_path, value):
     with pytest.raises(TraceError, match="x must be a string or an integer"):
         Line(tmp_path, 1, "").identifier(value, "x")
 
@@ -172,5 +172,5 @@ def test_what_is_no_identifier(tmp_path, value):
         (".csv", ".csv"),
     ],
 )
-def test_traces_are_named_for_their_file(tmp_path, name, expected):
+def test_traces_are_named_after_their_file(tmp_path, name, expected):
     assert trace_name(tmp_path / name) == expected

@@ -1,10 +1,10 @@
-"""OpenTelemetry spans as interactions: calls, names, times, tokens, blocks."""
+"""OpenTelemetry spans are read as interactions: calls, names, times, tokens, blocks."""
 
 import gzip
 import json
 
 import pytest
-from otel_documents import chat, exported, said, span, system, user, write_spans
+from otel_documents import assistant, chat, exported, span, system, user, write_spans
 
 from fairserve.engine.simulated.traces.defaults import Defaults
 from fairserve.engine.simulated.traces.interaction_file import write_trace
@@ -27,8 +27,8 @@ def only_call(tmp_path, *args, **changes):
     return call
 
 
-def test_a_run_of_two_turns(tmp_path):
-    follow = [*QUESTION, said(ANSWER), user("And its cost?")]
+def test_a_run_of_two_turns_is_read(tmp_path):
+    follow = [*QUESTION, assistant(ANSWER), user("And its cost?")]
     trace = read(
         tmp_path,
         chat("a", 1, 2.5, QUESTION, ANSWER, resource_attributes={"service.name": "desk"}),
@@ -36,7 +36,7 @@ def test_a_run_of_two_turns(tmp_path):
         defaults=Defaults(tenant="acme", user="nobody"),
     )
     assert (trace.name, trace.block_tokens) == ("run", 16)
-    # 43 characters asked, of which 22 are the system's; 112 in the second prompt.
+    # 43 characters in the first prompt, 22 of them of the system; 112 in the second.
     assert trace.interactions == (
         Interaction(
             "t",
@@ -52,7 +52,7 @@ def test_a_run_of_two_turns(tmp_path):
     )
 
 
-def test_a_trace_of_spans_can_be_written_and_holds_no_text(tmp_path):
+def test_a_trace_of_spans_can_be_written_without_texts(tmp_path):
     trace = read(tmp_path, chat("a", 0, 1, QUESTION, ANSWER))
     write_trace(trace, tmp_path / "ours.jsonl")
     assert read_trace(tmp_path / "ours.jsonl").interactions == trace.interactions
@@ -61,7 +61,7 @@ def test_a_trace_of_spans_can_be_written_and_holds_no_text(tmp_path):
 
 
 @pytest.mark.parametrize("shape", ["document", "one line", "otlp", "otlp lines", "gzip"])
-def test_all_shapes_give_the_same_trace(tmp_path, shape):
+def test_all_encodings_give_the_same_trace(tmp_path, shape):
     resource = {"resource_attributes": {"service.name": "shop"}}
     spans = [
         span("agent", 0, 9, attributes={"gen_ai.agent.name": "clerk"}, **resource),
@@ -88,7 +88,7 @@ def test_all_shapes_give_the_same_trace(tmp_path, shape):
     "time",
     ["2026-05-04T10:00:00Z", "2026-05-04T12:00:00+02:00", 1_777_888_800 * 10**9],
 )
-def test_times_with_zone_or_in_nanoseconds(tmp_path, time):
+def test_times_have_a_zone_or_are_nanoseconds(tmp_path, time):
     trace = read(
         tmp_path,
         chat("a", 0, 1, QUESTION, ANSWER, start_time=time),
@@ -116,7 +116,7 @@ def test_calls_are_recognised_by_their_operation_or_their_messages(tmp_path):
     assert [c.call_id for c in interaction.calls] == ["chat", "completion", "content", "unnamed"]
 
 
-def test_a_wrapper_of_a_call_is_no_call_of_its_own(tmp_path):
+def test_a_span_that_wraps_a_call_is_no_call(tmp_path):
     trace = read(
         tmp_path,
         chat("framework", 0, 3, QUESTION, ANSWER),
@@ -126,7 +126,7 @@ def test_a_wrapper_of_a_call_is_no_call_of_its_own(tmp_path):
     assert trace.interactions[0].calls[0].gap_s == 1.0
 
 
-def test_a_call_that_failed_without_an_answer_is_left_out(tmp_path):
+def test_a_failed_call_without_output_is_omitted(tmp_path):
     trace = read(
         tmp_path,
         chat("refused", 0, 1, QUESTION, status={"code": 2}),
@@ -136,7 +136,7 @@ def test_a_call_that_failed_without_an_answer_is_left_out(tmp_path):
     assert [call.call_id for call in trace.interactions[0].calls] == ["again", "cut"]
 
 
-def test_the_nearest_name_is_the_agent(tmp_path):
+def test_the_nearest_span_name_is_the_agent(tmp_path):
     named = {"gen_ai.agent.name": "outer"}
     shop = {"resource_attributes": {"service.name": "shop"}}
     trace = read(
@@ -160,7 +160,7 @@ def test_the_nearest_name_is_the_agent(tmp_path):
     }
 
 
-def test_a_session_is_a_run_whatever_its_traces(tmp_path):
+def test_a_session_is_one_run_across_traces(tmp_path):
     trace = read(
         tmp_path,
         span("root", 0, 1, trace_id="t1", attributes={"my.session.id": "s"}),
@@ -179,7 +179,7 @@ def test_a_session_is_a_run_whatever_its_traces(tmp_path):
     assert trace.interactions[0].calls[0].gap_s == 0.5
 
 
-def test_users_are_those_of_the_spans(tmp_path):
+def test_users_are_read_from_the_spans(tmp_path):
     trace = read(
         tmp_path,
         span("root", 0, 9, attributes={"enduser.id": 7}),
@@ -201,7 +201,7 @@ def test_users_are_those_of_the_spans(tmp_path):
         ({"gen_ai.usage.input_tokens": None}, (5, 6, 14)),
     ],
 )
-def test_usage_is_believed_before_the_text(tmp_path, usage, counts):
+def test_usage_overrides_the_text(tmp_path, usage, counts):
     call = only_call(tmp_path, QUESTION, ANSWER, usage)
     assert (call.input_tokens, call.system_tokens, call.output_tokens) == counts
 
@@ -221,7 +221,7 @@ def test_several_choices_share_the_generated_tokens(tmp_path):
     assert (call.samples, call.output_tokens) == (2, 4)
 
 
-def test_messages_of_all_conventions_count(tmp_path):
+def test_messages_of_all_conventions_are_read(tmp_path):
     messages = [
         {"role": "developer", "content": [{"type": "text", "text": "12345678"}]},
         {"role": "user", "parts": [{"type": "text", "content": "1234"}, "5678"]},
@@ -246,14 +246,14 @@ def blocks(tmp_path, *prompts):
     return [call.blocks for call in read(tmp_path, *spans).interactions[0].calls]
 
 
-def test_prompts_share_blocks_as_far_as_they_begin_alike(tmp_path):
+def test_prompts_share_the_blocks_of_their_common_prefix(tmp_path):
     common = "c" * 128
     assert (
         blocks(
             tmp_path,
             ([user(common + "a" * 70)], None),
             ([user(common + "b" * 70)], None),
-            ([user(common), said("a" * 70)], None),  # another role speaks on
+            ([user(common), assistant("a" * 70)], None),  # another role continues
             ([user(common[:127])], None),
             ([user("d" + common), user("c" * 63)], None),
             ([system(common)], None),
@@ -262,7 +262,7 @@ def test_prompts_share_blocks_as_far_as_they_begin_alike(tmp_path):
     )
 
 
-def test_blocks_of_a_file_with_usage_have_as_many_characters_as_its_tokens(tmp_path):
+def test_block_size_in_characters_follows_the_usage_of_the_file(tmp_path):
     # 2 characters a token over the file, so 32 a block; the second prompt has 3 full blocks.
     assert blocks(
         tmp_path,
@@ -273,7 +273,7 @@ def test_blocks_of_a_file_with_usage_have_as_many_characters_as_its_tokens(tmp_p
 
 
 def test_simulate_replays_spans(tmp_path, capsys):
-    follow = [*QUESTION, said(ANSWER), user("And its cost?")]
+    follow = [*QUESTION, assistant(ANSWER), user("And its cost?")]
     path = write_spans(
         tmp_path / "run.json",
         chat("a", 0, 1, QUESTION, ANSWER),

@@ -1,10 +1,10 @@
-"""Dependencies by repeated outputs and by times of calls: chains, fans, agents."""
+"""Dependencies are inferred from repeated outputs and from times: chains, fans, agents."""
 
 import json
 
 from hypothesis import given
 from hypothesis import strategies as st
-from otel_documents import chat, said, span, system, user, write_spans
+from otel_documents import assistant, chat, span, system, user, write_spans
 
 from fairserve.engine.simulated.traces.reading import read_trace
 
@@ -19,7 +19,7 @@ def dependencies(tmp_path, *spans):
 
 
 def test_a_chain_keeps_direct_dependencies_only(tmp_path):
-    history = [user("Plan?"), said(PLAN), user("Orders?"), said(ORDERS), user("Refunds?")]
+    history = [user("Plan?"), assistant(PLAN), user("Orders?"), assistant(ORDERS), user("Refunds?")]
     assert (
         dependencies(
             tmp_path,
@@ -31,8 +31,14 @@ def test_a_chain_keeps_direct_dependencies_only(tmp_path):
     )
 
 
-def test_fan_out_and_fan_in_by_text(tmp_path):
-    both = [user("Plan?"), said(PLAN), said(ORDERS), said(REFUNDS), user("In short?")]
+def test_fan_out_and_fan_in_are_found_by_text(tmp_path):
+    both = [
+        user("Plan?"),
+        assistant(PLAN),
+        assistant(ORDERS),
+        assistant(REFUNDS),
+        user("In short?"),
+    ]
     assert dependencies(
         tmp_path,
         chat("plan", 0, 1, [user("Plan?")], PLAN),
@@ -42,12 +48,12 @@ def test_fan_out_and_fan_in_by_text(tmp_path):
     ) == {"plan": (), "orders": ("plan",), "refunds": ("plan",), "sum": ("orders", "refunds")}
 
 
-def test_what_had_not_ended_is_no_dependency(tmp_path):
+def test_a_call_that_had_not_ended_is_no_dependency(tmp_path):
     assert dependencies(
         tmp_path,
         chat("a", 0, 3, [user("Plan?")], PLAN),
-        chat("b", 2, 4, [said(PLAN)], ORDERS),  # the same words by chance, or streamed
-        chat("c", 3, 5, [said(PLAN)], REFUNDS),  # in the moment of its end
+        chat("b", 2, 4, [assistant(PLAN)], ORDERS),  # the same words by chance, or streamed
+        chat("c", 3, 5, [assistant(PLAN)], REFUNDS),  # in the moment of its end
     ) == {"a": (), "b": (), "c": ("a",)}
 
 
@@ -56,13 +62,13 @@ def test_a_short_output_is_found_only_as_an_answer(tmp_path):
         tmp_path,
         chat("a", 0, 1, [user("All well?")], "yes"),
         chat("b", 0, 1, [user("How many?")], "14"),
-        chat("c", 2, 3, [user("yesterday 14 were sent"), said(" yes\n")], REFUNDS),
-        chat("d", 2, 3, [user("14"), said("yes")], REFUNDS),
-        chat("e", 2, 3, [said("yes"), said("14")], REFUNDS),
+        chat("c", 2, 3, [user("yesterday 14 were sent"), assistant(" yes\n")], REFUNDS),
+        chat("d", 2, 3, [user("14"), assistant("yes")], REFUNDS),
+        chat("e", 2, 3, [assistant("yes"), assistant("14")], REFUNDS),
     ) == {"a": (), "b": (), "c": ("a",), "d": ("a",), "e": ("a", "b")}
 
 
-def test_tool_calls_are_found_like_words(tmp_path):
+def test_tool_calls_are_found_like_texts(tmp_path):
     call = {"type": "tool_call", "name": "orders", "arguments": {"week": 18, "late": True}}
     turned = {"type": "tool_call", "arguments": {"late": True, "week": 18}, "name": "orders"}
     output = {"gen_ai.output.messages": json.dumps([{"role": "assistant", "parts": [call]}])}
@@ -70,22 +76,22 @@ def test_tool_calls_are_found_like_words(tmp_path):
         tmp_path,
         chat("ask", 0, 1, [user("Orders?")], None, output),
         chat("other", 1, 3, [user("Refunds?")], REFUNDS),
-        chat("go", 4, 5, [{"role": "assistant", "parts": [turned]}, said(REFUNDS)], ORDERS),
+        chat("go", 4, 5, [{"role": "assistant", "parts": [turned]}, assistant(REFUNDS)], ORDERS),
     ) == {"ask": (), "other": (), "go": ("ask", "other")}
 
 
-def test_an_output_that_nobody_repeats_is_waited_for_all_the_same(tmp_path):
+def test_an_unrepeated_output_is_a_dependency_by_time(tmp_path):
     assert dependencies(
         tmp_path,
         chat("a", 0, 1, [user("Plan?")], PLAN),
         chat("asked", 2, 3, [system("Look at orders."), user("Do.")], ORDERS),
         chat("asked too", 2, 4, [system("Look at refunds."), user("Do.")], REFUNDS),
-        chat("sum", 5, 6, [said(PLAN), user("They are done. In short?")], "All is well."),
+        chat("sum", 5, 6, [assistant(PLAN), user("They are done. In short?")], "All is well."),
     ) == {"a": (), "asked": ("a",), "asked too": ("a",), "sum": ("asked", "asked too")}
 
 
-def test_questions_side_by_side_do_not_wait_for_each_other(tmp_path):
-    both = [user("1?"), said(ORDERS), user("2?"), said(REFUNDS), user("Compare.")]
+def test_parallel_questions_are_independent(tmp_path):
+    both = [user("1?"), assistant(ORDERS), user("2?"), assistant(REFUNDS), user("Compare.")]
     spans = [
         chat("one", 0, 1, [user("1?")], ORDERS),
         chat("two", 2, 3, [user("2?")], REFUNDS),
@@ -94,16 +100,16 @@ def test_questions_side_by_side_do_not_wait_for_each_other(tmp_path):
     apart = {"one": (), "two": (), "both": ("one", "two")}
     chain = {"one": (), "two": ("one",), "both": ("two",)}
     assert dependencies(tmp_path, *spans) == apart
-    # A helper with an own task, or a conversation that goes on, does wait.
+    # A helper with its own task, or a continued conversation, does wait.
     helper = chat("two", 2, 3, [system("You count refunds."), user("2?")], REFUNDS)
     assert dependencies(tmp_path, spans[0], helper, spans[2]) == chain
     agent = chat("two", 2, 3, [user("2?")], REFUNDS, {"gen_ai.agent.name": "other"})
     assert dependencies(tmp_path, spans[0], agent, spans[2]) == chain
-    shortened = chat("two", 2, 3, [user("1?"), said("14, 2 late"), user("2?")], REFUNDS)
+    shortened = chat("two", 2, 3, [user("1?"), assistant("14, 2 late"), user("2?")], REFUNDS)
     assert dependencies(tmp_path, spans[0], shortened, spans[2]) == chain
 
 
-def test_without_texts_times_decide(tmp_path):
+def test_without_texts_times_determine_dependencies(tmp_path):
     usage = {"gen_ai.usage.input_tokens": 10, "gen_ai.usage.output_tokens": 10}
     times = {"a": (0, 2), "b": (1, 3), "c": (3, 4), "d": (3, 6), "e": (5, 6), "f": (7, 8)}
     assert dependencies(
@@ -111,7 +117,7 @@ def test_without_texts_times_decide(tmp_path):
     ) == {"a": (), "b": (), "c": ("a", "b"), "d": ("a", "b"), "e": ("c",), "f": ("d", "e")}
 
 
-def test_agents_that_overlap_do_not_wait_for_each_other(tmp_path):
+def test_overlapping_agents_are_independent(tmp_path):
     def asked(name, start, end, parent):
         return chat(name, start, end, [user(f"{name}?")], f"{name} is done.", parent_span_id=parent)
 
@@ -129,7 +135,7 @@ def test_agents_that_overlap_do_not_wait_for_each_other(tmp_path):
     ) == {"plan": (), "x1": ("plan",), "x2": ("x1",), "y1": ("plan",), "z1": ("x2", "y1")}
 
 
-def test_spans_of_a_parent_outside_the_file(tmp_path):
+def test_the_parent_span_may_be_outside_the_file(tmp_path):
     assert dependencies(
         tmp_path,
         chat("a", 0, 1, [user("Plan?")], PLAN, parent_span_id="lost"),
@@ -145,12 +151,12 @@ def test_spans_of_a_parent_outside_the_file(tmp_path):
         max_size=10,
     )
 )
-def test_any_run_is_a_graph_of_direct_dependencies_that_had_ended(tmp_path_factory, runs):
-    """Calls (start, length, whose output the prompt repeats, in a branch of its own)."""
+def test_dependencies_are_direct_and_ended_calls(tmp_path_factory, runs):
+    """Calls (start, length, the call whose output the prompt repeats), each in a separate branch."""
     words = [f"This is what call number {index} said." for index in range(10)]
     spans = [span("branch", 0, 30)]
     for index, (start, length, repeated, apart) in enumerate(runs):
-        prompt = [user("Go."), *(said(words[other]) for other in sorted(repeated))]
+        prompt = [user("Go."), *(assistant(words[other]) for other in sorted(repeated))]
         parent = "branch" if apart else None
         end = start + length
         spans.append(chat(str(index), start, end, prompt, words[index], parent_span_id=parent))

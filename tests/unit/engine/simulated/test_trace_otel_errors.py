@@ -1,4 +1,4 @@
-"""Files of spans that cannot be used: file, span and what is allowed, and never a prompt's text."""
+"""Errors of span files name file, span and allowed values, and never a prompt's text."""
 
 import gzip
 import json
@@ -14,7 +14,7 @@ from fairserve.engine.simulated.traces.reading import read_trace, trace_format
 GOOD = chat("good", 0, 1, [user("secret")], "hidden")
 
 
-def refused(path):
+def rejection(path):
     with pytest.raises(TraceError) as caught:
         read_trace(path)
     message = str(caught.value)
@@ -55,16 +55,16 @@ def refused(path):
     ],
 )
 @pytest.mark.parametrize("kind", [chat, span])
-def test_a_bad_span_is_named(tmp_path, kind, changes, message):
+def test_an_invalid_span_is_named(tmp_path, kind, changes, message):
     bad = kind("bad", 2, 3) | changes
     with pytest.raises(TraceError, match=f"span {bad['span_id']}: {message}"):
         read_trace(write_spans(tmp_path / "run.json", GOOD, bad))
 
 
 @pytest.mark.parametrize("name", [None, "", 7])
-def test_a_span_without_an_id(tmp_path, name):
+def test_a_span_without_an_id_is_rejected(tmp_path, name):
     path = write_spans(tmp_path / "run.json", GOOD, span(name, 2, 3))
-    assert refused(path) == f"a span has span_id {name!r}; a text, not empty, is needed"
+    assert rejection(path) == f"a span has span_id {name!r}; a text, not empty, is needed"
 
 
 ALLOWED = "a list of messages"
@@ -98,21 +98,23 @@ ALLOWED = "a list of messages"
         ),
     ],
 )
-def test_a_bad_call_is_named_without_its_text(tmp_path, attributes, message):
+def test_an_invalid_call_is_named_without_its_text(tmp_path, attributes, message):
     bad = chat("bad", 2, 3, [user("secret")], "hidden", attributes)
     path = write_spans(tmp_path / "run.json", GOOD, bad)
     with pytest.raises(TraceError, match=f"span bad: .*{message}"):
         read_trace(path)
-    refused(path)
+    rejection(path)
 
 
-def test_no_spans_and_no_calls(tmp_path):
+def test_files_without_spans_or_calls_are_rejected(tmp_path):
     path = write_spans(tmp_path / "run.json")
-    assert refused(path) == "holds no spans; at least one is needed"
+    assert rejection(path) == "holds no spans; at least one is needed"
     write_spans(path, span("a", 0, 1), chat("b", 0, 1, [user("secret")], status={"code": 2}))
-    assert refused(path).startswith("no span is an answered LLM call; one is that has gen_ai.oper")
+    assert rejection(path).startswith(
+        "no span is an answered LLM call; one is that has gen_ai.oper"
+    )
     path.write_text(json.dumps(exported()))
-    assert refused(path) == "holds no spans; at least one is needed"
+    assert rejection(path) == "holds no spans; at least one is needed"
 
 
 def test_a_document_that_ends_early_names_the_line(tmp_path):
@@ -120,26 +122,26 @@ def test_a_document_that_ends_early_names_the_line(tmp_path):
     lines = path.read_text().splitlines()
     path.write_text("\n".join(lines[:8]))
     assert trace_format(path) == "otel"
-    assert refused(path).startswith("8: not JSON (")
+    assert rejection(path).startswith("8: not JSON (")
     path.write_text("\n".join([*lines[:8], "?", *lines[8:]]))
-    assert refused(path).startswith("9: not JSON (")
+    assert rejection(path).startswith("9: not JSON (")
 
 
-def test_a_bad_line_of_many_documents_is_named(tmp_path):
+def test_an_invalid_line_of_many_documents_is_named(tmp_path):
     path = tmp_path / "run.jsonl"
     good = json.dumps(exported(GOOD))
     path.write_text(f"{good}\n\n{good[:-5]}\n")
-    assert refused(path).startswith("3: not JSON (")
+    assert rejection(path).startswith("3: not JSON (")
     path.write_text(f'{good}\n{{"calls": []}}\n')
-    assert refused(path) == "2: expected a document with spans or resourceSpans"
+    assert rejection(path) == "2: expected a document with spans or resourceSpans"
     path.write_text(f"{good}\n{good}\n")
-    assert refused(path) == "span good: the id occurs twice in trace 't'"
+    assert rejection(path) == "span good: the id occurs twice in trace 't'"
 
 
-def test_a_truncated_gzip(tmp_path):
+def test_a_truncated_gzip_is_rejected(tmp_path):
     path = write_spans(tmp_path / "run.json", GOOD)
     path.write_bytes(gzip.compress(path.read_bytes())[:-9])
-    assert "the gzip data ends early" in refused(path)
+    assert "the gzip data ends early" in rejection(path)
 
 
 @pytest.mark.parametrize(
@@ -154,27 +156,27 @@ def test_a_truncated_gzip(tmp_path):
         ({"spans": [{"resource_attributes": 5}]}, "1: resource_attributes must be an object"),
     ],
 )
-def test_a_document_of_another_shape(tmp_path, document, message):
+def test_a_document_of_another_structure_is_rejected(tmp_path, document, message):
     path = tmp_path / "run.json"
     path.write_text(json.dumps(document))
-    assert refused(path).startswith(message)
+    assert rejection(path).startswith(message)
 
 
-def test_what_is_nested_too_deeply(tmp_path):
+def test_deep_nesting_is_rejected(tmp_path):
     path = tmp_path / "run.json"
     deep = "[" * 100_000 + "]" * 100_000
     path.write_text('{"spans":\n' + deep + "}")
-    refused(path)
+    rejection(path)
     bad = chat("bad", 0, 1, None, "hidden", {"gen_ai.input.messages": deep})
-    refused(write_spans(path, bad))
+    rejection(write_spans(path, bad))
     for depth in range(100, 1100, 20):
         folded = f'[{{"role": "user", "content": {"[" * depth}{"]" * depth}}}]'
         write_spans(path, chat("bad", 0, 1, None, "hidden", {"gen_ai.input.messages": folded}))
-        with suppress(TraceError):  # and no other
+        with suppress(TraceError):  # and no other error
             assert read_trace(path).calls == 1
 
 
-def test_an_empty_file(tmp_path):
+def test_an_empty_file_is_rejected(tmp_path):
     path = tmp_path / "run.json"
     path.touch()
     with pytest.raises(TraceError, match=r"run\.json:1: the file is empty"):

@@ -1,4 +1,4 @@
-"""Spans recorded beside the repository: each file becomes the graph of its names and texts."""
+"""Each recorded file of spans becomes the graph of its names and texts."""
 
 import json
 from itertools import pairwise
@@ -13,7 +13,7 @@ from fairserve.platform.server import cli
 FAN_OUT = {2: [1], 3: [1], 4: [1], 5: [2, 3, 4], 6: [5]}
 CHAIN = {1: [], 2: [1], 3: [2]}
 
-# By the number of the span in its file: the numbers of those it waits for.
+# Dependencies by the number of the span in its file.
 GRAPHS = {
     "simple_chain": CHAIN,
     "simple_chain_alt": CHAIN,
@@ -23,7 +23,7 @@ GRAPHS = {
     "customer_support_escalation": (
         {1: [], 2: [1], 3: [1], 4: [2, 3], 5: [4], 6: [5], 7: [6], 8: [7], 9: [8]}
     ),
-    # Three helpers at a time, asked by a coordinator of whom they do not repeat a word.
+    # Three helpers at a time, called by a coordinator that repeats none of their words.
     "multi_agent_research": (
         {1: []} | FAN_OUT | {7: [6], 8: [6], 9: [6], 10: [7, 8, 9], 11: [10], 12: [11]}
     ),
@@ -33,7 +33,7 @@ GRAPHS = {
         | {7: [6], 8: [6], 9: [6], 10: [7, 8, 9], 11: [10]}
         | {12: [11], 13: [11], 14: [11], 15: [12, 13, 14]}
     ),
-    # Four helpers, then three, then two; some prompts shorten what went before.
+    # Four helpers, then three, then two; some prompts shorten earlier text.
     "software_architecture_review": (
         {1: [], 2: [1], 3: [1], 4: [1], 5: [1], 6: [2, 3, 4, 5], 7: [6], 8: [6], 9: [6]}
         | {10: [7, 8, 9], 11: [10], 12: [11], 13: [11], 14: [12, 13], 15: [14]}
@@ -54,7 +54,7 @@ def test_a_session_becomes_its_graph(name):
     assert all(0 <= call.gap_s <= 5 for call in interaction.calls if call.deps)
 
 
-def test_fan_in(tmp_path):
+def test_recorded_fan_in_is_found(tmp_path):
     trace = read_trace(shared_trace("fixtures/otel_fan_in_dependencies.json"))
     (interaction,) = trace.interactions
     assert interaction.interaction_id == "session_003"
@@ -63,7 +63,7 @@ def test_fan_in(tmp_path):
     assert [call.prompt_tokens for call in interaction.calls] == [10, 11, 9, 185]
 
 
-def test_prefix_sharing():
+def test_recorded_prompts_share_prefixes():
     trace = read_trace(shared_trace("fixtures/otel_prefix_sharing_example.json"))
     runs = {run.interaction_id: run for run in trace.interactions}
     assert [(name, run.arrival_s) for name, run in runs.items()] == [
@@ -91,7 +91,7 @@ def test_prefix_sharing():
     assert not set(ids[-1]) & {block for call in others for block in call.block_ids}
 
 
-def test_all_are_mixed_and_replayed(capsys, tmp_path):
+def test_all_recordings_are_merged_and_replayed(capsys, tmp_path):
     names = [*GRAPHS, "prefix_sharing_example"]
     paths = [str(shared_trace(f"fixtures/otel_{name}.json")) for name in names]
     out = tmp_path / "out.json"
@@ -101,11 +101,11 @@ def test_all_are_mixed_and_replayed(capsys, tmp_path):
     document = json.loads(out.read_text())
     for system in document["systems"].values():
         assert system["served_interactions_share"] == 1.0
-        assert system["makespan_s"] > 27  # recorded gaps alone take so long in the longest
+        assert system["makespan_s"] > 27  # recorded gaps alone take that long in the longest run
         assert system["prefix_hit_rate"] > 0
 
 
-def test_a_recorded_file_reads_back_in_our_format(tmp_path):
+def test_a_recorded_file_survives_the_interaction_format(tmp_path):
     trace = read_trace(shared_trace("fixtures/otel_code_review_workflow.json"))
     write_trace(trace, tmp_path / "ours.jsonl")
     assert read_trace(tmp_path / "ours.jsonl").interactions == trace.interactions

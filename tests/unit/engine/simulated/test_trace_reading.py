@@ -1,4 +1,4 @@
-"""A file's format is recognised by its beginning; an error for an unknown one lists the known ones."""
+"""The format of a file is recognised by its beginning; errors list the known formats."""
 
 import gzip
 import json
@@ -21,7 +21,7 @@ FIRST_LINES = {
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("file", ["trace", "trace.csv", "trace.jsonl.gz"])
-def test_the_first_line_tells_the_format(tmp_path, name, file):
+def test_the_first_line_determines_the_format(tmp_path, name, file):
     path = tmp_path / file
     path.write_text(f"\n{FIRST_LINES[name]}\n")
     assert trace_format(path) == name
@@ -59,7 +59,7 @@ def test_an_unknown_format_lists_the_known_ones(tmp_path, text, where):
         '{\n"resourceSpans":\n[',
     ],
 )
-def test_a_key_of_a_document_tells_the_format_over_many_lines(tmp_path, text):
+def test_a_document_key_determines_the_format_over_many_lines(tmp_path, text):
     path = tmp_path / "t.json"
     path.write_text(text)
     assert trace_format(path) == "otel"
@@ -67,14 +67,14 @@ def test_a_key_of_a_document_tells_the_format_over_many_lines(tmp_path, text):
     assert trace_format(path) == "otel"
 
 
-def test_a_document_of_another_kind_is_no_trace(tmp_path):
+def test_a_document_of_another_kind_is_rejected(tmp_path):
     path = tmp_path / "t.json"
     path.write_text('{\n  "questions": [],\n  "text": "spans"\n}\n')
     with pytest.raises(TraceError, match=r"t\.json:1: not JSON"):
         read_trace(path)
 
 
-def test_a_first_line_that_is_broken_json_says_so(tmp_path):
+def test_broken_json_in_the_first_line_is_named(tmp_path):
     path = tmp_path / "t.jsonl"
     path.write_text('{"iid": "a", "calls": [\n')
     with pytest.raises(TraceError, match=r"t\.jsonl:1: not JSON"):

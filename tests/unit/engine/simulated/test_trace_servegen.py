@@ -1,4 +1,4 @@
-"""Requests sampled from ServeGen's clients: their number, times, lengths, and what is refused."""
+"""Requests are sampled from ServeGen's clients: their number, times, lengths, and errors."""
 
 import json
 
@@ -35,7 +35,7 @@ def sampled(path, from_s=0.0, to_s=None, **options):
     return read_trace(path, servegen=ServeGenOptions(from_s, to_s, **options)).interactions
 
 
-def test_a_window_gets_its_rate_and_all_within_it(tmp_path):
+def test_a_window_gets_its_rate_within_its_bounds(tmp_path):
     rates = [f"0,{t},0.0766667,1,{STEADY}" for t in (600, 1200)]  # 46 requests each
     path = pair(tmp_path, [*rates, f"7,600,2,1,{STEADY}"], [lengths(0), lengths(7)])
     runs = sampled(path, 600, 1800)
@@ -55,7 +55,7 @@ def test_the_default_range_is_the_first_window(tmp_path):
     assert read_trace(path).name == "s"
 
 
-def test_the_range_cuts_and_its_start_becomes_zero(tmp_path):
+def test_the_range_is_cut_and_starts_at_zero(tmp_path):
     path = pair(tmp_path, [f"0,{t},1,1,{STEADY}" for t in (0, 600, 1200)], [lengths()])
     whole = sampled(path, 0, 1800)
     part = sampled(path, 300, 900)
@@ -67,7 +67,7 @@ def test_the_range_cuts_and_its_start_becomes_zero(tmp_path):
     assert 0 < len(part) < len(whole)
 
 
-def test_a_seed_gives_one_trace(tmp_path):
+def test_the_trace_is_determined_by_the_seed(tmp_path):
     path = pair(tmp_path, [f"0,0,1,1,{STEADY}"], [lengths()])
     assert sampled(path, seed=1) == sampled(path, seed=1)
     assert sampled(path, seed=1) != sampled(path, seed=2)
@@ -99,25 +99,25 @@ def test_bursts_begin_anywhere(tmp_path):
     assert max(begins) > 450
 
 
-def test_times_that_fill_more_than_the_window_are_shortened_alike(tmp_path):
+def test_times_beyond_the_window_are_scaled_down(tmp_path):
     path = pair(tmp_path, ["0,0,10,1,Gamma,1,40"], [lengths()])
     times = [run.arrival_s for run in sampled(path)]
     assert len(times) == 6000
     assert np.mean(times) == pytest.approx(300, rel=0.1)
 
 
-def test_none_is_lost_at_the_end_of_a_window_behind_one_long_gap(tmp_path):
+def test_no_request_is_lost_after_one_long_gap(tmp_path):
     path = pair(
         tmp_path, ["0,0,1,1,Weibull,0.01,1"], [lengths()]
-    )  # all others are as nothing to it
+    )  # all others are negligible compared to it
     times = [run.arrival_s for run in sampled(path)]
     assert len(times) == 600
     assert 599.99 < times[-1] < 600
 
 
-def test_a_part_of_a_request_is_drawn(tmp_path):
+def test_fractions_of_a_request_are_drawn(tmp_path):
     path = pair(tmp_path, [f"0,0,1,1,{STEADY}"], [lengths()])
-    counts = [len(sampled(path, seed=seed, rate_factor=0.0175)) for seed in range(40)]  # 10.5
+    counts = [len(sampled(path, seed=seed, rate_factor=0.0175)) for seed in range(40)]  # 10.5 each
     assert set(counts) == {10, 11}
 
 
@@ -137,14 +137,14 @@ def test_lengths_follow_their_quantiles_independently(tmp_path):
     assert abs(np.corrcoef(prompts, drawn)[0, 1]) < 0.03
 
 
-def test_text_image_audio_and_video_are_the_prompt(tmp_path):
+def test_all_modalities_count_for_the_prompt(tmp_path):
     parts = {"text_tokens": 5, "image_tokens": 100, "audio_tokens": 20, "video_tokens": 3}
     record = lengths(**parts, output_tokens=9, image_count=4)
     path = pair(tmp_path, [f"0,0,1,1,{STEADY}"], [record])
     assert {run.calls[0].prompt_tokens for run in sampled(path)} == {128}
 
 
-def test_lengths_are_the_latest_at_or_before_the_window(tmp_path):
+def test_the_latest_lengths_at_or_before_the_window_apply(tmp_path):
     records = [
         lengths(0, t, input_tokens=n, output_tokens=1) for t, n in [(1200, 3), (0, 1), (600, 2)]
     ]
@@ -154,7 +154,7 @@ def test_lengths_are_the_latest_at_or_before_the_window(tmp_path):
     assert drawn == {(0, 1), (1, 2), (3, 3)}
 
 
-def test_clients_and_windows_without_lengths_are_left_out(tmp_path):
+def test_clients_and_windows_without_lengths_are_omitted(tmp_path):
     rates = [f"{client},{t},1,1,{STEADY}" for client in (0, 1) for t in (0, 600)]
     path = pair(tmp_path, rates, [lengths(0, 600)])
     assert {run.user for run in sampled(path, 0, 1200)} == {"0"}
@@ -177,7 +177,7 @@ def test_clients_and_windows_without_lengths_are_left_out(tmp_path):
         ("0,0,1,1,Weibull,1e-4,1", "shape 0.0001: too heavy a tail to sample"),
     ],
 )
-def test_bad_rates_name_their_line(tmp_path, row, message):
+def test_errors_of_rates_name_the_line(tmp_path, row, message):
     path = pair(tmp_path, [f"0,0,1,1,{STEADY}", row], [lengths()])
     with pytest.raises(TraceError, match=message) as caught, np.errstate(over="ignore"):
         read_trace(path)
@@ -196,7 +196,7 @@ def test_bad_rates_name_their_line(tmp_path, row, message):
         (lengths(input_tokens=[2, *[1] * 25], output_tokens=3), "input_tokens: quantiles must not"),
     ],
 )
-def test_bad_lengths_name_their_line(tmp_path, record, message):
+def test_errors_of_lengths_name_the_line(tmp_path, record, message):
     path = pair(tmp_path, [f"0,0,1,1,{STEADY}"], [lengths(), record])
     with pytest.raises(TraceError, match=message) as caught:
         read_trace(path)
@@ -208,12 +208,12 @@ def test_bad_lengths_name_their_line(tmp_path, record, message):
     [{"from_s": -1}, {"from_s": 5, "to_s": 5}, {"to_s": float("inf")}, {"to_s": float("nan")},
      {"rate_factor": 0}, {"rate_factor": float("inf")}, {"seed": -1}],
 )  # fmt: skip
-def test_options_are_checked(options):
+def test_invalid_options_are_rejected(options):
     with pytest.raises(TraceError, match=f"{list(options)[-1]} .*is allowed"):
         ServeGenOptions(**options)
 
 
-def test_a_range_that_holds_too_much_is_refused(tmp_path):
+def test_a_range_with_too_many_requests_is_rejected(tmp_path):
     path = pair(tmp_path, [f"0,0,4000,1,{STEADY}"], [lengths()])
     with pytest.raises(
         TraceError, match=r"about 2400000 requests in \[0, 600\) s; at most 2000000"
@@ -222,7 +222,7 @@ def test_a_range_that_holds_too_much_is_refused(tmp_path):
     assert len(sampled(path, rate_factor=0.001)) == 2400
 
 
-def test_either_file_of_a_pair_is_enough_plain_or_gzip(tmp_path):
+def test_either_file_of_a_pair_is_sufficient(tmp_path):
     rates = pair(tmp_path, [f"0,0,1,1,{STEADY}"], [lengths()])
     other = tmp_path / "s_lengths.jsonl"
     assert read_trace(rates) == read_trace(other)
@@ -247,7 +247,7 @@ def test_a_missing_sibling_is_named(tmp_path, keep, message):
         read_trace(tmp_path / keep)
 
 
-def test_a_pair_needs_its_names(tmp_path):
+def test_a_pair_is_found_by_its_names(tmp_path):
     path = pair(tmp_path, [f"0,0,1,1,{STEADY}"], [lengths()]).rename(tmp_path / "rates.csv")
     with pytest.raises(TraceError, match=r"named \*_rates\.csv or \*_lengths\.jsonl"):
         read_trace(path)

@@ -1,4 +1,4 @@
-"""Every recorded trace loads, and holds what its description says: counts, lengths, shared prefixes."""
+"""Every recorded trace loads with the counts, lengths and shared prefixes of its description."""
 
 import csv
 import gzip
@@ -13,8 +13,8 @@ from fairserve.engine.simulated.traces.mooncake import MooncakeOptions
 from fairserve.engine.simulated.traces.reading import read_trace
 from fairserve.engine.simulated.traces.servegen import ServeGenOptions
 
-# Per file: block size, interactions, calls, sequences, mean input and output tokens, agents,
-# hit rate of an infinite cache by blocks, that of one within each interaction.
+# By file: block size, interactions, calls, sequences, mean input and output tokens, agents, hit rate
+# of an infinite cache by blocks, hit rate within each interaction.
 INTERACTION_FILES = {
     "autocoderover_run_1": (16, 300, 4765, 4765, 2132.5, 183.13, 3, 0.6725, 0.6597),
     "claude_code_sessions_A": (64, 334, 21731, 21731, 117382, 428.39, 3, 0.9629, 0.9629),
@@ -26,7 +26,7 @@ INTERACTION_FILES = {
 
 
 def hit_rates(trace):
-    """Share of blocks seen before: anywhere the scope allows, and within the interaction."""
+    """Return the share of blocks seen before: anywhere in the scope, and within the interaction."""
     end = max(s + n for run in trace.interactions for c in run.calls for s, n in c.blocks)
     anywhere = np.zeros(end, dtype=bool)
     hits = own_hits = total = 0
@@ -50,7 +50,7 @@ SMALL = {"tau_airline_gpt4o", "tot_game24", "sweagent_cost_2_1", "lmcache_minisw
     "name",
     [pytest.param(n, marks=() if n in SMALL else pytest.mark.deep) for n in INTERACTION_FILES],
 )
-def test_interaction_files(name):
+def test_interaction_files_match_their_description(name):
     size, runs, calls, sequences, input_tokens, output_tokens, agents, hits, own = (
         INTERACTION_FILES[name]
     )
@@ -71,14 +71,14 @@ def test_interaction_files(name):
         ("lmcache_miniswe", 541.5),
     ],
 )
-def test_recorded_arrivals(name, span_s):
+def test_recorded_arrivals_match_their_description(name, span_s):
     trace = read_trace(shared_trace(f"{name}.jsonl.gz"))
     span = trace.interactions[-1].arrival_s - trace.interactions[0].arrival_s
     assert span == pytest.approx(span_s, abs=0.05)
 
 
 @pytest.mark.deep
-def test_a_recorded_trace_reads_back_after_writing(tmp_path):
+def test_a_recorded_trace_survives_writing(tmp_path):
     trace = read_trace(shared_trace("tot_game24.jsonl.gz"))
     write_trace(trace, tmp_path / "tot_game24.jsonl.gz")
     assert read_trace(tmp_path / "tot_game24.jsonl.gz") == trace
@@ -92,7 +92,7 @@ def counts(trace):
 
 
 @pytest.mark.deep
-def test_azure():
+def test_azure_matches_its_description():
     trace = read_trace(shared_trace("azure_llm_2023_conv.csv.gz"))
     prompts, outputs = counts(trace)
     assert len(trace) == trace.calls == 19_366
@@ -103,7 +103,7 @@ def test_azure():
     assert minutes.max() == 507
 
 
-def test_vtc():
+def test_vtc_matches_its_description():
     trace = read_trace(shared_trace("vtc_real_trace.csv.gz"))
     prompts, outputs = counts(trace)
     assert len(trace) == 1500
@@ -121,7 +121,7 @@ def test_vtc():
 
 
 @pytest.mark.deep
-def test_mooncake():
+def test_mooncake_matches_its_description():
     trace = read_trace(shared_trace("mooncake_conversation_trace.jsonl.gz"))
     prompts, outputs = counts(trace)
     assert (len(trace), trace.block_tokens) == (12_031, 512)
@@ -129,16 +129,16 @@ def test_mooncake():
     assert len({run.arrival_s for run in trace.interactions}) == 1180
     assert np.quantile(prompts, [0.5, 0.95]) == pytest.approx([6909, 39551], abs=1)
     assert np.quantile(outputs, [0.5, 0.95]) == pytest.approx([350, 698], abs=1)
-    # 36.6 % in the description, which counts the begun last blocks, too: they are hardly ever shared.
+    # 36.6 % in the description, which includes incomplete last blocks: they are rarely shared.
     assert hit_rates(trace)[0] == pytest.approx(0.3819, abs=5e-5)
 
 
 @pytest.mark.deep
-def test_mooncake_sessions():
+def test_mooncake_sessions_match_their_description():
     path = shared_trace("mooncake_conversation_trace.jsonl.gz")
     trace = read_trace(path, mooncake=MooncakeOptions(infer_sessions=True))
     assert trace.calls == 12_031
-    # Its description finds 8,028, 6,000 of them of one request, by a rule that it does not state.
+    # The description finds 8,028 sessions, 6,000 of one request, by a rule that it does not state.
     assert len(trace) == pytest.approx(8028, rel=0.01)
     lengths = [len(run.calls) for run in trace.interactions]
     assert lengths.count(1) == pytest.approx(6000, rel=0.015)
@@ -160,7 +160,7 @@ def test_mooncake_sessions():
         ("mm_image", {"to_s": 3600.0}, 35, 0, 0.0),
     ],
 )
-def test_servegen(name, options, clients, absent, left_out):
+def test_servegen_matches_its_description(name, options, clients, absent, left_out):
     path = shared_trace(f"servegen_{name}_rates.csv.gz")
     chosen = ServeGenOptions(**options)
     trace = read_trace(path, servegen=chosen)

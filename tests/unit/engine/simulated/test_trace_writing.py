@@ -1,4 +1,4 @@
-"""A written trace reads back equal, is the same bytes each time, and is written whole or not at all."""
+"""A trace survives writing and reading, is reproducible byte for byte, and is written atomically."""
 
 import gzip
 from dataclasses import replace
@@ -74,7 +74,7 @@ def trace_of(*chosen, **fields):
 
 
 @given(trace=traces(), packed=st.booleans())
-def test_what_is_written_reads_back_equal(tmp_path_factory, trace, packed):
+def test_a_written_trace_reads_back_equal(tmp_path_factory, trace, packed):
     path = tmp_path_factory.getbasetemp() / ("mix.jsonl.gz" if packed else "mix.jsonl")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.fsync", lambda descriptor: None)  # a disk takes most of the time
@@ -92,12 +92,12 @@ def test_the_same_trace_gives_the_same_bytes(tmp_path, monkeypatch, name):
     first, second = ((tmp_path / folder / name).read_bytes() for folder in ["one", "two"])
     assert first == second
     assert first.startswith(b"\x1f\x8b") is name.endswith(".gz")
-    write_trace(trace, tmp_path / "other.jsonl.gz")  # the name is not in the data either
+    write_trace(trace, tmp_path / "other.jsonl.gz")  # the name is not part of the data
     if name.endswith(".gz"):
         assert (tmp_path / "other.jsonl.gz").read_bytes() == first
 
 
-def test_the_text_is_the_documented_one(tmp_path):
+def test_the_text_equals_the_documented_one(tmp_path):
     calls = (one_call(blocks=((4, 1),)), one_call(call_id="1", deps=("0",), system_tokens=5))
     write_trace(trace_of(calls), tmp_path / "t.jsonl.gz")
     assert gzip.decompress((tmp_path / "t.jsonl.gz").read_bytes()).decode() == (
@@ -127,7 +127,7 @@ UNWRITABLE = {
 
 
 @pytest.mark.parametrize("case", UNWRITABLE)
-def test_a_trace_that_would_not_read_back_is_not_written(tmp_path, case):
+def test_an_unreadable_trace_is_not_written(tmp_path, case):
     trace, message = UNWRITABLE[case]
     path = tmp_path / "t.jsonl"
     path.write_text("what was there")
@@ -137,7 +137,7 @@ def test_a_trace_that_would_not_read_back_is_not_written(tmp_path, case):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_nothing_is_left_of_a_write_that_fails_midway(tmp_path, monkeypatch):
+def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
     path = tmp_path / "t.jsonl"
     path.write_text("what was there")
 
@@ -151,7 +151,7 @@ def test_nothing_is_left_of_a_write_that_fails_midway(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_an_interrupt_leaves_nothing_either(tmp_path, monkeypatch):
+def test_an_interrupted_write_leaves_nothing(tmp_path, monkeypatch):
     def interrupted(source, target):
         raise KeyboardInterrupt
 
@@ -161,6 +161,6 @@ def test_an_interrupt_leaves_nothing_either(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_not_there(tmp_path):
+def test_a_missing_folder_is_an_error(tmp_path):
     with pytest.raises(TraceError, match="cannot be written"):
         write_trace(trace_of(GOOD), tmp_path / "absent" / "t.jsonl")

@@ -1,4 +1,4 @@
-"""The circuit of a worker, one timeline a test; all of them mixed in tests/property/test_circuit.py."""
+"""Test the circuit of a worker, one timeline a test; ``tests/property/test_circuit.py`` mixes them."""
 
 import pytest
 
@@ -13,15 +13,15 @@ def fail(circuit, now_s, generation=None):
         circuit.call_failed(circuit.generation if generation is None else generation, "503", now_s)
 
 
-def back(circuit):
-    """End the pause with a probe that passes. Return the time."""
+def recover(circuit):
+    """End the pause with a successful probe; return the time."""
     now_s = circuit.until_s
     assert circuit.should_probe(now_s)
     circuit.probe_passed(now_s)
     return now_s
 
 
-def test_its_reason_is_known():
+def test_an_open_circuit_has_a_reason():
     circuit = Circuit(OPTIONS)
     assert not circuit.call_failed(0, "it answered 500", 0.0)
     assert circuit.call_failed(0, "it answered 503", 0.0)
@@ -30,7 +30,7 @@ def test_its_reason_is_known():
     assert circuit.opened == 1
 
 
-def test_one_call_knows_that_nobody_listens():
+def test_one_unreachable_call_opens_the_circuit():
     circuit = Circuit(OPTIONS)
     assert circuit.call_failed(0, "no connection: refused", 0.0, unreachable=True)
     assert (circuit.state, circuit.reason) == ("open", "no connection: refused")
@@ -40,7 +40,7 @@ def test_one_call_knows_that_nobody_listens():
 
 
 def failures(circuit, *tenants):
-    """Return for each failed call of these tenants, in order, if it opens the circuit."""
+    """Return for each failed call of the given tenants, in order, whether it opens the circuit."""
     return [
         circuit.call_failed(circuit.generation, "500", 0.0, tenant=tenant) for tenant in tenants
     ]
@@ -52,45 +52,45 @@ def test_failures_that_calls_may_have_caused_need_two_tenants():
     assert failures(circuit, "b", "b") == [False, True], "one tenant counts at most three"
 
 
-def test_a_tenant_does_not_double_what_a_single_failure_of_another_counts():
+def test_repeated_failures_of_one_tenant_count_once():
     circuit = Circuit(CircuitOptions(calls=5))
     assert not any(failures(circuit, "b", *["a"] * 50))
 
 
-def test_a_call_that_begins_ends_the_failures_of_all_tenants():
+def test_a_started_call_resets_the_failures_of_all_tenants():
     circuit = Circuit(CircuitOptions(calls=4))
     failures(circuit, "a", "a", "a", "b")
     circuit.call_began(circuit.generation)
     assert failures(circuit, "b", "b", "a", "a") == [False, False, False, True]
 
 
-def test_failures_that_no_call_can_have_caused_count_beside_those_of_one_tenant():
+def test_failures_not_caused_by_calls_add_to_those_of_one_tenant():
     circuit = Circuit(CircuitOptions(calls=5))
     assert failures(circuit, "a", "a", "a", "a", "", "") == [False] * 5 + [True]
 
 
-def test_a_worker_that_passes_its_probes_and_fails_its_calls_is_tried_less_and_less_often():
+def test_pauses_grow_while_probes_succeed_and_calls_fail():
     circuit, pauses, now_s = Circuit(OPTIONS), [], 0.0
     for _ in range(4):
         fail(circuit, now_s)
         pauses.append(circuit.until_s - now_s)
-        now_s = back(circuit)
+        now_s = recover(circuit)
     assert pauses == [1.0, 2.0, 4.0, 4.0]
 
 
-def test_a_call_that_begins_makes_the_next_pause_short_again():
+def test_a_started_call_resets_the_pause():
     circuit = Circuit(OPTIONS)
     fail(circuit, 0.0)
-    now_s = back(circuit)
+    now_s = recover(circuit)
     circuit.call_began(circuit.generation)
     fail(circuit, now_s)
     assert circuit.until_s == now_s + 1.0
 
 
-def test_so_does_a_while_without_trouble():
+def test_a_time_without_failures_resets_the_pause():
     circuit = Circuit(OPTIONS)
     fail(circuit, 0.0)
-    now_s = back(circuit) + OPTIONS.calm_s
+    now_s = recover(circuit) + OPTIONS.calm_s
     fail(circuit, now_s)
     assert circuit.until_s == now_s + 1.0
 
@@ -98,7 +98,7 @@ def test_so_does_a_while_without_trouble():
 def test_calls_of_an_earlier_generation_do_not_count():
     circuit = Circuit(OPTIONS)
     fail(circuit, 0.0)
-    back(circuit)
+    recover(circuit)
     for _ in range(10):
         assert not circuit.call_failed(circuit.generation - 1, "sent before the pause", 2.0)
     circuit.call_failed(circuit.generation, "503", 2.0)
@@ -106,7 +106,7 @@ def test_calls_of_an_earlier_generation_do_not_count():
     assert circuit.call_failed(circuit.generation, "503", 2.0), "an old call does not end the row"
 
 
-def test_probes_that_pass_do_not_hide_calls_that_fail():
+def test_successful_probes_do_not_hide_failing_calls():
     circuit = Circuit(OPTIONS)
     circuit.call_failed(0, "500", 0.0)
     circuit.probe_passed(0.5)
@@ -122,6 +122,6 @@ def test_probes_that_pass_do_not_hide_calls_that_fail():
         {"first_pause_s": 9.0, "last_pause_s": 5},
     ],
 )
-def test_options_that_make_no_sense_are_refused(options):
+def test_invalid_options_are_rejected(options):
     with pytest.raises(ValueError, match="allowed"):
         CircuitOptions(**options)

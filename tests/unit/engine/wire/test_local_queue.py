@@ -1,4 +1,4 @@
-"""The queue's assumptions about its server's cache, and the charges of a call."""
+"""Test the queue's estimate of the server's cache, and the charges of a call."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def call(name, client, document, length=64):
     return LocalCall(name, client, length, 10, tokens)
 
 
-def test_what_was_sent_lately_is_believed_to_be_cached():
+def test_recent_prompts_are_assumed_cached():
     queue = LocalQueue(Dlpm(), 1, 4096)
     queue.add(call("first", "a", 1))
     assert queue.send(0.0) == ["first"]
@@ -24,7 +24,7 @@ def test_what_was_sent_lately_is_believed_to_be_cached():
     assert queue.send(0.0) == ["same"], "the longest match goes first"
 
 
-def test_what_it_believes_is_bounded():
+def test_the_cache_estimate_is_bounded():
     queue = LocalQueue(Dlpm(), 1, 64)
     for name, document in (("first", 1), ("second", 2)):
         queue.add(call(name, "a", document))
@@ -35,7 +35,7 @@ def test_what_it_believes_is_bounded():
     assert queue.send(0.0) == ["new"], "there was room for one document"
 
 
-def test_a_call_pays_for_what_is_not_cached_and_for_each_token():
+def test_a_call_is_charged_for_uncached_prompt_and_output_tokens():
     scheduler = Dlpm(DlpmOptions(quantum=1000, we=1.0, wq=2.0))
     queue = LocalQueue(scheduler, 2, 4096)
     queue.add(call("first", "a", 1))
@@ -49,7 +49,7 @@ def test_a_call_pays_for_what_is_not_cached_and_for_each_token():
     assert scheduler.deficit("b") == before["b"]
 
 
-def test_a_client_that_floods_does_not_keep_another_one_waiting():
+def test_a_flooding_client_does_not_delay_another():
     queue = LocalQueue(Dlpm(DlpmOptions(quantum=64)), 1, 0)
     for number in range(20):
         queue.add(call(f"flood {number}", "flood", number))
@@ -61,7 +61,7 @@ def test_a_client_that_floods_does_not_keep_another_one_waiting():
     assert len(turns) <= 3
 
 
-def test_a_name_is_not_taken_twice():
+def test_a_call_id_cannot_be_queued_twice():
     queue = LocalQueue(Dlpm(), 1, 4096)
     queue.add(call("first", "a", 1))
     with pytest.raises(ValueError, match="already"):
@@ -72,6 +72,6 @@ def test_a_name_is_not_taken_twice():
         queue.end("first")
 
 
-def test_a_queue_that_sends_nothing_is_refused():
+def test_a_queue_without_concurrency_is_rejected():
     with pytest.raises(ValueError, match="concurrency is 0"):
         LocalQueue(Dlpm(), 0, 4096)

@@ -1,4 +1,4 @@
-"""A worker behind a local queue, with a clock and a server that the test moves by hand."""
+"""Test a worker behind a local queue, with a manual clock and server."""
 
 import asyncio
 
@@ -111,7 +111,7 @@ class World:
         return self.client.queue.waiting, self.client.queue.sent
 
 
-async def test_calls_wait_for_the_end_of_others():
+async def test_calls_wait_until_others_end():
     world = World()
     first, second = world.open("first"), world.open("second", "b")
     await world.turn()
@@ -124,7 +124,7 @@ async def test_calls_wait_for_the_end_of_others():
     assert world.counts == (0, 0)
 
 
-async def test_a_call_that_is_cancelled_while_it_waits_leaves():
+async def test_a_cancelled_waiting_call_leaves_the_queue():
     world = World()
     first, second, third = (world.open(name) for name in ("first", "second", "third"))
     await world.turn()
@@ -137,11 +137,11 @@ async def test_a_call_that_is_cancelled_while_it_waits_leaves():
     assert [stream.request.call_id for stream in world.server.streams] == ["first", "third"]
 
 
-async def test_a_call_that_is_cancelled_in_its_turn_passes_it_on():
+async def test_a_call_cancelled_in_its_turn_frees_the_slot():
     world = World()
     first, second, third = (world.open(name) for name in ("first", "second", "third"))
     await world.turn()
-    first.result().close()  # it is the turn of the second, which does not know it yet
+    first.result().close()  # it is the turn of the second call, whose task has not run yet
     second.cancel()
     await world.turn()
     assert third.done()
@@ -149,7 +149,7 @@ async def test_a_call_that_is_cancelled_in_its_turn_passes_it_on():
     assert [stream.request.call_id for stream in world.server.streams] == ["first", "third"]
 
 
-async def test_tokens_are_charged_as_they_arrive_and_settled_by_the_usage_at_the_end():
+async def test_tokens_are_charged_on_arrival_and_settled_by_the_final_usage():
     world = World()
     opening = world.open("first")
     await world.turn()
@@ -163,7 +163,7 @@ async def test_tokens_are_charged_as_they_arrive_and_settled_by_the_usage_at_the
     assert charged == [1, 3, 3, 9, 9]
 
 
-async def test_a_pause_that_the_server_asks_for():
+async def test_a_requested_pause_is_honoured():
     world = World(concurrency=2)
     world.server.answers = [WorkerUnavailableError("later", pause_s=5.0)]
     first, second = world.open("first"), world.open("second")
@@ -182,7 +182,7 @@ async def test_a_pause_that_the_server_asks_for():
     assert world.client.paused_s == 0.0
 
 
-async def test_a_pause_is_for_the_tenant_whose_call_was_answered_so():
+async def test_a_pause_applies_to_the_tenant_that_caused_it():
     world = World(concurrency=3)
     world.server.answers = [WorkerUnavailableError("later", pause_s=5.0)]
     asked = world.open("asked", tenant="a")
@@ -197,7 +197,7 @@ async def test_a_pause_is_for_the_tenant_whose_call_was_answered_so():
     assert world.client.paused_s == 0.0
 
 
-async def test_a_pause_that_two_tenants_are_asked_for_is_for_all():
+async def test_a_pause_caused_by_two_tenants_applies_to_all():
     world = World(concurrency=3)
     world.server.answers = [
         WorkerUnavailableError("later", pause_s=5.0),
@@ -235,7 +235,7 @@ async def test_pauses_are_bounded_and_never_shortened():
     assert late.done()
 
 
-async def test_a_failure_frees_its_place():
+async def test_a_failed_call_frees_its_slot():
     world = World()
     world.server.answers = [WorkerUnavailableError("no connection")]
     first, second = world.open("first"), world.open("second")
@@ -245,7 +245,7 @@ async def test_a_failure_frees_its_place():
     assert world.client.paused_s == 0.0
 
 
-async def test_those_that_wait_are_given_back_when_the_worker_is_lost():
+async def test_waiting_calls_are_requeued_when_the_worker_is_lost():
     world = World()
     first, second = world.open("first"), world.open("second")
     await world.turn()
@@ -258,7 +258,7 @@ async def test_those_that_wait_are_given_back_when_the_worker_is_lost():
     assert world.counts == (0, 1), "what was sent goes on"
 
 
-async def test_the_same_call_may_come_again():
+async def test_a_call_may_be_sent_again():
     world = World(concurrency=2)
     for _ in range(2):
         first = world.open("first")

@@ -1,4 +1,4 @@
-"""Clients read only the public part of a worker's error."""
+"""Clients see only the public part of a worker's error."""
 
 import pytest
 
@@ -22,7 +22,7 @@ from fairserve.engine.wire.upstream_message import MAX_CHARS, is_about_our_accou
         ("two\nlines\x00", "two lines"),
     ],
 )
-def test_what_lies_behind_the_platform_is_replaced(text, public):
+def test_internal_details_are_replaced(text, public):
     assert public_message(text) == public
 
 
@@ -33,16 +33,16 @@ def test_what_lies_behind_the_platform_is_replaced(text, public):
         "messages[0].content: a part of type image_url, and user_message, are unknown",
     ],
 )
-def test_an_ordinary_message_stays_as_it_is(text):
+def test_an_ordinary_message_is_unchanged(text):
     assert public_message(text) == text
 
 
-def test_the_worker_s_own_name_and_token_are_replaced():
+def test_worker_name_and_token_are_replaced():
     text = public_message("Box failed, box: boxes of hunter2", ("box", "hunter2", ""))
     assert text == "[address] failed, [address]: boxes of [address]"
 
 
-def test_a_long_message_is_cut():
+def test_a_long_message_is_truncated():
     assert len(public_message("a " * 100_000)) == MAX_CHARS
 
 
@@ -54,5 +54,5 @@ def test_a_long_message_is_cut():
         ("CUDA out of memory", False),
     ],
 )
-def test_messages_about_our_account(text, ours):
+def test_messages_about_the_worker_account_are_recognised(text, ours):
     assert is_about_our_account(text) == ours

@@ -1,4 +1,4 @@
-"""Reports of a worker's calls to its circuit."""
+"""Calls of a worker are reported to its circuit."""
 
 import asyncio
 
@@ -17,15 +17,15 @@ from fairserve.engine.wire.watched_client import WatchedClient
 
 
 class Client:
-    """A client that plays a script; ``refuses`` is raised before."""
+    """A client that plays a script; ``rejects_with`` is an error that is raised before."""
 
-    def __init__(self, *script, refuses=None):
-        self.script, self.refuses = list(script), refuses
+    def __init__(self, *script, rejects_with=None):
+        self.script, self.rejects_with = list(script), rejects_with
         self.closed = 0
 
     async def open(self, request):
-        if self.refuses is not None:
-            raise self.refuses
+        if self.rejects_with is not None:
+            raise self.rejects_with
         return self
 
     async def __anext__(self):
@@ -48,9 +48,9 @@ def request(samples=1):
     return WorkerRequest("/v1/chat/completions", {"n": samples}, "call", "a")
 
 
-async def test_a_call_that_fails_to_begin_opens_it():
+async def test_a_call_that_fails_to_start_opens_the_circuit():
     opened = []
-    client, circuit = watched(Client(refuses=WorkerUnavailableError("503")), opened)
+    client, circuit = watched(Client(rejects_with=WorkerUnavailableError("503")), opened)
     with pytest.raises(WorkerUnavailableError):
         await client.open(request())
     assert (circuit.state, opened) == ("open", [True])
@@ -58,9 +58,9 @@ async def test_a_call_that_fails_to_begin_opens_it():
 
 
 @pytest.mark.parametrize("unreachable", [True, False])
-async def test_one_call_is_enough_where_nobody_listens(unreachable):
+async def test_one_unreachable_call_opens_the_circuit(unreachable):
     refused = WorkerUnavailableError("no connection", unreachable=unreachable)
-    client, circuit = watched(Client(refuses=refused), calls=5)
+    client, circuit = watched(Client(rejects_with=refused), calls=5)
     with pytest.raises(WorkerUnavailableError):
         await client.open(request())
     assert (circuit.state == "open") == unreachable
@@ -69,14 +69,14 @@ async def test_one_call_is_enough_where_nobody_listens(unreachable):
 @pytest.mark.parametrize(
     "error", [WorkerRejectedError(400), WorkerUnavailableError("429", pause_s=1.0)]
 )
-async def test_a_refusal_or_a_pause_does_not(error):
-    client, circuit = watched(Client(refuses=error))
+async def test_a_rejection_or_a_pause_does_not_open_the_circuit(error):
+    client, circuit = watched(Client(rejects_with=error))
     with pytest.raises(type(error)):
         await client.open(request())
     assert (circuit.state, client.sequences) == ("closed", 0)
 
 
-async def test_an_answer_that_ends_before_its_first_chunk_does():
+async def test_an_answer_without_a_chunk_opens_the_circuit():
     client, circuit = watched(Client(WorkerUnavailableError("ended")))
     stream = await client.open(request(3))
     assert client.sequences == 3
@@ -85,7 +85,7 @@ async def test_an_answer_that_ends_before_its_first_chunk_does():
     assert (circuit.state, client.sequences) == ("open", 0)
 
 
-async def test_one_that_was_closed_here_does_not():
+async def test_a_locally_closed_answer_does_not_open_the_circuit():
     client, circuit = watched(Client(WorkerUnavailableError("the connection was closed")))
     stream = await client.open(request())
     stream.close()
@@ -94,7 +94,7 @@ async def test_one_that_was_closed_here_does_not():
     assert (circuit.state, client.sequences) == ("closed", 0)
 
 
-async def test_one_that_breaks_later_does_not():
+async def test_an_answer_that_breaks_later_does_not_open_the_circuit():
     client, circuit = watched(Client({}, WorkerStreamError("broken")))
     stream = await client.open(request(2))
     await anext(stream)
@@ -105,7 +105,7 @@ async def test_one_that_breaks_later_does_not():
     assert (circuit.state, client.sequences) == ("closed", 0)
 
 
-async def test_a_call_that_is_cancelled_while_it_is_sent_does_not():
+async def test_a_call_cancelled_while_sending_does_not_open_the_circuit():
     class Stalling:
         async def open(self, request):
             await asyncio.Event().wait()

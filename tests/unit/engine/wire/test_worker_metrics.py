@@ -1,4 +1,4 @@
-"""A worker's text about itself: metrics of several versions, and the version."""
+"""Test the parsing of a worker's metrics, in several versions, and of its version."""
 
 import pytest
 from hypothesis import given
@@ -25,23 +25,23 @@ vllm:cache_config_info{block_size="32",cache_dtype="auto",engine="0",num_gpu_blo
 """
 
 
-def test_metrics_as_vllm_writes_them():
+def test_metrics_of_vllm_are_parsed():
     assert read_metrics(VLLM) == WorkerMetrics(3, 2, 0.25, 1500, 500, 3200, 32)
 
 
-def test_several_engines_are_one_worker():
+def test_metrics_of_several_engines_are_summed():
     other = VLLM.replace(b'engine="0"', b'engine="1"').replace(b"0.25", b"0.75")
     metrics = read_metrics(VLLM + other)
     assert (metrics.running, metrics.waiting, metrics.kv_used_share) == (6, 4, 0.5)
 
 
-def test_names_of_older_versions():
+def test_names_of_older_versions_are_accepted():
     metrics = read_metrics(VLLM.replace(b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc"))
     assert metrics.kv_used_share == 0.25
 
 
 @pytest.mark.parametrize("bad", [b"NaN", b"-1", b"", b"many", b"+Inf", b"9" * 400, b"1e308"])
-def test_a_value_that_cannot_be_read_is_none(bad):
+def test_an_invalid_value_is_none(bad):
     metrics = read_metrics(VLLM.replace(b"3.0\n", bad + b"\n").replace(b'"100"', b'"None"'))
     assert (metrics.running, metrics.waiting, metrics.kv_capacity_tokens) == (None, 2, None)
     assert read_metrics(b"<html>") == WorkerMetrics()
@@ -60,18 +60,18 @@ def test_a_value_that_cannot_be_read_is_none(bad):
         b"vllm:cache_config_info{",
     ],
 )
-def test_a_malformed_line_costs_no_other(line):
+def test_a_malformed_line_does_not_affect_others(line):
     assert read_metrics(line + b"\n" + VLLM).waiting == 2
     assert read_metrics(VLLM + line) == read_metrics(VLLM)
 
 
 @given(st.sampled_from([b"vllm:num_requests_running", b"vllm:cache_config_info"]), st.binary())
-def test_no_bytes_raise(name, rest):
+def test_arbitrary_bytes_raise_no_error(name, rest):
     read_metrics(name + rest)
 
 
 @given(st.text(alphabet='{}="\\, 1e+N_#\t', max_size=30))
-def test_no_text_of_the_format_raises(rest):
+def test_arbitrary_text_in_the_format_raises_no_error(rest):
     read_metrics(b"vllm:num_requests_running" + rest.encode())
     kv_endpoints_of(b"fairserve:kv_events_info" + rest.encode(), "http://h:1")
 
@@ -82,14 +82,14 @@ def test_parsing_is_bounded():
     assert 1000 < read < 3000
 
 
-def test_our_own_workers_metrics():
+def test_metrics_of_an_embedded_worker_are_parsed():
     stats = EngineStats(running=2, waiting=1, kv_used_share=0.5, prefix_queried_tokens=9)
     metrics = read_metrics(metrics_text.render(stats, 'a "model"', 1600))
     assert (metrics.running, metrics.waiting, metrics.kv_used_share) == (2, 1, 0.5)
     assert (metrics.kv_capacity_tokens, metrics.prefix_queried_tokens) == (1600, 9)
 
 
-def test_endpoints_at_every_address_are_at_the_workers():
+def test_wildcard_endpoints_get_the_address_of_the_worker():
     everywhere = KvEndpoints("tcp://*:5557", "tcp://0.0.0.0:5558")
     at = KvEndpoints("tcp://10.0.0.5:5557", "tcp://10.0.0.5:5558")
     assert at_host_of("http://10.0.0.5:8000", everywhere) == at
@@ -99,7 +99,7 @@ def test_endpoints_at_every_address_are_at_the_workers():
 @pytest.mark.parametrize(
     "version", [None, "0.32.0", "0.33.0rc1", "v0.33.1", "0.40", "1.0.0", "0.32.1+cpu"]
 )
-def test_versions_that_are_known(version):
+def test_supported_versions_have_no_warning(version):
     assert version_warning(version) is None
 
 
@@ -113,7 +113,7 @@ def test_versions_that_are_known(version):
         ("x" * 10_000, "cannot be read"),
     ],
 )
-def test_versions_that_may_lack_something(version, says):
+def test_old_or_unknown_versions_have_a_warning(version, says):
     warning = version_warning(version)
     assert says in warning
     assert "vllm_xargs" in warning
@@ -124,7 +124,7 @@ def load(running, used, waiting=0):
     return WorkerMetrics(running=running, waiting=waiting, kv_used_share=used)
 
 
-def test_what_others_hold_counts_from_the_second_reading_on():
+def test_foreign_load_counts_from_the_second_reading():
     foreign = ForeignLoad()
     assert foreign.read(load(3, 0.5), 1, 100, 1000) == 0, "it may be a race"
     assert foreign.read(load(3, 0.6), 1, 100, 1000) == 400
@@ -133,14 +133,14 @@ def test_what_others_hold_counts_from_the_second_reading_on():
     assert foreign.read(load(3, 0.6), 1, 100, 1000) == 0
 
 
-def test_what_is_foreign_is_never_negative_nor_guessed():
+def test_foreign_load_is_never_negative_nor_guessed():
     foreign = ForeignLoad()
     for metrics in (load(3, 0.05), load(3, None), load(None, 0.9), WorkerMetrics()):
         for _ in range(2):
             assert foreign.read(metrics, 1, 100, 1000) == 0
 
 
-def test_those_that_wait_are_sequences_too():
+def test_waiting_sequences_count_as_load():
     foreign = ForeignLoad()
     for _ in range(2):
         tokens = foreign.read(load(1, 0.5, waiting=1), 1, 100, 1000)

@@ -1,4 +1,4 @@
-"""A profile: what it expects of a call and of the rest of a run, its bounds, and its plain form."""
+"""Test a profile: its expectations of a call and of the rest of a run, its bounds, its plain form."""
 
 import json
 
@@ -6,8 +6,8 @@ import pytest
 from virtual_cluster import VirtualCluster, make_call
 
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
-from fairserve.scheduling.dispatch import events as ev
-from fairserve.scheduling.dispatch.directory import Directory
+from fairserve.scheduling import events as ev
+from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.fairness.cost import SliceWeights
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits
@@ -24,11 +24,11 @@ FULL = AppProfile(
 )
 
 
-def test_the_plain_form_gives_the_same_profile_back():
+def test_the_plain_form_survives_a_round_trip():
     assert AppProfile.from_plain(json.loads(json.dumps(FULL.to_plain()))) == FULL
 
 
-def test_a_plain_form_of_before_has_the_defaults():
+def test_an_older_plain_form_gets_the_defaults():
     plain = {"stages": [{"input_tokens": 5, "system_tokens": 0, "output_tokens": 1}]}
     assert AppProfile.from_plain(plain) == AppProfile((StageProfile(5, 0, 1),))
 
@@ -50,21 +50,21 @@ def test_the_directory_keeps_all_of_a_profile_across_a_restart():
         (2, (1 + 6) / 2),
         (3, 5.0),
         (7, 1.0),
-        (8, 1.0),  # longer than all that is known: as far over as it is
+        (8, 1.0),  # longer than all known runs: the excess so far
         (9, 2.0),
         (108, 101.0),
     ],
 )
-def test_the_rest_of_a_run_is_that_of_the_longer_ones(made, left):
+def test_the_rest_of_a_run_is_estimated_from_longer_runs(made, left):
     assert FULL.remaining_calls(made) == pytest.approx(left)
 
 
-def test_without_known_lengths_the_expectation_stands_for_them():
+def test_without_known_lengths_the_expected_length_is_used():
     declared = AppProfile(STAGES, calls_per_interaction=4.0)
     assert [declared.remaining_calls(made) for made in (0, 1, 3, 4, 5, 9)] == [4, 3, 1, 1, 2, 6]
 
 
-def test_a_run_without_an_end_is_ever_further_from_it():
+def test_the_estimated_rest_of_an_endless_run_grows():
     left = [FULL.remaining_calls(made) for made in range(8, 200)]
     assert left == sorted(left)
     assert left[-1] > 190
@@ -82,11 +82,11 @@ def test_a_run_without_an_end_is_ever_further_from_it():
         (1, "nobody", 20),
     ],
 )
-def test_the_output_is_predicted_by_agent_where_it_is_known(stage, agent, output):
+def test_output_is_predicted_by_agent_if_known(stage, agent, output):
     assert FULL.expected_output(stage, agent) == output
 
 
-def test_what_an_agent_says_reaches_the_call_over_all_its_samples():
+def test_agent_output_covers_all_samples_of_a_call():
     cluster = VirtualCluster(SYSTEMS["fairserve"])
     cluster.event(ev.AppChanged("app", FULL, Limits()))
     calls = {
@@ -97,17 +97,17 @@ def test_what_an_agent_says_reaches_the_call_over_all_its_samples():
     for call in calls.values():
         cluster.arrive(call)
     expected = {name: call.expected_output_tokens for name, call in calls.items()}
-    # a profile's outputs are those of a whole call; three samples of 100 are not 400
+    # a profile has the output of a whole call; three samples of 100 do not make 400
     assert expected == {"named": 400, "plain": 20, "sampled": 300}
 
 
-def test_naming_agents_changes_no_weight():
+def test_agent_figures_change_no_weight():
     plain = AppProfile(STAGES, believed_tokens=500.0, seen_stages=1)
     typical = SliceWeights().typical_call
     assert [typical(FULL, n) for n in range(1, 5)] == [typical(plain, n) for n in range(1, 5)]
 
 
-def test_an_unobserved_stage_weighs_no_more_than_is_believed():
+def test_an_unobserved_stage_weighs_no_more_than_its_trust():
     typical = SliceWeights(1, 2, 1).typical_call
     assert typical(FULL, 1) == 100 + 2 * 10 + 20, "it was seen"
     assert typical(FULL, 2) == 500.0, "1050 declared"
@@ -118,7 +118,7 @@ def test_an_unobserved_stage_weighs_no_more_than_is_believed():
 @pytest.mark.parametrize(
     "stage", [(-1, 0, 1), (0, 0, 0), (10_000_001, 0, 0), (float("nan"), 0, 0), (0, 0, float("inf"))]
 )
-def test_a_stage_out_of_bounds_is_refused(stage):
+def test_a_stage_out_of_bounds_is_rejected(stage):
     with pytest.raises(ValueError, match=r"allowed: 0 to 10,000,000|at least one expected token"):
         StageProfile(*stage)
 
@@ -132,6 +132,6 @@ def test_a_stage_out_of_bounds_is_refused(stage):
         ({"idle_timeout_s": 0}, "idle_timeout_s is 0; allowed"),
     ],
 )
-def test_a_profile_out_of_bounds_is_refused(changes, message):
+def test_a_profile_out_of_bounds_is_rejected(changes, message):
     with pytest.raises(ValueError, match=message):
         AppProfile(**({"stages": STAGES} | changes))

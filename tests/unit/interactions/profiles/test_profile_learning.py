@@ -1,4 +1,4 @@
-"""The profile in force, rule by rule: declared, corrected, blended, learned; what grows, what falls."""
+"""Test each rule of the effective profile: declared, corrected, blended, learned; its bounds."""
 
 import math
 from dataclasses import replace
@@ -42,7 +42,7 @@ def sizes(held):
     return [round(stage.total_tokens, 3) for stage in held.profile.stages]
 
 
-def test_what_is_declared_holds_while_nothing_was_seen_as_far_as_it_is_believed():
+def test_without_observations_the_declaration_applies_within_its_trust():
     declared = replace(DECLARED, calls_per_interaction=500.0)
     held = as_declared(declared, 7.0, OPTIONS)
     assert held.profile.stages == declared.stages
@@ -51,7 +51,7 @@ def test_what_is_declared_holds_while_nothing_was_seen_as_far_as_it_is_believed(
     assert learned(seen(calls(19, 100)), declared=declared, previous=held) is held
 
 
-def test_twenty_calls_of_one_stage_correct_all_in_proportion():
+def test_twenty_calls_of_one_stage_scale_all_stages():
     held = learned(seen(calls(20, 100)))
     assert sizes(held) == pytest.approx([110, 330])
     assert held.source == "blended"
@@ -59,7 +59,7 @@ def test_twenty_calls_of_one_stage_correct_all_in_proportion():
     assert held.profile.believed_tokens == 4800.0
 
 
-def test_where_all_stages_were_seen_there_is_nothing_to_believe():
+def test_trust_is_irrelevant_once_all_stages_were_observed():
     held = learned(seen(calls(20, 100), calls(20, 5000, stage=2)))
     assert held.profile.believed_tokens is None
     assert held.profile.believed(2, 1e6) == 1e6
@@ -76,28 +76,29 @@ def test_where_all_stages_were_seen_there_is_nothing_to_believe():
         (4, None, 4800),
     ],
 )
-def test_an_app_after_others_of_a_day_is_believed_as_far_as_they_went(number, served, believed):
+def test_trust_in_a_new_app_depends_on_the_usage_of_earlier_ones(number, served, believed):
     options = believed_as(OPTIONS, apps_in_a_day=number, served=served)
     assert options == replace(OPTIONS, believed_tokens=believed)
     assert as_declared(DECLARED, 0.0, options).profile.believed_tokens == believed
 
 
-def test_the_paper_believes_everything():
+def test_the_paper_trusts_every_declaration():
     options = replace(OPTIONS, believed_tokens=math.inf)
     assert as_declared(DECLARED, 0.0, options).profile.believed_tokens is None
 
 
-def test_a_stage_that_uses_less_is_as_it_uses_at_once():
-    """Stage 2 was declared three times stage 1; it uses as much."""
+def test_a_lower_usage_is_learned_immediately():
+    """Stage 2 was declared at three times stage 1; both use the same."""
     held = learned(seen(calls(60, 1000), calls(20, 1000, stage=2)))
     assert sizes(held)[1] == pytest.approx(1100)
-    # over both, a quarter less than declared was used: stage 1 uses more than that, and is on its way
+    # over both, a quarter less than declared was used: stage 1 uses more than that, and is on its
+    # way
     corrected = 1100 * (80 * 1100) / (60 * 1100 + 20 * 3300)
     assert corrected < sizes(held)[0] < 1100
 
 
-def test_a_stage_that_uses_more_is_learned_as_more_is_seen():
-    """Geometrically: halfway after half of the calls."""
+def test_a_higher_usage_is_learned_gradually():
+    """The growth is geometric: halfway after half of the calls."""
     between = []
     for number in (20, 50, 80, 100):
         figures = seen(calls(number, 1000), calls(number, 1000, stage=2))
@@ -108,8 +109,8 @@ def test_a_stage_that_uses_more_is_learned_as_more_is_seen():
     assert between[3] == pytest.approx(1100)
 
 
-def test_one_stage_that_is_declared_far_too_large_starves_no_other():
-    """In proportion stage 1 would be next to nothing, and each of its calls would cost a thousand."""
+def test_an_oversized_declaration_starves_no_other_stage():
+    """Scaled in proportion, stage 1 would be almost nothing and each call would cost a thousandfold."""
     declared = AppProfile((StageProfile(1000, 0, 0), StageProfile(1e6, 0, 0)))
     figures = seen(calls(20, 1000, output=0), calls(20, 1000, stage=2, output=0))
     held = learned(figures, declared=declared)
@@ -117,7 +118,7 @@ def test_one_stage_that_is_declared_far_too_large_starves_no_other():
     assert sizes(held)[1] == 1000
 
 
-def test_a_hundred_calls_of_each_stage_and_as_many_runs_are_learned():
+def test_a_hundred_calls_and_runs_are_learned():
     held = learned(seen(calls(100, 500), calls(100, 700, stage=2), ended=runs(100, 2)))
     assert sizes(held) == [550, 770]
     assert (held.source, held.learned_stages, held.calls_learned) == ("learned", 2, True)
@@ -126,7 +127,7 @@ def test_a_hundred_calls_of_each_stage_and_as_many_runs_are_learned():
     assert "200 calls and 100 ended interactions seen" in held.reason
 
 
-def test_a_stage_is_not_learned_before_the_one_above():
+def test_a_stage_is_not_learned_before_the_previous_one():
     held = learned(seen(calls(99, 500), calls(100, 700, stage=2)))
     assert held.learned_stages == 0
 
@@ -134,21 +135,21 @@ def test_a_stage_is_not_learned_before_the_one_above():
 @pytest.mark.parametrize(
     ("number", "length", "declared", "expected"),
     [
-        (19, 2, 8, 8),  # too few
-        (20, 2, 8, 2),  # fewer calls than declared: at once
+        (19, 2, 8, 8),  # too few calls
+        (20, 2, 8, 2),  # fewer calls than declared: immediately
         (20, 80, 8, 8**0.8 * 80**0.2),
         (100, 80, 8, 80),
-        (19, 2, 900, 32),  # as far as it is believed
+        (19, 2, 900, 32),  # limited by the trust
         (20, 80, 900, 80),
     ],
 )
-def test_calls_of_a_run(number, length, declared, expected):
+def test_calls_of_a_run_are_learned_within_bounds(number, length, declared, expected):
     declared = replace(DECLARED, calls_per_interaction=declared)
     held = learned(seen(calls(200, 1000), ended=runs(number, length)), declared=declared)
     assert held.profile.calls_per_interaction == pytest.approx(expected)
 
 
-def test_declaring_again_changes_nothing_that_was_learned():
+def test_declaring_again_keeps_learned_figures():
     figures = seen(calls(100, 500), calls(100, 700, stage=2), ended=runs(100, 2))
     held = learned(figures)
     huge = AppProfile((StageProfile(9e6, 0, 9e6),), 1e4)
@@ -157,7 +158,7 @@ def test_declaring_again_changes_nothing_that_was_learned():
     assert learned(few, declared=huge, previous=held, now_s=DAY_S) is held, "nor later"
 
 
-def test_the_time_out_is_always_as_declared():
+def test_the_time_out_is_always_the_declared_one():
     figures = seen(calls(100, 500), calls(100, 700, stage=2), ended=runs(100, 2))
     held = learned(figures)
     patient = replace(DECLARED, idle_timeout_s=900.0)
@@ -168,7 +169,7 @@ def test_the_time_out_is_always_as_declared():
 
 
 def grown(tokens, days, **options):
-    """Learned at 500, then used so much, so many days later."""
+    """Return figures learned at 500 and then used at ``tokens`` tokens, ``days`` days later."""
     held = learned(seen(calls(100, 500, output=0)), options=replace(OPTIONS, **options))
     return learned(
         seen(calls(100, tokens, output=0)),
@@ -178,7 +179,7 @@ def grown(tokens, days, **options):
     )
 
 
-def test_what_was_learned_grows_by_its_factor_a_day():
+def test_learned_figures_grow_by_a_daily_factor():
     assert sizes(grown(50_000, 0.5))[0] == pytest.approx(500 * math.sqrt(2))
     assert sizes(grown(50_000, 1.0))[0] == pytest.approx(1000)
     assert sizes(grown(50_000, 9.0))[0] == pytest.approx(1000), "a day at a time"
@@ -188,11 +189,11 @@ def test_what_was_learned_grows_by_its_factor_a_day():
     assert sizes(grown(50_000, 0.1, max_growth_per_day=math.inf))[0] == 50_000
 
 
-def test_what_was_learned_falls_at_once():
+def test_learned_figures_fall_immediately():
     assert sizes(grown(5, 0.0))[0] == 5
 
 
-def test_calls_of_a_run_that_were_learned_grow_as_slowly():
+def test_the_learned_number_of_calls_grows_slowly():
     figures = seen(calls(100, 500), ended=runs(100, 2))
     held = learned(figures)
     longer = seen(calls(100, 500), ended=runs(100, 50))
@@ -204,14 +205,14 @@ def test_calls_of_a_run_that_were_learned_grow_as_slowly():
 
 
 @pytest.mark.parametrize(("tokens", "same"), [(500, True), (540, True), (460, True), (560, False)])
-def test_a_small_change_is_none(tokens, same):
+def test_a_small_change_is_ignored(tokens, same):
     held = learned(seen(calls(100, 500, output=0)))
     after = learned(seen(calls(100, tokens, output=0)), previous=held, now_s=DAY_S)
     assert (after is held) == same
 
 
-def test_a_prompt_that_becomes_a_system_prompt_is_a_change():
-    """System tokens weigh twice: a profile that kept them would be lived on with plain prompts."""
+def test_a_change_of_system_tokens_is_a_change():
+    """System tokens weigh double: a profile that kept them would undercharge plain prompts."""
     system = [replace_tokens(call, 0, 1000) for call in calls(100, 1000)]
     plain = [replace_tokens(call, 1000, 0) for call in calls(100, 1000)]
     held = learned(seen(system))
@@ -232,8 +233,8 @@ def replace_tokens(call, input_tokens, system_tokens):
         (StageProfile(1e-300, 0, 0), StageProfile(0, 0, 1)),
     ],
 )
-def test_whatever_is_declared_can_be_learned_from(declared):
-    """The declaration is scaled by the observations: it must stay a profile."""
+def test_every_declaration_can_be_corrected(declared):
+    """The declaration is scaled by the observations and must remain a valid profile."""
     held = learned(seen(calls(20, 2000)), declared=AppProfile(declared))
     assert held.profile.believed_tokens == 4800.0
     assert held.profile.stages[0].total_tokens <= 2200.001
@@ -241,7 +242,7 @@ def test_whatever_is_declared_can_be_learned_from(declared):
     assert sizes(learned(everything, declared=AppProfile(declared), previous=held))[0] == 2200
 
 
-def test_agents_have_figures_only_as_they_were_seen():
+def test_agents_have_figures_only_from_observations():
     named = [call._replace(agent="x") for call in calls(30, 500)]
     profile = learned(seen(named, calls(30, 100))).profile
     assert profile.expected_output(1, "x") == 50
@@ -264,6 +265,6 @@ def test_agents_have_figures_only_as_they_were_seen():
         ({"min_change": 1.0}, "min_change is 1.0; allowed: 0 to under 1"),
     ],
 )
-def test_bad_options_say_what_is_allowed(options, message):
+def test_invalid_options_name_the_allowed_range(options, message):
     with pytest.raises(ValueError, match=message):
         LearningOptions(**options)

@@ -1,4 +1,4 @@
-"""An app's use of its whole declaration, scaled to the use, does not depend on rounding."""
+"""The usage that corrects a whole declaration does not depend on rounding."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from fairserve.interactions.profiles.profile_statistics import CallSeen, RunSeen
 
 
 @pytest.mark.parametrize("prompt_tokens", range(40, 80))
-def test_what_one_stage_uses_holds_at_once_whatever_it_is_declared_to_be_made_of(prompt_tokens):
+def test_usage_of_one_stage_applies_whatever_the_declared_split(prompt_tokens):
     declared = AppProfile((StageProfile(5000, 0, 200),), 9.0)
     calls = [CallSeen(1, None, prompt_tokens, 0, 7, 0.0)] * 24
     figures = figures_of(calls, [RunSeen(1, True, 0.0)] * 24, min_samples=20, half_life_s=1e9)

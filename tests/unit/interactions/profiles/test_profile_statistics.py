@@ -1,4 +1,4 @@
-"""The figures of calls, against the same figures made by plain Python, one call at a time."""
+"""The figures of calls equal those of plain Python that processes one call at a time."""
 
 import random
 
@@ -27,7 +27,7 @@ def seen(tokens, *, stage=1, agent=None, age_s=0.0, system=0, output=1):
 
 
 def quantile(values, weights, share):
-    """Return the smallest value up to which this share of the weight lies."""
+    """Return the smallest value up to which the given share of the weight lies."""
     total, so_far = sum(weights), 0.0
     for value, weight in sorted(zip(values, weights, strict=True)):
         so_far += weight
@@ -36,9 +36,9 @@ def quantile(values, weights, share):
     raise AssertionError
 
 
-def weights_of(seen_ones):
-    """Half as much a half-life."""
-    return [0.5 ** (each.age_s / HALF_LIFE_S) for each in seen_ones]
+def weights_of(observations):
+    """Return weights that halve with each half-life."""
+    return [0.5 ** (each.age_s / HALF_LIFE_S) for each in observations]
 
 
 def clipped_mean(values, weights):
@@ -68,7 +68,7 @@ def random_calls(rng, number):
 
 
 @pytest.mark.parametrize("number", range(20))
-def test_figures_are_those_of_plain_python(number):
+def test_figures_equal_those_of_plain_python(number):
     rng = random.Random(number)
     calls = random_calls(rng, 60)
     found, least = figures(calls, min_samples=5), 5
@@ -79,7 +79,7 @@ def test_figures_are_those_of_plain_python(number):
         used = own if len(own) >= least else later[:least]
         assert of_stage.calls == len(used)
         if len(own) < least and len({each[0].stage for each in used[len(own) :]}) > 1:
-            continue  # which of the calls of a later stage make up the number is open
+            continue  # the choice of calls from a later stage is unspecified
         for kind in KINDS:
             values = [getattr(call, kind) for call, *_ in used]
             check(getattr(of_stage, kind), values, [weight for _, weight in used])
@@ -95,18 +95,18 @@ def test_figures_are_those_of_plain_python(number):
     assert set(found.agents) == {"x", "y"}
 
 
-def test_what_is_a_half_life_old_counts_half():
+def test_a_call_one_half_life_old_counts_half():
     calls = [seen(100, age_s=HALF_LIFE_S), seen(100, age_s=HALF_LIFE_S), seen(400)]
     spread = figures(calls).stages[0].input_tokens
     assert spread.expected == pytest.approx((0.5 * 100 + 0.5 * 100 + 1.0 * 400) / 2.0)
 
 
-def test_what_lies_in_the_future_counts_as_new():
+def test_a_call_in_the_future_counts_as_new():
     calls = [seen(100, age_s=-9 * HALF_LIFE_S), seen(100), seen(400)]
     assert figures(calls).stages[0].input_tokens.expected == pytest.approx(200.0)
 
 
-def test_no_age_is_too_old_to_count():
+def test_calls_of_any_age_count():
     calls = [seen(100, age_s=1e9 * HALF_LIFE_S)] * 3
     assert figures(calls).stages[0].expected == StageProfile(100, 0, 1)
 
@@ -117,21 +117,21 @@ def test_outliers_are_cut_off():
     assert (spread.median, spread.p90, spread.expected) == (100, 100, 100)
 
 
-def test_a_stage_with_too_few_calls_takes_those_of_the_next():
+def test_a_stage_with_too_few_calls_includes_the_next():
     calls = [seen(100, stage=1)] * 3 + [seen(200, stage=2)] + [seen(800, stage=3)] * 3
     stages = figures(calls).stages
     assert [stage.calls for stage in stages] == [3, 3, 3]
     assert [stage.input_tokens.expected for stage in stages] == [100, (200 + 800 + 800) / 3, 800]
 
 
-def test_the_last_stages_are_left_out_where_there_are_too_few():
+def test_last_stages_with_too_few_calls_are_omitted():
     calls = [seen(100, stage=1)] * 3 + [seen(200, stage=2)] * 2
     assert len(figures(calls).stages) == 1
     assert figures(calls[3:]).stages == ()
     assert figures().stages == ()
 
 
-def test_stages_past_the_last_count_as_it():
+def test_stages_past_the_last_count_for_the_last():
     found = figures([seen(10, stage=stage) for stage in range(1, 3 * MAX_STAGES)], min_samples=20)
     assert len(found.stages) == MAX_STAGES
     assert found.stages[-1].calls == 2 * MAX_STAGES
@@ -148,14 +148,14 @@ def test_agents_differ_by_the_output_of_their_calls():
     }
 
 
-def test_so_many_agents_are_known_and_no_more():
+def test_known_agents_are_bounded():
     calls = [
         seen(1, agent=f"a{number}") for number in range(100) for _ in range(3 + (number >= 60))
     ]
     assert set(figures(calls).agents) == {f"a{number}" for number in range(60, 60 + MAX_AGENTS)}
 
 
-def test_calls_of_nothing_at_all_are_expected_to_say_a_token():
+def test_calls_without_tokens_are_expected_to_output_one():
     assert figures([seen(0, output=0)] * 3).stages[0].expected == StageProfile(0, 0, 1)
 
 
@@ -167,7 +167,7 @@ def run(calls, ended=True, age_s=0.0):
 
 
 def survival(runs, weights):
-    """Kaplan and Meier, slowly: by length, the share of runs that have more calls."""
+    """Return the Kaplan-Meier estimate by a slow computation: by length, the share of longer runs."""
     left, shares = 1.0, {}
     for length in sorted({each.calls for each in runs if each.ended}):
         reached = sum(w for each, w in zip(runs, weights, strict=True) if each.calls >= length)
@@ -179,7 +179,7 @@ def survival(runs, weights):
     return shares
 
 
-def test_the_lengths_of_a_table_that_was_made_by_hand():
+def test_lengths_equal_a_table_computed_by_hand():
     """Ten runs: ended after 1 (twice), 3 and 5 calls (twice); five are active."""
     runs = [run(1), run(1), run(3), run(5), run(5)]
     runs += [run(2, ended=False), run(3, ended=False), run(4, ended=False)]
@@ -194,7 +194,7 @@ def test_the_lengths_of_a_table_that_was_made_by_hand():
 
 
 @pytest.mark.parametrize("number", range(20))
-def test_lengths_are_those_of_the_slow_way(number):
+def test_lengths_equal_the_slow_estimate(number):
     rng = random.Random(number)
     runs = [
         RunSeen(
@@ -216,18 +216,18 @@ def test_lengths_are_those_of_the_slow_way(number):
 
 
 def test_active_runs_count_as_longer():
-    """The short ones end first: alone they would give 1."""
+    """The short runs end first: alone they would give 1."""
     ended, open_ones = [run(1)] * 5 + [run(20)], [run(15, ended=False)] * 5
     assert figures(runs=ended).calls_per_interaction.expected < 6
     assert figures(runs=ended + open_ones).calls_per_interaction.expected > 10
 
 
-def test_no_length_is_known_before_a_run_has_ended():
+def test_lengths_are_unknown_before_a_run_has_ended():
     found = figures(runs=[run(9, ended=False)] * 5)
     assert (found.calls_per_interaction, found.run_lengths, found.interactions) == (None, (), 0)
 
 
-def test_quantiles_stand_for_equal_shares():
+def test_quantiles_represent_equal_shares():
     assert run_lengths(range(1, 102)) == tuple(range(6, 100, 10))
     assert run_lengths([4]) == (4.0,) * RUN_LENGTHS
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fairserve.interactions.programs.condition import OPS, Condition, number, parse_condition
+from fairserve.interactions.programs.condition import OPS, Condition, WhenIn, number
 from fairserve.interactions.programs.output import JsonMemo, Output
 from fairserve.interactions.programs.program_fields import ProgramError
 
@@ -125,11 +125,15 @@ def test_what_is_no_number(text):
     assert number(text) is None
 
 
+def condition_of(plain):
+    return WhenIn.read(plain, "w").condition()
+
+
 def test_a_declared_condition():
     plain = {"node": "a", "op": "greater", "value": 3, "path": "score.0"}
-    assert parse_condition(plain, "w") == Condition("a", "greater", 3.0, ("score", "0"))
-    assert parse_condition({"node": "a", "op": "empty"}, "w") == Condition("a", "empty")
-    flag = parse_condition({"node": "a", "op": "equals", "value": True}, "w")
+    assert condition_of(plain) == Condition("a", "greater", 3.0, ("score", "0"))
+    assert condition_of({"node": "a", "op": "empty"}) == Condition("a", "empty")
+    flag = condition_of({"node": "a", "op": "equals", "value": True})
     assert flag.value is True
 
 
@@ -186,5 +190,5 @@ ALL_OPS = "equals, not_equals, contains, not_contains, starts_with, empty, not_e
 )
 def test_what_cannot_be_declared(plain, path, message):
     with pytest.raises(ProgramError) as raised:
-        parse_condition(plain, "w")
+        condition_of(plain)
     assert (raised.value.path, raised.value.message) == (path, message)

@@ -4,7 +4,7 @@ import copy
 import json
 
 import pytest
-from programs import refused, with_node
+from programs import rejection, with_node
 
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
 from fairserve.interactions.programs.condition import Condition
@@ -143,7 +143,7 @@ SYNTAX = "allowed: 1 to 64 letters, digits, '_' and '-'"
     ],
 )
 def test_a_bad_program(plain, path, message):
-    assert refused(plain) == (path, message)
+    assert rejection(plain) == (path, message)
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_a_bad_program(plain, path, message):
     ],
 )
 def test_a_bad_node(change, path, message):
-    assert refused(with_node(**change)) == (f"nodes[1]{path}", message)
+    assert rejection(with_node(**change)) == (f"nodes[1]{path}", message)
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_a_bad_node(change, path, message):
     ],
 )
 def test_bad_messages(messages, path, message):
-    assert refused(with_node(prompt=None, messages=messages)) == (
+    assert rejection(with_node(prompt=None, messages=messages)) == (
         f"nodes[1].messages{path}",
         message,
     )
@@ -333,13 +333,13 @@ def test_messages_without_a_text_are_sent_as_they_are():
     ],
 )
 def test_cycles_are_named(plain, message):
-    assert refused({"model": "m", "nodes": plain}) == ("nodes", message)
+    assert rejection({"model": "m", "nodes": plain}) == ("nodes", message)
 
 
 def test_what_the_result_does_not_need_is_unreachable():
     plain = copy.deepcopy(PLAIN)
     plain["nodes"].append({"id": "extra", "prompt": "{{look.output}}"})
-    assert refused(plain) == ("nodes[4]", "the result 'write' cannot be reached from 'extra'")
+    assert rejection(plain) == ("nodes[4]", "the result 'write' cannot be reached from 'extra'")
     plain["result"] = "check"
-    path, message = refused(plain)
+    path, message = rejection(plain)
     assert (path, message) == ("nodes[1]", "the result 'check' cannot be reached from 'look'")

@@ -3,7 +3,7 @@
 import string
 
 import pytest
-from programs import refused, with_node
+from programs import rejection, with_node
 
 from fairserve.interactions.programs.program import ProgramLimits, parse_program
 from fairserve.interactions.programs.program_fields import ProgramError
@@ -18,13 +18,13 @@ def chain(size):
 def test_limits_are_reached_and_not_passed():
     limits = ProgramLimits(nodes=10, edges=9)
     parse_program({"model": "m", "nodes": chain(10)}, limits)
-    assert refused({"model": "m", "nodes": chain(11)}, limits) == (
+    assert rejection({"model": "m", "nodes": chain(11)}, limits) == (
         "nodes",
         "has 11 nodes; allowed: 10",
     )
     crossed = chain(10)
     crossed[9]["prompt"] += "{{n7.output}}"
-    assert refused({"model": "m", "nodes": crossed}, limits) == (
+    assert rejection({"model": "m", "nodes": crossed}, limits) == (
         "nodes",
         "has over 9 edges, the most allowed",
     )
@@ -76,7 +76,7 @@ def test_10_megabytes_are_refused_by_their_size(field, value):
 def test_the_characters_of_all_nodes_count():
     limits = ProgramLimits(template_chars=1_000)
     nodes = [{"id": f"n{number}", "prompt": "x" * 100} for number in range(9)]
-    assert refused({"model": "m", "nodes": nodes}, limits)[0] == "nodes"
+    assert rejection({"model": "m", "nodes": nodes}, limits)[0] == "nodes"
     parse_program({"model": "m", "nodes": nodes[:7]}, limits)
 
 
@@ -93,7 +93,7 @@ def test_deep_nesting_is_refused_without_recursion():
 
 
 def test_many_parents_are_refused_before_they_are_looked_up():
-    assert refused(with_node(parents=["nobody"] * 10_001)) == (
+    assert rejection(with_node(parents=["nobody"] * 10_001)) == (
         "nodes[1].parents",
         "has 10001 ids; allowed: 10000 edges in all",
     )
@@ -101,7 +101,7 @@ def test_many_parents_are_refused_before_they_are_looked_up():
 
 def test_a_text_that_could_never_be_sent_is_refused():
     limits = ProgramLimits(rendered_bytes=100)
-    assert refused(with_node(prompt="ä" * 60), limits) == (
+    assert rejection(with_node(prompt="ä" * 60), limits) == (
         "nodes[1]",
         "sends 133 bytes or more; allowed: 100",
     )
@@ -109,18 +109,18 @@ def test_a_text_that_could_never_be_sent_is_refused():
 
 def test_half_a_surrogate_pair_is_no_text():
     message = r"has half a surrogate pair, '\ud83d', which is no text"
-    assert refused(with_node(prompt="x\ud83d")) == ("nodes", message)
-    assert refused(with_node(sampling={"\ud83d": 1})) == ("nodes", message)
+    assert rejection(with_node(prompt="x\ud83d")) == ("nodes", message)
+    assert rejection(with_node(sampling={"\ud83d": 1})) == ("nodes", message)
 
 
 def test_what_is_not_json_is_refused():
     messages = [{"role": "user", "content": "x", "name": object()}]
-    assert refused_path(with_node(prompt=None, messages=messages)) == "nodes[1]"
-    assert refused_path(with_node(sampling={1: 2})) == "nodes[1].sampling"
-    assert refused_path(with_node(**{"1": 2})) == "nodes[1].1"
+    assert rejected_path(with_node(prompt=None, messages=messages)) == "nodes[1]"
+    assert rejected_path(with_node(sampling={1: 2})) == "nodes[1].sampling"
+    assert rejected_path(with_node(**{"1": 2})) == "nodes[1].1"
 
 
-def refused_path(plain):
+def rejected_path(plain):
     with pytest.raises(ProgramError) as raised:
         parse_program(plain)
     return raised.value.path

@@ -1,4 +1,4 @@
-"""Keys of conversations: equal where a framework would send back the same, different elsewhere."""
+"""Conversation keys are equal exactly where a framework would send the same messages."""
 
 import pytest
 
@@ -58,7 +58,7 @@ def test_the_longest_conversation_comes_first():
         ({"content": "Here."}, answer("Here.")),
     ],
 )
-def test_what_frameworks_change_makes_no_difference(said, repeated):
+def test_changes_by_frameworks_keep_the_key(said, repeated):
     assert continues([USER, repeated, USER], [USER], said)
 
 
@@ -80,7 +80,7 @@ def test_other_arguments_are_another_tool_call():
     assert not continues([USER, answer(None, tool_calls=[other])], [USER], said)
 
 
-def test_a_conversation_that_is_handed_over_has_other_instructions():
+def test_a_handover_with_other_instructions_is_another_conversation():
     asked = [{"role": "system", "content": "You plan."}, USER]
     handed = [{"role": "developer", "content": "You write."}, USER, answer(), USER]
     assert continues(handed, asked, answer())
@@ -98,12 +98,12 @@ def test_each_sample_may_be_continued():
         assert Conversation([USER, answer(said), USER]).history == (key,)
 
 
-def test_results_of_tools_name_who_asked():
+def test_tool_results_name_the_requesting_call():
     said = answer(None, tool_calls=[TOOL_CALL, {**TOOL_CALL, "id": "call_2"}])
     keys = Conversation([USER]).answered([said])
     results = [{"role": "tool", "tool_call_id": f"call_{n}", "content": "x"} for n in (1, 2)]
     assert Conversation([said, *results]).tool_results == keys[1:]
-    # Those before the last answer belong to another agent.
+    # Results before the last answer belong to another agent.
     assert Conversation([said, *results, answer(), USER]).tool_results == ()
     assert Conversation(results).tool_results == keys[1:], "the history may be shortened"
 
@@ -124,12 +124,12 @@ def test_results_of_tools_name_who_asked():
         {"role": "user", "content": "\ud800"},
     ],
 )
-def test_what_is_malformed_does_not_matter(message):
+def test_malformed_messages_are_ignored(message):
     conversation = Conversation([message, USER])
     assert conversation.answered([message, answer()])
 
 
-def test_no_text_looks_like_two():
+def test_no_text_is_taken_for_two_messages():
     one = Conversation([{"role": "user", "content": "a4:user"}]).answered([answer()])
     two = Conversation(
         [{"role": "user", "content": "a"}, {"role": "user", "content": ""}]

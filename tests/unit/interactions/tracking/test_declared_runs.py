@@ -1,4 +1,4 @@
-"""Runs of programs: their own calls alone, no end by idling, restored after a restart."""
+"""Runs of programs accept only their own calls, never end by idling, and survive a restart."""
 
 import json
 import random
@@ -43,7 +43,7 @@ def through_json(tracker, now_s=0.0):
 
 @pytest.mark.parametrize("calls", [0, 1])
 @pytest.mark.parametrize("restored", [False, True])
-def test_a_declared_run_idles_as_long_as_it_likes(calls, restored):
+def test_a_declared_run_never_ends_by_idling(calls, restored):
     tracker = opened()
     for number in range(calls):
         assert end(tracker, begin(tracker, f"c{number}")) is None
@@ -56,13 +56,15 @@ def test_a_declared_run_idles_as_long_as_it_likes(calls, restored):
     assert tracker.snapshot(0)["dormant"] == []
 
 
-def test_it_takes_no_calls_but_its_own():
+def test_a_declared_run_accepts_only_its_own_calls():
     tracker = opened()
     begin(tracker, "own")
     before = tracker.snapshot(0.0)
     with pytest.raises(errors.DeclaredInteractionError, match="'R' is a program's: only its own"):
         begin(tracker, "other", declared=False)
-    with pytest.raises(errors.ForeignInteractionError):  # a stranger does not learn what it is
+    with pytest.raises(
+        errors.ForeignInteractionError
+    ):  # another app does not learn the kind of the run
         begin(tracker, "other", declared=False, user="eve")
     assert tracker.snapshot(0.0) == before
 
@@ -82,7 +84,7 @@ def test_a_call_of_a_program_opens_no_run(was):
     assert tracker.snapshot(10.0) == before
 
 
-def test_its_last_call_and_its_program_end_it():
+def test_a_declared_run_ends_with_its_last_call_and_program():
     tracker = opened()
     assert end(tracker, begin(tracker, "last", final=True)).state == "complete"
     tracker = opened()
@@ -90,10 +92,10 @@ def test_its_last_call_and_its_program_end_it():
     assert tracker.close("R", cancel=False)[0].state == "complete"
 
 
-# --- a run that failed ----------------------------------------------------------------------------
+# --- failed runs ----------------------------------------------------------------------------------
 
 
-def test_a_run_that_failed_is_aborted():
+def test_a_failed_run_is_aborted():
     tracker = opened()
     end(tracker, begin(tracker, "a"))
     over, live = tracker.close("R", cancel=False, failed=True)
@@ -104,23 +106,23 @@ def test_a_run_that_failed_is_aborted():
 @pytest.mark.parametrize(
     ("trouble", "cause"), [("failed", "failed"), ("expired", "expired"), ("cancelled", "cancelled")]
 )
-def test_its_own_trouble_is_the_cause(trouble, cause):
+def test_the_failure_of_a_run_is_its_cause(trouble, cause):
     tracker = opened()
     end(tracker, begin(tracker, "a"), trouble)
     over, _ = tracker.close("R", cancel=True, failed=True)
     assert (over.state, over.cause) == ("aborted", cause)
 
 
-def test_a_throttled_run_that_failed_was_throttled():
+def test_a_failed_throttled_run_counts_as_throttled():
     tracker = opened()
     end(tracker, begin(tracker, "a"))
-    tracker.refuse(make_call("b", run="R", declared=True), 0.0)
+    tracker.reject(make_call("b", run="R", declared=True), 0.0)
     assert tracker.close("R", cancel=True, failed=True)[0].cause == "throttled"
 
 
 @pytest.mark.parametrize("outcome", ["completed", "cancelled", "failed"])
 @pytest.mark.parametrize("final", [False, True])
-def test_live_calls_end_first_and_change_nothing(outcome, final):
+def test_running_calls_end_first_and_change_no_outcome(outcome, final):
     tracker = opened()
     first, last = begin(tracker, "a"), begin(tracker, "b", final=final)
     over, live = tracker.close("R", cancel=True, failed=True)
@@ -132,12 +134,12 @@ def test_live_calls_end_first_and_change_nothing(outcome, final):
     assert (over.state, over.cause, over.calls) == ("aborted", "failed", 2)
 
 
-# --- restored --------------------------------------------------------------------------------------
+# --- restored runs ---------------------------------------------------------------------------------
 
 
 @given(st.integers(0, 2**32), st.integers(0, 30))
-def test_a_run_that_is_restored_continues_as_before(seed, calls):
-    """Stages, parents, tokens and the calls that come next, against the tracker that never stopped."""
+def test_a_restored_run_continues_unchanged(seed, calls):
+    """Compare stages, parents, tokens and the next calls with a tracker that never stopped."""
     rng = random.Random(seed)
     plain, taken, ended = opened(), Tracker(), []
     for number in range(calls):
@@ -155,7 +157,7 @@ def test_a_run_that_is_restored_continues_as_before(seed, calls):
     assert plain_end == taken_end
 
 
-def test_what_cannot_be_known_is_left_out():
+def test_unknown_parents_are_omitted():
     tracker = Tracker()
     calls = (
         RestoredCall("a", ("lost", "a"), 1),
@@ -170,7 +172,7 @@ def test_what_cannot_be_known_is_left_out():
     assert (run.tokens, run.live, run.state) == (7, 0, "under_way")
 
 
-def test_a_run_is_restored_once_and_within_the_bounds():
+def test_a_run_is_restored_once_within_the_bounds():
     tracker = Tracker(TrackerLimits(live_runs=2, calls_per_run=1))
     one, two = RestoredCall("a", (), 1), RestoredCall("b", (), 1)
 
@@ -195,7 +197,7 @@ def test_a_run_is_restored_once_and_within_the_bounds():
         restore("R", one)
 
 
-def test_an_ordinary_run_that_is_restored_idles_to_its_end():
+def test_a_restored_ordinary_run_ends_by_idling():
     tracker = Tracker()
     tracker.restore_run(RestoredRun("R", OWNER, (RestoredCall("a", (), 3),)), 100.0)
     begin(tracker, "b", 101.0, declared=False)
@@ -205,10 +207,10 @@ def test_an_ordinary_run_that_is_restored_idles_to_its_end():
     assert (over.state, over.calls, over.tokens) == ("complete", 2, 13)
 
 
-# --- the call's own fields ------------------------------------------------------------------------
+# --- fields of a call -----------------------------------------------------------------------------
 
 
-def test_a_call_goes_through_json_and_an_older_one_is_read():
+def test_a_call_survives_json_and_older_json_is_read():
     call = make_call("a", declared=True, declared_output_tokens=7, remaining_tokens=2.5)
     plain = json.loads(json.dumps(call_to_plain(call)))
     back = call_from_plain(plain)

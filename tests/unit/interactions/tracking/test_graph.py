@@ -1,4 +1,4 @@
-"""The shape of a declared graph: stages, width, critical path, and what is wrong with a bad one."""
+"""Test the shape of a declared graph: stages, width, critical path, and errors of invalid graphs."""
 
 import networkx as nx
 import pytest
@@ -18,7 +18,7 @@ PARENTS = {"write": ["a", "c"], "a": ["plan"], "b": ["plan"], "c": ["b"], "plan"
 WEIGHTS = {"plan": 1.0, "a": 10.0, "b": 2.0, "c": 3.0, "write": 4.0}
 
 
-def test_the_shape():
+def test_stages_width_and_critical_path():
     graph = InteractionGraph(PARENTS)
     assert graph.nodes == ("write", "a", "b", "c", "plan")
     assert (len(graph), graph.edges) == (5, 5)
@@ -39,29 +39,29 @@ def test_ancestors_of_every_pair():
         assert of_node == graph.ancestors(node)
 
 
-def test_the_heaviest_path_counts_not_the_longest():
+def test_the_critical_path_is_the_heaviest():
     graph = InteractionGraph(PARENTS)
     assert graph.critical_path(WEIGHTS) == (("plan", "a", "write"), 15.0)
     assert graph.critical_path(dict.fromkeys(PARENTS, 1.0)) == (("plan", "b", "c", "write"), 4.0)
     assert graph.remaining(WEIGHTS) == {"write": 4, "a": 14, "c": 7, "b": 9, "plan": 15}
 
 
-def test_of_equal_paths_the_first_declared():
+def test_the_first_declared_of_equal_paths_is_critical():
     graph = InteractionGraph({"b": ["r"], "a": ["r"], "r": []})
     assert graph.critical_path({"r": 1.0, "a": 1.0, "b": 1.0}).nodes == ("r", "b")
 
 
-def test_a_parent_named_twice_is_one():
+def test_a_repeated_parent_counts_once():
     graph = InteractionGraph({"a": [], "b": ["a", "a"]})
     assert (graph.edges, graph.parents("b"), graph.children("a")) == (1, ("a",), ("b",))
 
 
-def test_no_node_at_all():
+def test_a_graph_may_be_empty():
     graph = InteractionGraph({})
     assert (graph.columns, graph.parallelism, graph.critical_path({})) == ((), 0, ((), 0.0))
 
 
-def test_it_cannot_be_changed():
+def test_a_graph_is_immutable():
     with pytest.raises(nx.NetworkXError, match="Frozen"):
         InteractionGraph(PARENTS).digraph.add_edge("write", "plan")
 
@@ -77,7 +77,7 @@ def test_it_cannot_be_changed():
             "'x', a parent of 'b', is not a node of this graph",
         ),
         ({"a": ["b"], "b": ["a"]}, GraphCycleError, "a", "a -> b -> a is a cycle"),
-        # What comes before a cycle, or after it, is not of it.
+        # Nodes before or after a cycle are not part of it.
         (
             {"end": ["z"], "z": ["y"], "y": ["x"], "x": ["z", "root"], "root": []},
             GraphCycleError,
@@ -86,7 +86,7 @@ def test_it_cannot_be_changed():
         ),
     ],
 )
-def test_what_is_wrong_is_named(parents, error, node, message):
+def test_graph_errors_name_the_node(parents, error, node, message):
     with pytest.raises(error) as raised:
         InteractionGraph(parents)
     assert (raised.value.node, str(raised.value)) == (node, message)
@@ -94,7 +94,7 @@ def test_what_is_wrong_is_named(parents, error, node, message):
     assert isinstance(raised.value, ValueError)
 
 
-def test_a_long_cycle_is_named_in_short():
+def test_a_long_cycle_is_abbreviated():
     size = 100
     with pytest.raises(GraphCycleError) as raised:
         InteractionGraph({f"n{i}": [f"n{(i - 1) % size}"] for i in range(size)})
@@ -105,7 +105,7 @@ def test_a_long_cycle_is_named_in_short():
     )
 
 
-def test_limits():
+def test_graphs_are_bounded():
     InteractionGraph(PARENTS, max_nodes=5, max_edges=5)
     with pytest.raises(GraphTooLargeError, match="has 5 nodes; allowed: 4"):
         InteractionGraph(PARENTS, max_nodes=4)
@@ -113,7 +113,7 @@ def test_limits():
         InteractionGraph(PARENTS, max_edges=4)
 
 
-def test_a_long_chain_needs_no_recursion():
+def test_a_long_chain_does_not_recurse():
     size = 5_000
     graph = InteractionGraph({f"n{i}": [f"n{i - 1}"] if i else [] for i in range(size)})
     assert graph.stages[f"n{size - 1}"] == size

@@ -1,4 +1,4 @@
-"""Up to which call a run is immune: by what its app's runs have shown, else by what is declared."""
+"""A run is immune up to a length that its app's runs have shown, or else that is declared."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_immunity_ends_at_twice_the_longest_usual_run(profile, calls, tokens):
     assert not rule.holds(1, tokens + 1, profile, CONTEXT)
 
 
-def test_the_older_rule_believes_what_is_declared():
+def test_the_older_rule_trusts_the_declaration():
     rule = ImmunityRule(4.0, "profile")
     assert first_mortal(rule, app(calls=1e4, p99_calls=7.0, p99_tokens=900.0)) == 40_000
 
@@ -52,6 +52,6 @@ def test_the_older_rule_believes_what_is_declared():
         ((2.0, "p50"), "immunity_rule is 'p50'; allowed: p99, profile"),
     ],
 )
-def test_bad_options_say_what_is_allowed(options, message):
+def test_invalid_options_name_the_allowed_range(options, message):
     with pytest.raises(ValueError, match=message):
         ImmunityRule(*options)

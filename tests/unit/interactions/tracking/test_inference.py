@@ -1,4 +1,4 @@
-"""Parents of calls that name none: agents, tools, sub-agents and branches, as frameworks send them."""
+"""Parents of calls that name none are inferred: agents, tools, sub-agents and branches."""
 
 from dataclasses import dataclass, field
 
@@ -15,7 +15,7 @@ def user(text):
     return {"role": "user", "content": text}
 
 
-def said(text=None, *tools):
+def assistant_message(text=None, *tools):
     calls = [{"id": each, "function": {"name": "f", "arguments": "{}"}} for each in tools]
     return {"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}
 
@@ -26,7 +26,7 @@ def result(tool, text="done"):
 
 @dataclass
 class Traffic:
-    """Calls that begin with messages and end with an answer, identified by their names."""
+    """Calls that begin with messages and end with an answer, identified by name."""
 
     tracker: Tracker = field(default_factory=Tracker)
     stages: dict = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Traffic:
 
     def end(self, name, answer=None, outcome="completed"):
         call, conversation = self.live.pop(name)
-        answers = conversation.answered([answer or said(f"answer of {name}")])
+        answers = conversation.answered([answer or assistant_message(f"answer of {name}")])
         self.tracker.finish(call, outcome, 1, PROFILE, 0.0, continuation_keys=answers)
 
     def call(self, name, *messages, answer=None):
@@ -58,14 +58,14 @@ def traffic():
     return Traffic()
 
 
-def test_two_agents_side_by_side_are_two_chains(traffic):
-    """They alternate; by time alone each would follow the other."""
+def test_two_parallel_agents_are_two_chains(traffic):
+    """The agents alternate; by time alone each would follow the other."""
     histories = {agent: [user(f"task of {agent}")] for agent in "ab"}
     for agent in "ab":
         traffic.begin(f"{agent}1", *histories[agent])
     for turn in (1, 2, 3):
         for agent in "ab":
-            answer = said(f"{agent} says {turn}")
+            answer = assistant_message(f"{agent} says {turn}")
             traffic.end(f"{agent}{turn}", answer)
             histories[agent] += [answer, user("go on")]
         for agent in "ab":
@@ -80,14 +80,16 @@ def test_two_agents_side_by_side_are_two_chains(traffic):
     assert traffic.stages["a4"] == traffic.stages["b4"] == 4
 
 
-def test_sub_agents_lie_between_the_question_and_its_answer(traffic):
-    asks = said(None, "t1", "t2")
+def test_sub_agents_are_between_question_and_answer(traffic):
+    asks = assistant_message(None, "t1", "t2")
     traffic.call("boss", user("task"), answer=asks)
     traffic.begin("left", user("one half"))
     traffic.begin("right", user("other half"))
     traffic.end("left")
-    traffic.end("right", said("half done"))
-    traffic.call("right 2", user("other half"), said("half done"), user("and the rest?"))
+    traffic.end("right", assistant_message("half done"))
+    traffic.call(
+        "right 2", user("other half"), assistant_message("half done"), user("and the rest?")
+    )
     traffic.call("boss 2", user("task"), asks, result("t1"), result("t2"))
     assert traffic.parents == {
         "boss": set(),
@@ -99,70 +101,72 @@ def test_sub_agents_lie_between_the_question_and_its_answer(traffic):
     assert traffic.stages["boss 2"] == 4
 
 
-def test_the_boss_waits_only_for_its_own_agents(traffic):
-    """A running sub-agent is no parent, and another agent's work is its own."""
-    asks = said(None, "t1")
+def test_a_supervisor_depends_only_on_its_own_agents(traffic):
+    """A running sub-agent is no parent, and another agent's work is independent."""
+    asks = assistant_message(None, "t1")
     traffic.begin("boss", user("task"))
     traffic.begin("other", user("something else"))
     traffic.end("other")
     traffic.end("boss", asks)
     traffic.begin("slow", user("sub-task"))
-    traffic.call("other 2", user("something else"), said("answer of other"), user("more"))
+    traffic.call(
+        "other 2", user("something else"), assistant_message("answer of other"), user("more")
+    )
     traffic.call("boss 2", user("task"), asks, result("t1"))
     assert traffic.parents["slow"] == {"boss", "other"}, "time alone cannot decide"
     assert traffic.parents["other 2"] == {"other"}
     assert traffic.parents["boss 2"] == {"boss"}
 
 
-def test_results_of_tools_follow_who_asked_though_the_history_is_cut(traffic):
+def test_tool_results_follow_their_request_despite_a_cut_history(traffic):
     traffic.begin("a", user("task"))
     traffic.begin("b", user("other"))
-    traffic.end("a", said("first", "t1"))
-    traffic.end("b", said("second", "t2"))
-    traffic.begin("a 2", user("in short: task"), said("summary", "t1"), result("t1"))
-    traffic.begin("b 2", user("in short: other"), said("summary", "t2"), result("t2"))
+    traffic.end("a", assistant_message("first", "t1"))
+    traffic.end("b", assistant_message("second", "t2"))
+    traffic.begin("a 2", user("in short: task"), assistant_message("summary", "t1"), result("t1"))
+    traffic.begin("b 2", user("in short: other"), assistant_message("summary", "t2"), result("t2"))
     traffic.begin("both", result("t1"), result("t2"))
     assert traffic.parents["a 2"] == {"a"}
     assert traffic.parents["b 2"] == {"b"}
     assert traffic.parents["both"] == {"a", "b"}
 
 
-def test_a_conversation_may_branch_and_be_tried_again(traffic):
-    traffic.call("root", user("task"), answer=said("start"))
-    opening = [user("task"), said("start")]
+def test_a_conversation_may_branch_and_be_retried(traffic):
+    traffic.call("root", user("task"), answer=assistant_message("start"))
+    opening = [user("task"), assistant_message("start")]
     for name in ("x", "y"):
         traffic.begin(name, *opening, user(name))
     for name in ("x", "y"):
         traffic.end(name)
     traffic.call("z", *opening, user("z"))
     assert traffic.parents["x"] == traffic.parents["y"] == {"root"}
-    # Both attempts had ended: the third follows them, as far as can be inferred.
+    # Both attempts had ended: the third is inferred to follow both.
     assert traffic.parents["z"] == {"x", "y"}
 
 
-def test_of_equal_conversations_the_latest_is_continued(traffic):
+def test_the_latest_of_equal_conversations_is_continued(traffic):
     for name in ("first", "second"):
-        traffic.call(name, user("task"), answer=said("the same"))
-    traffic.begin("next", user("task"), said("the same"), user("go on"))
+        traffic.call(name, user("task"), answer=assistant_message("the same"))
+    traffic.begin("next", user("task"), assistant_message("the same"), user("go on"))
     assert traffic.parents["next"] == {"second"}
 
 
 def test_two_runs_are_never_merged(traffic):
-    traffic.call("a", user("task"), answer=said("start", "t1"))
-    traffic.begin("b", user("task"), said("start", "t1"), result("t1"), run="other")
+    traffic.call("a", user("task"), answer=assistant_message("start", "t1"))
+    traffic.begin("b", user("task"), assistant_message("start", "t1"), result("t1"), run="other")
     assert (traffic.parents["b"], traffic.stages["b"]) == (set(), 1)
 
 
-def test_without_inference_a_call_is_a_root_unless_it_names_parents():
+def test_without_inference_only_named_parents_count():
     traffic = Traffic(Tracker(infer=False))
-    traffic.call("a", user("task"), answer=said("start"))
-    traffic.begin("b", user("task"), said("start"), user("go on"))
+    traffic.call("a", user("task"), answer=assistant_message("start"))
+    traffic.begin("b", user("task"), assistant_message("start"), user("go on"))
     assert (traffic.parents["b"], traffic.stages["b"]) == (set(), 1)
     call = make_call("c", run="R", parents=("a",))
     assert traffic.tracker.attach(call, PROFILE, 0.0).stage == 2
 
 
-def test_parents_by_time_are_bounded_and_the_stage_stays_right(traffic):
+def test_inferred_parents_are_bounded_and_the_stage_is_exact(traffic):
     for number in range(2 * MOST_PARENTS):
         traffic.begin(f"c{number}", user(str(number)))
     traffic.call("deep", user("deep"))
@@ -174,9 +178,9 @@ def test_parents_by_time_are_bounded_and_the_stage_stays_right(traffic):
     assert traffic.stages["last"] == 3
 
 
-def test_an_old_conversation_is_continued_all_the_same(traffic):
-    traffic.call("old", user("task"), answer=said("start"))
+def test_an_old_conversation_can_be_continued(traffic):
+    traffic.call("old", user("task"), answer=assistant_message("start"))
     for number in range(SINCE_CALLS + 1):
         traffic.call(f"c{number}", user(str(number)))
-    traffic.begin("next", user("task"), said("start"), user("go on"))
+    traffic.begin("next", user("task"), assistant_message("start"), user("go on"))
     assert traffic.parents["next"] == {"old"}

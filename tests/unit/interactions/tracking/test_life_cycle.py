@@ -1,4 +1,4 @@
-"""Ends of runs: by their client, by a declared sink, or by idling; and late calls that reopen them."""
+"""Runs end by their client, by a declared sink, or by idling; late calls may reopen them."""
 
 import json
 
@@ -54,7 +54,7 @@ def summary(end):
         ("cancelled", False, ("aborted", "cancelled", 10)),
     ],
 )
-def test_a_run_that_idles_ends_as_its_last_call_did(outcome, requested_tools, expected):
+def test_an_idle_run_ends_with_the_outcome_of_its_last_call(outcome, requested_tools, expected):
     life = Life()
     assert life.call(outcome=outcome, requested_tools=requested_tools) is None
     assert life.expire(IDLE_S - 0.1) == []
@@ -63,17 +63,17 @@ def test_a_run_that_idles_ends_as_its_last_call_did(outcome, requested_tools, ex
     assert life.expire(10 * IDLE_S) == []
 
 
-def test_results_of_tools_that_came_are_not_missing():
+def test_received_tool_results_are_not_missing():
     life = Life()
     life.call("a", requested_tools=True)
     life.call("b")
     assert summary(life.expire(IDLE_S)[0]) == ("complete", "", 0)
 
 
-def test_a_run_that_was_throttled_and_idles_is_aborted():
+def test_an_idle_throttled_run_is_aborted():
     life = Life()
     life.call("a")
-    assert life.tracker.refuse(make_call("b", run="R"), 0.0)
+    assert life.tracker.reject(make_call("b", run="R"), 0.0)
     assert summary(life.expire(IDLE_S)[0]) == ("aborted", "throttled", 10)
 
 
@@ -84,7 +84,7 @@ def test_an_empty_run_expires():
     assert summary(life.expire(IDLE_S)[0]) == ("expired", "expired", 0)
 
 
-def test_a_declared_sink_completes_a_run_and_is_missed():
+def test_a_declared_sink_completes_a_run_and_its_absence_expires_it():
     for reached in (True, False):
         life = Life()
         call = make_call("a", run="R")
@@ -97,7 +97,7 @@ def test_a_declared_sink_completes_a_run_and_is_missed():
         assert len(life.tracker) == 0
 
 
-def test_a_sink_waits_for_calls_that_run_beside_it():
+def test_a_sink_waits_for_parallel_calls():
     life = Life()
     beside = life.begin("beside")
     assert life.end(life.begin("last", final=True)) is None
@@ -106,7 +106,7 @@ def test_a_sink_waits_for_calls_that_run_beside_it():
     assert life.end(beside).state == "complete"
 
 
-def test_a_late_call_reopens_a_run_that_idled():
+def test_a_late_call_reopens_an_idle_run():
     life = Life(reopen_grace_s=100)
     life.call("a")
     assert life.expire(IDLE_S)[0].calls == 1
@@ -136,7 +136,7 @@ def test_only_its_owner_reopens_a_run():
 @pytest.mark.parametrize(
     "how", ["closed", "cancelled", "final", "too late", "no grace", "too many"]
 )
-def test_others_stay_ended(how):
+def test_runs_that_ended_otherwise_stay_ended(how):
     limits = TrackerLimits(dormant_runs=1 if how == "too many" else 10)
     life = Life(limits=limits, reopen_grace_s=0 if how == "no grace" else 100)
     if how == "final":
@@ -157,7 +157,7 @@ def test_others_stay_ended(how):
         life.tracker.open("R", OWNER, now_s)
 
 
-def test_a_snapshot_keeps_what_may_be_reopened():
+def test_a_snapshot_keeps_runs_that_may_be_reopened():
     life = Life(reopen_grace_s=100)
     life.call("a")
     life.expire(IDLE_S)
@@ -174,7 +174,7 @@ LIMITS = TrackerLimits(live_runs=16, tenant_share=1 / 4, user_share=1 / 8)
 
 
 def opened(tracker, number, tenant="t", user="u", now_s=0.0):
-    """Return how many of this many runs could be opened, and the reason of the first rejection."""
+    """Return how many of ``number`` runs could be opened, and the reason of the first rejection."""
     for done in range(number):
         try:
             tracker.open(f"{tenant}-{user}-{len(tracker)}-{done}", (tenant, "app", user), now_s)
@@ -183,7 +183,7 @@ def opened(tracker, number, tenant="t", user="u", now_s=0.0):
     return number, None
 
 
-def test_no_tenant_fills_the_table_of_runs_for_others():
+def test_a_tenant_cannot_fill_the_run_table():
     tracker = Tracker(LIMITS)
     assert opened(tracker, 9) == (2, errors.OpenInteractionsError)
     assert opened(tracker, 9, user="v") == (2, errors.OpenInteractionsError)
@@ -197,7 +197,7 @@ def test_no_tenant_fills_the_table_of_runs_for_others():
         tracker.attach(call, PROFILE, 0.0)
 
 
-def test_a_share_is_free_again_when_a_run_has_ended_and_is_restored():
+def test_a_share_is_released_by_ended_runs_and_restored():
     tracker = Tracker(LIMITS)
     for name in "ab":
         tracker.open(name, ("t", "app", "u"), 0.0)
@@ -213,7 +213,7 @@ def test_a_share_is_free_again_when_a_run_has_ended_and_is_restored():
         assert opened(each, 2) == (2, None)
 
 
-def test_programs_of_before_a_restart_come_back_beyond_the_share():
+def test_programs_are_restored_even_beyond_the_share():
     tracker = Tracker(LIMITS)
     assert opened(tracker, 2) == (2, None)
     tracker.restore_run(RestoredRun("P", ("t", "app", "u"), declared=True), 0.0)
@@ -237,12 +237,12 @@ def test_an_open_run_without_a_call_expires_early():
 @pytest.mark.parametrize(
     "options", [{"tenant_share": 0}, {"user_share": 1.5}, {"empty_idle_s": 0.0}]
 )
-def test_bad_limits_name_what_is_allowed(options):
+def test_invalid_limits_name_the_allowed_range(options):
     with pytest.raises(ValueError, match=f"{next(iter(options))} is .*; allowed: over 0"):
         TrackerLimits(**options)
 
 
 @pytest.mark.parametrize("options", [{"reopen_grace_s": -1}, {"reopen_grace_s": float("nan")}])
-def test_bad_options(options):
+def test_invalid_options_are_rejected(options):
     with pytest.raises(ValueError, match=f"{next(iter(options))} is"):
         Tracker(**options)

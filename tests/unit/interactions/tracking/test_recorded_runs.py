@@ -1,4 +1,4 @@
-"""Recorded runs as calls that come and end when they did: the tracker finds the recorded graph."""
+"""The tracker finds the recorded graph of runs that are replayed with their recorded times."""
 
 import pytest
 from shared_traces import RECORDED_GRAPHS, recorded_graph
@@ -10,14 +10,14 @@ from fairserve.interactions.tracking.tracker import Tracker
 
 
 def replayed(interaction, times, *, declared):
-    """Stages, and parents by call, of a run whose calls name their parents or do not."""
+    """Return the stages, and parents by call, of a run whose calls name their parents or do not."""
     tracker, stages, parents, calls = Tracker(), {}, {}, {}
     moments = []
     for call in interaction.calls:
         begin_s, duration_s = times[call.call_id]
         moments.append((begin_s, 1, call))
         moments.append((begin_s + duration_s, 0, call))
-    # At one moment calls end before others begin, and of those that begin the parents come first.
+    # At equal times calls end before others begin, and parents begin before their children.
     order = {call.call_id: number for number, call in enumerate(interaction.calls)}
     for now_s, begins, call in sorted(moments, key=lambda m: (*m[:2], order[m[2].call_id])):
         if not begins:
@@ -33,7 +33,7 @@ def replayed(interaction, times, *, declared):
 
 
 @pytest.mark.parametrize("name", RECORDED_GRAPHS)
-def test_calls_that_name_their_parents_give_the_recorded_graph(name):
+def test_named_parents_give_the_recorded_graph(name):
     for interaction, times in recorded_graph(name):
         stages, parents = replayed(interaction, times, declared=True)
         expected = InteractionGraph({call.call_id: call.deps for call in interaction.calls})
@@ -46,7 +46,7 @@ def test_calls_that_name_their_parents_give_the_recorded_graph(name):
 
 
 @pytest.mark.parametrize("name", RECORDED_GRAPHS)
-def test_by_time_nothing_that_was_waited_for_is_missed(name):
+def test_inference_by_time_finds_all_recorded_parents(name):
     for interaction, times in recorded_graph(name):
         _, parents = replayed(interaction, times, declared=False)
         found = InteractionGraph(parents)

@@ -1,4 +1,4 @@
-"""Runs that were open before a restart continue as they were, with ages in place of times."""
+"""Runs that were open before a restart continue unchanged, with ages in place of times."""
 
 import pytest
 from virtual_cluster import make_call
@@ -26,7 +26,7 @@ def restored(*calls, now_s=1000.0, **more):
     return tracker, tracker.restore_run(run, now_s)
 
 
-def test_its_next_call_has_its_stage_and_the_immunity_of_a_run_in_progress():
+def test_the_next_call_of_a_restored_run_has_stage_and_immunity():
     tracker, end = restored(PLAN, LEFT, RIGHT)
     assert end is None
     call = make_call("next", run="R", parents=("left", "right"), user="u")
@@ -42,14 +42,14 @@ def call_after(parent):
     return make_call("next", run="R", parents=(parent,), user="u")
 
 
-def test_it_has_been_idle_since_its_last_call_and_not_since_the_restart():
+def test_idle_time_counts_from_the_last_call_not_the_restart():
     tracker, _ = restored(PLAN, LEFT, RIGHT)
     assert tracker.expire(profile_of, 1039.9) == []
     (end,) = tracker.expire(profile_of, 1040.0)
     assert (end.state, end.calls, end.tokens) == ("complete", 3, 65)
 
 
-def test_an_empty_one_is_as_old_as_its_opening():
+def test_the_age_of_an_empty_run_counts_from_its_opening():
     tracker, _ = restored(opened_age_s=50.0)
     assert tracker.expire(profile_of, 1009.9) == []
     (end,) = tracker.expire(profile_of, 1010.0)
@@ -66,13 +66,13 @@ def test_an_empty_one_is_as_old_as_its_opening():
         ((), 10.0, "expired", "expired"),
     ],
 )
-def test_what_happened_last_says_how_it_ends_if_nothing_follows(calls, refused_age_s, state, cause):
+def test_the_last_event_determines_the_outcome_of_an_idle_run(calls, refused_age_s, state, cause):
     tracker, _ = restored(*calls, refused_age_s=refused_age_s)
     (end,) = tracker.expire(profile_of, 1100.0)
     assert (end.state, end.cause) == (state, cause)
 
 
-def test_one_that_waits_for_its_sink_expires_without_it_and_is_complete_with_it():
+def test_a_restored_run_still_waits_for_its_sink():
     tracker, end = restored(PLAN, sink="last")
     assert end is None
     (end,) = tracker.expire(profile_of, 1100.0)
@@ -83,7 +83,7 @@ def test_one_that_waits_for_its_sink_expires_without_it_and_is_complete_with_it(
     assert (end.state, len(tracker)) == ("aborted", 0)
 
 
-def test_one_whose_client_had_closed_it_ends_at_once():
+def test_a_restored_closed_run_ends_immediately():
     tracker, end = restored(PLAN, RIGHT, closing="complete")
     assert (end.state, end.calls, len(tracker)) == ("complete", 2, 0)
     _, end = restored(PLAN, RIGHT, closing="cancelled")

@@ -1,4 +1,4 @@
-"""The address and scheme of a request are those that trusted proxies report, and nobody else."""
+"""The address and scheme of a request are taken from trusted proxies only."""
 
 import pytest
 
@@ -41,31 +41,31 @@ def scope(peer, *forwarded, **headers):
         ("testclient", ["1.1.1.1"], "testclient"),
     ],
 )
-def test_the_first_address_from_the_end_that_is_no_proxy(peer, forwarded, address):
+def test_address_is_the_last_one_that_is_no_proxy(peer, forwarded, address):
     assert client_address(scope(peer, *forwarded), PROXIES) == address
 
 
-def test_nobody_is_believed_by_default():
+def test_no_proxy_is_trusted_by_default():
     assert ConsoleSettings().proxy_networks == ()
     forged = scope("127.0.0.1", "1.1.1.1", x_forwarded_proto="https")
     assert client_address(forged, ()) == "127.0.0.1"
     assert client_scheme(forged, ()) == "http"
 
 
-def test_the_scheme_is_what_the_last_proxy_says():
+def test_scheme_is_taken_from_the_last_proxy():
     for sent, scheme in (("https", "https"), ("http, HTTPS", "https"), ("ftp", "http")):
         assert client_scheme(scope("10.0.0.1", x_forwarded_proto=sent), PROXIES) == scheme
     assert client_scheme(scope("10.0.0.1"), PROXIES) == "http"
     assert client_scheme(scope(None, x_forwarded_proto="https"), PROXIES) == "http"
 
 
-def test_a_client_is_an_ipv4_address_or_an_ipv6_network():
+def test_a_client_is_identified_by_ipv4_address_or_ipv6_network():
     assert address_block("1.2.3.4") == "1.2.3.4"
     assert address_block("2001:db8:1:2:3:4:5:6") == "2001:db8:1:2::/64"
     assert address_block("") == ""
 
 
-def test_networks_are_read_from_a_list(monkeypatch):
+def test_proxy_networks_are_read_from_a_list(monkeypatch):
     monkeypatch.setenv("FAIRSERVE_TRUSTED_PROXIES", " 10.0.0.0/8, ::1 ")
     assert [str(each) for each in ConsoleSettings().proxy_networks] == [
         "10.0.0.0/8",

@@ -1,4 +1,4 @@
-"""Streams that are checked while they last, whether their pieces come fast or not at all."""
+"""Streams are checked at intervals while they last, whether they are busy or idle."""
 
 import asyncio
 from itertools import count
@@ -10,7 +10,7 @@ from fairserve.platform.base.live_stream import while_allowed
 
 
 class Source:
-    """A stream that never ends by itself, and whether it was closed."""
+    """A stream that never ends by itself; records whether it was closed."""
 
     def __init__(self, *, silent):
         self.silent = silent
@@ -26,7 +26,7 @@ class Source:
 
 
 class Checks:
-    """Allows so many checks."""
+    """Allows a fixed number of checks."""
 
     def __init__(self, allowed):
         self.allowed = allowed
@@ -38,7 +38,7 @@ class Checks:
 
 
 @pytest.mark.parametrize("silent", [True, False])
-async def test_it_ends_with_the_check(silent):
+async def test_stream_ends_when_the_check_fails(silent):
     source, checks = Source(silent=silent), Checks(3)
     found = [
         piece
@@ -52,7 +52,7 @@ async def test_it_ends_with_the_check(silent):
     assert source.closed
 
 
-async def test_a_stream_that_ends_is_passed_on_whole():
+async def test_a_finite_stream_is_passed_on_completely():
     async def pieces():
         yield b"a"
         yield b"b"
@@ -61,7 +61,7 @@ async def test_a_stream_that_ends_is_passed_on_whole():
     assert found == [b"a", b"b"]
 
 
-async def test_errors_of_the_stream_are_its_own():
+async def test_errors_of_the_stream_are_passed_on():
     async def pieces():
         yield b"a"
         raise FairServeError("broken")
@@ -70,7 +70,7 @@ async def test_errors_of_the_stream_are_its_own():
         [p async for p in while_allowed(pieces(), Checks(0), 3600.0, lambda _: b"")]
 
 
-async def test_a_reader_that_leaves_closes_the_stream():
+async def test_a_reader_that_disconnects_closes_the_stream():
     source = Source(silent=True)
     stream = while_allowed(source.pieces(), Checks(10**6), 0.001, lambda _: b"")
     assert await anext(stream) == b"0"

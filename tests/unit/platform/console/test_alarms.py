@@ -1,4 +1,4 @@
-"""Alarms of the overview."""
+"""Test the alarms of the overview page."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -66,11 +66,11 @@ def texts(**health):
     return [(alarm.tone, alarm.text) for alarm in alarms(Health(**{"live": live(), **health}))]
 
 
-def test_a_quiet_server_has_no_alarms():
+def test_an_idle_server_has_no_alarms():
     assert texts(members=[member("ready", ""), member("joining", "")], jobs=[job("fine")]) == []
 
 
-def test_an_overload_counts_when_it_lasts():
+def test_only_a_lasting_overload_raises_an_alarm():
     short = [False] * 13 + [True] * 11
     assert texts(live=live(overloaded=short)) == []
     long = [True, False, *[True] * 22]
@@ -87,7 +87,7 @@ def test_an_overload_counts_when_it_lasts():
     ("accepted", "refused", "shown"),
     [(15, 4, False), (16, 4, True), (81, 19, False), (80, 20, True), (0, 100, True)],
 )
-def test_refusals_count_by_their_share(accepted, refused, shown):
+def test_rejections_raise_an_alarm_by_their_share(accepted, refused, shown):
     def last(count):
         return [1000.0] * (BUCKETS - 12) + [0.0] * 11 + [float(count)]
 
@@ -109,12 +109,12 @@ def test_long_waits_raise_an_alarm():
 @pytest.mark.parametrize(
     ("share", "entitled", "shown"), [(0.8, 0.25, True), (0.3, 0.25, False), (None, 0.2, False)]
 )
-def test_a_client_far_above_its_share_is_named(share, entitled, shown):
+def test_a_client_far_above_its_share_raises_an_alarm(share, entitled, shown):
     client = replace(CLIENT, service_share=share, entitled_share=entitled)
     assert bool(texts(clients=[client])) == shown
 
 
-def test_the_worst_come_first():
+def test_alarms_are_sorted_by_severity():
     found = texts(
         clients=[CLIENT],
         members=[member("open circuit", "HTTP 500"), member("joining", "no such model")],
@@ -142,6 +142,6 @@ def test_the_worst_come_first():
     assert "old" not in said, "the last error of a job that only is late"
 
 
-def test_few_flooders_are_named():
+def test_the_number_of_named_flooders_is_bounded():
     clients = [replace(CLIENT, user=f"eve-{n}") for n in range(10)]
     assert len(texts(clients=clients)) == 3

@@ -1,4 +1,4 @@
-"""Forms on clients' pages: fields that change, and fields that stay."""
+"""Forms on client pages change the fields they show and keep all others."""
 
 from decimal import Decimal
 
@@ -16,7 +16,7 @@ from fairserve.platform.tenancy.tenants.schemas import TenantPatch, UserPut
 HELD = UserPut(weight=2, rpm=5, blocked=True, contract=ContractBody(rpm_limit=7))
 
 
-def test_a_users_form_leaves_what_it_does_not_show():
+def test_a_user_form_keeps_fields_it_does_not_show():
     body = changed(HELD, {"action": "save", "weight": " 0.5 ", "rpm": " "})
     assert body == UserPut(weight=0.5, rpm=None, blocked=True, contract=HELD.contract)
     assert changed(HELD, {"action": "unblock"}) == HELD.model_copy(update={"blocked": False})
@@ -35,7 +35,7 @@ def test_a_users_form_leaves_what_it_does_not_show():
         ("1", "1000001", {"rpm"}),
     ],
 )
-def test_wrong_values_are_errors_of_their_fields(weight, rpm, wrong):
+def test_invalid_values_are_reported_at_their_fields(weight, rpm, wrong):
     found = changed(HELD, {"action": "save", "weight": weight, "rpm": rpm})
     assert isinstance(found, dict)
     assert set(found) == wrong
@@ -57,7 +57,7 @@ def contract_form(name, **more):
     return {"action": name, "weight": "7", "name": "ignored", **fields}
 
 
-def test_the_form_of_a_contract_sets_all_limits():
+def test_a_contract_form_sets_all_limits():
     body = ContractBody(
         rpm_limit=30,
         tpm_limit=None,
@@ -81,7 +81,7 @@ def test_the_form_of_a_contract_sets_all_limits():
     assert nothing.model_fields_set == set(ContractBody.model_fields)
 
 
-def test_errors_of_a_quota_are_errors_of_their_fields():
+def test_quota_errors_are_reported_at_their_fields():
     wrong = {
         "rpm_limit": "0",
         "tpm_limit": "many",
@@ -99,14 +99,14 @@ def test_errors_of_a_quota_are_errors_of_their_fields():
     assert set(changed(HELD, form)) == {"contract.allowed_models"}
 
 
-def test_contradicting_limits_are_errors_of_their_field():
+def test_contradicting_limits_are_reported_at_their_field():
     error = InvalidRequestError("contract.soft_end: ...", param="contract.soft_end")
     assert refused(error) == {"contract.soft_end": "contract.soft_end: ..."}
     assert refused(InvalidRequestError("no", param="weight")) == {"": "no"}
     assert refused(ConflictError("taken", param="name")) == {"name": "taken"}
 
 
-def test_an_apps_form_sets_its_weight_for_operators_only():
+def test_only_operators_set_the_weight_of_an_app():
     form = {"action": "save", "name": "new", "weight": "3", "user_rpm": "40", "app_rpm": ""}
     patch = apps.patch_of(form, weigh=True)
     limits = {"user_rpm": 40, "app_rpm": None, "new_users_per_minute": None}
@@ -122,7 +122,7 @@ def test_an_apps_form_sets_its_weight_for_operators_only():
     assert apps.patch_of({"action": "suspend"}, weigh=False) == AppPatch(suspended=True)
 
 
-def test_a_tenants_form():
+def test_a_tenant_form_sets_its_fields():
     form = {"action": "save", "weight": "2", "levels": "tenant > app > user"}
     expected = TenantPatch(weight=2, levels="tenant > app > user")
     assert tenants.patch_of(form) == expected
@@ -135,6 +135,6 @@ def test_a_tenants_form():
     assert set(tenants.patch_of({"weight": "101"})) == {"weight"}
 
 
-def test_ids_are_one_part_of_a_path_each():
+def test_ids_are_single_path_segments():
     client = Client("tn_1", "app_1", "a/b?c#d é", {})
     assert path_of(client) == "/console/clients/tn_1/app_1/a%2Fb%3Fc%23d%20%C3%A9"

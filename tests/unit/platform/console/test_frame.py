@@ -1,4 +1,4 @@
-"""The frame of the pages: texts, bounds, shared parts, escaping."""
+"""Test the frame of the pages: texts, bounds, shared parts, escaping."""
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -45,7 +45,7 @@ from fairserve.platform.console.streams import event
         (formats.part, "a/b c?", "a%2Fb%20c%3F"),
     ],
 )
-def test_numbers_in_words(write, value, text):
+def test_numbers_are_formatted_for_reading(write, value, text):
     assert write(value) == text
 
 
@@ -56,7 +56,7 @@ def test_times_are_in_utc():
     assert formats.ago(datetime.now(UTC) - timedelta(seconds=90)) == "1 min 30 s ago"
 
 
-def test_a_data_block_ends_nowhere_within():
+def test_data_cannot_close_its_script_block():
     text = _json_block({"name": "</script><script>alert(1)//<!-- & \u2028"})
     assert not set("<>&\u2028") & set(text)
 
@@ -74,7 +74,7 @@ def test_a_data_block_ends_nowhere_within():
         ("/console/ü", HOME),
     ],
 )
-def test_a_sign_in_leads_into_the_console(onward, place):
+def test_sign_in_redirects_only_into_the_console(onward, place):
     assert _local(onward) == place
 
 
@@ -86,7 +86,7 @@ def test_live_pages_are_bounded():
     streams.check()
 
 
-async def test_what_all_show_is_made_once():
+async def test_shared_parts_are_rendered_once():
     shared, made = Shared(), []
 
     async def make():
@@ -101,18 +101,18 @@ async def test_what_all_show_is_made_once():
     assert await shared.get(2, "a", make) == b"3"
 
 
-def test_an_event_of_several_lines():
+def test_an_event_may_have_several_lines():
     assert event("rows", "a\nb") == b"event: rows\ndata: a\ndata: b\n\n"
     assert event("over", "") == b"event: over\ndata: \n\n"
 
 
-def test_a_share_over_the_last_entries():
+def test_share_is_computed_over_the_last_entries():
     shares = overview_charts.share_over([1, None, 3, 0], [2, None, 4, 0], 2)
     assert shares == [0.5, 0.5, 0.75, 0.75]
     assert overview_charts.share_over([0.0, 5], [0.0, 5], 1) == [None, 1.0]
 
 
-def test_files_are_named_after_what_is_in_them():
+def test_every_static_file_has_an_asset_url():
     names = {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*") if path.is_file()}
     assert names == set(assets()), "a file of a kind that is not served"
     assert asset_url("console.css").endswith("/console.css")

@@ -1,4 +1,4 @@
-"""Charts of the last minutes: load against its watermarks, and rejections by reason."""
+"""Test the live charts: load against its watermarks, and rejections by reason."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ def model(demand, capacity, high=2.0, low=1.2):
     return ModelSeries(high, low, [False] * len(demand), demand, capacity, nothing)
 
 
-def test_the_load_is_demand_over_capacity():
+def test_load_is_demand_over_capacity():
     chart = load_chart(snapshot(models={"m": model([50, None, 300], [100, None, 200])}))
     assert chart["time"] == AT
     assert chart["series"] == [{"label": "load", "values": [0.5, None, 1.5]}]
@@ -51,12 +51,12 @@ def test_the_load_is_demand_over_capacity():
     ]
 
 
-def test_without_workers_there_is_no_load():
+def test_load_is_unknown_without_workers():
     (line,) = load_chart(snapshot(models={"m": model([50, 0, 3], [0, 0, 0])}))["series"]
     assert line["values"] == [None, None, None]
 
 
-def test_several_models_go_by_their_names_and_same_limits_are_drawn_once():
+def test_models_are_drawn_by_name_and_equal_watermarks_once():
     models = {"a": model([1, 1, 1], [2, 2, 2]), "b": model([1, 1, 1], [4, 4, 4], high=3.0)}
     chart = load_chart(snapshot(models=models))
     assert [each["label"] for each in chart["series"]] == ["a", "b"]
@@ -67,7 +67,7 @@ def test_a_tenant_sees_no_load():
     assert load_chart(snapshot())["series"] == []
 
 
-def test_refusals_are_stacked_by_reason_the_most_first():
+def test_rejections_are_stacked_by_reason_most_frequent_first():
     refused = {"app_limit": [1, 0, 0], "gone": [0, 0, 0], "user_limit": [None, 2, 1]}
     chart = rejections_chart(snapshot(refused))
     assert chart["stacked"]
@@ -77,7 +77,7 @@ def test_refusals_are_stacked_by_reason_the_most_first():
     ]
 
 
-def test_where_nothing_is_refused_the_line_is_at_nought():
+def test_without_rejections_the_line_is_zero():
     assert rejections_chart(snapshot())["series"] == [{"label": "rejected", "values": [0.0] * 3}]
     assert rejections_chart(snapshot(at=[]))["series"] == [{"label": "rejected", "values": []}]
 

@@ -1,4 +1,4 @@
-"""Pages need a sign-in, and forms must come from the sign-in's own pages."""
+"""Pages require a signed-in session, and forms must be posted from the session's own pages."""
 
 import re
 
@@ -22,13 +22,13 @@ CLOSED = [
 
 
 def app_of(**settings):
-    """The application that ships, without the services behind it."""
+    """Return the shipped application without the services behind it."""
     return create_app(Settings(**settings), None)
 
 
 @pytest.fixture(scope="module")
-def stranger(tmp_path_factory):
-    """A browser without a session."""
+def anonymous(tmp_path_factory):
+    """Return a browser without a session."""
     engine = connect(f"sqlite:///{tmp_path_factory.mktemp('data') / 'fairserve.sqlite3'}")
     upgrade(engine)
     app = app_of()
@@ -38,42 +38,42 @@ def stranger(tmp_path_factory):
 
 
 def calls(dependant):
-    """Return all dependencies that a request passes."""
+    """Return all dependencies of a route, nested ones included."""
     yield dependant.call
     for each in dependant.dependencies:
         yield from calls(each)
 
 
-def test_the_walk_finds_the_routes():
+def test_all_routes_are_found():
     assert len(CLOSED) > 30
     assert {"/console/overview", "/console/cluster/workers/{worker_id}/drain"} <= {
         route.path for route in CLOSED
     }
 
 
-def test_strangers_are_sent_to_the_sign_in(stranger):
+def test_anonymous_requests_are_redirected_to_sign_in(anonymous):
     for route in CLOSED:
         path = re.sub(r"\{[^}]*\}", "x", route.path)
         (method,) = route.methods
-        answer = stranger.request(method, path)
+        answer = anonymous.request(method, path)
         where = f"{method} {path}"
         assert answer.status_code == 303, where
         assert answer.headers["location"].startswith("/console/sign-in"), where
 
 
-def test_forms_are_taken_from_ones_own_pages_only():
+def test_forms_are_accepted_from_own_pages_only():
     forms = [route for route in CLOSED if "POST" in route.methods]
     assert len(forms) > 10
     for route in forms:
         assert guard._form in set(calls(route.dependant)), route.path
 
 
-def test_pages_are_no_part_of_the_api(stranger):
-    paths = stranger.get("/openapi.json").json()["paths"]
+def test_pages_are_not_in_the_api_schema(anonymous):
+    paths = anonymous.get("/openapi.json").json()["paths"]
     assert paths
     assert not [path for path in paths if path.startswith("/console")]
 
 
-def test_there_are_no_pages_where_there_is_no_console():
+def test_a_disabled_console_has_no_pages():
     answer = TestClient(app_of(console=False)).get("/console/sign-in")
     assert answer.status_code == 404

@@ -1,4 +1,4 @@
-"""Throttling form: texts and values, stored values, errors by field, differences of versions."""
+"""Test the throttling form: parsing, stored values, errors by field, differences of versions."""
 
 import math
 from typing import Literal
@@ -16,8 +16,8 @@ from fairserve.platform.console.throttling_form import (
     text_of,
     to_store,
 )
+from fairserve.platform.tenancy.system.settings import TuningSettings
 from fairserve.platform.tuning.service import Current
-from fairserve.platform.tuning.settings import TuningSettings
 from fairserve.scheduling.registry import SYSTEMS
 
 WHOLE, NUMBER, SWITCH = Kind("whole"), Kind("number"), kind_of("x", bool)
@@ -49,11 +49,11 @@ def form_of(found, **changes):
         (str, Kind("text")),
     ],
 )
-def test_the_kind_of_a_field_follows_from_the_type(hint, kind):
+def test_field_kind_follows_from_the_type(hint, kind):
     assert kind_of("x", hint) == kind
 
 
-def test_levels_are_chosen_and_oracles_are_not():
+def test_the_form_offers_levels_but_no_oracles():
     assert "tenant > user" in kind_of("levels", str).choices
     predict = kind_of("local.predict", Literal["mean", "profile", "oracle", "noisy"] | None)
     assert predict.choices == ("mean", "profile", "none")
@@ -75,7 +75,7 @@ def test_levels_are_chosen_and_oracles_are_not():
         (kind_of("x", Literal["a"] | None), "a", "a"),
     ],
 )
-def test_texts_are_read_exactly(kind, text, value):
+def test_texts_are_parsed_exactly(kind, text, value):
     found = parse(kind, text)
     assert (found, type(found)) == (value, type(value))
 
@@ -89,14 +89,14 @@ def test_texts_are_read_exactly(kind, text, value):
         (kind_of("x", Literal["a"]), "none"),
     ],
 )
-def test_the_error_of_a_wrong_text_names_what_is_allowed(kind, text):
+def test_parse_errors_name_the_allowed_values(kind, text):
     with pytest.raises(ValueError, match="is not allowed; must be ") as error:
         parse(kind, text)
     assert kind.allowed in str(error.value)
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_every_value_of_every_system_survives_the_form(settings, system):
+def test_values_of_every_system_survive_a_round_trip(settings, system):
     if SYSTEMS[system].simulated_only:
         return
     current = Current("other")
@@ -109,7 +109,7 @@ def test_every_value_of_every_system_survives_the_form(settings, system):
     assert sent.parameters == {}, "all are the defaults"
 
 
-def test_values_other_than_the_default_are_stored():
+def test_only_values_other_than_the_default_are_stored():
     base = {"a": 1, "b": 2.0, "c": 3.0, "d": None}
     assert to_store({**base, "a": 2, "c": math.inf, "d": 0.5}, base, {}) == {
         "a": 2,
@@ -119,12 +119,12 @@ def test_values_other_than_the_default_are_stored():
     assert to_store({**base, "b": None}, base, {}) == {"b": None}
 
 
-def test_values_that_an_operator_set_are_kept_even_as_defaults():
+def test_stored_values_are_kept_even_if_equal_to_the_default():
     base = {"a": 2.0, "b": 2.0, "c": math.inf}
     assert to_store(base, base, {"a": 2, "b": 3, "c": "inf"}) == {"a": 2, "c": "inf"}
 
 
-def test_the_servers_settings_are_the_default():
+def test_server_settings_are_the_default():
     settings = TuningSettings(overload_high=3.0, system_options={"feeder.max_bypass": 9})
     shown = parameter_form(settings, Current("fairserve", {"immunity_factor": 6}), "fairserve")
     found = fields(shown)
@@ -139,7 +139,7 @@ def test_the_servers_settings_are_the_default():
     assert (other["feeder.max_bypass"].default, other["immunity_factor"].value) == (0, 2.0)
 
 
-def test_a_wrong_text_is_kept_and_marks_its_field(settings):
+def test_an_invalid_text_is_kept_and_its_field_marked(settings):
     current = Current("fairserve")
     form = form_of(
         parameter_form(settings, current, "fairserve"), feeder__max_bypass="x", hit_share="0.5"
@@ -180,7 +180,7 @@ def test_unknown_systems_and_parameters_are_rejected(settings):
     assert parameter_form(settings, current, "rpm-7").fields
 
 
-def test_versions_differ_by_what_changed():
+def test_a_version_diff_lists_changed_values():
     old = ("fairserve", {"a": 1, "b": 2, "c": "inf"})
     assert differences(old, ("fairserve", {"a": 1, "b": 3, "d": True})) == [
         Change("b", "2", "3"),

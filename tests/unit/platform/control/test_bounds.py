@@ -7,7 +7,7 @@ import pytest
 from fairserve.interactions.call import TokenUsage
 from fairserve.platform.base.errors import RateLimitedError, UnavailableError
 from fairserve.platform.control.messages import Progress
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.admission import AdmissionOptions
 
 

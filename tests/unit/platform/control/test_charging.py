@@ -1,7 +1,7 @@
 """An attempt that delivered nothing and is repeated by a client library is not charged."""
 
 from fairserve.platform.tenancy.prices.book import PriceBook
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.throttling.quotas.price import TokenPrice
 from fairserve.throttling.quotas.quota import Quota
 

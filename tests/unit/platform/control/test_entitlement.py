@@ -5,7 +5,7 @@ import pytest
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
 from fairserve.platform.control.entitlement import entitlements
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
-from fairserve.scheduling.dispatch.events import AppChanged, TenantChanged, UserChanged
+from fairserve.scheduling.events import AppChanged, TenantChanged, UserChanged
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits
 

@@ -8,7 +8,7 @@ from fairserve.interactions.call import TokenUsage
 from fairserve.interactions.profiles.profile import DEFAULT_PROFILE
 from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.control.messages import Cancel, Grant, Progress, RefuseCall, Release
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.throttling.base import Limits
 
 

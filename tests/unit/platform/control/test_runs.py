@@ -2,7 +2,7 @@
 
 from fairserve.platform.control import runs as module
 from fairserve.platform.control.runs import LiveRuns
-from fairserve.scheduling.dispatch.events import InteractionEnded
+from fairserve.scheduling.events import InteractionEnded
 
 
 def ended(run_id, state="complete"):

@@ -6,7 +6,7 @@ import pytest
 
 from fairserve.interactions.call import TokenUsage
 from fairserve.platform.control.messages import Progress
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 
 
 @pytest.mark.parametrize("system", ["fcfs", "fs-wi", "d2lpm", "rpm-20", "fairserve"])

@@ -1,4 +1,4 @@
-"""Claims of rows, on a table of their own."""
+"""Test leases on rows, with a table of the test's own."""
 
 import threading
 from datetime import UTC, datetime, timedelta
@@ -45,7 +45,7 @@ def sessions(table, tmp_path):
 
 
 def claim(table, sessions, now):
-    """Return the leases of all rows that are due."""
+    """Claim all due rows and return their leases."""
     with sessions.begin() as session:
         rows = session.scalars(table.due(select(table.model), now)).all()
         for row in rows:
@@ -72,7 +72,7 @@ def test_a_row_is_not_claimed_before_its_time(table, sessions):
     assert {lease.identity["id"] for lease in found} == {"a", "late"}
 
 
-def test_a_holder_renews_and_ends_its_lease(table, sessions):
+def test_the_holder_renews_and_releases_its_lease(table, sessions):
     (lease,) = claim(table, sessions, BEGIN)
     with sessions.begin() as session:
         lease.renew(session, BEGIN + 5 * MINUTE)
@@ -84,7 +84,7 @@ def test_a_holder_renews_and_ends_its_lease(table, sessions):
     assert len(claim(table, sessions, BEGIN + 3 * MINUTE)) == 1
 
 
-def test_a_stale_holder_changes_nothing(table, sessions):
+def test_a_stale_holder_cannot_change_the_row(table, sessions):
     (stale,) = claim(table, sessions, BEGIN)
     (holder,) = claim(table, sessions, BEGIN + 2 * MINUTE)
     with sessions.begin() as session:
@@ -98,7 +98,7 @@ def test_a_stale_holder_changes_nothing(table, sessions):
         assert holder.end(session, state="closed")
 
 
-def test_a_thread_renews_until_the_lease_is_lost(table, sessions):
+def test_a_background_thread_renews_until_the_lease_is_lost(table, sessions):
     renewed = []
     lost = threading.Event()
 

@@ -1,4 +1,4 @@
-"""The fleet file: its allowed contents, and following it while it changes."""
+"""Test the fleet file: its allowed contents, and following it while it changes."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ def worker(**change):
     return {"id": "a", "url": "http://a"} | change
 
 
-def test_a_whole_file():
+def test_a_complete_file_is_parsed():
     part = parsed(**WHOLE)
     first, second = part.workers
     assert first == WorkerSpec(
@@ -99,7 +99,7 @@ def test_a_whole_file():
         ([], "valid dictionary"),
     ],
 )
-def test_what_is_wrong_is_named(content, problem):
+def test_errors_of_a_fleet_file_are_named(content, problem):
     with pytest.raises(FleetFileError) as caught:
         parse_fleet(json.dumps(content).encode())
     assert problem in str(caught.value)
@@ -117,12 +117,12 @@ def test_what_is_wrong_is_named(content, problem):
         (b" " * (5 << 20), "larger than"),
     ],
 )
-def test_what_is_no_json_is_named(content, problem):
+def test_invalid_json_is_named(content, problem):
     with pytest.raises(FleetFileError, match=problem):
         parse_fleet(content)
 
 
-def test_the_path_is_named(tmp_path):
+def test_errors_name_the_path(tmp_path):
     with pytest.raises(FleetFileError, match=r"the fleet file .*none\.json: No such file"):
         read_fleet(tmp_path / "none.json")
 
@@ -142,7 +142,7 @@ class Watched:
         self.path.write_text(text)
 
     async def check(self):
-        """The ids that were applied by one look; None if nothing was."""
+        """Return the ids that one check applied; None if it applied nothing."""
         before = len(self.applied)
         await self.watch.check()
         new = self.applied[before:]
@@ -166,8 +166,8 @@ async def test_changes_are_applied_once(watched):
     assert await watched.check() == ["c"]
 
 
-async def test_a_change_within_the_clock_s_step_is_seen(watched):
-    """The same size, and the same time to the nanosecond."""
+async def test_a_change_within_the_clock_resolution_is_detected(watched):
+    """Both versions have the same size, and the same time to the nanosecond."""
     watched.write({"workers": [worker(id="a")]})
     stamp = watched.path.stat().st_mtime_ns
     assert await watched.check() == ["a"]
@@ -184,7 +184,7 @@ async def test_an_unchanged_file_is_not_read(watched, monkeypatch):
     assert await watched.check() is None
 
 
-async def test_a_broken_file_changes_nothing_and_is_told_once(watched, caplog):
+async def test_a_broken_file_changes_nothing_and_is_logged_once(watched, caplog):
     watched.write({"workers": [worker()]})
     await watched.check()
     for broken in ("{", '{"workers": [{"id": "a"}]}'):
@@ -204,7 +204,7 @@ async def test_a_broken_file_changes_nothing_and_is_told_once(watched, caplog):
     assert watched.watch.problem == ""
 
 
-async def test_a_clash_with_another_source_ends_when_that_one_goes(watched):
+async def test_a_clash_with_another_source_ends_with_that_source(watched):
     watched.others = Desired(
         {"a": DesiredWorker(WorkerSpec("a", "http://elsewhere"), "api")},
         {"chat": DesiredAlias({"m": 1}, "api")},

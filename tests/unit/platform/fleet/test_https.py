@@ -1,4 +1,4 @@
-"""A worker behind TLS: its certificate must be good, and the token goes nowhere before that."""
+"""A worker behind TLS needs a valid certificate, and its token is never sent before that."""
 
 import shutil
 import ssl
@@ -6,7 +6,7 @@ import subprocess
 
 import aiohttp
 import pytest
-from pool_world import PoolWorld, hasten
+from pool_world import PoolWorld, probe_often
 from scripted_server import ScriptedServer
 
 from fairserve.engine.wire.client import worker_session
@@ -14,7 +14,7 @@ from fairserve.engine.wire.client import worker_session
 
 @pytest.fixture
 def certificate(tmp_path):
-    """A new self-signed one for this machine's loopback, with its key."""
+    """Return a new self-signed certificate for the loopback of this machine, with its key."""
     if shutil.which("openssl") is None:
         pytest.skip("needs the openssl command to make a certificate")
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
@@ -26,10 +26,10 @@ def certificate(tmp_path):
 
 
 @pytest.mark.parametrize("trusted", [True, False])
-async def test_a_worker_behind_tls_joins_if_its_certificate_is_good(
+async def test_a_worker_behind_tls_joins_if_its_certificate_is_valid(
     certificate, monkeypatch, trusted
 ):
-    hasten(monkeypatch)
+    probe_often(monkeypatch)
     monkeypatch.setenv("TEST_WORKER_TOKEN", "sk-secret")
     key, path = certificate
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

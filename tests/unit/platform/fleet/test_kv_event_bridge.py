@@ -1,4 +1,4 @@
-"""When a worker's KV events are lost, the log names the view that the router uses."""
+"""When KV events of a worker are lost, the log names the view that the router uses."""
 
 import logging
 
@@ -8,7 +8,7 @@ from until import until
 from fairserve.engine.kv_events import subscriber
 from fairserve.engine.wire.base import KvEndpoints
 from fairserve.platform.fleet.kv_event_bridge import KvEventBridge
-from fairserve.scheduling.dispatch.events import WorkerCacheReset
+from fairserve.scheduling.events import WorkerCacheReset
 from fairserve.scheduling.locality.block_keys import BlockHasher
 
 
@@ -34,7 +34,7 @@ async def test_a_loss_and_its_end_are_logged_once_each(bridge, caplog):
     assert "its own view" in caplog.text
 
 
-async def test_endpoints_where_nobody_publishes_are_reported(bridge, caplog, monkeypatch):
+async def test_endpoints_without_a_publisher_are_reported(bridge, caplog, monkeypatch):
 
     monkeypatch.setattr(subscriber, "LOST_S", 0.05)
     follower = bridge.follow("w", KvEndpoints("tcp://127.0.0.1:1"), 1000)

@@ -1,4 +1,4 @@
-"""Threads for large prompts: whose turn it is, and what a client that leaves does to others."""
+"""Test the threads for large prompts: the order of tenants, and the effect of disconnects."""
 
 import asyncio
 import threading
@@ -9,7 +9,7 @@ from fairserve.platform.fleet.large_prompts import LargePrompts
 
 
 class Work:
-    """Work that is done when the test says so, and in which order it began."""
+    """Work that ends when the test releases it; records the order in which it began."""
 
     def __init__(self):
         self.began, self.done = [], threading.Semaphore(0)
@@ -35,26 +35,30 @@ def large():
     large.close()
 
 
-def ask(large, work, tenant, name):
+def tokenize(large, work, tenant, name):
     return asyncio.create_task(large.run(tenant, work.of(name)))
 
 
-async def test_tenants_take_turns_however_many_prompts_one_has_sent(large):
+async def test_tenants_take_turns_whatever_their_number_of_prompts(large):
     work = Work()
-    asked = [ask(large, work, "flood", f"f{number}") for number in range(4)]
+    asked = [tokenize(large, work, "flood", f"f{number}") for number in range(4)]
     await work.has_begun()
-    asked += [ask(large, work, "a", "a0"), ask(large, work, "b", "b0"), ask(large, work, "a", "a1")]
+    asked += [
+        tokenize(large, work, "a", "a0"),
+        tokenize(large, work, "b", "b0"),
+        tokenize(large, work, "a", "a1"),
+    ]
     await asyncio.sleep(0)
     work.done.release(len(asked))
     assert await asyncio.gather(*asked) == ["f0", "f1", "f2", "f3", "a0", "b0", "a1"]
     assert work.began == ["f0", "f1", "a0", "b0", "f2", "a1", "f3"]
 
 
-async def test_a_client_that_leaves_frees_its_place_and_not_the_thread_that_works(large):
+async def test_a_disconnect_frees_the_slot_but_not_the_working_thread(large):
     work = Work()
-    first = ask(large, work, "a", "first")
+    first = tokenize(large, work, "a", "first")
     await work.has_begun()
-    waits, next_one = ask(large, work, "a", "waits"), ask(large, work, "b", "next")
+    waits, next_one = tokenize(large, work, "a", "waits"), tokenize(large, work, "b", "next")
     await asyncio.sleep(0)
     for left in (first, waits):
         left.cancel()
@@ -66,10 +70,10 @@ async def test_a_client_that_leaves_frees_its_place_and_not_the_thread_that_work
     assert await next_one == "next"
     assert work.began == ["first", "next"]
     work.done.release()
-    assert await ask(large, work, "a", "again") == "again"
+    assert await tokenize(large, work, "a", "again") == "again"
 
 
-async def test_work_that_fails_gives_its_thread_to_the_next(large):
+async def test_failed_work_releases_its_thread(large):
     def fails():
         raise ValueError("no")
 

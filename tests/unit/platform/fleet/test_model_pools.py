@@ -1,4 +1,4 @@
-"""Which worker serves which model: context, tokenizer, and workers that come, drain and go."""
+"""Test the workers of each model: context, tokenizer, and workers that join, drain and leave."""
 
 import threading
 
@@ -22,7 +22,7 @@ class Tokenizers:
         self.loaded = []
         self.slow = {}
         self.at_hub = set()
-        """Those that have to be fetched."""
+        """Names that have to be fetched."""
 
     def load(self, name, *, fetch):
         self.loaded.append((name, "fetched") if fetch else name)
@@ -67,7 +67,7 @@ class World:
         self.up.add(worker_id)
 
     async def served(self, name):
-        """The model once it is served."""
+        """Return the model once it is served."""
         await until(lambda: name in self.models.names())
         return self.models.resolve(name, "").model
 
@@ -97,7 +97,7 @@ async def test_the_smallest_worker_sets_the_context(world):
     assert world.ready == [1]
 
 
-async def test_several_models_each_with_its_own_tokenizer(world):
+async def test_each_model_has_its_own_tokenizer(world):
     named = WorkerSpec("a", "http://a"), WorkerSpec("b", "http://b")
     world.pools.set_fleet(fleet(workers=named, tokenizers={"m": "/of/m"}))
     world.join("a", "m")
@@ -108,7 +108,7 @@ async def test_several_models_each_with_its_own_tokenizer(world):
     assert world.pools.workers() == {"m": ("a",), "n": ("b",)}
 
 
-async def test_a_slow_tokenizer_holds_up_its_own_model_only(world):
+async def test_a_slow_tokenizer_delays_only_its_own_model(world):
     world.tokenizers.slow["m"] = threading.Event()
     world.join("a", "m")
     world.join("b", "n")
@@ -128,7 +128,7 @@ async def test_without_a_tokenizer_tokens_are_estimated(world, caplog):
     assert "token counts are estimates" in caplog.text
 
 
-async def test_a_tokenizer_that_is_named_later_takes_over(world):
+async def test_a_tokenizer_named_later_replaces_the_estimates(world):
     world.join("a")
     first = await world.served("m")
     world.pools.set_fleet(fleet(tokenizers={"m": "/better"}))
@@ -138,7 +138,7 @@ async def test_a_tokenizer_that_is_named_later_takes_over(world):
     assert world.tokenizers.loaded == ["m", "/better"]
 
 
-async def test_the_root_that_a_worker_names_comes_before_the_model_s_name(world):
+async def test_the_root_of_a_worker_overrides_the_model_name(world):
     world.join("a", root="/models/a")
     reader = (await world.served("m")).reader
     assert (reader.source, world.tokenizers.loaded) == ("/models/a", ["/models/a"])
@@ -147,7 +147,7 @@ async def test_the_root_that_a_worker_names_comes_before_the_model_s_name(world)
     assert world.tokenizers.loaded == ["/models/a"], "the first worker's root holds"
 
 
-async def test_a_worker_that_tokenises_counts_where_there_is_no_other_tokenizer(world):
+async def test_a_tokenising_worker_counts_without_another_tokenizer(world):
     world.tokenizers.at_hub = {"m", "root"}
     world.tokenizers.slow = {"root": threading.Event()}
     world.join("a", root="root", tokenizes=True)
@@ -162,7 +162,7 @@ async def test_a_worker_that_tokenises_counts_where_there_is_no_other_tokenizer(
     assert (await world.served("m")).reader.source == "root", "what was fetched takes over"
 
 
-async def test_a_worker_that_tokenises_ends_the_estimates(world):
+async def test_a_tokenising_worker_replaces_the_estimates(world):
     world.tokenizers.at_hub = {"m"}
     world.pools.set_fleet(fleet(tokenizers={"m": "broken"}))
     world.join("a")
@@ -171,7 +171,7 @@ async def test_a_worker_that_tokenises_ends_the_estimates(world):
     assert (await world.served("m")).reader.source == "worker"
 
 
-async def test_a_name_without_a_tokenizer_is_not_looked_up_again_at_once(world):
+async def test_a_missing_tokenizer_is_not_looked_up_again_immediately(world):
     for wait_s, looked_up in ((0, 2), (MISSING_S - 1, 2), (1, 4)):
         world.now_s += wait_s
         world.join("a", "broken")
@@ -180,7 +180,7 @@ async def test_a_name_without_a_tokenizer_is_not_looked_up_again_at_once(world):
         assert len(world.tokenizers.loaded) == looked_up
 
 
-async def test_what_a_model_waits_for_is_shown(world):
+async def test_the_missing_part_of_a_model_is_shown(world):
     world.tokenizers.slow["m"] = threading.Event()
     world.join("a", "m")
     assert world.pools.loading_of("a") == "the tokenizer of 'm' is being loaded from 'm'"
@@ -189,7 +189,7 @@ async def test_what_a_model_waits_for_is_shown(world):
     assert world.pools.loading_of("a") == world.pools.loading_of("unknown") == ""
 
 
-async def test_a_worker_must_serve_the_model_that_was_said(world):
+async def test_a_worker_must_serve_its_configured_model(world):
     world.join("a", "m", "n", model="n")
     assert (await world.served("n")).workers == {"a"}
     with pytest.raises(ValueError, match=r"does not serve 'x'; it serves: m, n"):
@@ -204,7 +204,7 @@ async def test_a_worker_must_serve_the_model_that_was_said(world):
     assert world.pools.problem_of("b") == ""
 
 
-async def test_a_draining_worker_takes_no_share_and_the_last_one_takes_the_model(world):
+async def test_a_draining_worker_does_not_count_and_the_last_one_ends_the_model(world):
     world.join("a")
     world.join("b")
     await world.served("m")
@@ -225,7 +225,7 @@ async def test_a_draining_worker_takes_no_share_and_the_last_one_takes_the_model
     assert (await world.served("m")).workers == {"a"}, "it has come again, and is not draining"
 
 
-async def test_a_worker_that_comes_back_with_another_model(world):
+async def test_a_worker_may_return_with_another_model(world):
     world.join("a", "m")
     await world.served("m")
     world.join("a", "n")
@@ -252,7 +252,7 @@ async def test_a_model_stays_while_its_only_worker_moves(world):
     assert world.models.names() == set()
 
 
-async def test_a_model_is_not_awaited_once_its_worker_came_back_with_another(world):
+async def test_a_model_is_not_awaited_after_its_worker_changed_models(world):
     world.pools.set_fleet(fleet(workers=(WorkerSpec("a", "http://a"),)))
     world.join("a", "m")
     await world.served("m")
@@ -263,7 +263,7 @@ async def test_a_model_is_not_awaited_once_its_worker_came_back_with_another(wor
     assert world.models.names() == {"n"}
 
 
-async def test_a_model_waits_for_a_worker_that_is_said_to_serve_it(world):
+async def test_a_model_waits_for_its_configured_worker(world):
     old, new = WorkerSpec("a", "http://a"), WorkerSpec("b", "http://b", model="m")
     world.pools.set_fleet(fleet(workers=(old, new)))
     world.join("a")
@@ -285,7 +285,7 @@ async def test_a_declared_model_is_expected(world):
         world.models.resolve("never", "")
 
 
-async def test_the_setting_model_is_for_local_workers():
+async def test_the_model_setting_applies_to_local_workers():
     world = World(local_model="/models/mine")
     static, named = WorkerSpec("a", "http://a"), WorkerSpec("b", "http://b")
     world.pools.set_fleet(
@@ -301,7 +301,7 @@ async def test_the_setting_model_is_for_local_workers():
     await world.pools.close()
 
 
-async def test_a_model_knows_whether_others_would_do_a_drained_worker_s_work(world):
+async def test_a_model_knows_whether_others_can_replace_a_drained_worker(world):
     world.join("a")
     world.join("b")
     world.join("c", "n")

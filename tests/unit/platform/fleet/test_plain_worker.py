@@ -1,11 +1,11 @@
-"""Calls through control, relay and pool to a server that knows nothing of vLLM's dialect."""
+"""Calls pass through control, relay and pool to a server without vLLM's dialect."""
 
 import asyncio
 
 import numpy as np
 import pytest
 from control_world import MemoryJournal
-from pool_world import CIRCUIT, hasten
+from pool_world import CIRCUIT, probe_often
 from scripted_server import ScriptedServer
 from until import until
 
@@ -75,14 +75,14 @@ class World:
         await until(lambda: self.pool.serves("w"))
 
     async def call(self, number, user, word="ok"):
-        decisions = DecisionService(self.control, models=None)
+        decisions = DecisionService(None, self.control, models=None)
         relay = Relay(completion(number, user, word), decisions, self.pool)
         return [chunk.data async for chunk in relay.chunks()]
 
 
 @pytest.fixture
 async def world(monkeypatch):
-    hasten(monkeypatch)
+    probe_often(monkeypatch)
     async with worker_session() as session:
         made = World(session)
         yield made
@@ -96,7 +96,7 @@ async def server():
         yield made
 
 
-async def test_the_local_queue_is_fair_before_a_server_that_is_not(world, server):
+async def test_the_local_queue_is_fair_before_an_unfair_server(world, server):
     await world.serve(server, concurrency=1)
     flood = [asyncio.create_task(world.call(number, "flood")) for number in range(12)]
     light = asyncio.create_task(world.call(0, "light"))
@@ -114,7 +114,7 @@ async def test_the_local_queue_is_fair_before_a_server_that_is_not(world, server
     assert (seen.calls, seen.demand_tokens) == (0, 0)
 
 
-async def test_a_server_that_asks_for_a_pause_gets_the_call_after_it(world, server):
+async def test_a_call_is_sent_after_a_requested_pause(world, server):
     await world.serve(server, concurrency=2)
     server.throttled, server.retry_after = 2, "0"
     assert len(await world.call(0, "ann")) > 3
@@ -123,7 +123,7 @@ async def test_a_server_that_asks_for_a_pause_gets_the_call_after_it(world, serv
     assert world.pool.views()[0]["circuit"]["opened"] == 0
 
 
-async def test_a_worker_that_breaks_before_the_first_token_is_tried_again(world, server):
+async def test_a_call_that_fails_before_the_first_token_is_retried(world, server):
     await world.serve(server, concurrency=1)
     server.failures = 1
     assert await world.call(0, "ann")

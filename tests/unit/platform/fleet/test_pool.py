@@ -5,7 +5,7 @@ import contextlib
 import logging
 
 import pytest
-from pool_world import PoolWorld, hasten, request
+from pool_world import PoolWorld, probe_often, request
 from scripted_server import ScriptedServer
 from until import settle
 
@@ -13,12 +13,12 @@ from fairserve.engine.wire.base import WorkerUnavailableError
 from fairserve.engine.wire.client import worker_session
 from fairserve.platform.fleet import watch
 from fairserve.platform.fleet.worker_spec import WorkerSpec
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 
 
 @pytest.fixture
 async def world(monkeypatch):
-    hasten(monkeypatch)
+    probe_often(monkeypatch)
     async with worker_session() as session:
         made = PoolWorld(session)
         yield made
@@ -60,7 +60,7 @@ async def test_a_worker_joins_and_reports(world, server):
         world.add(server)
 
 
-async def test_the_model_of_a_worker_is_the_one_that_it_must_serve(world, server):
+async def test_a_worker_serves_its_configured_model(world, server):
     server.models = ["m", "adapter"]
     world.add(server, model="adapter", kv_tokens=99)
     await world.until(lambda: world.state() == "ready")
@@ -70,9 +70,9 @@ async def test_the_model_of_a_worker_is_the_one_that_it_must_serve(world, server
     assert world.facts[0].model == "adapter"
 
 
-async def test_a_worker_without_its_model_says_why_it_does_not_join(world, server, caplog):
+async def test_a_worker_without_its_model_is_rejected_with_the_reason(world, server, caplog):
     world.add(server, model="other")
-    await world.looks(server, 12)
+    await world.health_checks(server, 12)
     assert (world.state(), world.joined) == ("joining", {})
     assert world.view()["reason"] == "it does not serve 'other'; it serves m"
     assert caplog.text.count("cannot join") == 1, "it is logged once"
@@ -81,14 +81,14 @@ async def test_a_worker_without_its_model_says_why_it_does_not_join(world, serve
     assert world.view()["reason"] == ""
 
 
-async def test_what_the_platform_refuses_does_not_join(world, server):
+async def test_a_worker_rejected_by_the_platform_does_not_join(world, server):
     world.refuses = "it serves 'm'; the others serve 'n'"
     world.add(server)
     await world.until(lambda: world.view()["reason"])
     assert (world.state(), world.view()["reason"]) == ("joining", world.refuses)
 
 
-async def test_a_worker_that_is_not_up_says_so(world, server):
+async def test_an_unreachable_worker_is_reported(world, server):
     world.add(server, url="http://user:secret@127.0.0.1:1")
     await world.until(lambda: world.view()["reason"])
     assert (world.state(), world.events) == ("joining", [])
@@ -96,7 +96,7 @@ async def test_a_worker_that_is_not_up_says_so(world, server):
     assert "secret" not in str(world.view())
 
 
-async def test_a_token_is_taken_from_the_environment(world, server, monkeypatch, caplog):
+async def test_a_token_is_read_from_the_environment(world, server, monkeypatch, caplog):
     caplog.set_level(logging.DEBUG)
     server.token = "sk-very-secret"
     world.add(server, api_key_env="TEST_WORKER_TOKEN")
@@ -111,7 +111,7 @@ async def test_a_token_is_taken_from_the_environment(world, server, monkeypatch,
 
 
 @pytest.mark.parametrize("version", ["0.31.2", "dev"])
-async def test_an_old_vllm_is_taken_with_a_warning(world, server, caplog, version):
+async def test_an_old_vllm_joins_with_a_warning(world, server, caplog, version):
     server.version = version
     world.add(server)
     await world.until(lambda: world.state() == "ready")
@@ -120,7 +120,7 @@ async def test_an_old_vllm_is_taken_with_a_warning(world, server, caplog, versio
     assert world.view()["version"] == version
 
 
-async def test_a_server_of_another_kind_joins_with_what_is_said_of_it(world, plain):
+async def test_a_server_of_another_kind_joins_with_its_configuration(world, plain):
     world.add(plain, kv_tokens=5000, concurrency=1)
     await world.until(lambda: world.state() == "ready")
     assert world.events[0] == ev.WorkerJoined("w", 5000, "m", kind="openai")
@@ -144,7 +144,7 @@ async def fail(world, count=3):
             await world.call()
 
 
-async def test_calls_that_do_not_begin_open_the_circuit_and_it_comes_back(world, server):
+async def test_calls_that_do_not_start_open_the_circuit_until_a_probe(world, server):
     world.add(server)
     await world.until(lambda: world.state() == "ready")
     stream = await world.pool["w"].open(request("hold"))
@@ -163,7 +163,7 @@ async def test_calls_that_do_not_begin_open_the_circuit_and_it_comes_back(world,
     assert await world.call()
 
 
-async def test_a_worker_that_does_not_answer_is_lost_and_comes_back(world, server):
+async def test_an_unresponsive_worker_is_lost_and_returns(world, server):
     world.add(server)
     await world.until(lambda: world.state() == "ready")
     server.healthy = False
@@ -171,14 +171,14 @@ async def test_a_worker_that_does_not_answer_is_lost_and_comes_back(world, serve
     assert kinds(world) == ["WorkerJoined", "WorkerLost"]
     assert "/health answers 503" in world.view()["reason"]
     assert "w" not in world.pool
-    await world.looks(server)
+    await world.health_checks(server)
     assert kinds(world) == ["WorkerJoined", "WorkerLost"], "it is lost once"
     server.healthy = True
     await world.until(lambda: world.state() == "ready")
     assert kinds(world)[2:] == ["WorkerJoined"]
 
 
-async def test_calls_that_fail_while_it_is_looked_at_lose_it_all_the_same(world, server):
+async def test_calls_that_fail_during_a_probe_still_open_the_circuit(world, server):
     world.add(server)
     await world.until(lambda: world.state() == "ready")
     member = world.pool.members()[0]
@@ -196,18 +196,18 @@ async def test_calls_that_fail_while_it_is_looked_at_lose_it_all_the_same(world,
     assert member.circuit.generation == 1, "it came back by the look after the pause"
 
 
-async def test_one_look_that_fails_changes_nothing(world, server):
+async def test_one_failed_probe_changes_nothing(world, server):
     world.add(server)
     await world.until(lambda: world.state() == "ready")
     member = world.pool.members()[0]
     world.pool._watch._unhealthy(member, "once")
-    await world.looks(server)
+    await world.health_checks(server)
     world.pool._watch._unhealthy(member, "and once")
-    await world.looks(server)
+    await world.health_checks(server)
     assert (world.state(), kinds(world)) == ("ready", ["WorkerJoined"])
 
 
-async def test_calls_that_wait_before_a_lost_worker_are_given_back(world, plain):
+async def test_calls_waiting_at_a_lost_worker_are_requeued(world, plain):
     world.add(plain, concurrency=1)
     await world.until(lambda: world.state() == "ready")
     held = await world.pool["w"].open(request("hold"))
@@ -219,7 +219,7 @@ async def test_calls_that_wait_before_a_lost_worker_are_given_back(world, plain)
     held.close()
 
 
-async def test_a_worker_that_control_has_forgotten_joins_again(world, server):
+async def test_a_worker_unknown_to_control_joins_again(world, server):
     world.add(server)
     await world.until(lambda: world.state() == "ready")
     world.joined.clear()
@@ -227,7 +227,7 @@ async def test_a_worker_that_control_has_forgotten_joins_again(world, server):
     assert kinds(world) == ["WorkerJoined", "WorkerJoined"]
 
 
-async def test_a_new_process_is_there_at_once_whatever_the_old_one_did(world, server):
+async def test_a_new_process_joins_immediately_despite_an_open_circuit(world, server):
     world.add(server)
     await world.until(lambda: world.state() == "ready")
     server.failing = True
@@ -238,7 +238,7 @@ async def test_a_new_process_is_there_at_once_whatever_the_old_one_did(world, se
     await world.until(lambda: world.state() == "ready")
 
 
-async def test_an_error_of_ours_does_not_end_the_looks(world, server, caplog):
+async def test_an_internal_error_does_not_end_probing(world, server, caplog):
     world.refuses = None
     world.facts = None  # reports have no receiver
     world.add(server)
@@ -251,7 +251,7 @@ async def test_an_error_of_ours_does_not_end_the_looks(world, server, caplog):
 # --- load -------------------------------------------------------------------------------------------
 
 
-async def test_what_others_hold_there_is_reported(world, server):
+async def test_foreign_load_is_reported(world, server):
     world.held["w"] = 100
     world.add(server)
     await world.until(lambda: world.state() == "ready")
@@ -270,7 +270,7 @@ async def test_what_others_hold_there_is_reported(world, server):
 # --- leaving ----------------------------------------------------------------------------------------
 
 
-async def test_a_draining_worker_ends_its_calls_and_begins_none(world, server):
+async def test_a_draining_worker_finishes_its_calls_and_starts_none(world, server):
     world.add(server)
     await world.until(lambda: world.state() == "ready")
     stream = await world.pool["w"].open(request("hold"))
@@ -278,7 +278,7 @@ async def test_a_draining_worker_ends_its_calls_and_begins_none(world, server):
     world.pool.drain("w")
     world.pool.drain("unknown")
     assert kinds(world) == ["WorkerJoined", "WorkerDraining"]
-    await world.looks(server, 6)
+    await world.health_checks(server, 6)
     assert (world.state(), "w" in world.pool, world.pool.serves("w")) == ("draining", True, False)
     server.released.set()
     assert [chunk async for chunk in stream]
@@ -286,27 +286,27 @@ async def test_a_draining_worker_ends_its_calls_and_begins_none(world, server):
     assert kinds(world) == ["WorkerJoined", "WorkerDraining", "WorkerLost"]
 
 
-async def test_a_draining_worker_that_dies_does_not_come_back(world, server):
+async def test_a_draining_worker_that_dies_does_not_return(world, server):
     world.add(server)
     await world.until(lambda: world.state() == "ready")
     world.pool.drain("w")
     server.healthy = False
     await world.until(lambda: "w" not in world.pool)
     server.healthy = True
-    await world.looks(server, 6)
+    await world.health_checks(server, 6)
     assert kinds(world) == ["WorkerJoined", "WorkerDraining", "WorkerLost"]
 
 
-async def test_one_that_drains_before_it_joins_never_joins(world, server):
+async def test_a_worker_drained_before_joining_never_joins(world, server):
     world.add(server)
     world.pool.drain("w")
-    await world.looks(server, 6)
+    await world.health_checks(server, 6)
     world.pool.remove("w")
     world.pool.remove("unknown")
     assert (world.pool.members(), world.events) == ([], [])
 
 
-async def test_a_drain_taken_back_leaves_calls_alone(world, server):
+async def test_an_undrain_does_not_affect_calls(world, server):
     world.add(server)
     await world.until(lambda: world.state() == "ready")
     stream = await world.pool["w"].open(request("hold"))
@@ -315,7 +315,7 @@ async def test_a_drain_taken_back_leaves_calls_alone(world, server):
     assert not world.pool.undrain("w")
     assert not world.pool.undrain("unknown")
     assert world.state() == "ready"
-    await world.looks(server, 3)
+    await world.health_checks(server, 3)
     assert kinds(world) == ["WorkerJoined", "WorkerDraining", "WorkerUndrained"]
     assert (world.pool.serves("w"), world.pool.busy("w")) == (True, True)
     server.released.set()
@@ -326,21 +326,21 @@ async def test_a_drain_taken_back_leaves_calls_alone(world, server):
     assert await world.call()
 
 
-async def test_one_that_never_joined_for_its_drain_joins_when_it_is_taken_back(
+async def test_a_drained_worker_that_never_joined_joins_after_an_undrain(
     world, server, monkeypatch
 ):
     world.add(server)
     world.pool.drain("w")
-    await world.looks(server, 3)
+    await world.health_checks(server, 3)
     for name in ("STARTUP_PROBE_S", "REPORT_S", "SLOW_PROBE_S"):
         monkeypatch.setattr(watch, name, 10_000)
-    await world.looks(server, 1)  # the next one is hours away
+    await world.health_checks(server, 1)  # the next one is hours away
     assert not world.pool.undrain("w")
     await world.until(lambda: world.state() == "ready")
     assert kinds(world) == ["WorkerJoined"]
 
 
-async def test_one_that_died_while_it_drained_joins_anew_when_it_is_taken_back(world, server):
+async def test_a_worker_that_died_draining_joins_again_after_an_undrain(world, server):
     world.add(server)
     await world.until(lambda: world.state() == "ready")
     world.pool.drain("w")
@@ -352,7 +352,7 @@ async def test_one_that_died_while_it_drained_joins_anew_when_it_is_taken_back(w
     assert kinds(world) == ["WorkerJoined", "WorkerDraining", "WorkerLost", "WorkerJoined"]
 
 
-async def test_calls_in_the_queue_before_a_drained_worker_keep_it_busy(world, plain):
+async def test_calls_queued_at_a_drained_worker_keep_it_busy(world, plain):
     world.add(plain, concurrency=1)
     await world.until(lambda: world.state() == "ready")
     stream = await world.pool["w"].open(request("hold"))
@@ -369,7 +369,7 @@ async def test_calls_in_the_queue_before_a_drained_worker_keep_it_busy(world, pl
     assert not world.pool.busy("w")
 
 
-async def test_a_worker_that_is_removed_is_lost_at_once(world, server):
+async def test_a_removed_worker_is_lost_immediately(world, server):
     world.add(server)
     await world.until(lambda: world.state() == "ready")
     world.calls["w"] = 1

@@ -1,4 +1,4 @@
-"""Counting prompts: what is system, what is input, and that long ones leave the loop alone."""
+"""Prompts are counted as system and input tokens, and long ones do not block the loop."""
 
 import threading
 from types import SimpleNamespace
@@ -52,7 +52,7 @@ def test_parts_of_text_are_joined(counter):
     )
 
 
-def test_what_the_template_refuses_is_told(counter):
+def test_errors_of_the_template_are_reported(counter):
     with pytest.raises(InvalidRequestError, match="unknown role pirate") as raised:
         counter.chat([message("pirate", "arr")], None)
     assert raised.value.param == "messages"
@@ -69,7 +69,7 @@ def test_without_a_tokenizer_counts_are_estimates_that_share_prefixes():
 
 
 class Hub:
-    """The model hub: what it answers to a look-up, and how often it was asked."""
+    """The model hub: answers lookups with a given response, and counts them."""
 
     def __init__(self, answer):
         self.answer = answer
@@ -89,7 +89,7 @@ class Hub:
         (404, "answers 404: it does not exist"),
     ],
 )
-def test_the_hub_is_asked_once_for_a_tokenizer_that_it_does_not_have(monkeypatch, answer, reason):
+def test_the_hub_is_queried_once_for_a_missing_tokenizer(monkeypatch, answer, reason):
     hub = Hub(answer)
     monkeypatch.setattr(huggingface_hub, "get_session", lambda: hub)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)

@@ -1,4 +1,4 @@
-"""The running fleet: its notices to pool and models, and no removal of a worker with calls."""
+"""The running fleet notifies pool and models, and removes no worker with calls."""
 
 import asyncio
 import threading
@@ -20,7 +20,7 @@ def stored(*workers, drained=""):
 
 
 class World:
-    """A pool, models and control that only remember."""
+    """A pool, models and control that only record their calls."""
 
     def __init__(self, **options):
         self.notices = []
@@ -57,12 +57,12 @@ class World:
         notices, self.notices = self.notices, []
         return notices
 
-    async def look_at_nobody(self):
-        """Time for a look that would be wrong: nobody drains."""
+    async def wait_without_check(self):
+        """Wait long enough for a check that would be wrong, as no worker drains."""
         await settle()
 
-    async def look(self):
-        """Until control was asked twice: what the first answer led to is done then."""
+    async def wait_for_checks(self):
+        """Wait until control was asked twice: the effect of the first answer is then complete."""
         for _ in range(2):
             self.asked.clear()
             await self.asked.wait()
@@ -77,20 +77,20 @@ async def world():
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_a_worker_is_drained_before_it_goes(world):
+async def test_a_worker_is_drained_before_its_removal(world):
     world.fleet.set_part("file", FleetPart(workers=(A, B)))
     assert world.new_notices() == ["add http://a", "add http://b"]
     world.calls = {"a": 1, "b": 3}
     world.fleet.set_part("file", FleetPart(workers=(B,)))
     assert world.new_notices() == ["drain a"]
-    await world.look()
+    await world.wait_for_checks()
     assert world.new_notices() == []
     world.calls = {"a": 0, "b": 3}
     assert await until(world.new_notices) == ["remove a", "left a"]
     assert set(world.fleet.present) == {"b"}
 
 
-async def test_an_answer_from_before_it_drained_removes_nobody(world):
+async def test_an_answer_from_before_the_drain_removes_no_worker(world):
     world.fleet.set_part("file", FleetPart(workers=(A, B)))
     world.calls = {"a": 1, "b": 0}
     world.fleet.set_part("file", FleetPart(workers=(B,)))
@@ -105,25 +105,25 @@ async def test_an_answer_from_before_it_drained_removes_nobody(world):
         return answer
 
     world.fleet._cluster = slow
-    await world.look()
-    await world.look()
+    await world.wait_for_checks()
+    await world.wait_for_checks()
     assert set(world.fleet.present) == {"a", "b"}
     world.calls = {}
     await until(lambda: not world.fleet.present)
 
 
-async def test_a_changed_worker_drains_and_joins_at_its_new_place(world):
+async def test_a_changed_worker_drains_and_joins_again(world):
     world.fleet.set_part("file", FleetPart(workers=(A,)))
     world.calls = {"a": 1}
     moved = WorkerSpec("a", "http://elsewhere")
     world.fleet.set_part("file", FleetPart(workers=(moved,)))
-    await world.look()
+    await world.wait_for_checks()
     assert world.new_notices() == ["add http://a", "drain a"]
     world.calls = {}
     assert await until(world.new_notices) == ["remove a", "left a", "add http://elsewhere"]
 
 
-async def test_a_worker_dropped_by_force_goes_at_once(world):
+async def test_a_worker_dropped_by_force_is_removed_immediately(world):
     world.fleet.set_stored(stored(A, B))
     world.calls = {"a": 9, "b": 9}
     world.new_notices()
@@ -133,7 +133,7 @@ async def test_a_worker_dropped_by_force_goes_at_once(world):
 
 @pytest.mark.parametrize("source", ["settings", "api", "file"])
 async def test_a_drained_worker_leaves_the_pool_and_stays_wanted(world, source):
-    """And one of its model's, which otherwise would be gone with it."""
+    """The drained worker is the only one of its model, which must remain."""
     workers = (A,) if source == "api" else ()
     if source != "api":
         world.fleet.set_part(source, FleetPart(workers=(A,)))
@@ -146,7 +146,7 @@ async def test_a_drained_worker_leaves_the_pool_and_stays_wanted(world, source):
     assert world.new_notices() == ["add http://a"]
 
 
-async def test_what_the_file_changes_leaves_a_drain_as_it_is(world):
+async def test_changes_of_the_file_keep_a_drain(world):
     world.fleet.set_part("file", FleetPart(workers=(A,)))
     world.fleet.set_stored(stored(drained="a"))
     await until(lambda: "a" not in world.fleet.present)
@@ -162,13 +162,13 @@ async def test_what_the_file_changes_leaves_a_drain_as_it_is(world):
     assert world.fleet.without("api").workers["a"].drained
 
 
-async def test_a_drain_is_taken_back_while_calls_run(world):
+async def test_an_undrain_works_while_calls_run(world):
     world.fleet.set_part("file", FleetPart(workers=(A,)))
     world.calls = {"a": 2}
     world.fleet.set_stored(stored(drained="a"))
-    await world.look()
+    await world.wait_for_checks()
     world.fleet.set_stored(stored())
-    await world.look_at_nobody()
+    await world.wait_without_check()
     notices = ["undrain a", "models: undrained a"]
     assert world.new_notices() == ["add http://a", "drain a", *notices]
     assert not world.fleet.present["a"].draining
@@ -179,17 +179,17 @@ async def test_a_drain_is_taken_back_while_calls_run(world):
 
 
 async def test_calls_that_control_does_not_count_keep_a_worker(world):
-    """They are from before it was lost for a while."""
+    """These calls are from before a temporary loss of the worker."""
     world.fleet.set_part("file", FleetPart(workers=(A,)))
     world.busy = {"a"}
     world.fleet.set_stored(stored(drained="a"))
-    await world.look()
+    await world.wait_for_checks()
     assert world.new_notices() == ["add http://a", "drain a"]
     world.busy = set()
     assert await until(world.new_notices) == ["remove a"]
 
 
-async def test_an_embedded_worker_is_drained_and_its_process_left_alone(world):
+async def test_an_embedded_worker_is_drained_and_its_process_kept(world):
     world.fleet.set_part("embedded", FleetPart(workers=(WorkerSpec("w0", ""),)))
     assert world.new_notices() == []
     world.fleet.embedded_ready("w0", "http://127.0.0.1:1")
@@ -197,7 +197,7 @@ async def test_an_embedded_worker_is_drained_and_its_process_left_alone(world):
     assert world.new_notices() == ["add http://127.0.0.1:1"]
     world.calls = {"w0": 1}
     world.fleet.set_stored(stored(drained="w0"))
-    await world.look()
+    await world.wait_for_checks()
     assert not world.fleet.present["w0"].idle
     world.calls = {}
     await until(lambda: world.fleet.present["w0"].idle)
@@ -211,7 +211,7 @@ async def test_an_embedded_worker_is_drained_and_its_process_left_alone(world):
     assert world.fleet.present["w0"].spec.url == "http://127.0.0.1:2"
 
 
-async def test_drains_hold_from_the_start(caplog):
+async def test_drains_apply_from_the_start(caplog):
     world = World(drains={"w0": NOTE, "a": NOTE})
     assert "drained workers, which get no calls: w0, a" in caplog.text
     world.fleet.set_part("embedded", FleetPart(workers=(WorkerSpec("w0", ""),)))
@@ -229,8 +229,8 @@ async def test_sources_do_not_disturb_each_other(world):
     assert set(world.fleet.without("api").workers) == {"a"}
 
 
-async def test_another_thread_waits_until_its_change_holds(world):
-    """The later change holds in the end, also if the earlier one is slow with what it has read."""
+async def test_another_thread_waits_until_its_change_is_applied(world):
+    """The later change persists, even if the earlier one is slow to apply what it read."""
     found = [A]
     has_read, go_on = threading.Event(), threading.Event()
 
@@ -250,13 +250,13 @@ async def test_another_thread_waits_until_its_change_holds(world):
     assert set(world.fleet.desired.workers) == {"a", "b"}
 
 
-async def test_a_worker_that_the_pool_refuses_is_tried_again(world, caplog):
+async def test_a_worker_rejected_by_the_pool_is_retried(world, caplog):
     add = world.fleet._pool.add
 
-    def refuse(spec):
+    def reject(spec):
         raise ValueError("no such option")
 
-    world.fleet._pool.add = refuse
+    world.fleet._pool.add = reject
     world.fleet.set_part("file", FleetPart(workers=(A,)))
     assert "worker a cannot be added: no such option" in caplog.text
     assert world.fleet.present == {}
@@ -265,7 +265,7 @@ async def test_a_worker_that_the_pool_refuses_is_tried_again(world, caplog):
     assert world.new_notices() == ["add http://a", "add http://b"]
 
 
-async def test_a_failure_reaches_the_thread_that_asked(world):
+async def test_a_failure_is_raised_in_the_requesting_thread(world):
     def load():
         raise ValueError("the database is gone")
 

@@ -1,4 +1,4 @@
-"""The supervisor, with children that are small scripts: they start, die, are replaced and stopped."""
+"""The supervisor starts, replaces and stops its children, which are small scripts here."""
 
 import asyncio
 import os
@@ -83,19 +83,19 @@ async def test_a_worker_that_dies_is_replaced(supervise):
     assert supervisor.processes()[0].starts == 2
 
 
-async def test_a_worker_that_fails_to_start_is_tried_again(supervise, tmp_path):
+async def test_a_worker_that_fails_to_start_is_retried(supervise, tmp_path):
     world, _ = supervise(DIES_ONCE + SERVES, str(tmp_path / "mark"))
     await world.until(lambda: world.ready)
     assert world.lost == [], "it was never announced before"
 
 
-async def test_workers_that_never_start_are_told(supervise):
+async def test_workers_that_never_start_are_reported(supervise):
     _, supervisor = supervise("raise SystemExit(1)")
     with pytest.raises(WorkersFailedError, match="3 times"):
         await asyncio.wait_for(supervisor.failed, 30)
 
 
-async def test_a_worker_that_gives_its_reason_is_not_started_again(supervise):
+async def test_a_worker_that_exits_with_a_reason_is_not_restarted(supervise):
     event = '{"event": "failed", "reason": "there is no such model"}'
     _, supervisor = supervise(f"print({event!r}, flush=True); raise SystemExit(1)")
     with pytest.raises(WorkersFailedError, match="worker w0 cannot start: there is no such model"):
@@ -113,20 +113,20 @@ async def test_stopping_leaves_no_child(supervise, script):
         os.kill(pid, 0)
 
 
-async def test_a_worker_that_talks_is_not_blocked(supervise):
-    """More than a pipe holds, after it was ready."""
+async def test_a_worker_with_much_output_is_not_blocked(supervise):
+    """The output is larger than a pipe's buffer, after the worker was ready."""
     talks = READY + "sys.stdout.write('x\\n' * 200_000); sys.stdout.flush(); sys.exit(0)"
     world, _ = supervise(talks)
     await world.until(lambda: world.lost)
 
 
-def test_the_command_line_names_where_kv_events_go(tmp_path):
+def test_the_command_line_has_the_kv_event_endpoints(tmp_path):
     command = worker_command("dir", 512, 4, "dlpm", socket_folder=tmp_path)
     flags = ["--kv-events-endpoint", "--kv-events-replay-endpoint"]
     assert [command[command.index(flag) + 1] for flag in flags] == [f"ipc://{tmp_path}/*"] * 2
 
 
-def test_the_command_line_names_what_is_set():
+def test_the_command_line_has_the_configured_options():
     command = worker_command("dir", 512, 4, "dlpm", ["quantum=5"])
     assert command[-12:] == [
         "--model", "dir", "--kv-tokens", "512", "--max-batch", "4",
@@ -143,7 +143,7 @@ def test_sockets_are_in_the_data_folder(tmp_path):
     assert list(socket_folder(tmp_path / "data").iterdir()) == []
 
 
-def test_sockets_are_elsewhere_if_their_paths_would_be_too_long(tmp_path):
+def test_sockets_are_in_a_temporary_folder_if_paths_are_too_long(tmp_path):
     data = tmp_path / ("d" * 100)
     folder = socket_folder(data)
     assert folder.stat().st_mode & 0o777 == 0o700

@@ -1,4 +1,4 @@
-"""The bound of a prompt's tokens, against tokenizers that count."""
+"""The lower bound of a prompt's tokens agrees with tokenizers that count."""
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
 def byte_level(*merged, normalizer=None):
-    """Byte-level BPE with tokens of several letters, made of merges from left to right."""
+    """Return byte-level BPE with multi-letter tokens, made by merges from left to right."""
     vocabulary = {letter: number for number, letter in enumerate(ALPHABET)}
     merges = []
     for word in merged:
@@ -73,7 +73,7 @@ def with_white_space():
         byte_level("aa", normalizer=normalizers.NFKC()),
     ],
 )
-def test_there_is_no_bound_where_a_token_may_stand_for_any_text(tokenizer):
+def test_there_is_no_bound_if_a_token_may_represent_any_text(tokenizer):
     assert chars_per_token(tokenizer) is None
 
 

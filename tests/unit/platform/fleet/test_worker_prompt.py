@@ -1,4 +1,4 @@
-"""Counting prompts with the worker's tokenizer: what is system, and workers that do not answer."""
+"""Prompts are counted with the worker's tokenizer, and estimated if no worker answers."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ SYSTEM, USER = {"role": "system", "content": "be brief"}, {"role": "user", "cont
 
 
 class Tokenizer:
-    """A token for each character of a template as simple as can be."""
+    """A tokenizer with one token for each character of a minimal template."""
 
     def __init__(self, *, wants_user=False, failure=None):
         self.wants_user, self.failure = wants_user, failure
@@ -53,19 +53,19 @@ async def test_system_tokens_are_those_of_the_leading_system_messages(wants_user
     assert (await chat(reader(), USER, SYSTEM)).system_tokens == 0
 
 
-async def test_tools_are_system_tokens():
+async def test_tools_count_as_system_tokens():
     tools = [{"type": "function", "function": {"name": "f"}}]
     assert (await chat(reader(), USER, tools=tools)).system_tokens == len(str(tools))
 
 
-async def test_plain_prompts():
+async def test_plain_prompts_are_counted():
     one = await reader().text("hello")
     assert (len(one.token_ids), one.system_tokens, one.exact) == (5, 0, True)
     tokens = await reader(failure=AssertionError()).text([7, 8])
     assert tokens.token_ids.tolist() == [7, 8]
 
 
-async def test_what_the_worker_rejects_is_the_client_s_error():
+async def test_a_rejection_by_the_worker_is_a_client_error():
     broken = reader(failure=WorkerRejectedError(400, {"message": "unknown role pirate"}))
     with pytest.raises(InvalidRequestError, match="unknown role pirate") as raised:
         await chat(broken, USER)
@@ -75,7 +75,7 @@ async def test_what_the_worker_rejects_is_the_client_s_error():
     assert raised.value.param == "prompt"
 
 
-async def test_while_no_worker_answers_counts_are_estimates(caplog):
+async def test_counts_are_estimates_while_no_worker_answers(caplog):
     away = reader(failure=WorkerUnavailableError("no connection"))
     assert not (await chat(away, USER)).exact
     assert not (await away.text("x" * 9)).exact

@@ -1,4 +1,4 @@
-"""Worlds of control with monitoring, closed at the end of the test."""
+"""Fixtures for control with monitoring, closed at the end of the test."""
 
 import pytest
 from monitored_world import MonitoredWorld
@@ -6,7 +6,7 @@ from monitored_world import MonitoredWorld
 
 @pytest.fixture
 async def make_world():
-    """Return a factory of worlds from a system, a capacity and options of control."""
+    """Return a factory of worlds, built from a system, a capacity and control options."""
     made = []
 
     def make(*arguments, **options):

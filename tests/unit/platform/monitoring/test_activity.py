@@ -1,4 +1,4 @@
-"""Counts of running calls: buckets, their bounds, tenants, and Jain's index."""
+"""Test the activity counts: buckets, their bounds, tenants, and Jain's index."""
 
 import pytest
 from virtual_cluster import make_call
@@ -11,7 +11,7 @@ from fairserve.platform.monitoring.activity_bucket import Counts
 
 
 class Clock:
-    """Activity with a clock that the test moves, and its calls."""
+    """Activity with a manual clock, and its calls."""
 
     def __init__(self, **weights):
         self.now_s = 1000.0
@@ -37,7 +37,7 @@ class Clock:
         self.activity.call_progressed(live, self.now_s)
 
     def serve(self, user="u", tokens=10, tenant="t", worker="w0", cached=0, outcome="completed"):
-        """Run a whole call."""
+        """Run a whole call from admission to outcome."""
         live = self.accept(user, tenant)
         self.activity.call_granted(live)
         live.worker_id, live.queue_s = worker, 0.5
@@ -60,7 +60,7 @@ def owner(user="u", tenant="t"):
     return (tenant, "app", user)
 
 
-def test_service_is_counted_where_it_is_used():
+def test_service_is_counted_in_the_bucket_of_its_use():
     world = Clock()
     live = world.accept()
     world.use(live, prompt=100)
@@ -73,8 +73,8 @@ def test_service_is_counted_where_it_is_used():
     assert world.activity.service(owner()) == (120.0, 120.0, 120.0)
 
 
-def test_a_bucket_ends_without_being_asked():
-    """The first event after the end of a bucket closes it, and is not counted in it."""
+def test_a_bucket_closes_on_the_first_later_event():
+    """The first event after the end of a bucket closes it and counts in the next one."""
     world = Clock()
     live = world.accept()
     world.use(live, prompt=10)
@@ -85,7 +85,7 @@ def test_a_bucket_ends_without_being_asked():
     assert world.last.clients == {owner(): 20.0}
 
 
-def test_windows_let_go_of_what_is_too_old():
+def test_windows_drop_old_buckets():
     world = Clock()
     world.serve(tokens=7)
     world.next_bucket(12)
@@ -106,7 +106,7 @@ def test_windows_let_go_of_what_is_too_old():
 
 
 @pytest.mark.parametrize("gap", [BUCKETS - 1, BUCKETS, 10 * BUCKETS])
-def test_a_long_silence_empties_everything(gap):
+def test_a_long_idle_time_empties_all_windows(gap):
     world = Clock()
     for _ in range(20):
         world.serve(tokens=3)
@@ -117,7 +117,7 @@ def test_a_long_silence_empties_everything(gap):
     assert len(world.activity.buckets()) == (1 if left else 0)
 
 
-def test_a_closed_bucket_keeps_the_largest_clients_by_name(monkeypatch):
+def test_a_closed_bucket_names_only_the_largest_clients(monkeypatch):
     monkeypatch.setattr(activity_bucket, "MAX_CLIENTS", 3)
     world = Clock()
     for number in range(10):
@@ -129,7 +129,7 @@ def test_a_closed_bucket_keeps_the_largest_clients_by_name(monkeypatch):
     assert set(world.activity.clients()) == {owner("u9"), owner("u8"), owner("u7")}
 
 
-def test_those_who_are_refused_have_names_of_their_own(monkeypatch):
+def test_rejected_clients_have_a_separate_name_bound(monkeypatch):
     monkeypatch.setattr(activity_bucket, "MAX_CLIENTS", 1)
     monkeypatch.setattr(activity_bucket, "MAX_REFUSED", 1)
     world = Clock()
@@ -142,7 +142,7 @@ def test_those_who_are_refused_have_names_of_their_own(monkeypatch):
     assert world.last.whole.refused == {"rpm_user_limit": 3}
 
 
-def test_tenants_without_a_name_are_in_the_whole(monkeypatch):
+def test_unnamed_tenants_count_in_the_total(monkeypatch):
     monkeypatch.setattr(activity_bucket, "MAX_TENANTS", 2)
     world = Clock()
     for number in range(4):
@@ -166,7 +166,7 @@ def test_known_clients_are_bounded(monkeypatch):
     assert owner("large") in set(world.activity.clients())
     world.serve(
         "u0", tokens=4
-    )  # forgotten, and back: what was before does not come back, nor leave
+    )  # evicted and seen again: its earlier counts are neither restored nor subtracted
     world.next_bucket()
     world.next_bucket(BUCKETS)
     assert all(
@@ -184,7 +184,7 @@ def test_reasons_are_bounded():
     assert sum(counts.refused.values()) == 100
 
 
-def test_what_becomes_of_calls_is_counted_for_each_tenant():
+def test_call_outcomes_are_counted_by_tenant():
     world = Clock()
     world.serve(tokens=100, cached=60)
     world.serve(tokens=50, worker="w1", outcome="failed")
@@ -211,7 +211,7 @@ def test_what_becomes_of_calls_is_counted_for_each_tenant():
     assert world.activity.live_calls(owner("late")) == (0, 0)
 
 
-def test_a_call_that_is_returned_waits_again():
+def test_a_requeued_call_counts_as_waiting():
     world = Clock()
     live = world.accept()
     world.activity.call_granted(live)
@@ -225,7 +225,7 @@ def test_a_call_that_is_returned_waits_again():
 
 
 @pytest.mark.parametrize("delay_s", [0.0011, 0.02, 0.5, 3.0, 119.0])
-def test_delays_are_reported_within_an_eighth(delay_s):
+def test_delays_are_reported_with_an_eighth_precision(delay_s):
     counts = Counts()
     assert counts.delay_quantile(0.5) is None
     for _ in range(99):
@@ -238,7 +238,7 @@ def test_delays_are_reported_within_an_eighth(delay_s):
     assert counts.delay_quantile(0.0) == 0.0
 
 
-def test_a_call_that_began_is_asked_for_its_wait_once():
+def test_the_wait_of_a_call_is_recorded_once():
     world = Clock()
     live = world.accept()
     world.activity.call_granted(live)
@@ -249,7 +249,7 @@ def test_a_call_that_began_is_asked_for_its_wait_once():
     assert sum(world.last.whole.delays.values()) == 1
 
 
-def test_jains_index_is_that_of_service_by_weight():
+def test_jains_index_is_computed_over_weighted_service():
     world = Clock(heavy=3.0)
     world.serve("heavy", tokens=300)
     world.serve("light", tokens=100)
@@ -261,7 +261,7 @@ def test_jains_index_is_that_of_service_by_weight():
     assert world.activity.minute_jain(None) == pytest.approx(400**2 / (2 * (100**2 + 300**2)))
 
 
-def test_who_waits_and_is_served_nothing_has_demand():
+def test_a_waiting_client_without_service_has_demand():
     world = Clock()
     world.accept("waits")
     world.serve("served")

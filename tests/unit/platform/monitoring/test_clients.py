@@ -1,11 +1,11 @@
-"""The list of clients, and one client: order, shares, counters, limits and calls."""
+"""Test the list of clients and the details of one: order, shares, counters, limits and calls."""
 
 import pytest
 
 from fairserve.interactions.call import TokenUsage
 from fairserve.interactions.profiles.profile import DEFAULT_PROFILE
 from fairserve.platform.control.messages import Progress, RefuseCall
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.throttling.base import Limits
 
 
@@ -44,7 +44,7 @@ async def test_clients_are_sorted_found_and_paged(world):
         ]
 
 
-async def test_shares_are_by_weight_among_the_active(world):
+async def test_shares_follow_the_weights_of_active_clients(world):
     world.control.post(ev.UserChanged("t", "heavy", weight=3.0))
     await call(world, "heavy", output=100)
     await call(world, "light", output=100)
@@ -69,7 +69,7 @@ async def test_shares_are_by_weight_among_the_active(world):
     assert all(item.service_30m == 300.0 for item in idle)
 
 
-async def test_shares_and_counters_are_by_the_tenants_own_levels(world):
+async def test_shares_and_counters_follow_the_tenant_levels(world):
     world.control.post(ev.TenantChanged("t", levels="tenant > app > user"))
     for app, user in (("one", "ann"), ("one", "ben"), ("two", "cleo"), ("one", "dan")):
         await call(world, user, app=app)
@@ -85,7 +85,7 @@ async def test_shares_and_counters_are_by_the_tenants_own_levels(world):
     assert len((world.monitoring.clients.one("other", "app", "elsewhere")).levels) == 2
 
 
-async def test_a_client_has_its_calls_refusals_and_limits(make_world):
+async def test_a_client_lists_its_calls_rejections_and_limits(make_world):
     world = make_world("rpm-1", capacity=1000)
     world.control.post(ev.AppChanged("app", DEFAULT_PROFILE, Limits(app_rpm=60)))
     world.control.post(ev.UserChanged("t", "u", rpm=1))
@@ -113,7 +113,7 @@ async def test_a_client_has_its_calls_refusals_and_limits(make_world):
     assert world.monitoring.clients.one("other", "app", "u") is None
 
 
-async def test_one_client_has_its_counters_and_credits_on_every_level(world):
+async def test_a_client_lists_counters_and_credits_of_every_level(world):
     await call(world, "busy", output=200)
     held = [await world.submit("h", run=f"h{n}", user="held") for n in range(2)]
     busy, other = [
@@ -150,7 +150,7 @@ async def test_reading_changes_nothing(make_world, system):
         task.cancel()
 
 
-async def test_live_runs_are_found_by_their_owners(world):
+async def test_active_runs_are_filtered_by_owner(world):
     for number, (tenant, app, user) in enumerate(
         [("one", "a", "u"), ("one", "b", "u"), ("one", "b", "v"), ("other", "c", "u")]
     ):

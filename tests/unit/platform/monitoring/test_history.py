@@ -1,4 +1,4 @@
-"""The last half hour as arrays: samples at the ends of buckets, a tenant's view, and subscribers."""
+"""Test the last half hour as arrays: one sample a bucket, a tenant's view, and subscribers."""
 
 import asyncio
 from types import SimpleNamespace
@@ -60,7 +60,7 @@ async def test_the_arrays_have_one_entry_a_bucket(world, history):
     await step(history)
     await world.release(await world.submit("c1", run="r1"), output=5)
     await step(history)
-    await step(history, 3 * BUCKET_S)  # the loop was held up
+    await step(history, 3 * BUCKET_S)  # the loop was delayed
     found = history.snapshot()
     assert found.at == [1_000_100.0 + BUCKET_S * n for n in range(1, 6)]
     assert found.activity.service == [0.0, 110.0, 0.0, 0.0, 0.0]
@@ -80,7 +80,7 @@ async def test_the_arrays_have_one_entry_a_bucket(world, history):
     assert (unnamed.clients, unnamed.other_clients) == ([], [0.0, 110.0, 0.0, 0.0, 0.0])
 
 
-async def test_a_tenant_sees_only_what_is_its_own(world, history):
+async def test_a_tenant_sees_only_its_own_samples(world, history):
     for number, tenant in enumerate(["one", "other", "other"]):
         call = await world.submit(
             f"c{number}", run=f"r{number}", tenant=tenant, user=f"of-{tenant}", app=f"app-{tenant}"
@@ -124,17 +124,17 @@ async def test_subscribers_are_bounded(history, monkeypatch):
     history.subscribe(print)
 
 
-async def test_it_samples_by_itself_when_a_bucket_is_over(world, history):
-    """The clock moves only by sleeps."""
+async def test_a_sample_is_taken_at_the_end_of_each_bucket(world, history):
+    """The clock advances only in sleeps."""
     asked = []
     sleep, own = asyncio.sleep, asyncio.get_running_loop()
 
     async def passing(seconds):
-        if asyncio.get_running_loop() is not own:  # of a server in another thread
+        if asyncio.get_running_loop() is not own:  # a server's loop in another thread
             await sleep(seconds)
             return
         asked.append(seconds)
-        world.now_s += seconds / (2 if len(asked) == 2 else 1)  # the second wakes too soon
+        world.now_s += seconds / (2 if len(asked) == 2 else 1)  # the second sleep wakes early
         await sleep(0)
 
     enough = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Days and hours of zones, against pandas."""
+"""Local days and hours agree with those of pandas."""
 
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -30,7 +30,7 @@ def offset_at(found, at_s):
 
 
 @given(st.sampled_from(ZONES), st.lists(st.integers(BEGIN // QUARTER_S, END // QUARTER_S - 1)))
-def test_local_days_are_those_of_pandas(name, quarters):
+def test_local_days_agree_with_pandas(name, quarters):
     found = offsets(ZoneInfo(name), BEGIN, END)
     for at_s in (quarter * QUARTER_S for quarter in quarters):
         day = pd.Timestamp(at_s, unit="s", tz="UTC").tz_convert(name).date()
@@ -48,7 +48,7 @@ def test_a_day_may_have_23_or_25_hours(day, hours):
     assert end_s - begin_s == hours * 3600
 
 
-def test_a_step_of_the_clock_is_found_to_the_second():
+def test_clock_changes_are_found_to_the_second():
     found = offsets(ZoneInfo("Europe/Berlin"), BEGIN, END)
     steps = [datetime.fromtimestamp(offset.start_s, UTC) for offset in found[1:]]
     assert steps == [
@@ -60,7 +60,7 @@ def test_a_step_of_the_clock_is_found_to_the_second():
     assert [offset.seconds for offset in found] == [3600, 7200, 3600, 7200, 3600]
 
 
-def test_open_ends_and_the_ends_of_the_calendar():
+def test_open_ranges_and_calendar_limits():
     zone = ZoneInfo("Asia/Tokyo")
     assert day_bounds(None, None, zone) == (None, None)
     assert day_bounds(date.min, date.max, zone) == (0, None)
@@ -68,6 +68,6 @@ def test_open_ends_and_the_ends_of_the_calendar():
 
 
 @pytest.mark.parametrize("name", ["Nowhere", "../etc/passwd", "America", "", "UTC\x00"])
-def test_an_unknown_zone_is_refused_with_an_example(name):
+def test_an_unknown_zone_is_rejected_with_an_example(name):
     with pytest.raises(InvalidRequestError, match="Europe/Berlin"):
         zone_named(name)

@@ -23,8 +23,8 @@ from fairserve.platform.server.settings_flags import (
     settings_from,
 )
 from fairserve.platform.server.settings_topics import TOPICS
-from fairserve.platform.tuning.parameters import configured_system
-from fairserve.platform.tuning.settings import TuningSettings
+from fairserve.platform.tenancy.system.parameters import configured_system
+from fairserve.platform.tenancy.system.settings import TuningSettings
 from fairserve.scheduling.registry import SYSTEMS
 
 ROOT = Path(__file__).resolve().parents[4]

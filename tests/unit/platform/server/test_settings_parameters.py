@@ -2,8 +2,8 @@
 
 import pytest
 
-from fairserve.platform.tuning.parameters import configured_system, describe, system_config
-from fairserve.platform.tuning.settings import TuningSettings
+from fairserve.platform.tenancy.system.parameters import configured_system, describe, system_config
+from fairserve.platform.tenancy.system.settings import TuningSettings
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS, SYSTEMS
 
 SERVED = [name for name, system in SYSTEMS.items() if not system.simulated_only]

@@ -1,4 +1,4 @@
-"""Keys and the authenticator: cache, expiry, revocation, rotation of the secret, outages."""
+"""Test keys and the authenticator: cache, expiry, revocation, secret rotation, outages."""
 
 import asyncio
 import base64
@@ -26,7 +26,7 @@ def principal_of(authenticator, key):
 
 
 class Clock:
-    """Both clocks of the authenticator, moved together."""
+    """Both clocks of the authenticator, advanced together."""
 
     def __init__(self):
         self.now_s = 1000.0
@@ -39,7 +39,7 @@ class Clock:
 
 
 class Sessions:
-    """A session factory that counts, and that can be out of order."""
+    """A session factory that counts its sessions and can simulate an outage."""
 
     def __init__(self, factory):
         self.factory = factory
@@ -83,7 +83,7 @@ def authenticator(sessions, clock, hasher):
 
 @pytest.fixture
 def app_key(sessions, hasher):
-    """A key of an app, with its row's id."""
+    """A key of an app, with the id of its row."""
     with sessions.begin() as session:
         session.add(Tenant(id="tn_1", name="t", created_at=NOW))
         session.flush()
@@ -108,7 +108,7 @@ def change(sessions, key, **values):
             setattr(row, name, value)
 
 
-def test_keys_have_256_random_bits_and_the_letter_of_their_scope():
+def test_keys_have_256_random_bits_and_a_scope_letter():
     for scope, letter in (("admin", "a"), ("tenant", "t"), ("app", "p")):
         key = keys.generate_key(scope)
         head, random = key[:8], key[8:]
@@ -128,7 +128,7 @@ def test_only_the_hash_and_a_prefix_are_stored(sessions, app_key):
     assert row.key_hash != KeyHasher(OLD).hash(app_key.plain)
 
 
-def test_a_key_is_looked_up_once_in_the_ttl(authenticator, sessions, clock, app_key):
+def test_a_key_is_looked_up_once_per_ttl(authenticator, sessions, clock, app_key):
     first = principal_of(authenticator, app_key.plain)
     assert (first.scope, first.tenant_id, first.app_id) == ("app", "tn_1", "app_1")
     assert (first.key_id, first.key_prefix) == (app_key.row.id, app_key.row.prefix)
@@ -149,7 +149,7 @@ def test_a_miss_is_looked_up_off_the_event_loop(authenticator, sessions, app_key
     assert threading.main_thread() not in seen
 
 
-def test_unknown_keys_are_remembered_too(authenticator, sessions, clock):
+def test_unknown_keys_are_cached(authenticator, sessions, clock):
     for _ in range(3):
         with pytest.raises(AuthenticationError):
             principal_of(authenticator, "sk-fs-p-unknown")
@@ -161,13 +161,13 @@ def test_unknown_keys_are_remembered_too(authenticator, sessions, clock):
 
 
 @pytest.mark.parametrize("key", ["", "x" * 257, "schlüssel", "\ud800"])
-def test_what_cannot_be_a_key_is_not_looked_up(authenticator, sessions, key):
+def test_malformed_keys_are_not_looked_up(authenticator, sessions, key):
     with pytest.raises(AuthenticationError):
         principal_of(authenticator, key)
     assert sessions.opened == 0
 
 
-def test_the_cache_is_bounded_and_guesses_drop_no_valid_key(sessions, clock, hasher, app_key):
+def test_the_cache_is_bounded_and_guesses_evict_no_valid_key(sessions, clock, hasher, app_key):
     authenticator = Authenticator(
         sessions, hasher, max_entries=3, monotonic_s=clock.monotonic, now=clock.now
     )
@@ -186,7 +186,9 @@ def test_the_cache_is_bounded_and_guesses_drop_no_valid_key(sessions, clock, has
     assert len(authenticator._known) == 3
 
 
-def test_a_revocation_elsewhere_arrives_within_the_ttl(authenticator, sessions, clock, app_key):
+def test_a_revocation_in_another_process_holds_within_the_ttl(
+    authenticator, sessions, clock, app_key
+):
     principal_of(authenticator, app_key.plain)
     change(sessions, app_key, revoked_at=NOW)
     clock.now_s += 29
@@ -201,7 +203,7 @@ def test_a_revocation_elsewhere_arrives_within_the_ttl(authenticator, sessions, 
     [{"key_id": None}, {"app_id": "app_1"}, {"tenant_id": "tn_1"}],
     ids=lambda w: next(iter(w)),
 )
-def test_a_revocation_here_holds_at_once(authenticator, sessions, app_key, which):
+def test_a_revocation_in_this_process_holds_immediately(authenticator, sessions, app_key, which):
     principal_of(authenticator, app_key.plain)
     change(sessions, app_key, revoked_at=NOW)
     authenticator.forget(**{name: value or app_key.row.id for name, value in which.items()})
@@ -219,13 +221,13 @@ def test_a_lookup_that_overlaps_a_revocation_is_not_cached(authenticator, sessio
         return entry
 
     authenticator._read = read_then_revoke
-    principal_of(authenticator, app_key.plain)  # began before the revocation
+    principal_of(authenticator, app_key.plain)  # its lookup began before the revocation
     authenticator._read = read
     with pytest.raises(AuthenticationError):
         principal_of(authenticator, app_key.plain)
 
 
-def test_expiry_holds_also_in_the_cache(authenticator, sessions, clock, app_key):
+def test_cached_keys_expire(authenticator, sessions, clock, app_key):
     change(sessions, app_key, expires_at=NOW + timedelta(seconds=10))
     principal_of(authenticator, app_key.plain)
     clock.now_s += 9.5
@@ -240,7 +242,7 @@ def test_expiry_holds_also_in_the_cache(authenticator, sessions, clock, app_key)
 
 @pytest.mark.parametrize("column", ["suspended_at", "deleted_at"])
 @pytest.mark.parametrize(("table", "id"), [(Tenant, "tn_1"), (App, "app_1")])
-def test_keys_of_what_is_suspended_or_deleted_do_not_work(
+def test_keys_of_suspended_or_deleted_owners_are_invalid(
     authenticator, sessions, clock, app_key, table, id, column
 ):
     for time, works in ((NOW, False), (None, True)):
@@ -254,7 +256,7 @@ def test_keys_of_what_is_suspended_or_deleted_do_not_work(
                 principal_of(authenticator, app_key.plain)
 
 
-def test_the_last_use_is_kept_to_the_hour(authenticator, sessions, clock, app_key):
+def test_last_use_is_stored_with_hour_precision(authenticator, sessions, clock, app_key):
     def last_used():
         with sessions() as session:
             return session.get(ApiKey, app_key.row.id).last_used_at
@@ -291,7 +293,7 @@ def test_a_key_survives_the_rotation_of_the_secret(sessions, clock, hasher, app_
         authenticate(hasher)
 
 
-def test_an_outage_of_the_database(authenticator, sessions, clock, app_key):
+def test_cached_keys_work_during_a_database_outage(authenticator, sessions, clock, app_key):
     principal_of(authenticator, app_key.plain)
     sessions.broken = True
     clock.now_s += 299
@@ -306,13 +308,13 @@ def test_an_outage_of_the_database(authenticator, sessions, clock, app_key):
     principal_of(authenticator, app_key.plain)
 
 
-def test_the_first_admin_key_is_made_and_told_once(sessions, hasher, authenticator):
+def test_the_first_admin_key_is_created_and_printed_once(sessions, hasher, authenticator):
     plain = keys.ensure_admin_key(sessions, hasher)
     assert principal_of(authenticator, plain).scope == "admin"
     assert keys.ensure_admin_key(sessions, hasher) is None
 
 
-def test_a_configured_admin_key_is_used_and_never_told(sessions, hasher, authenticator):
+def test_a_configured_admin_key_is_used_and_never_printed(sessions, hasher, authenticator):
     configured = "an operator's own key, " + "x" * 20
     for _ in range(2):
         assert keys.ensure_admin_key(sessions, hasher, configured) is None
@@ -336,7 +338,7 @@ def confirm(authenticator, principal):
     asyncio.run(authenticator.confirm(principal))
 
 
-def test_streams_of_a_key_share_a_look(authenticator, sessions, clock, app_key):
+def test_streams_of_a_key_share_a_check(authenticator, sessions, clock, app_key):
     principal = principal_of(authenticator, app_key.plain)
     opened = sessions.opened
     for _ in range(5):
@@ -357,7 +359,7 @@ def test_a_stream_notices_that_its_key_has_ended(authenticator, sessions, clock,
         confirm(authenticator, principal)
 
 
-def test_a_revocation_here_is_noticed_at_the_next_look(authenticator, sessions, app_key):
+def test_a_local_revocation_is_noticed_at_the_next_check(authenticator, sessions, app_key):
     principal = principal_of(authenticator, app_key.plain)
     confirm(authenticator, principal)
     change(sessions, app_key, revoked_at=NOW)

@@ -1,4 +1,4 @@
-"""Explanations of rejections, and the reasons that exist."""
+"""Every rejection reason has an explanation, and every explanation its reason."""
 
 import ast
 import re
@@ -12,7 +12,7 @@ import pytest
 import fairserve
 from fairserve.platform.tuning.explanation import REASONS, explain
 from fairserve.platform.tuning.schemas import EventOut
-from fairserve.scheduling.dispatch.rejection_context import RejectionContext
+from fairserve.scheduling.rejection_context import RejectionContext
 
 ROOT = Path(fairserve.__file__).parents[2]
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -26,7 +26,7 @@ OLD = NOTHING | {
     "interaction_id": "run",
     "mid_run": False,
 }
-"""Fields that an event from before revision 12 has at least."""
+"""Minimal fields of an event from before revision 12."""
 LOAD = {
     "system": "fairserve",
     "overloaded": True,
@@ -251,7 +251,7 @@ def _strings(node):
 
 
 def _decided():
-    """Return the reasons in the code: of decisions, and of variables of that name."""
+    """Return the reasons in the code: those of decisions and those in variables of that name."""
     found = set()
     for folder in ("throttling", "scheduling", "platform/control"):
         for path in (ROOT / folder).rglob("*.py"):
@@ -267,8 +267,8 @@ def _decided():
     return found
 
 
-def test_every_reason_that_is_given_is_explained():
-    """Compares with the reasons in the code: a new one fails here until it has a text and a case."""
+def test_every_reason_in_the_code_is_explained():
+    """Compare with the reasons in the code: a new one fails until it has a text and a case."""
     found = _decided() - {"contract_changed"}
     assert found == REASONS.keys() == CASES.keys()
 
@@ -281,7 +281,7 @@ def test_each_reason_has_its_sentences(reason):
 
 
 @pytest.mark.parametrize("reason", CASES)
-def test_an_old_or_poor_event_is_explained_without_what_it_lacks(reason):
+def test_an_incomplete_event_is_explained_without_its_missing_fields(reason):
     values, expected = CASES[reason]
     old = {name: value for name, value in values.items() if name not in {*MONEY, "model"}}
     found = explain(event(reason, old))
@@ -297,7 +297,7 @@ def test_an_old_or_poor_event_is_explained_without_what_it_lacks(reason):
 @pytest.mark.parametrize(
     "reason", ["overloaded_user_limit", "contract_rpm", "contract_soft_budget"]
 )
-def test_a_run_without_immunity_gets_the_end_of_its_immunity(reason):
+def test_explanation_states_when_immunity_ended(reason):
     assert (
         "Its run was in progress with 10 calls and 6,000 tokens and was no longer immune: immunity ends"
         " at 4 times the app's longest usual run, which is 2.5 calls or 1,250 tokens."
@@ -307,7 +307,7 @@ def test_a_run_without_immunity_gets_the_end_of_its_immunity(reason):
 @pytest.mark.parametrize(
     "reason", ["rpm_user_limit", "contract_parallel", "draining", "contract_rpm"]
 )
-def test_a_run_that_was_cut_gets_its_usage(reason):
+def test_explanation_of_a_cut_run_states_its_usage(reason):
     run = LATE | {"run_calls": 1, "immune": None if reason == "draining" else True}
     found = explain(event(reason, LOAD, run, CASES[reason][0]))
     assert (
@@ -316,7 +316,7 @@ def test_a_run_that_was_cut_gets_its_usage(reason):
     )
 
 
-def test_the_load_of_a_model_without_workers_and_of_one_that_is_not_overloaded():
+def test_load_is_stated_without_workers_and_without_overload():
     rate = CASES["overloaded_app_limit"][0]
     none = explain(event("overloaded_app_limit", LOAD, {"capacity_tokens": 0}, rate))
     assert none[1].startswith(
@@ -329,11 +329,11 @@ def test_the_load_of_a_model_without_workers_and_of_one_that_is_not_overloaded()
     )
 
 
-def test_a_reason_of_a_newer_version_is_named():
+def test_an_unknown_reason_is_named():
     assert explain(event("moon_full", RATE))[0] == "The call was rejected: moon_full."
 
 
-def test_an_event_has_all_circumstances():
+def test_an_event_has_all_fields_of_its_context():
     names = {field.name for field in fields(RejectionContext)}
     assert names <= EventOut.model_fields.keys()
     assert names == {*LOAD, *FIRST}

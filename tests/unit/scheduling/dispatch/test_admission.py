@@ -1,4 +1,4 @@
-"""Contract limits inside the dispatcher: rejections, exceptions, and refunds."""
+"""Test quotas inside the dispatcher: rejections, exceptions, and refunds."""
 
 import json
 
@@ -7,9 +7,9 @@ from virtual_cluster import make_call
 
 from fairserve.interactions.call import TokenUsage
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
+from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.dispatch.admission import AdmissionOptions
-from fairserve.scheduling.dispatch.directory import Directory
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits
@@ -18,7 +18,7 @@ from fairserve.throttling.quotas.quota import UNLIMITED, Quota
 
 AT = 1_800_000_000.0
 PRICE = TokenPrice(1_000_000, 500_000, 2_000_000, "price_1")
-"""1,000 nanounits for an input token, 500 for a cached one, 2,000 for one of the output."""
+"""Prices in nano-units: 1,000 per input token, 500 per cached one, 2,000 per output token."""
 DAY = {"budget_duration": "1d"}
 
 
@@ -37,7 +37,7 @@ class Gate:
         self.handle(ev.ContractChanged(scope, "t", app, user, quota, models))
 
     def arrive(self, call_id, **more):
-        """Return the rejection's reason, or "" for an accepted call."""
+        """Return the reason of the rejection, or "" for an accepted call."""
         call = make_call(call_id, **more)
         commands = self.handle(ev.CallArrived(call, AT + self.now_s, PRICE))
         refused = [each for each in commands if isinstance(each, ev.Refuse)]
@@ -55,7 +55,7 @@ def gate():
     return Gate()
 
 
-def test_each_scope_refuses_by_its_own_limit(gate):
+def test_each_scope_rejects_by_its_own_limit(gate):
     gate.contract("tenant", Quota(rpm_limit=6))
     gate.contract("app", Quota(rpm_limit=4), app="app")
     gate.contract("app_user", Quota(rpm_limit=2), app="app")
@@ -66,7 +66,7 @@ def test_each_scope_refuses_by_its_own_limit(gate):
     assert [gate.arrive(f"d{n}", app="other") for n in range(3)] == ["", "", "contract_rpm"]
 
 
-def test_a_users_own_limit_replaces_that_of_its_app_and_counts_in_all_apps(gate):
+def test_a_user_limit_replaces_the_app_limit_across_all_apps(gate):
     gate.contract("app_user", Quota(rpm_limit=1, max_parallel_requests=3), app="app")
     gate.contract("user", Quota(rpm_limit=3), user="vip")
     reasons = [gate.arrive(f"a{n}", user="vip") for n in range(2)]
@@ -77,7 +77,7 @@ def test_a_users_own_limit_replaces_that_of_its_app_and_counts_in_all_apps(gate)
     assert gate.arrive("e", user="u") == "contract_rpm"
 
 
-def test_only_models_that_every_contract_allows_may_be_asked_for(gate):
+def test_only_models_allowed_by_every_quota_are_accepted(gate):
     gate.contract("tenant", models=("m", "n"))
     assert gate.arrive("a") == ""
     gate.contract("app", app="app", models=("n",))
@@ -91,7 +91,7 @@ def test_only_models_that_every_contract_allows_may_be_asked_for(gate):
     assert gate.arrive("e") == "", "a user's own list replaces that of its app"
 
 
-def test_what_a_contract_refuses_is_no_arrival_for_the_throttle(gate):
+def test_calls_rejected_by_a_quota_do_not_count_for_the_throttle(gate):
     profile = AppProfile((StageProfile(32, 0, 8),))
     gate.handle(ev.AppChanged("app", profile, Limits(user_rpm=100)))
     gate.contract("app_user", Quota(rpm_limit=1), app="app")
@@ -100,7 +100,7 @@ def test_what_a_contract_refuses_is_no_arrival_for_the_throttle(gate):
     assert throttle.used == 1
 
 
-def test_what_the_throttle_refuses_holds_nothing():
+def test_throttled_calls_reserve_nothing():
     gate = Gate("rpm-1")
     gate.contract("app_user", Quota(rpm_limit=5, max_budget=10**9, **DAY), app="app")
     assert [gate.arrive(f"c{n}") for n in range(3)] == ["", "rpm_user_limit", "rpm_user_limit"]
@@ -108,7 +108,7 @@ def test_what_the_throttle_refuses_holds_nothing():
     assert gate.use().budget.held == 32_000 + 16_000
 
 
-def test_an_active_run_passes_rates_unless_they_cut_runs():
+def test_an_active_run_passes_rate_limits_unless_they_cut_runs():
     for cuts, expected in ((False, ""), (True, "contract_rpm")):
         gate = Gate(rates_cut_runs=cuts)
         gate.contract("app_user", Quota(rpm_limit=1), app="app")
@@ -117,7 +117,7 @@ def test_an_active_run_passes_rates_unless_they_cut_runs():
         assert gate.arrive("other") == "contract_rpm"
 
 
-def test_parallel_calls_are_bounded_in_a_run_too_and_free_with_their_ends(gate):
+def test_parallel_calls_are_bounded_within_a_run(gate):
     gate.contract("app", Quota(max_parallel_requests=2), app="app")
     reasons = [gate.arrive(f"c{n}", run="R") for n in range(3)]
     assert reasons == ["", "", "contract_parallel"]
@@ -138,9 +138,7 @@ def test_parallel_calls_are_bounded_in_a_run_too_and_free_with_their_ends(gate):
         ("expired", True, 0, 0),
     ],
 )
-def test_what_a_call_used_is_settled_and_a_failed_call_is_released(
-    gate, outcome, charged, spent, requests
-):
+def test_usage_is_settled_and_failed_calls_are_released(gate, outcome, charged, spent, requests):
     gate.contract("app", Quota(rpm_limit=9, tpm_limit=900, max_budget=10**6, **DAY), app="app")
     gate.arrive("c")
     assert gate.use().budget.held == 32_000 + 16_000
@@ -152,7 +150,7 @@ def test_what_a_call_used_is_settled_and_a_failed_call_is_released(
     assert use.tokens.used == (36 if spent else 0)
 
 
-def test_a_budget_that_comes_later_counts_calls_in_progress_and_reported_spending(gate):
+def test_a_later_budget_includes_running_calls_and_reported_spending(gate):
     gate.arrive("c")
     gate.contract("app", Quota(max_budget=10**6, **DAY), app="app")
     gate.end("c")
@@ -189,14 +187,14 @@ def test_reported_spending_counts_for_its_scope(gate):
     assert gate.use(user="u").budget.spent == 0
 
 
-def test_limits_that_are_off_count_and_refuse_nothing():
+def test_disabled_limits_count_and_reject_nothing():
     gate = Gate(contracts=False)
     gate.contract("app_user", Quota(rpm_limit=1, max_budget=1, **DAY), app="app")
     assert [gate.arrive(f"c{n}") for n in range(3)] == ["", "", ""]
     assert gate.use().requests is None, "headers show no limit that does not bind"
 
 
-def test_a_call_that_no_minute_allows_is_rejected_at_once(gate):
+def test_a_call_larger_than_its_rate_is_rejected_immediately(gate):
     gate.contract("app", Quota(tpm_limit=39), app="app")
     assert gate.arrive("c") == "contract_call_too_large"
     gate.contract("app", Quota(tpm_limit=40), app="app")
@@ -215,7 +213,7 @@ def test_weights_of_tenant_app_and_user_multiply():
         directory.take(ev.TenantChanged("t", weight=0))
 
 
-def test_contracts_go_through_a_snapshot():
+def test_quotas_survive_a_snapshot():
     gate = Gate()
     gate.handle(ev.TenantChanged("t", weight=2.0))
     gate.contract("tenant", Quota(rpm_limit=3, max_budget=10**6, **DAY), models=("m",))

@@ -1,4 +1,4 @@
-"""The dispatcher and the calls of programs: expected outputs, failed runs, restored runs."""
+"""Test the calls of programs in the dispatcher: expected outputs, failed runs, restored runs."""
 
 import json
 
@@ -7,7 +7,7 @@ from virtual_cluster import VirtualCluster, make_call
 
 from fairserve.interactions.errors import DeclaredInteractionError, InteractionNotFoundError
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits
@@ -31,14 +31,14 @@ def own(name, **more):
     ("declared", "samples", "most", "expected"),
     [(0, 1, 100, 20), (7, 1, 100, 7), (7, 3, 100, 21), (70, 2, 30, 60), (0, 1, 8, 8)],
 )
-def test_the_declared_output_is_expected_before_the_profiles(declared, samples, most, expected):
+def test_the_declared_output_overrides_the_profile(declared, samples, most, expected):
     cluster = made()
     call = make_call("a", output=most, samples=samples, declared_output_tokens=declared)
     cluster.arrive(call)
     assert call.expected_output_tokens == expected
 
 
-def test_a_declared_run_through_its_life():
+def test_a_declared_run_runs_to_its_end():
     cluster = made()
     cluster.event(ev.InteractionOpened("R", *OWNER, declared=True))
     with pytest.raises(DeclaredInteractionError):
@@ -54,10 +54,10 @@ def test_a_declared_run_through_its_life():
 
 
 @pytest.mark.parametrize("cancel", [False, True])
-def test_a_run_that_failed(cancel):
+def test_a_failed_run_ends_its_calls(cancel):
     cluster = made(workers=1, kv_tokens=60)
     cluster.event(ev.InteractionOpened("R", *OWNER, declared=True))
-    for number in range(4):  # one runs, three wait
+    for number in range(4):  # one call runs, three wait
         cluster.arrive(own(f"c{number}"))
     cluster.run(0.05)
     cluster.event(ev.InteractionClosed("R", cancel=cancel, failed=True))
@@ -69,10 +69,10 @@ def test_a_run_that_failed(cancel):
     assert not cluster.dispatcher.first.feeder._active_runs.interactions
 
 
-# --- taken back -----------------------------------------------------------------------------------
+# --- restored runs --------------------------------------------------------------------------------
 
 
-def under_way(cluster):
+def in_progress(cluster):
     return {
         model: set(pool.feeder._active_runs.interactions)
         for model, pool in cluster.dispatcher.pools.items()
@@ -92,11 +92,11 @@ def test_a_restored_run_continues_where_it_was():
     cluster.event(ev.InteractionClosed("R"))
     over = cluster.interactions["R"]
     assert (over.state, over.calls, over.tokens) == ("complete", 3, 42 + 32 + 8)
-    assert under_way(cluster) == {"": set()}
+    assert in_progress(cluster) == {"": set()}
 
 
 @pytest.mark.parametrize("when", ["before any model", "between two", "after them"])
-def test_its_calls_have_priority_in_the_queues_of_all_models(when):
+def test_calls_of_a_restored_run_have_priority_at_all_models(when):
     cluster = made(workers=0)
     if when == "before any model":
         restore(cluster, *DONE)
@@ -106,7 +106,7 @@ def test_its_calls_have_priority_in_the_queues_of_all_models(when):
     cluster.join("b0", 600, "b")
     if when == "after them":
         restore(cluster, *DONE)
-    assert under_way(cluster) == {"a": {"R"}, "b": {"R"}}
+    assert in_progress(cluster) == {"a": {"R"}, "b": {"R"}}
     for number in range(60):
         cluster.at(0.0, make_call(f"other-{number}", pool="b"))
     cluster.run(0.01)
@@ -115,25 +115,25 @@ def test_its_calls_have_priority_in_the_queues_of_all_models(when):
     waited = sum(at > cluster.started_s["next"] for at in cluster.started_s.values())
     assert waited > 30, "it stood behind its user's other calls"
     cluster.event(ev.InteractionClosed("R"))
-    assert under_way(cluster) == {"a": set(), "b": set()}
+    assert in_progress(cluster) == {"a": set(), "b": set()}
 
 
 def test_a_run_without_calls_is_not_active():
     cluster = made()
     restore(cluster)
     cluster.join("b0", 600, "b")
-    assert under_way(cluster) == {"": set(), "b": set()}
+    assert in_progress(cluster) == {"": set(), "b": set()}
 
 
-def test_a_run_that_ends_before_any_model_is_named_leaves_nothing():
+def test_a_run_that_ends_before_its_first_call_leaves_nothing():
     cluster = made(workers=0)
     restore(cluster, *DONE)
     cluster.event(ev.InteractionClosed("R"))
     cluster.join("a0", 600, "a")
-    assert under_way(cluster) == {"a": set()}
+    assert in_progress(cluster) == {"a": set()}
 
 
-def test_a_snapshot_keeps_it():
+def test_a_snapshot_keeps_a_declared_run():
     cluster = made()
     restore(cluster, *DONE)
     state = json.loads(json.dumps(cluster.dispatcher.snapshot(0.0)))

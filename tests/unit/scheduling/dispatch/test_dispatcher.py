@@ -1,4 +1,4 @@
-"""The composition: throttling, feeding, routing and workers in virtual time."""
+"""The dispatcher composes throttling, feeding, routing and workers; tested in virtual time."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 from virtual_cluster import VirtualCluster, make_call, prompt
 
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.errors import UnknownCallError, UnknownWorkerError
 from fairserve.scheduling.registry import SYSTEMS
@@ -29,7 +29,7 @@ def with_limits(system, *, user_rpm=20, **more):
     return cluster
 
 
-def test_a_call_goes_through_and_completes_its_interaction():
+def test_a_call_completes_its_interaction():
     cluster = VirtualCluster(SYSTEMS["fairserve"])
     cluster.at(0.0, make_call("a"))
     cluster.run(5)
@@ -42,7 +42,7 @@ def test_a_call_goes_through_and_completes_its_interaction():
 def test_a_flood_is_rejected_under_overload_and_a_run_in_progress_completes():
     cluster = with_limits("fairserve")
     flood(cluster, calls=300)
-    for step in range(4):  # a run of the same user, begun before the overload
+    for step in range(4):  # a run of the same user that began before the overload
         cluster.at(0.05 + step, make_call(f"run-{step}", user="flooder", run="R", final=step == 3))
     cluster.run(120)
     refused = set(cluster.refused)
@@ -83,7 +83,7 @@ def test_the_same_flood_without_overload_is_served_in_full():
     assert len(cluster.ended) == 300
 
 
-def test_rpm_cuts_a_run_in_the_middle():
+def test_an_rpm_limit_cuts_a_run_midway():
     cluster = with_limits("rpm-3", user_rpm=None)
     for step in range(5):
         cluster.at(float(step), make_call(f"run-{step}", run="R"))
@@ -108,7 +108,7 @@ def test_immunity_ends_at_a_multiple_of_the_profile():
     assert "run-0" not in refused
 
 
-def test_a_blocked_user_is_refused_without_overload():
+def test_a_blocked_user_is_rejected_without_overload():
     cluster = VirtualCluster(SYSTEMS["fairserve"])
     cluster.event(ev.UserChanged("t", "u", blocked=True))
     cluster.at(0.0, make_call("a"))
@@ -116,7 +116,7 @@ def test_a_blocked_user_is_refused_without_overload():
     assert cluster.refused["a"].decision.reason == "user_blocked"
 
 
-def test_the_prefix_decides_the_worker():
+def test_the_prefix_determines_the_worker():
     cluster = VirtualCluster(SYSTEMS["fairserve"], workers=4, kv_tokens=50_000)
     documents = {d: prompt((100 + d, 640)) for d in range(4)}
     for number in range(40):
@@ -130,7 +130,7 @@ def test_the_prefix_decides_the_worker():
         assert len(workers) == 1, "one document, one worker"
 
 
-def test_calls_of_a_lost_worker_go_back_and_finish_elsewhere():
+def test_calls_of_a_lost_worker_are_requeued_and_finish_elsewhere():
     cluster = VirtualCluster(SYSTEMS["fairserve"], workers=2, kv_tokens=400)
     flood(cluster, calls=60, every_s=0.001)
     cluster.run(0.3)
@@ -147,7 +147,7 @@ def test_calls_of_a_lost_worker_go_back_and_finish_elsewhere():
     assert cluster.ended["late"][0] == "completed"
 
 
-def test_a_draining_worker_gets_nothing_new_and_finishes_what_it_has():
+def test_a_draining_worker_gets_no_new_calls_and_finishes_its_own():
     cluster = VirtualCluster(SYSTEMS["fairserve"], workers=2)
     flood(cluster, calls=40, every_s=0.01)
     cluster.run(0.1)
@@ -160,7 +160,7 @@ def test_a_draining_worker_gets_nothing_new_and_finishes_what_it_has():
     assert len(cluster.ended) == 40
 
 
-def test_an_undrained_worker_has_the_cache_and_the_calls_that_it_had():
+def test_an_undrained_worker_keeps_its_cache_and_calls():
     cluster = VirtualCluster(SYSTEMS["cache-aware"], workers=2, kv_tokens=400)
     pool = cluster.dispatcher.first
     document = prompt((1, 96))
@@ -183,7 +183,7 @@ def test_an_undrained_worker_has_the_cache_and_the_calls_that_it_had():
     assert pool.worker_table.workers["w0"].demand_tokens < held
 
 
-def test_waiting_calls_go_to_an_undrained_worker():
+def test_waiting_calls_are_sent_to_an_undrained_worker():
     cluster = VirtualCluster(SYSTEMS["fairserve"], workers=1)
     cluster.event(ev.WorkerDraining("w0"))
     cluster.arrive(make_call("a"))
@@ -194,7 +194,7 @@ def test_waiting_calls_go_to_an_undrained_worker():
         cluster.event(ev.WorkerUndrained("w9"))
 
 
-def test_calls_without_a_worker_wait_for_one():
+def test_calls_wait_while_there_is_no_worker():
     cluster = VirtualCluster(SYSTEMS["fairserve"], workers=0)
     cluster.at(0.0, make_call("a"))
     cluster.run(1)
@@ -217,7 +217,7 @@ def test_cancelling_a_run_stops_its_queued_and_running_calls():
     assert cluster.dispatcher.load()[0] == 0
 
 
-def test_the_feed_window_bounds_what_waits_at_a_worker():
+def test_the_feed_window_bounds_the_queue_of_a_worker():
     cluster = VirtualCluster(SYSTEMS["fairserve"], workers=2, kv_tokens=4000)
     flood(cluster, calls=300, every_s=0.0)
     size = 32 + 16
@@ -235,7 +235,7 @@ def test_the_feed_window_bounds_what_waits_at_a_worker():
 
 
 @pytest.mark.parametrize(("sink", "state", "wasted"), [(None, "complete", 0), ("z", "expired", 40)])
-def test_a_run_ends_when_it_has_been_idle(sink, state, wasted):
+def test_a_run_ends_after_its_idle_timeout(sink, state, wasted):
     cluster = with_limits("fairserve", user_rpm=None)
     call = make_call("a", run="R")
     cluster.event(ev.InteractionOpened("R", call.tenant, call.app, call.user, sink))
@@ -247,7 +247,7 @@ def test_a_run_ends_when_it_has_been_idle(sink, state, wasted):
     assert cluster.interactions["R"].wasted_tokens == wasted
 
 
-def test_a_silent_worker_is_lost():
+def test_a_worker_without_reports_is_lost():
     cluster = VirtualCluster(SYSTEMS["fairserve"], workers=2)
     for worker in ("w0", "w1"):
         cluster.event(ev.WorkerReported(worker))
@@ -257,7 +257,7 @@ def test_a_silent_worker_is_lost():
     assert list(cluster.dispatcher.first.worker_table.serving()) == ["w1"]
 
 
-def test_events_that_do_not_fit_change_nothing():
+def test_inapplicable_events_change_nothing():
     dispatcher = Dispatcher(SYSTEMS["fairserve"])
     dispatcher.handle(ev.WorkerJoined("w0", 1000), 0.0)
     before = json.dumps(dispatcher.snapshot(1.0))
@@ -287,8 +287,8 @@ def test_unknown_names_list_the_known_ones():
     assert changed.feed_window == 0.1
 
 
-def test_a_call_is_not_sent_again_where_it_failed_while_another_worker_serves():
-    """Its window may be full: the call waits for it, and goes first."""
+def test_a_failed_call_is_retried_on_another_worker():
+    """The window of that worker may be full: the call waits for it, and is first in order."""
     cluster = VirtualCluster(SYSTEMS["fairserve"], workers=2, kv_tokens=600)
     cluster.dispatcher.handle(ev.WorkerDraining("w1"), 0.0)
     cluster.arrive(make_call("a"))
@@ -308,10 +308,10 @@ def test_a_call_is_not_sent_again_where_it_failed_while_another_worker_serves():
 
 
 @pytest.mark.parametrize("system", ["fairserve", "fs-wi", "central-dlpm", "fcfs"])
-def test_a_call_that_waits_for_another_worker_steps_aside_and_keeps_its_place(system):
-    """w0 failed two calls of a; w1 is full. Calls of b go to w0, and a's calls are first at w1."""
+def test_a_call_waiting_for_another_worker_lets_others_pass(system):
+    """w0 failed two calls of a; w1 is full. Calls of b run on w0, and those of a are first at w1."""
     config = SYSTEMS[system].with_options({"feed_window": 0.03})
-    cluster = VirtualCluster(config, workers=1, kv_tokens=2000)  # the window is full with two calls
+    cluster = VirtualCluster(config, workers=1, kv_tokens=2000)  # two calls fill the window
     for name in ("a1", "a2"):
         cluster.arrive(make_call(name, user="a"))
     cluster.join("w1", 2000)

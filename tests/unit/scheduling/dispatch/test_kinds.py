@@ -1,4 +1,4 @@
-"""Calls that only some kinds of worker can serve, and workers of several kinds for one model."""
+"""Test calls that only some kinds of worker can serve, with workers of several kinds for one model."""
 
 import json
 
@@ -7,7 +7,7 @@ from virtual_cluster import hash_of, make_call, prompt
 
 from fairserve.interactions.call import TokenUsage
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits
@@ -45,7 +45,7 @@ def mixed(request):
     return Mixed(request.param)
 
 
-def test_a_call_goes_to_a_worker_that_can_serve_it(mixed):
+def test_a_call_is_sent_to_a_worker_that_can_serve_it(mixed):
     for number in range(5):
         mixed.call(f"plain-{number}", PLAIN)
         mixed.call(f"rich-{number}", RICH)
@@ -56,7 +56,7 @@ def test_a_call_goes_to_a_worker_that_can_serve_it(mixed):
     assert {mixed.where[f"rich-{number}"] for number in range(5)} == {"r"}
 
 
-def test_one_that_waits_for_its_kind_delays_no_other_call(mixed):
+def test_a_call_waiting_for_its_kind_delays_no_other(mixed):
     mixed.event(ev.WorkerLost("r"))
     mixed.call("rich", RICH)
     mixed.call("other", user="v")
@@ -65,21 +65,21 @@ def test_one_that_waits_for_its_kind_delays_no_other_call(mixed):
     assert mixed.where["rich"] == "r"
 
 
-def test_a_worker_of_no_kind_serves_every_call(mixed):
+def test_a_worker_without_a_kind_serves_every_call(mixed):
     mixed.event(ev.WorkerLost("r"))
     mixed.event(ev.WorkerJoined("r", 1000))
     mixed.call("rich", RICH)
     assert mixed.where == {"rich": "r"}
 
 
-def test_a_call_that_failed_stays_with_its_kind(mixed):
+def test_a_failed_call_is_retried_within_its_kind(mixed):
     mixed.call("rich", RICH)
     del mixed.where["rich"]
     mixed.event(ev.CallReturned("rich"))
     assert mixed.where == {"rich": "r"}, "the other worker cannot serve it"
 
 
-def test_kinds_outlive_a_snapshot(mixed):
+def test_kinds_survive_a_snapshot(mixed):
     mixed.event(ev.WorkerLost("r"))
     mixed.call("rich", RICH)
     state = json.loads(json.dumps(mixed.dispatcher.snapshot(0.0)))

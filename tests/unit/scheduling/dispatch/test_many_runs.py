@@ -1,4 +1,4 @@
-"""Many runs at a time, of twenty calls each, cancelled, closed or left alone: nothing stays."""
+"""Many simultaneous runs, cancelled, closed or abandoned, leave no state behind."""
 
 import gc
 import json
@@ -11,7 +11,7 @@ from virtual_cluster import make_call, prompt
 from fairserve.interactions import errors
 from fairserve.interactions.call import TokenUsage
 from fairserve.interactions.tracking.tracker import Tracker, TrackerLimits
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.registry import SYSTEMS
 
@@ -57,7 +57,7 @@ class Service:
             )
 
     def wave(self, name):
-        """Run all runs of a wave side by side, each with its calls in an order of its own."""
+        """Run all runs of a wave side by side, each with its calls in its own order."""
         left = {f"{name}-{number}": CALLS for number in range(self.runs)}
         while left:
             self.now_s += 1
@@ -106,9 +106,10 @@ class Service:
 
 
 def held_by(root):
-    """Return the number of objects reachable from one; those of code do not count.
+    """Return the number of objects reachable from ``root``, without those of code.
 
-    All objects of the process would be others' too: a thread of an earlier test made hundreds.
+    Counting all objects of the process would include foreign ones: a thread of an earlier test made
+    hundreds.
     """
     code = (type, ModuleType, FunctionType, BuiltinFunctionType)
     seen, found = {id(root)}, [root]
@@ -121,7 +122,7 @@ def held_by(root):
 
 
 @pytest.mark.parametrize("runs", [150, pytest.param(1000, marks=pytest.mark.deep)])
-def test_nothing_stays_of_many_runs_side_by_side(runs):
+def test_many_simultaneous_runs_leave_no_state(runs):
     service = Service(runs)
     objects, sizes = [], []
     for wave in range(3):

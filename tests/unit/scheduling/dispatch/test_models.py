@@ -1,4 +1,4 @@
-"""Several models behind one dispatcher: what each has of its own, and what they have in common."""
+"""Test several models behind one dispatcher: their separate and their shared state."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 from virtual_cluster import VirtualCluster, make_call, prompt
 
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.dispatch.switch import switch_system
 from fairserve.scheduling.registry import SYSTEMS
@@ -42,7 +42,7 @@ def snapshot(dispatcher, now_s=0.0):
 
 
 @pytest.mark.parametrize("system", ["fairserve", "d2lpm", "preble", "central-dlpm", "vtc", "fcfs"])
-def test_a_call_goes_to_a_worker_of_its_model(system):
+def test_a_call_is_sent_to_a_worker_of_its_model(system):
     cluster = two_models(system)
     for number in range(30):
         cluster.at(0.01 * number, call_of("ab"[number % 3 == 0], number))
@@ -51,7 +51,7 @@ def test_a_call_goes_to_a_worker_of_its_model(system):
     assert all(where(cluster, call_id)[0] == call_id[0] for call_id in cluster.ended)
 
 
-def test_the_full_queue_of_one_model_does_not_stop_another():
+def test_a_full_queue_of_one_model_does_not_block_another():
     cluster = two_models()
     flood(cluster, "a", "u", 300)
     cluster.at(0.1, call_of("b", 0))
@@ -60,8 +60,8 @@ def test_the_full_queue_of_one_model_does_not_stop_another():
     assert "b-u-0" in cluster.started_s
 
 
-def test_overload_is_of_one_model():
-    """The flooded model rejects by its limit, the other nothing, though the window is common."""
+def test_overload_is_separate_for_each_model():
+    """The flooded model rejects by its limit, the other nothing, though they share the window."""
     cluster = two_models(kv_tokens=300)
     cluster.event(ev.AppChanged("app", PROFILE, Limits(user_rpm=40)))
     flood(cluster, "a", "u", 100)
@@ -85,8 +85,8 @@ def test_a_limit_counts_the_calls_of_all_models():
     assert list(cluster.refused) == ["b-u-9"]
 
 
-def test_a_run_spans_models():
-    """Its stages continue; active at one model it has priority in the queue of the other."""
+def test_a_run_may_use_several_models():
+    """Its stages continue; active at one model, it has priority in the queue of the other."""
     cluster = two_models()
     cluster.at(0.0, call_of("a", 0, run="R"))
     cluster.run(2.0)
@@ -103,8 +103,8 @@ def test_a_run_spans_models():
     )
 
 
-def test_what_a_client_is_served_at_one_model_counts_at_the_other():
-    """c floods both models, d only b. While both wait at b, d gets b until it has what c has in all."""
+def test_service_at_one_model_counts_at_the_other():
+    """c floods both models, d only b. While both wait at b, d gets b until it has c's total service."""
     cluster = two_models()
     flood(cluster, "a", "c", 400)
     flood(cluster, "b", "c", 200)
@@ -118,7 +118,7 @@ def test_what_a_client_is_served_at_one_model_counts_at_the_other():
     assert done.count("a-c") > done.count("b-d")
 
 
-def test_a_newcomer_is_lifted_to_what_the_others_received_not_to_what_is_reserved_for_them():
+def test_a_newcomer_is_lifted_to_received_not_reserved_service():
     """c has 40 calls at model a that have not been served, and waits at b, where d begins."""
     cluster = two_models(kv_tokens=100_000)
     handle = cluster.dispatcher.handle
@@ -133,7 +133,7 @@ def test_a_newcomer_is_lifted_to_what_the_others_received_not_to_what_is_reserve
     assert feeder.counter(("t", "c")) > 40
     handle(ev.CallArrived(call_of("b", 0, user="d")), 0.0)
     assert feeder.counter(("t", "d")) == 0
-    for number in range(3):  # what c receives at a lifts a later newcomer
+    for number in range(3):  # service that c receives at a lifts a later newcomer
         handle(ev.CallStarted(f"a-c-{number}", 0), 0.0)
     handle(ev.CallArrived(call_of("b", 0, user="e")), 0.0)
     assert feeder.counter(("t", "d")) == feeder.counter(("t", "e")) == 0, "d is the least served"
@@ -141,7 +141,7 @@ def test_a_newcomer_is_lifted_to_what_the_others_received_not_to_what_is_reserve
     assert received == pytest.approx(3 * 32 / 40), "the prompts of the calls that started"
 
 
-def test_without_the_other_model_both_get_half():
+def test_with_one_model_both_clients_get_half():
     cluster = two_models()
     flood(cluster, "b", "c", 200)
     flood(cluster, "b", "d", 200)
@@ -150,10 +150,10 @@ def test_without_the_other_model_both_get_half():
     assert abs(done.count("b-c") - done.count("b-d")) <= 3
 
 
-def test_when_all_has_ended_the_counters_of_all_models_agree():
+def test_counters_of_all_models_agree_at_the_end():
     """Unused reservations are released everywhere, and the charges of a lost worker refunded."""
     cluster = two_models()
-    for number in range(40):  # of one client: no client is lifted
+    for number in range(40):  # all of one client, so that no client is lifted
         cluster.at(0.02 * number, call_of("ab"[number % 3 == 0], number))
     cluster.run(0.2)
     cluster.lose("a1")
@@ -174,7 +174,7 @@ def test_a_worker_belongs_to_one_model():
     assert "a0" not in cluster.dispatcher.pools["a"].worker_table.workers
 
 
-def test_what_workers_hold_for_others_is_demand():
+def test_foreign_load_of_workers_counts_as_demand():
     cluster = two_models()
     demand, capacity = cluster.dispatcher.load()
     cluster.event(ev.WorkerReported("b0", foreign_tokens=500))
@@ -188,7 +188,7 @@ def test_what_workers_hold_for_others_is_demand():
 
 
 @pytest.mark.parametrize("system", ["fairserve", "d2lpm", "central-dlpm"])
-def test_a_snapshot_and_the_later_events_give_the_same_commands(system):
+def test_a_restored_snapshot_gives_the_same_commands(system):
     cluster = two_models(system)
     shared = prompt((5, 32))
     for number in range(120):
@@ -240,7 +240,7 @@ def test_the_system_changes_for_all_models_while_calls_run(system, options):
     assert cluster.dispatcher.load()[0] == 0
 
 
-def test_after_a_change_the_models_still_share_what_they_charge():
+def test_models_share_charges_after_a_change():
     cluster = two_models()
     switch_system(cluster.dispatcher, SYSTEMS["fs-wi"], [], 7, 0.0)
     cluster.arrive(call_of("a", 0))

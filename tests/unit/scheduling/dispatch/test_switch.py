@@ -1,10 +1,10 @@
-"""A change of the system keeps every queued and running call, and fails before it changes anything."""
+"""A change of the system keeps every queued and running call; an invalid one changes nothing."""
 
 import pytest
 from virtual_cluster import make_call
 
 from fairserve.interactions.call import TokenUsage
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.dispatch.switch import switch_system
 from fairserve.scheduling.registry import SYSTEMS
@@ -66,7 +66,7 @@ def test_every_call_is_admitted_once_and_ends(before, after):
     assert len(switched.admitted) == len(set(switched.admitted)) == calls
 
 
-def test_a_new_feeder_charges_what_running_calls_used():
+def test_a_new_feeder_charges_the_usage_of_running_calls():
     switched = Switched("fcfs")
     switched.arrive("c0", user="heavy")
     switched.switch("fairserve")
@@ -82,7 +82,7 @@ def test_a_feeder_with_the_same_options_keeps_its_counters():
     assert switched.dispatcher.first.feeder.counter(("t", "u")) == pytest.approx(counter)
 
 
-def test_a_wrong_option_changes_nothing():
+def test_an_invalid_option_changes_nothing():
     switched = Switched()
     until_full(switched)
     before = switched.dispatcher.snapshot(0.0)

@@ -1,4 +1,4 @@
-"""Shares that weights entitle to, by levels."""
+"""Test the shares that weights entitle to, by levels."""
 
 import pytest
 
@@ -21,12 +21,12 @@ OWNERS = {
         ("user", [27, 1, 1, 2]),
     ],
 )
-def test_a_weight_divides_the_share_of_siblings_and_nothing_else(levels, parts):
+def test_a_weight_affects_only_the_shares_of_siblings(levels, parts):
     shares = entitled_shares(OWNERS, lambda tenant: levels)
     assert list(shares.values()) == pytest.approx([part / sum(parts) for part in parts])
 
 
-def test_the_apps_of_one_user_divide_its_share():
+def test_apps_of_one_user_divide_its_share():
     shares = entitled_shares(
         {
             ("t", "a", "u"): PLAIN,
@@ -38,7 +38,7 @@ def test_the_apps_of_one_user_divide_its_share():
     assert list(shares.values()) == pytest.approx([1 / 8, 3 / 8, 1 / 2])
 
 
-def test_every_client_is_entitled_to_something():
+def test_every_client_has_a_positive_share():
     assert entitled_shares({}, lambda tenant: "tenant > user") == {}
 
 
@@ -46,7 +46,7 @@ def test_every_client_is_entitled_to_something():
     ("others", "parts"),
     [
         ("tenant > user", [3 / 4, 1 / 4, 1, 2]),
-        ("user", [3 / 4, 1 / 4, 1, 2]),  # the one with levels of its own is one client of the root
+        ("user", [3 / 4, 1 / 4, 1, 2]),  # the tenant with its own levels is one client of the root
     ],
 )
 def test_each_tenant_divides_its_share_by_its_own_levels(others, parts):

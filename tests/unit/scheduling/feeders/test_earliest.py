@@ -1,4 +1,4 @@
-"""The earliest of a set of calls, against a plain dict."""
+"""The earliest of a set of calls agrees with a plain dict."""
 
 import random
 
@@ -7,7 +7,7 @@ import pytest
 from fairserve.scheduling.feeders.earliest import Earliest
 
 
-def test_the_earliest_of_those_that_are_left(seed):
+def test_the_earliest_of_the_remaining_calls(seed):
     rng = random.Random(seed)
     calls, plain, left = Earliest(), {}, []
     for number in range(3000):
@@ -16,7 +16,7 @@ def test_the_earliest_of_those_that_are_left(seed):
             calls.discard(call_id)
             left.append((call_id, plain.pop(call_id)))
         elif left and rng.random() < 0.1:
-            call_id, old = left.pop()  # requeued at its old place
+            call_id, old = left.pop()  # requeued at its old position
             calls.add(call_id, old)
             plain[call_id] = old
         else:
@@ -28,7 +28,7 @@ def test_the_earliest_of_those_that_are_left(seed):
             assert calls.first() == min((number, call_id) for call_id, number in plain.items())
 
 
-def test_what_left_takes_no_room():
+def test_removed_calls_use_no_memory():
     calls = Earliest()
     calls.add("stays", 0)
     for number in range(1, 10_000):
@@ -38,7 +38,7 @@ def test_what_left_takes_no_room():
     assert calls.first() == (0, "stays")
 
 
-def test_nothing_is_first_of_none():
+def test_an_empty_set_has_no_earliest_call():
     calls = Earliest()
     calls.add("a", 1)
     calls.discard("a")

@@ -1,4 +1,4 @@
-"""Full windows, and calls of active runs that keep the worker which has their context."""
+"""With full windows, calls of active runs still reach the worker that has their context cached."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 
 from fairserve.interactions.call import Call, TokenUsage
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits
@@ -15,7 +15,7 @@ from fairserve.throttling.base import Limits
 PROFILE = AppProfile((StageProfile(400.0, 0.0, 16.0),), calls_per_interaction=4)
 FAIRSERVE = SYSTEMS["fairserve"].with_options({"feed_window": 0.05})
 WINDOW = 500
-"""Tokens: five hundredths of the pool."""
+"""Tokens of the second window: five hundredths of the pool."""
 
 
 def call(name, *, user, run, context, prompt=416):
@@ -49,7 +49,7 @@ class Cluster:
 
 
 def with_a_full_window(**options):
-    """Run R has done its first call; two calls of others wait at the worker."""
+    """Return a cluster where run R completed a call, and two calls of others wait at the worker."""
     cluster = Cluster(**options)
     cluster.arrive("first", user="u", run="R", context=1)
     cluster.complete("first")
@@ -59,37 +59,37 @@ def with_a_full_window(**options):
     return cluster
 
 
-def test_the_next_call_of_a_run_goes_where_its_context_is():
+def test_the_next_call_of_a_run_is_sent_to_its_context():
     cluster = with_a_full_window()
     assert cluster.arrive("second", user="u", run="R", context=1, prompt=448)
     assert "z" not in cluster.sent
 
 
-def test_not_without_the_option():
+def test_no_hit_is_admitted_without_the_option():
     cluster = with_a_full_window(hit_share=None)
     assert not cluster.arrive("second", user="u", run="R", context=1, prompt=448)
 
 
-def test_not_a_run_that_has_not_begun():
+def test_no_hit_is_admitted_for_a_new_run():
     cluster = with_a_full_window()
     assert not cluster.arrive("other", user="u", run="S", context=1, prompt=448)
 
 
-def test_not_if_most_of_the_prompt_is_new():
+def test_no_hit_is_admitted_for_a_mostly_new_prompt():
     cluster = with_a_full_window()
     assert not cluster.arrive("long", user="u", run="R", context=1, prompt=600)
 
 
-def test_not_a_user_who_was_served_too_much():
+def test_no_hit_is_admitted_for_an_overserved_user():
     cluster = with_a_full_window(**{"feeder.locality_slack": 5.0})
     names = [f"hit-{number}" for number in range(8)]
     for name in names:
         cluster.arrive(name, user="u", run="R", context=1, prompt=448)
-    # each costs 464 of 416 tokens: after the fifth its user is five calls above z's
+    # each costs 464 of 416 tokens: after the fifth its user is five calls ahead of z
     assert [name for name in names if name in cluster.sent] == names[:5]
 
 
-def test_not_to_a_worker_that_failed_the_call():
+def test_no_hit_is_admitted_to_a_worker_that_failed_the_call():
     cluster = with_a_full_window()
     assert cluster.arrive("second", user="u", run="R", context=1, prompt=448)
     del cluster.sent["second"]
@@ -98,13 +98,13 @@ def test_not_to_a_worker_that_failed_the_call():
     assert "second" not in cluster.sent
 
 
-def test_hits_fill_a_window_of_their_own():
+def test_hits_fill_a_separate_window():
     cluster = with_a_full_window(**{"feeder.locality_slack": 100.0})
     names = [f"hit-{number}" for number in range(40)]
     for name in names:
         cluster.arrive(name, user="u", run="R", context=1, prompt=448)
     sent = [name for name in names if name in cluster.sent]
-    each = 448 - 416 + 16  # to compute: what is not cached, and the expected output
+    each = 448 - 416 + 16  # to compute: the uncached tokens and the expected output
     assert len(sent) == -(-WINDOW // each)
     cluster.handle(ev.CallStarted(sent[0]))
     assert [name for name in names if name in cluster.sent] == [*sent, names[len(sent)]]
@@ -125,6 +125,6 @@ def test_the_state_of_the_second_window_is_restored():
     assert copy.first.worker_table.workers["w"].hit_tokens == 0
 
 
-def test_a_share_out_of_range():
+def test_a_share_out_of_range_is_rejected():
     with pytest.raises(ValueError, match="hit_share is 0; allowed: over 0, to 1, or null"):
         SYSTEMS["fairserve"].with_options({"hit_share": 0})

@@ -1,4 +1,4 @@
-"""Workers that publish their caches, through the dispatcher: placement and predicted hits."""
+"""Published caches of workers determine placement and predicted hits in the dispatcher."""
 
 import json
 
@@ -7,7 +7,7 @@ from prefix_trees import blocks_of
 from virtual_cluster import VirtualCluster, make_call, prompt
 
 from fairserve.interactions.call import TokenUsage
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatch.dispatcher import Dispatcher
 from fairserve.scheduling.locality.reports import LATE_S
 from fairserve.scheduling.registry import SYSTEMS
@@ -33,7 +33,7 @@ class Published:
         return tuple(self.dispatcher.first.locality._hasher.keys(tokens))
 
     def call(self, tokens):
-        """Sent somewhere; its worker and the cached tokens that were foreseen."""
+        """Send a call; return its worker and the predicted cached tokens."""
         self.names += 1
         name = f"c{self.names}"
         (admitted,) = self.handle(ev.CallArrived(make_call(name, tokens=tokens)))
@@ -48,7 +48,7 @@ class Published:
 
 
 @pytest.mark.parametrize("system", ["fairserve", "d2lpm", "cache-aware", "central-dlpm"])
-def test_a_call_goes_to_the_worker_that_really_has_its_prefix(system):
+def test_a_call_is_sent_to_the_worker_that_reports_its_prefix(system):
     world = Published(system)
     keys = world.keys(DOCUMENT)
     name, first, _ = world.call(DOCUMENT)
@@ -65,8 +65,8 @@ def test_a_call_goes_to_the_worker_that_really_has_its_prefix(system):
     assert (worker, cached) == (other, 30 * BLOCK)
 
 
-def test_what_a_worker_computed_of_itself_is_known():
-    """Its outputs count: the next turn of a conversation begins with them."""
+def test_blocks_of_outputs_are_known():
+    """Outputs count: the next turn of a conversation begins with them."""
     world = Published()
     keys = world.keys(prompt((1, 640), (2, 64)))
     name, worker, _ = world.call(DOCUMENT)
@@ -77,7 +77,7 @@ def test_what_a_worker_computed_of_itself_is_known():
     assert (again, cached) == (worker, 704)
 
 
-def test_a_cancelled_call_leaves_no_belief_behind():
+def test_a_cancelled_call_leaves_no_assumed_blocks():
     world = Published()
     name, worker, _ = world.call(DOCUMENT)
     world.end(name, "cancelled")
@@ -88,7 +88,7 @@ def test_a_cancelled_call_leaves_no_belief_behind():
     assert blocks_of(tree, worker) == 0
 
 
-def test_a_returned_call_does_not_count_for_its_first_worker():
+def test_a_requeued_call_does_not_count_for_its_first_worker():
     world = Published()
     name, first, _ = world.call(DOCUMENT)
     (admitted,) = world.handle(ev.CallReturned(name))
@@ -98,7 +98,7 @@ def test_a_returned_call_does_not_count_for_its_first_worker():
     assert (blocks_of(tree, first), blocks_of(tree, admitted.worker_id)) == (0, 40)
 
 
-def test_a_worker_that_has_cleared_its_cache_holds_nothing():
+def test_a_cleared_cache_is_empty():
     world = Published()
     name, worker, _ = world.call(DOCUMENT)
     world.handle(ev.WorkerCached(worker, None, world.keys(DOCUMENT)))
@@ -108,15 +108,15 @@ def test_a_worker_that_has_cleared_its_cache_holds_nothing():
     assert blocks_of(tree, worker) == 40
     world.handle(ev.WorkerCacheReset(worker, complete=True))
     assert blocks_of(tree, worker) == 0
-    assert world.call(DOCUMENT)[2] == 0, "no cached token is foreseen"
+    assert world.call(DOCUMENT)[2] == 0, "no cached token is predicted_share"
 
 
-def test_a_lost_worker_begins_anew():
+def test_a_lost_worker_starts_with_an_empty_cache():
     world = Published()
     name, worker, _ = world.call(DOCUMENT)
     world.handle(ev.WorkerCached(worker, None, world.keys(DOCUMENT)))
     world.handle(ev.WorkerLost(worker))
-    world.handle(ev.WorkerEvicted(worker, world.keys(DOCUMENT)))  # late
+    world.handle(ev.WorkerEvicted(worker, world.keys(DOCUMENT)))  # a late event
     world.handle(ev.WorkerJoined(worker, 50_000))
     assert world.dispatcher.first.locality.reports.complete(worker) is None
     world.handle(ev.CallReturned(name))
@@ -127,7 +127,7 @@ def test_a_lost_worker_begins_anew():
     assert blocks_of(tree, worker) == 2, "it may take calls again"
 
 
-def test_the_system_changes_and_reports_go_on():
+def test_reports_continue_after_a_change_of_the_system():
     from fairserve.scheduling.dispatch.switch import switch_system
 
     world = Published()
@@ -145,8 +145,8 @@ def test_the_system_changes_and_reports_go_on():
     assert blocks_of(tree, worker) == 0
 
 
-def foreseen(publishes, seed=0):
-    """Return the share of calls with cached tokens as predicted, with evicting workers."""
+def predicted_share(publishes, seed=0):
+    """Return the share of calls with correctly predicted cached tokens, with evicting workers."""
     cluster = VirtualCluster(
         SYSTEMS["fairserve"], workers=2, kv_tokens=4000, publishes=publishes, evict_share=0.5
     )
@@ -168,6 +168,6 @@ def foreseen(publishes, seed=0):
     return sum(seen.values()) / len(seen)
 
 
-def test_more_is_foreseen_with_reports():
-    assert foreseen(publishes=True) > 0.97
-    assert foreseen(publishes=False) < 0.8
+def test_reports_improve_the_prediction():
+    assert predicted_share(publishes=True) > 0.97
+    assert predicted_share(publishes=False) < 0.8

@@ -1,4 +1,4 @@
-"""The prefix tree by examples: locks, block events, listeners, splits and bounds."""
+"""Test the prefix tree by examples: locks, block events, listeners, splits and bounds."""
 
 import random
 
@@ -11,32 +11,32 @@ from fairserve.scheduling.locality.block_keys import BlockHasher
 from fairserve.scheduling.locality.prefix_tree import PrefixTree
 
 
-def test_a_split_keeps_its_locks():
+def test_a_split_keeps_locks():
     tree = PrefixTree()
     tree.add_worker("w0", 4)
     tree.insert([1, 2, 3], "w0")
     node = tree.lock([1, 2, 3], "w0")
     tree.insert([1, 4], "w0")
-    tree.insert([5, 6, 7, 8], "w0")  # wants everything else gone
+    tree.insert([5, 6, 7, 8], "w0")  # requires the eviction of everything else
     assert tree.match([1, 2, 3], 1) == (3, 1)
     tree.unlock(node, "w0")
     tree.insert([5, 6, 7, 8], "w0")
     assert tree.match([1, 2, 3], 1) == (0, 0)
 
 
-def test_a_path_that_is_used_in_part_is_used_in_part():
+def test_partial_use_of_a_path_counts_for_that_part_only():
     tree = PrefixTree()
     tree.add_worker("w0", 3)
     tree.insert([1, 2], "w0")
     tree.insert([3], "w0")
     tree.insert([1], "w0")
     tree.insert([1, 4], "w0")
-    assert tree.match([1, 2], 1) == (1, 1)  # 2 was used least recently
+    assert tree.match([1, 2], 1) == (1, 1)  # 2 is the least recently used
     assert tree.match([3], 1) == (1, 1)
     check_structure(tree)
 
 
-def test_a_lock_is_of_what_the_worker_holds():
+def test_a_lock_covers_only_blocks_that_the_worker_holds():
     """Blocks that another worker holds below are not locked; this one may lock them later."""
     tree = PrefixTree()
     tree.add_worker("w0", 3)
@@ -52,7 +52,7 @@ def test_a_lock_is_of_what_the_worker_holds():
     tree.unlock(second, "w0")
 
 
-def test_an_event_of_a_block_in_the_middle_takes_what_is_below_it():
+def test_evicting_a_middle_block_removes_the_blocks_below():
     tree = PrefixTree()
     for name in WORKERS[:2]:
         tree.add_worker(name, 100)
@@ -68,7 +68,7 @@ def test_an_event_of_a_block_in_the_middle_takes_what_is_below_it():
     check_structure(tree)
 
 
-def test_events_of_a_locked_block_are_of_no_consequence():
+def test_events_of_locked_blocks_are_ignored():
     tree = PrefixTree()
     tree.add_worker("w0", 100)
     tree.insert([1, 2, 3, 4, 5], "w0")
@@ -113,7 +113,7 @@ def test_a_cleared_worker_keeps_its_number():
     assert tree.match([1, 2, 3], tree.mask(["w0"])) == (2, 1 << slot)
 
 
-def test_listeners_get_first_and_last_holders():
+def test_listeners_are_notified_of_first_and_last_holders():
     tree, events = PrefixTree(), []
     tree.follow(
         lambda key: events.append(("+", key)),
@@ -130,7 +130,7 @@ def test_listeners_get_first_and_last_holders():
     tree.insert([5, 6], "w0")  # two too many: the leaf 3, then 4
     assert events[3:] == [("+", 5), ("-", three, 2, 0), ("-", four, 2, 0)]
     upper = tree.find([5, 6])[1]
-    tree.insert([5, 6, 7], "w0")  # one too many: 1 and 2, which the other still has
+    tree.insert([5, 6, 7], "w0")  # one too many: 1 and 2, which the other still holds
     joined = tree.find([5, 6, 7])[1]
     tree.evict([6], "w0")
     assert events[6:] == [("=", upper, joined, 3), ("+", 7), ("-", joined, 0, 1)]
@@ -140,7 +140,7 @@ def test_listeners_get_first_and_last_holders():
     assert len(tree) == 0
 
 
-def test_the_map_of_blocks_is_made_at_block_events_and_dropped_without_them(monkeypatch):
+def test_the_block_map_exists_only_while_block_events_arrive(monkeypatch):
     monkeypatch.setattr(block_map, "_NEW_MAX", 5)
     monkeypatch.setattr(block_map, "_SWEEP_MIN", 20)
     tree = PrefixTree()
@@ -160,8 +160,8 @@ def test_the_map_of_blocks_is_made_at_block_events_and_dropped_without_them(monk
     assert tree.match([1, 2, 3, 4], -1) == (1, 1)
 
 
-def test_splits_are_undone_when_their_branches_have_gone():
-    """Else a prefix that many prompts left at different points would be cut to single blocks."""
+def test_splits_are_merged_after_their_branches_are_removed():
+    """Otherwise a prefix that many prompts left at different points would be cut to single blocks."""
     tree, rng = PrefixTree(), random.Random(0)
     tree.add_worker("w", 120)
     shared = list(range(100))
@@ -185,7 +185,7 @@ def test_a_conversation_is_one_node():
     assert len(tree._segments.heads) == 1
 
 
-def test_a_long_chain_of_turns():
+def test_a_long_chain_of_turns_does_not_recurse():
     tree = PrefixTree()
     tree.add_worker("w0", 10_000)
     keys = list(range(5000))
@@ -205,7 +205,7 @@ def test_the_tree_is_bounded_by_the_capacity_of_its_workers():
     assert len(tree) == 100
 
 
-def test_bad_input():
+def test_invalid_input_is_rejected():
     tree = PrefixTree()
     tree.add_worker("w", 1)
     with pytest.raises(ValueError, match="'w' is in the tree already"):

@@ -1,4 +1,4 @@
-"""Breakdowns and bounds, by hand."""
+"""Breakdowns and bounds of steps equal values computed by hand."""
 
 import pytest
 from hypothesis import given
@@ -26,7 +26,7 @@ seconds = st.floats(1e-6, 10)
 
 
 @given(st.lists(st.tuples(*[seconds] * len(PARTS)), min_size=1, max_size=20))
-def test_the_parts_add_up_to_the_step(parts):
+def test_the_parts_sum_to_the_step(parts):
     steps = [step(*each) for each in parts]
     found = break_down(steps)
     assert sum(found.shares.values()) == pytest.approx(1)
@@ -37,7 +37,7 @@ def test_the_parts_add_up_to_the_step(parts):
     assert found.steps == len(steps)
 
 
-def test_overhead_is_what_neither_computes_nor_samples():
+def test_overhead_excludes_compute_and_sampling():
     found = break_down([step(1.0, 2.0, 14.0, 2.0, 1.0)])
     assert found.overhead == pytest.approx(0.2)
     assert found.step_ms == 20_000
@@ -51,7 +51,7 @@ def test_overhead_is_what_neither_computes_nor_samples():
     assert found.to_plain()["overhead_share"] == found.overhead
 
 
-def test_the_figure_looks_at_the_largest_steps_that_only_decode():
+def test_the_figure_uses_the_largest_pure_decode_steps():
     steps = [
         step(5.0, 5.0, 1.0, 1.0, 5.0, prefill=64),
         step(5.0, 5.0, 1.0, 1.0, 5.0, prefill=3, sequences=32),
@@ -79,16 +79,16 @@ SIZES = ModelSizes(
 RATES = DeviceRates(copy_bytes_per_s=1000.0, matrix_flops_per_s=50_000.0)
 
 
-def test_a_decode_step_moves_the_weights_and_what_is_held():
+def test_a_decode_step_moves_weights_and_held_tokens():
     assert SIZES.decode_weight_bytes == 2400
     assert decode_floor_s(SIZES, RATES, 60) == 3.0
 
 
-def test_a_prefill_multiplies_and_attends():
+def test_a_prefill_computes_products_and_attention():
     assert prefill_flops(SIZES, 10, 55) == 2 * 1000 * 10 + 4 * 55
 
 
-def test_measured_steps_are_held_against_the_bounds():
+def test_measured_steps_are_compared_with_the_bounds():
     steps = [
         step(0.0, 0.0, 1.0, 0.0, 0.0, prefill=10, pairs=1250.0),
         step(0.0, 0.0, 6.0, 0.0, 0.0, sequences=4, held=60),

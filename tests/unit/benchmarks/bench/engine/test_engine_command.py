@@ -1,4 +1,4 @@
-"""The command: its arguments, and a tiny run from end to end."""
+"""Test the command of the engine benchmark: its arguments, and a tiny run from end to end."""
 
 import importlib.util
 import json
@@ -34,14 +34,14 @@ TINY = 0.05
         (["--rounds", "many"], "invalid"),
     ],
 )
-def test_wrong_use(arguments, message, capsys):
+def test_wrong_usage_is_rejected(arguments, message, capsys):
     with pytest.raises(SystemExit) as caught:
         main(["engine", *arguments])
     assert caught.value.code == 2
     assert message in capsys.readouterr().err
 
 
-def test_a_device_that_is_not_there_is_one_message(capsys):
+def test_a_missing_device_is_one_message(capsys):
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
@@ -57,13 +57,13 @@ def test_a_device_that_is_not_there_is_one_message(capsys):
     ],
 )
 def measured(request, tmp_path_factory):
-    """The document, the fitted costs' file, and the workloads of a run at a small size."""
+    """Return the document, the file of fitted costs, and the workloads of a small run."""
     folder = tmp_path_factory.mktemp("bench")
     out, costs = folder / "out.json", folder / "mine.json"
     arguments = ["--shape", "5m", "--device", "cpu", "--json", str(out), "--fit", str(costs)]
     arguments += ["--threads", "1", "--workloads", *request.param]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gc.collect", lambda: 0)  # before every round; long in a large process
+        patch.setattr("gc.collect", lambda: 0)  # called before every round; slow in a large process
         assert command.main(arguments, scale=TINY) == 0
     return json.loads(out.read_text()), costs, request.param
 
@@ -85,7 +85,7 @@ def test_the_document_has_every_figure_of_the_workloads(measured):
     assert not figures["simulator_error"]["higher_is_better"]
 
 
-def test_an_engine_that_cannot_run_is_named_with_its_reason(measured):
+def test_an_unavailable_engine_is_named_with_the_reason(measured):
     document, *_ = measured
     if HAS_PSUTIL:
         assert document["unavailable"] == {}
@@ -94,7 +94,7 @@ def test_an_engine_that_cannot_run_is_named_with_its_reason(measured):
         assert "psutil" in document["unavailable"]["transformers cb"]
 
 
-def test_the_document_says_how_and_on_what_it_was_measured(measured):
+def test_the_document_describes_method_and_machine(measured):
     document, _, workloads = measured
     of = "" if workloads == list(NAMES) else f" --workloads {' '.join(workloads)}"
     made_by = f"--shape 5m --device cpu --threads 1{of} --rounds 5 --fit"
@@ -110,7 +110,7 @@ def test_the_document_says_how_and_on_what_it_was_measured(measured):
     assert document["left_out"] == []
 
 
-def test_every_workload_tells_rates_and_first_tokens_of_every_engine(measured):
+def test_every_workload_has_rates_and_first_tokens_of_every_engine(measured):
     document, _, workloads = measured
     engines = {"fairserve", "generate"} | ({"transformers cb"} if HAS_PSUTIL else set())
     assert set(document["workloads"]) == set(workloads)
@@ -124,7 +124,7 @@ def test_every_workload_tells_rates_and_first_tokens_of_every_engine(measured):
     assert set(document["memory"]) == engines
 
 
-def test_the_breakdown_adds_up(measured):
+def test_the_breakdown_sums_to_the_total(measured):
     document, *_ = measured
     for part in document["breakdown"].values():
         assert sum(part["shares"].values()) == pytest.approx(1)
@@ -134,7 +134,7 @@ def test_the_breakdown_adds_up(measured):
     assert floor["prefill"]["of_matrix_rate"] > 0
 
 
-def test_the_fitted_costs_can_be_simulated_with(measured):
+def test_the_fitted_costs_can_be_simulated(measured):
     document, path, _ = measured
     costs = cost_model(str(path))
     assert costs.loop == "mixed"
@@ -149,7 +149,7 @@ def test_the_fitted_costs_can_be_simulated_with(measured):
 
 
 class Instant:
-    """An engine that takes no time, and gives token 0 for every one that is asked for."""
+    """An engine that takes no time and generates only token 0."""
 
     def __init__(self, name):
         self.name = name
@@ -183,7 +183,7 @@ def test_no_workload_begins_after_the_time_limit(tmp_path, monkeypatch, capsys):
     assert "prefill included" in printed
 
 
-def test_the_guide_names_options_that_exist(capsys):
+def test_the_guide_names_existing_options(capsys):
     guide = (Path(__file__).parents[5] / "docs" / "guide" / "bench.md").read_text()
     section = guide.split("\n## The engine\n")[1]
     with pytest.raises(SystemExit):
@@ -195,7 +195,7 @@ def test_the_guide_names_options_that_exist(capsys):
     assert all(f"`{figure.name}" in section or "_b32" in figure.name for figure in FIGURES)
 
 
-def test_a_fit_without_scipy_ends_before_it_measures(tmp_path, monkeypatch, capsys):
+def test_a_fit_without_scipy_fails_before_measuring(tmp_path, monkeypatch, capsys):
     find_spec = importlib.util.find_spec
 
     def without(name, *more):

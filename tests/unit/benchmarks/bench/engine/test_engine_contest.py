@@ -1,4 +1,4 @@
-"""The contest: who runs when, who is left out, and what is said of it."""
+"""Test the contest of engines: the order of rounds, dropped engines, and reported reasons."""
 
 import pytest
 
@@ -12,12 +12,12 @@ LOAD = Workload("b8", 2, (4, 4), (3, 3))
 
 @pytest.fixture(autouse=True)
 def _no_collection(monkeypatch):
-    """Rounds collect garbage first, which takes long where torch is loaded, and nothing here."""
+    """Disable garbage collection before rounds: it takes long where torch is loaded."""
     monkeypatch.setattr("gc.collect", lambda: 0)
 
 
 class Fake:
-    """Takes so many seconds, and gives tokens that follow from the prompt."""
+    """Takes ``wall_s`` seconds, and returns tokens that depend on the prompt."""
 
     def __init__(self, name, wall_s=1.0, log=None, fails_at=99, add=0, tokens=None):
         self.name, self.wall_s, self.add, self.tokens = name, wall_s, add, tokens
@@ -44,7 +44,7 @@ def contest(*runners):
     return Contest({runner.name: runner for runner in runners}, vocabulary=50)
 
 
-def test_rounds_turn_the_order_and_keep_what_each_did():
+def test_rounds_rotate_the_order_and_keep_all_results():
     log = []
     made = contest(*(Fake(name, wall_s, log) for name, wall_s in (("a", 1), ("b", 2), ("c", 3))))
     for number in range(3):
@@ -55,13 +55,13 @@ def test_rounds_turn_the_order_and_keep_what_each_did():
     assert {run.alike for of_one in made.runs["b8"].values() for run in of_one} == {1.0}
 
 
-def test_engines_that_disagree_end_the_contest_before_it_begins():
+def test_disagreeing_engines_stop_the_contest():
     contest(Fake("ours"), Fake("other")).check(LOAD)
     with pytest.raises(DisagreementError, match="other gives other tokens than ours in 2 of 2"):
         contest(Fake("ours"), Fake("same"), Fake("other", add=1)).check(LOAD)
 
 
-def test_an_engine_that_fails_is_dropped_and_the_others_go_on():
+def test_a_failing_engine_is_dropped_and_the_others_continue():
     said = []
     broken = Fake("broken", fails_at=1)
     made = contest(Fake("ours"), broken, Fake("other"))
@@ -74,13 +74,13 @@ def test_an_engine_that_fails_is_dropped_and_the_others_go_on():
     assert {name: len(runs) for name, runs in made.runs["b8"].items()} == {"ours": 3, "other": 3}
 
 
-def test_too_few_tokens_do_not_count_as_quick():
+def test_too_few_tokens_do_not_count_as_fast():
     made = contest(Fake("ours"), Fake("short", tokens=1))
     made.warm_up(LOAD)
     assert made.unavailable == {"short": "gave 2 tokens, not those that were asked for"}
 
 
-def test_an_engine_that_cannot_be_built_is_noted():
+def test_an_engine_that_cannot_be_built_is_reported():
     def broken():
         raise UnavailableError("no memory")
 
@@ -93,7 +93,7 @@ def test_an_engine_that_cannot_be_built_is_noted():
     assert not made.runners
 
 
-def test_ratios_are_taken_within_a_round_and_name_their_peers():
+def test_ratios_are_computed_within_a_round_and_name_their_peers():
     ours, theirs = Fake("fairserve", 1.0), Fake("transformers cb", 4.0)
     made = contest(ours, theirs)
     made.round(0, LOAD)
@@ -110,7 +110,7 @@ def test_ratios_are_taken_within_a_round_and_name_their_peers():
     assert not result.figure.reached(1.29, result.figure.target)
 
 
-def test_a_figure_without_its_peer_is_left_out():
+def test_a_figure_without_its_peer_is_omitted():
     made = contest(Fake("fairserve"), Fake("generate"))
     made.round(0, LOAD)
     assert ratios(made.runs) == []

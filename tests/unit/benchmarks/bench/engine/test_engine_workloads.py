@@ -1,4 +1,4 @@
-"""Workloads: sizes by name, tokens by seed, nothing that does not fit."""
+"""Workloads have the sizes in their names, follow from the seed, and fit into the engines."""
 
 import pytest
 
@@ -6,17 +6,17 @@ from fairserve.benchmarks.bench.engine.workloads import NAMES, guard, limits, wo
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
-def test_every_workload_fits_into_what_engines_are_given(on_gpu):
+def test_every_workload_fits_into_the_engines(on_gpu):
     size = limits(on_gpu)
     assert tuple(workloads(on_gpu)) == tuple(NAMES)
     for workload in workloads(on_gpu).values():
         held = sum(prompt + workload.shared_tokens + output for prompt, output in workload.sizes())
-        # Half again: others hold tokens in larger blocks, and keep some of them free.
+        # Half as much again: other engines hold tokens in larger blocks, and keep some of them free.
         assert held * 1.3 <= size.kv_tokens
         assert workload.requests <= size.max_batch
 
 
-def test_batches_are_as_large_as_their_names_say():
+def test_batches_have_the_sizes_in_their_names():
     found = workloads(False)
     assert [found[name].requests for name in ("b1", "b8", "b32", "b128")] == [1, 8, 32, 128]
     shared = found["shared"]
@@ -24,7 +24,7 @@ def test_batches_are_as_large_as_their_names_say():
     assert set(shared.sizes()) == {(32, 16)}
 
 
-def test_mixed_lengths_are_spread_and_the_same_in_every_round():
+def test_mixed_lengths_are_spread_and_equal_in_every_round():
     mixed = workloads(False)["mixed"]
     prompts, outputs = zip(*mixed.sizes(), strict=True)
     assert (min(prompts), max(prompts)) == mixed.prompt_tokens
@@ -37,7 +37,7 @@ def test_mixed_lengths_are_spread_and_the_same_in_every_round():
     assert rounds[0] == rounds[1] == sorted(mixed.sizes())
 
 
-def test_tokens_follow_from_the_seed_and_prompts_share_what_they_say():
+def test_tokens_follow_from_the_seed_with_the_stated_sharing():
     shared = workloads(False)["shared"]
     one, same, other = (shared.make(1000, seed) for seed in (1, 1, 2))
     assert one == same
@@ -49,7 +49,7 @@ def test_tokens_follow_from_the_seed_and_prompts_share_what_they_say():
     assert all(0 <= token < 1000 for request in one for token in request.prompt)
 
 
-def test_short_and_small_variants_keep_the_rest():
+def test_short_and_small_variants_keep_other_properties():
     mixed = workloads(False)["mixed"]
     short = mixed.shortened(4)
     assert max(output for _, output in short.sizes()) == 4

@@ -1,4 +1,4 @@
-"""The simulator held against an engine; here the engine is the simulator itself."""
+"""The simulator is compared with an engine; here the engine is the simulator itself."""
 
 import pytest
 
@@ -31,23 +31,23 @@ def request(tokens, output, first=0):
     return Request(tuple(range(first, first + tokens)), output)
 
 
-def test_one_request_by_hand():
+def test_one_request_takes_the_computed_time():
     times = simulate(COSTS, [request(100, 3)], [0.0])
     first_s = 2 * 0.004 + 100 * 0.001
     assert times["mean_ttft_s"] == pytest.approx(first_s)
     assert times["total_s"] == pytest.approx(first_s + 2 * 0.011)
 
 
-def test_equal_beginnings_are_computed_once():
+def test_common_prefixes_are_computed_once():
     alone = [request(64, 1, first) for first in (0, 500)]
     same = [request(64, 1), request(64, 1)]
     at_s = [0.0, 1.0]
-    # All but the last token, which is always computed.
+    # All tokens but the last, which is always computed.
     assert simulate(COSTS, alone, at_s)["total_s"] == pytest.approx(1.0 + 0.004 + 0.064)
     assert simulate(COSTS, same, at_s)["total_s"] == pytest.approx(1.0 + 0.004 + 0.001)
 
 
-def test_the_load_has_the_same_lengths_in_every_round_and_other_tokens():
+def test_rounds_have_equal_lengths_and_different_tokens():
     one, two = load(1000, 1, False), load(1000, 2, False)
     assert [(len(r.prompt), r.output_tokens) for r in one] == [
         (len(r.prompt), r.output_tokens) for r in two
@@ -66,7 +66,7 @@ def test_arrivals_are_spread_in_order():
 
 
 class Simulated:
-    """Runs requests in no time, and says what the simulator says, times a factor for each round."""
+    """Runs requests in no time; returns the simulated times, multiplied by a factor for each round."""
 
     def __init__(self, *factors):
         self.factors = [factor for factor in factors for _ in range(2)]
@@ -80,7 +80,7 @@ class Simulated:
         return Outcome(times["total_s"] * factor, first_s, ((),) * len(requests))
 
 
-def test_the_figure_is_the_worst_error_against_medians():
+def test_the_figure_is_the_largest_error_against_medians():
     engine = Simulated(1.0, 1.25, 0.8, 1.0, 1.0)
     runs = LoadRuns(engine.run_at, 1000, on_gpu=False)
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""Delays between attempts at a delivery."""
+"""Test the delays between delivery attempts."""
 
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -16,7 +16,7 @@ from fairserve.platform.background.webhooks.retries import (
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 
-def test_steps_grow_with_a_little_jitter_that_is_always_the_same():
+def test_delays_grow_with_deterministic_jitter():
     for attempts, step_s in enumerate(DELAYS_S, start=1):
         found = {delay_s("wh_1", f"evt_{number}", attempts) for number in range(50)}
         assert len(found) == 50
@@ -25,7 +25,7 @@ def test_steps_grow_with_a_little_jitter_that_is_always_the_same():
     assert delay_s("wh_1", "e", 40) >= DELAYS_S[-1]
 
 
-def test_retry_after_holds_up_to_the_next_step():
+def test_retry_after_is_honoured_up_to_the_next_delay():
     assert delay_s("wh", "evt", 1, 20.0) == 20.0
     assert delay_s("wh", "evt", 1, 1000.0) == DELAYS_S[1]
     assert delay_s("wh", "evt", 1, 0.0) == delay_s("wh", "evt", 1)
@@ -48,11 +48,11 @@ def test_retry_after_holds_up_to_the_next_step():
         ("Fri, 01 May 2026 12:01:00", 60.0),
     ],
 )
-def test_what_receivers_ask_for(value, found):
+def test_retry_after_header_is_parsed(value, found):
     assert retry_after_s(value, NOW) == found
 
 
-def test_an_endpoint_rests_after_many_failures_but_no_longer_than_its_event():
+def test_a_failing_endpoint_pauses_no_longer_than_its_event_lives():
     assert [pause_s(failures) for failures in (1, 4, 5, 6, 9, 10, 500)] == [
         0,
         0,

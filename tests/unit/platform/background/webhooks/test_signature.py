@@ -1,4 +1,4 @@
-"""Signatures that another implementation accepts, with secrets that are stored nowhere."""
+"""Signatures verify with an independent implementation, and their secrets are never stored."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -26,14 +26,14 @@ def endpoint(hasher, version=1, **more):
     return WebhookEndpoint(id="wh_1", secret_version=version, secret_id=hasher.secret_id, **more)
 
 
-def shown(hasher, version=1):
+def display_secret(hasher, version=1):
     return secret_text(derive(hasher, "wh_1", version, hasher.secret_id))
 
 
-def test_the_standard_library_accepts_it_and_notices_changes():
+def test_standard_library_verifies_signature_and_detects_changes():
     hasher = KeyHasher(FIRST)
     signed = headers(signing_secrets(hasher, endpoint(hasher), now()), "evt_1", BODY, now())
-    secret = shown(hasher)
+    secret = display_secret(hasher)
     assert secret.startswith("whsec_")
     assert Webhook(secret).verify(BODY, signed) == {"type": "webhook.test", "data": {}}
     for changed in (
@@ -63,12 +63,12 @@ def test_each_endpoint_version_and_platform_has_its_own_secret():
     assert derive(hasher, "wh_1", 1, KeyHasher(SECOND).secret_id) is None
 
 
-def test_no_hash_that_is_stored_is_a_signing_secret():
+def test_no_stored_hash_is_a_signing_secret():
     hasher = KeyHasher(FIRST)
     assert hasher.hash("webhook wh_1 1") != derive(hasher, "wh_1", 1, hasher.secret_id).hex()
 
 
-def test_a_rotated_secret_signs_too_until_its_grace_is_over():
+def test_a_rotated_secret_also_signs_during_its_grace_period():
     hasher = KeyHasher(FIRST)
     rotated = endpoint(
         hasher,
@@ -79,16 +79,16 @@ def test_a_rotated_secret_signs_too_until_its_grace_is_over():
     signed = headers(signing_secrets(hasher, rotated, now()), "evt_1", BODY, now())
     assert len(signed["webhook-signature"].split()) == 2
     for version in (1, 2):
-        Webhook(shown(hasher, version)).verify(BODY, signed)
+        Webhook(display_secret(hasher, version)).verify(BODY, signed)
     later = now() + timedelta(hours=25)
     assert signing_secrets(hasher, rotated, later) == [derive(hasher, "wh_1", 2, hasher.secret_id)]
 
 
-def test_secrets_outlive_one_rotation_of_the_platforms_key():
+def test_secrets_survive_one_rotation_of_the_platform_key():
     before, during, after = KeyHasher(FIRST), KeyHasher(SECOND, FIRST), KeyHasher(SECOND)
     made = endpoint(before)
     signed = headers(signing_secrets(during, made, now()), "evt_1", BODY, now())
-    Webhook(shown(before)).verify(BODY, signed)
+    Webhook(display_secret(before)).verify(BODY, signed)
     assert signing_secrets(after, made, now()) == []
     rotated = endpoint(
         during,

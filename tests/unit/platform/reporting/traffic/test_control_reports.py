@@ -1,4 +1,4 @@
-"""Control notifies the recorder of every accepted call once, with the router's block keys."""
+"""Control reports every accepted call to the recorder once, with the router's block keys."""
 
 import asyncio
 
@@ -8,10 +8,10 @@ from control_world import MemoryJournal
 
 from fairserve.interactions.call import Call, TokenUsage
 from fairserve.interactions.profiles.profile import DEFAULT_PROFILE
-from fairserve.platform.control.listener import CallListener
 from fairserve.platform.control.messages import Cancel, Grant, RefuseCall, Release, Submit
+from fairserve.platform.control.port import CallListener
 from fairserve.platform.control.service import BLOCK_TOKENS, ControlService
-from fairserve.scheduling.dispatch import events as ev
+from fairserve.scheduling import events as ev
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits
 
@@ -25,7 +25,7 @@ def journal():
 
 
 class Ended(CallListener):
-    """A listener that keeps the calls that ended."""
+    """A listener that keeps ended calls."""
 
     def __init__(self):
         self.calls = []
@@ -73,7 +73,7 @@ async def test_each_accepted_call_ends_once_with_keys_stage_and_its_run(world):
     assert len(keys[0]) == len(PROMPT) // BLOCK_TOKENS
 
 
-async def test_a_withdrawn_call_is_recorded_and_a_refused_one_is_not(world, journal):
+async def test_cancelled_calls_are_recorded_but_rejected_ones_are_not(world, journal):
     control, ended = world
     for name in ("a", "b"):
         assert isinstance(await submit(control, name), Grant)

@@ -1,4 +1,4 @@
-"""Conversion of a recording into a trace: dependencies, gaps, shared prefixes, and what is left out."""
+"""A recording converts into a trace: dependencies, gaps, shared prefixes, and omitted runs."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ from fairserve.platform.reporting.traffic.segments import read_recording
 from fairserve.scheduling.locality.block_keys import BlockHasher
 
 
-def test_without_recorded_parents_a_call_waited_for_those_of_the_stage_before(tmp_path):
+def test_without_recorded_parents_a_call_depends_on_the_previous_stage(tmp_path):
     result = exported_without_parents(
         tmp_path,
         ended("plan", 0.0, 2.0),
@@ -46,7 +46,7 @@ def test_without_recorded_parents_a_call_waited_for_those_of_the_stage_before(tm
     assert run.arrival_s == 0.0
 
 
-def test_what_another_dependency_waited_for_is_not_named_again(tmp_path):
+def test_transitive_dependencies_are_omitted(tmp_path):
     chain = [ended(f"c{n}", n, n + 0.5, stage=n + 1) for n in range(4)]
     assert graph(exported_without_parents(tmp_path, *chain)) == {
         "1": ([], 0.0),
@@ -54,7 +54,7 @@ def test_what_another_dependency_waited_for_is_not_named_again(tmp_path):
     }
 
 
-def test_named_parents_are_taken_as_they_are(tmp_path):
+def test_recorded_parents_are_kept(tmp_path):
     result = exported(
         tmp_path,
         ended("a", 0.0, 1.0, deps=[]),
@@ -64,13 +64,13 @@ def test_named_parents_are_taken_as_they_are(tmp_path):
     )
     assert graph(result) == {
         "1": ([], 0.0),
-        "2": ([], 2.0),  # a root: its gap is from the arrival of the run
+        "2": ([], 2.0),  # a root: its gap counts from the arrival of the run
         "3": (["1"], 3.0),
-        "4": (["3", "2"], 0.0),  # came before its parent had ended
+        "4": (["3", "2"], 0.0),  # submitted before its parent ended
     }
 
 
-def test_calls_are_put_in_order_of_their_beginning_whatever_ended_first(tmp_path):
+def test_calls_are_sorted_by_start_time(tmp_path):
     result = exported(
         tmp_path,
         ended("late", 3.0, 4.0, stage=2, deps=["first"]),
@@ -79,7 +79,7 @@ def test_calls_are_put_in_order_of_their_beginning_whatever_ended_first(tmp_path
     assert graph(result) == {"1": ([], 0.0), "2": (["1"], 0.0)}
 
 
-def test_calls_without_output_are_left_out_and_their_children_wait_for_their_parents(tmp_path):
+def test_children_of_an_omitted_call_depend_on_its_parents(tmp_path):
     result = exported(
         tmp_path,
         ended("a", 0.0, 1.0, deps=[]),
@@ -92,34 +92,34 @@ def test_calls_without_output_are_left_out_and_their_children_wait_for_their_par
     assert not nothing.trace.interactions
 
 
-def test_a_run_of_which_a_call_is_missing_is_left_out(tmp_path):
+def test_a_run_with_a_missing_call_is_omitted(tmp_path):
     calls = [ended("b", 1.0, 2.0, run="cut", deps=["a"], stage=2), ended(run="whole")]
     for name, export_of in (("now", exported), ("before", exported_without_parents)):
         result = export_of(tmp_path / name, *calls)
         assert (len(result.trace), result.incomplete_runs) == (1, 1)
 
 
-def test_runs_that_began_earlier_are_left_out_and_arrivals_count_from_the_first(tmp_path):
+def test_earlier_runs_are_omitted_and_arrivals_count_from_the_first(tmp_path):
     runs = [ended(run=f"r{n}", begin_s=n, end_s=n + 1.0, opened_at=OPENED_AT + n) for n in range(5)]
     result = exported(tmp_path, *runs, since_at=OPENED_AT + 2)
     assert [run.arrival_s for run in result.trace.interactions] == [0.0, 1.0, 2.0]
     assert result.begin_at == OPENED_AT + 2
 
 
-def test_a_name_of_a_run_that_is_used_again_is_another_run(tmp_path):
+def test_a_reused_run_name_is_another_run(tmp_path):
     again = ended(begin_s=50.0, end_s=51.0, opened_at=OPENED_AT + 50)
     result = exported(tmp_path, ended(), again)
     assert [len(run.calls) for run in result.trace.interactions] == [1, 1]
 
 
-def test_counts_are_kept_and_samples_share_the_output(tmp_path):
+def test_token_counts_are_kept_and_output_is_divided_among_samples(tmp_path):
     result = exported(tmp_path, ended(output_tokens=7, samples=3, agent="planner"))
     [[call]] = [run.calls for run in result.trace.interactions]
     assert (call.input_tokens, call.system_tokens) == (30, 10)
     assert (call.output_tokens, call.samples) == (3, 3)
 
 
-def test_names_of_clients_are_pseudonyms(tmp_path):
+def test_client_names_are_pseudonyms(tmp_path):
     calls = [
         ended("my-call", run="my-run", user="alice", agent="planner"),
         ended(run="r2", user="alice", agent="planner"),
@@ -134,11 +134,11 @@ def test_names_of_clients_are_pseudonyms(tmp_path):
     written = [path.read_bytes() for path in tmp_path.iterdir()]
     for name in (b"alice", b"bob", b"planner", b"my-call", b"my-run"):
         assert not any(name in text for text in written)
-    other = exported(tmp_path / "other", *calls)  # another folder has another salt
+    other = exported(tmp_path / "other", *calls)  # each folder has its own salt
     assert not set(users) & {run.user for run in other.trace.interactions}
 
 
-def test_equal_prefixes_have_equal_ids_and_only_they(tmp_path):
+def test_ids_are_equal_exactly_for_equal_prefixes(tmp_path):
     result = exported(
         tmp_path,
         ended(run="a", keys=[11, 12, 13]),
@@ -165,8 +165,8 @@ PROMPTS = st.lists(
 
 @pytest.mark.parametrize("known", [3, 20, lines.KNOWN_KEYS])
 @given(prompts=PROMPTS)
-def test_ids_mean_what_the_prompts_meant(known, prompts):
-    """Compares ids with the prompts themselves, for any size of the encoder's memory."""
+def test_ids_agree_with_the_prompts(known, prompts):
+    """Compare the ids with the prompts, for any size of the encoder's memory."""
     hasher = BlockHasher(5, BLOCK)
     encoder = LineEncoder(Pseudonyms(b"salt"), known_keys=known)
     written = []
@@ -189,7 +189,7 @@ def test_ids_mean_what_the_prompts_meant(known, prompts):
 
 @st.composite
 def runs(draw, some_parents):
-    """Draw the calls of one run in virtual time, each waiting for some or all of the ended ones."""
+    """Draw the calls of one run in virtual time; each waits for some or all of the ended ones."""
     begins = draw(st.lists(st.integers(0, 50), min_size=1, max_size=12, unique=True))
     calls, ends, stages = [], {}, {}
     for begin in sorted(begins):
@@ -203,7 +203,7 @@ def runs(draw, some_parents):
 
 
 def exported_run(calls, lines_of):
-    """Return each call's parents in the trace, and check that gaps count from the last end of these."""
+    """Return each call's parents in the trace; check that gaps count from their last end."""
     found, damaged = decode_lines(lines_of)
     assert not damaged
     [run] = export(found, BLOCK, 0.0).trace.interactions
@@ -215,7 +215,7 @@ def exported_run(calls, lines_of):
 
 
 @given(runs(some_parents=True), st.randoms())
-def test_the_graph_of_a_run_is_restored(calls, rng):
+def test_the_graph_of_a_run_is_reconstructed(calls, rng):
     """The calls may end in any order."""
     encoder = LineEncoder(Pseudonyms(b"salt"))
     lines_of = [encoder.line(call) for call in rng.sample(calls, len(calls))]
@@ -224,7 +224,7 @@ def test_the_graph_of_a_run_is_restored(calls, rng):
 
 
 @given(runs(some_parents=False), st.randoms())
-def test_the_stages_of_a_run_come_back_without_recorded_parents(calls, rng):
+def test_stages_are_reconstructed_without_recorded_parents(calls, rng):
     encoder = LineEncoder(Pseudonyms(b"salt"))
     lines_of = [without_parents(encoder.line(call)) for call in rng.sample(calls, len(calls))]
     for call, parents in exported_run(calls, lines_of):
@@ -232,7 +232,7 @@ def test_the_stages_of_a_run_come_back_without_recorded_parents(calls, rng):
         assert {parent.stage for parent in parents} == ({call.stage - 1} - {0})
 
 
-def test_the_trace_reads_back_as_it_is(tmp_path):
+def test_the_trace_survives_a_round_trip(tmp_path):
     result = exported(
         tmp_path,
         ended("a", 0.0, 1.123456789, keys=[1, 2]),
@@ -244,7 +244,7 @@ def test_the_trace_reads_back_as_it_is(tmp_path):
     assert back.interactions == result.trace.interactions
 
 
-def test_damaged_lines_and_those_that_refer_to_them_are_passed_over(tmp_path):
+def test_damaged_lines_and_their_dependents_are_skipped(tmp_path):
     writer(tmp_path).write(
         [ended(run="a", keys=[1]), ended(run="b", keys=[1, 2]), ended(run="c", keys=[9])]
     )
@@ -252,4 +252,4 @@ def test_damaged_lines_and_those_that_refer_to_them_are_passed_over(tmp_path):
     first, a, b, c = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(first + a[:50] + b"\n" + b + c + c[:30])
     calls, _, damaged = read_recording(tmp_path, 0.0)
-    assert (len(calls), damaged) == (1, 2)  # the last line is still being written
+    assert (len(calls), damaged) == (1, 2)  # the last line is incomplete

@@ -1,4 +1,4 @@
-"""The recorder is bounded in bytes, age and memory, keeps its secrets, and never fails a call."""
+"""The recorder is bounded in bytes, age and memory, protects its salt, and never fails a call."""
 
 import asyncio
 import stat
@@ -23,7 +23,7 @@ def size(folder):
     return sum(path.stat().st_size for path in segment_paths(folder))
 
 
-def test_the_oldest_is_deleted_at_the_bound(tmp_path):
+def test_the_oldest_segment_is_deleted_at_the_bound(tmp_path):
     now = [OPENED_AT]
     own = writer(tmp_path, max_bytes=40_000, wall=lambda: now[0])
     for number in range(400):
@@ -36,7 +36,7 @@ def test_the_oldest_is_deleted_at_the_bound(tmp_path):
     assert size(tmp_path) > 40_000 * (1 - 2 / SEGMENTS)
 
 
-def test_what_is_older_than_the_retention_is_deleted_also_when_nothing_comes(tmp_path):
+def test_expired_segments_are_deleted_even_without_traffic(tmp_path):
     now = [OPENED_AT]
     own = writer(tmp_path, retention_s=1600.0, wall=lambda: now[0])
     for number in range(30):
@@ -53,7 +53,7 @@ def test_what_is_older_than_the_retention_is_deleted_also_when_nothing_comes(tmp
     assert len(segment_paths(tmp_path)) == 1
 
 
-def test_a_new_process_begins_a_new_segment_and_shares_prefixes_all_the_same(tmp_path):
+def test_a_new_process_begins_a_new_segment_with_equal_prefix_ids(tmp_path):
     writer(tmp_path).write([ended(run="a", keys=[5, 6])])
     writer(tmp_path).write([ended(run="b", keys=[5, 6, 7])])
     assert len(segment_paths(tmp_path)) == 2
@@ -61,7 +61,7 @@ def test_a_new_process_begins_a_new_segment_and_shares_prefixes_all_the_same(tmp
     assert [call.own_keys.tolist() for call in calls] == [[5, 6], [5, 6, 7]]
 
 
-def test_files_and_folder_are_for_this_user_only(tmp_path):
+def test_files_and_folder_are_private_to_the_user(tmp_path):
     folder = tmp_path / "recording"
     writer(folder).write([ended()])
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -69,7 +69,7 @@ def test_files_and_folder_are_for_this_user_only(tmp_path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_the_salt_stays_and_a_damaged_one_is_made_anew(tmp_path):
+def test_the_salt_is_kept_and_replaced_if_damaged(tmp_path):
     salt = load_salt(tmp_path)
     assert load_salt(tmp_path) == salt
     (tmp_path / "salt").write_bytes(b"short")
@@ -84,7 +84,7 @@ def test_the_salt_stays_and_a_damaged_one_is_made_anew(tmp_path):
 
 
 class Recorder:
-    """A recorder with a frozen clock, and live calls for it."""
+    """A recorder with a frozen clock, and running calls for it."""
 
     def __init__(self, folder, **options):
         self.folder = folder
@@ -113,7 +113,7 @@ class Recorder:
             record_id="row",
             fingerprint="",
             submitted_s=103.0,
-            accepted_at=OPENED_AT + 999.0,  # the wall clock has jumped
+            accepted_at=OPENED_AT + 999.0,  # the wall clock jumped
             on_cancel=print,
             turn=asyncio.get_running_loop().create_future(),
             usage=usage,
@@ -129,7 +129,7 @@ class Recorder:
         return read_recording(self.folder, 0.0)[0]
 
 
-async def test_a_call_is_written_with_the_worker_s_counts_and_steady_times(tmp_path):
+async def test_a_call_is_written_with_worker_counts_and_monotonic_times(tmp_path):
     own = Recorder(tmp_path)
     own.ended()
     own.ended("never-began", TokenUsage())
@@ -148,7 +148,7 @@ async def test_closing_twice_or_unstarted_is_harmless(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "bound"), [("MAX_PENDING_CALLS", 5), ("MAX_PENDING_BLOCKS", 11)])
-async def test_what_the_disk_cannot_take_is_dropped_and_logged(
+async def test_records_that_cannot_be_written_are_dropped_and_logged(
     tmp_path, monkeypatch, caplog, name, bound
 ):
     monkeypatch.setattr(recorder_module, name, bound)
@@ -159,7 +159,7 @@ async def test_what_the_disk_cannot_take_is_dropped_and_logged(
     assert "7 calls were not recorded" in caplog.text
 
 
-async def test_a_folder_that_cannot_be_used_is_logged_once_and_no_call_fails(tmp_path, caplog):
+async def test_an_unusable_folder_is_logged_once_and_fails_no_call(tmp_path, caplog):
     (tmp_path / "file").write_text("in the way")
     own = Recorder(tmp_path / "file" / "recording")
     own.ended()
@@ -169,7 +169,7 @@ async def test_a_folder_that_cannot_be_used_is_logged_once_and_no_call_fails(tmp
     assert caplog.text.count("cannot record traffic") == 1
 
 
-async def test_an_error_of_its_own_fails_no_call(tmp_path, monkeypatch, caplog):
+async def test_a_recorder_error_fails_no_call(tmp_path, monkeypatch, caplog):
     own = Recorder(tmp_path)
     monkeypatch.setattr(own.recorder, "_call", lambda live, now_s: 1 / 0)
     own.ended()

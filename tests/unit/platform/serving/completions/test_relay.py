@@ -108,7 +108,7 @@ def relay(control, **workers):
     model = ServedModel(("m",), "m", 100, reader=None)
     checked = CheckedCall(call, "row", "run", "call", model, "m")
     completion = CompletionCall("/v1/chat/completions", checked, body={}, stream=True)
-    return Relay(completion, DecisionService(control, models=None), workers)
+    return Relay(completion, DecisionService(None, control, models=None), workers)
 
 
 async def read(each):

@@ -1,15 +1,16 @@
 """The decision service: requests to placements or rejections, over a scripted control."""
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from fairserve.engine.wire.base import WorkerRejectedError
 from fairserve.interactions.call import NO_USAGE, TokenUsage
 from fairserve.interactions.tracking.identity import CallIdentity
-from fairserve.platform.base.errors import UnavailableError
-from fairserve.platform.control.messages import Cancel, Grant, RefuseCall
-from fairserve.platform.control.port import RunView
+from fairserve.platform.base.errors import AuthenticationError, UnavailableError
+from fairserve.platform.control.messages import Cancel, Grant, RefuseCall, RunView
 from fairserve.platform.fleet.models import Models, ServedModel
 from fairserve.platform.fleet.prompt import Prompt, PromptTooLongError
 from fairserve.platform.serving.decision.check import CheckOptions
@@ -82,10 +83,10 @@ def request(**changes):
     return CallRequest(APP, count_tokens=four_tokens, **(fields | changes))
 
 
-def service(control, **options):
+def service(control, authenticator=None, **options):
     models = Models(lambda worker_name: 1)
     models.serve(ServedModel(("m",), "worker-m", 100, reader=Reader()))
-    return DecisionService(control, models, CheckOptions(**options))
+    return DecisionService(authenticator, control, models, CheckOptions(**options))
 
 
 async def placed(control, **changes):
@@ -107,6 +108,50 @@ async def test_a_request_becomes_a_worker_and_headers():
     assert headers["x-fairserve-worker"] == "w1"
     assert headers["x-fairserve-queue-ms"] == "250"
     assert "x-fairserve-worker" not in decisions.headers(checked)
+
+
+class Keys:
+    """Knows one key of each scope, and counts the look-ups."""
+
+    def __init__(self):
+        self.asked = 0
+
+    async def authenticate(self, key):
+        self.asked += 1
+        if key not in ("app", "tenant"):
+            raise AuthenticationError("unknown")
+        return replace(APP, scope=key)
+
+
+@pytest.mark.parametrize(
+    ("header", "status"), [("", 401), ("Basic app", 401), ("Bearer x", 401), ("Bearer tenant", 403)]
+)
+async def test_the_headers_of_a_stranger_are_enough_to_reject_it(header, status):
+    answer = await service(Control(), Keys()).authenticate({"authorization": header})
+    assert isinstance(answer, Rejection)
+    assert answer.status == status
+
+
+async def test_a_data_plane_needs_nothing_but_the_service():
+    keys, control = Keys(), Control("w1")
+    decisions = service(control, keys)
+    principal = await decisions.authenticate({"authorization": "bearer  app "})
+    assert principal == APP
+    assert await decisions.authenticate({}, principal) == APP
+    assert keys.asked == 1
+    placement = await decisions.place(await decisions.check(request()))
+    await placement.end("completed", PART)
+    assert [release.outcome for release in control.releases] == ["completed"]
+
+
+async def test_a_request_that_its_worker_rejects_is_not_retried():
+    control = Control("w1", "w2")
+    placement = await placed(control)
+    answer = WorkerRejectedError(400, {"message": "no tools here", "param": "tools"})
+    failure = AttemptFailure(str(answer), "unknown", rejected=answer)
+    rejection = await placement.failed(failure, Used())
+    assert (rejection.status, rejection.body()["error"]["param"]) == (400, "tools")
+    assert [release.retry_on_another_worker for release in control.releases] == [False]
 
 
 async def too_long(reader, tenant, max_tokens):
@@ -240,7 +285,6 @@ async def test_a_lease_that_ended_stops_the_call():
     control.progress_lease = False
     placement = await placed(control)
     assert not placement.progress(NO_USAGE, started=True, cached_tokens_reported=False)
-    placement.lease_ended()
     assert placement.stopped == "its lease has ended"
 
 

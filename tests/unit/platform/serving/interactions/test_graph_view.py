@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fairserve.interactions.programs.program import parse_program
 from fairserve.interactions.programs.program_run import ProgramRun
 from fairserve.interactions.tracking.graph import InteractionGraph
-from fairserve.platform.control.port import CallView
+from fairserve.platform.control.messages import CallView
 from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.serving.interactions.drawing import COLOURS, MOST_DRAWN, MOST_EDGES, draw
 from fairserve.platform.serving.interactions.graph_shape import shape_of

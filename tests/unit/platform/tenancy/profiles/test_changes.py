@@ -1,4 +1,4 @@
-"""Polls for changed profiles while a server stops."""
+"""Test polls for changed profiles while a server stops."""
 
 import asyncio
 import threading
@@ -11,7 +11,7 @@ from fairserve.platform.tenancy.profiles.changes import ProfileChanges
 
 
 async def test_a_cancelled_poll_ends_before_its_task(monkeypatch):
-    """So that the server, which then closes the pool, closes the connection of the poll, too."""
+    """The server closes the pool afterwards, so the poll must release its connection first."""
     began, may_end = threading.Event(), threading.Event()
 
     def poll(_):

@@ -1,4 +1,4 @@
-"""The demand of a preview: the recording, and estimates of rejected runs."""
+"""Test the demand of a preview: recorded runs, and estimates of rejected runs."""
 
 import random
 
@@ -18,13 +18,13 @@ PROFILE = AppProfile((StageProfile(100, 20, 30), StageProfile(50, 0, 10)), calls
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory):
-    """History without rejections."""
+    """Return history without rejections."""
     return History(tmp_path_factory.mktemp("recording"), traffic(RUNS), system="fcfs")
 
 
 @pytest.fixture(scope="module")
 def limited(tmp_path_factory):
-    """History with rejected runs, some of them rejected midway."""
+    """Return history with rejected runs, some of them rejected midway."""
     return History(tmp_path_factory.mktemp("recording"), traffic(200), system=SYSTEMS["rpm-20"])
 
 
@@ -52,13 +52,13 @@ def demand(history, *, refused=(), served=None, profiles=None, **more):
     )
 
 
-def refusal(run="r", at_s=10.0, *, app="app", user="v", reason="overloaded_user_limit", **more):
+def rejection(run="r", at_s=10.0, *, app="app", user="v", reason="overloaded_user_limit", **more):
     row = RejectedCall("t", app, user, MODEL, run, EPOCH + at_s, reason, False)
     return row._replace(**more)
 
 
 def times(found):
-    """Return tenant, app, user, arrival and calls of the runs."""
+    """Return tenant, app, user, arrival and calls of each run."""
     return [
         (
             run.user,
@@ -69,7 +69,7 @@ def times(found):
     ]
 
 
-def test_what_was_served_comes_again_as_it_was(history):
+def test_served_runs_are_replayed_unchanged(history):
     found = demand(history)
     expected = [
         (
@@ -85,8 +85,8 @@ def test_what_was_served_comes_again_as_it_was(history):
     assert (found.retries, found.came_earlier, found.cut, found.from_at) == (0, 0, False, EPOCH)
 
 
-def test_a_refused_run_comes_as_one_of_its_app(history):
-    found = demand(history, refused=[refusal()])
+def test_a_rejected_run_is_replayed_as_a_run_of_its_app(history):
+    found = demand(history, refused=[rejection()])
     [run] = [r for r in found.trace.interactions if r.interaction_id in found.estimated]
     assert (run.tenant, run.app, run.user, run.arrival_s) == ("t", "app", "v", LEAD_S + 10)
     sizes = [(c.prompt_tokens, c.output_tokens) for c in run.calls]
@@ -105,28 +105,28 @@ def test_a_refused_run_comes_as_one_of_its_app(history):
         for call in each.calls
         for number in call.block_ids
     }
-    shared = {1, 2, 3, 4}  # the system prompt, whose ids the export gives first
+    shared = {1, 2, 3, 4}  # the system prompt, whose ids the export assigns first
     assert own & of_others == shared
-    for call in run.calls:  # a prompt begins as the one before it
+    for call in run.calls:  # each prompt extends the previous one
         assert list(call.block_ids)[:4] == [1, 2, 3, 4]
     assert len(list(run.calls[-1].block_ids)) == run.calls[-1].prompt_tokens // 16
 
 
-def test_attempts_of_one_run_are_one_run_and_determine_the_retries(history):
-    tries = [refusal("r", at_s) for at_s in (30.0, 10.0, 20.0)]
-    found = demand(history, refused=[*tries, refusal("s", 40.0), refusal("s", 50.0)])
+def test_attempts_of_a_run_are_merged_and_determine_the_retries(history):
+    tries = [rejection("r", at_s) for at_s in (30.0, 10.0, 20.0)]
+    found = demand(history, refused=[*tries, rejection("s", 40.0), rejection("s", 50.0)])
     runs = [r for r in found.trace.interactions if r.interaction_id in found.estimated]
     assert [run.arrival_s - LEAD_S for run in runs] == [10.0, 40.0]
     assert found.retries == 1  # round((3 + 2) / 2) - 1
 
 
-def test_ids_are_an_apps_own(history):
-    found = demand(history, refused=[refusal("r"), refusal("r", 11.0, app="other")])
+def test_block_ids_are_separate_for_each_app(history):
+    found = demand(history, refused=[rejection("r"), rejection("r", 11.0, app="other")])
     assert len(found.estimated) == 2
 
 
-def test_without_an_accepted_run_the_profile_tells(history):
-    found = demand(history, refused=[refusal(app="new")], profiles={"new": PROFILE})
+def test_without_an_accepted_run_the_profile_is_used(history):
+    found = demand(history, refused=[rejection(app="new")], profiles={"new": PROFILE})
     [run] = [r for r in found.trace.interactions if r.app == "new"]
     assert [(c.prompt_tokens, c.system_tokens, c.output_tokens) for c in run.calls] == [
         (120, 20, 30),
@@ -137,20 +137,21 @@ def test_without_an_accepted_run_the_profile_tells(history):
     assert found.estimated_by_profile == 1
 
 
-def test_a_profile_larger_than_a_worker_is_made_to_fit(history):
+def test_a_profile_larger_than_a_worker_is_reduced(history):
     large = AppProfile((StageProfile(1e6, 1e6, 1e6),))
-    found = demand(history, refused=[refusal(app="new")], profiles={"new": large})
+    found = demand(history, refused=[rejection(app="new")], profiles={"new": large})
     [run] = [r for r in found.trace.interactions if r.app == "new"]
     [call] = run.calls
     assert call.prompt_tokens + call.output_tokens < 8000
     assert min(call.input_tokens, call.output_tokens) > 0
 
 
-def test_a_run_accepted_later_arrives_when_it_was_refused_first(history):
+def test_a_run_accepted_on_retry_arrives_at_its_first_rejection(history):
     run = history.trace.interactions[5]
     first_at = run.arrival_s - 3.0
     tries = [
-        refusal(run.interaction_id, at_s, user=run.user) for at_s in (first_at, run.arrival_s - 1.0)
+        rejection(run.interaction_id, at_s, user=run.user)
+        for at_s in (first_at, run.arrival_s - 1.0)
     ]
     found = demand(history, refused=tries)
     assert (found.came_earlier, found.retries, len(found.estimated)) == (1, 2, 0)
@@ -190,13 +191,13 @@ def test_a_run_rejected_midway_continues(limited):
         ({"mid_run": True}, "refusals_mid_run"),
     ],
 )
-def test_unrepeatable_rejections_are_left_out_and_reported(history, more, why):
-    found = demand(history, refused=[refusal(**more)])
+def test_unrepeatable_rejections_are_omitted_and_reported(history, more, why):
+    found = demand(history, refused=[rejection(**more)])
     assert len(found.trace) == RUNS
     assert found.left_out == {why: 1}
 
 
-def test_runs_of_other_models_are_left_out(history):
+def test_runs_of_other_models_are_omitted(history):
     run = history.served[0].run
     served = [row._replace(model="other") if row.run == run else row for row in history.served]
     found = demand(history, served=served)
@@ -210,7 +211,7 @@ def test_a_recording_without_rows_is_replayed_under_pseudonyms(history):
     assert all(run.user.startswith("user-") for run in found.trace.interactions)
 
 
-def test_runs_too_large_for_a_worker_are_left_out(history):
+def test_runs_too_large_for_a_worker_are_omitted(history):
     largest = max(
         call.prompt_tokens + call.output_tokens
         for run in history.trace.interactions
@@ -220,7 +221,7 @@ def test_runs_too_large_for_a_worker_are_left_out(history):
     assert found.left_out == {"runs_too_large": 1}
 
 
-def test_of_too_many_calls_the_newest_runs_are_kept(history):
+def test_the_newest_runs_are_kept_above_the_call_bound(history):
     found = demand(history, max_calls=20)
     assert found.cut
     assert 16 < found.trace.calls <= 20
@@ -232,7 +233,7 @@ def test_of_too_many_calls_the_newest_runs_are_kept(history):
     assert found.from_at == EPOCH - LEAD_S + first.arrival_s
 
 
-def test_runs_from_before_are_not_in_it(history):
+def test_runs_before_the_window_are_omitted(history):
     found = demand(history, lead_at=EPOCH + 100, from_at=EPOCH + 160)
     expected = [run for run in history.trace.interactions if run.arrival_s >= 100]
     assert len(found.trace) == len(expected) < RUNS

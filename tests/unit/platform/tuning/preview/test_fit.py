@@ -1,4 +1,4 @@
-"""The cost model of a preview: it recovers a known truth, and works with little data."""
+"""The cost model of a preview recovers known parameters, and works with little data."""
 
 import random
 
@@ -29,7 +29,7 @@ def served(number, *, queue_s=0.1, ttft_s=0.3, duration_s=1.3, output=11, **more
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_the_truth_is_found(tmp_path, workers):
+def test_known_parameters_are_recovered(tmp_path, workers):
     history = History(tmp_path, traffic(150), workers=workers, system="fcfs")
     fit = fit_costs(history.served, history.workers)
     assert (fit.source, fit.calls) == ("fitted", len(history.served))
@@ -39,14 +39,14 @@ def test_the_truth_is_found(tmp_path, workers):
     assert fit.costs.kv_capacity_tokens == TRUTH.kv_capacity_tokens
 
 
-def test_the_way_to_the_workers_is_found(tmp_path):
+def test_network_delay_is_recovered(tmp_path):
     history = History(tmp_path, traffic(100), system="fcfs", way_s=0.05)
     fit = fit_costs(history.served, history.workers)
     assert fit.way_s == pytest.approx(0.05, rel=0.1)
     assert fit.costs.decode_base_s == pytest.approx(TRUTH.decode_base_s, rel=0.1)
 
 
-def test_a_way_is_not_as_long_as_a_queue():
+def test_network_delay_is_bounded():
     fit = fit_costs(
         [served(n, queue_s=9.0, ttft_s=9.2, duration_s=10.2) for n in range(30)], WORKERS
     )
@@ -59,7 +59,7 @@ def test_the_order_of_the_rows_does_not_matter(history):
     assert fit_costs(rows, WORKERS) == fit_costs(history.served, WORKERS)
 
 
-def test_calls_that_took_longer_for_another_reason_hardly_count(history):
+def test_outliers_hardly_count(history):
     rng = random.Random(1)
     rows = [
         row._replace(duration_s=row.duration_s + 5.0) if rng.random() < 0.1 else row
@@ -70,7 +70,7 @@ def test_calls_that_took_longer_for_another_reason_hardly_count(history):
     assert costs.prefill_s_per_token == pytest.approx(TRUTH.prefill_s_per_token, rel=0.2)
 
 
-def test_times_with_noise_are_found_nearly(history):
+def test_noisy_times_are_fitted_approximately(history):
     rng = random.Random(1)
     rows = [
         row._replace(
@@ -111,19 +111,19 @@ def test_without_any_usable_call_a_known_model_is_assumed(more):
     assert (fit.source, fit.calls, fit.typical_error) == ("assumed", 0, None)
 
 
-def test_calls_that_are_all_alike_give_a_model_that_can_be_used():
+def test_identical_calls_give_a_usable_model():
     fit = fit_costs([served(number) for number in range(50)], WORKERS)
     assert fit.source == "fitted"
     assert fit.costs.prefill_s(50, 0.0) == pytest.approx(0.2, rel=0.05)
     assert fit.costs.decode_s(1, 50, 10) == pytest.approx(1.0, rel=0.05)
 
 
-def test_answers_of_one_token_give_a_model_that_can_be_used():
+def test_one_token_outputs_give_a_usable_model():
     rows = [served(number, output=1, duration_s=0.3) for number in range(50)]
     assert fit_costs(rows, WORKERS).costs.decode_s(1, 50, 1) > 0
 
 
-def test_the_smallest_pass_still_takes_time():
+def test_the_smallest_pass_takes_positive_time():
     rows = [
         served(number, queue_s=0.0, ttft_s=1e-9, duration_s=1e-9, output=2) for number in range(50)
     ]

@@ -1,4 +1,4 @@
-"""The two replays of a preview: against a known truth, and in the child process."""
+"""The two replays of a preview agree with known traffic, also in the child process."""
 
 import json
 import pickle
@@ -22,24 +22,24 @@ FAIRSERVE = SYSTEMS["fairserve"]
 
 @pytest.fixture(scope="module")
 def limited(tmp_path_factory):
-    """One user floods under a limit for all users."""
+    """Return history in which one user floods under a limit for all users."""
     folder = tmp_path_factory.mktemp("recording")
     return History(folder, traffic(250), system=SYSTEMS["rpm-20"])
 
 
 @pytest.fixture(scope="module")
 def overloaded(tmp_path_factory):
-    """A flood that overloads a small worker; apps have limits of their own."""
+    """Return history in which a flood overloads a small worker and apps have their own limits."""
     folder = tmp_path_factory.mktemp("recording")
     trace = traffic(400, seconds=200)
     return History(folder, trace, costs=SMALL, limits=Limits(user_rpm=20))
 
 
-def refused(history, proposed):
+def rejected_calls(history, proposed):
     return preview(history.job(proposed, seconds=1000))["proposed"]["refused_calls"]
 
 
-def test_the_replay_of_the_present_settings_is_what_happened(limited):
+def test_a_replay_of_present_settings_reproduces_history(limited):
     found = preview(limited.job(SYSTEMS["rpm-20"]))
     assert found["current"] == found["proposed"]
     assert found["users"] == []
@@ -53,18 +53,18 @@ def test_the_replay_of_the_present_settings_is_what_happened(limited):
     assert "rejected calls would have been the same" in found["sentences"][0]
 
 
-def test_a_lower_limit_refuses_more_and_a_higher_one_fewer(limited):
-    counts = [refused(limited, SYSTEMS[f"rpm-{limit}"]) for limit in (10, 30, 1000)]
+def test_a_lower_limit_rejects_more_and_a_higher_one_fewer(limited):
+    counts = [rejected_calls(limited, SYSTEMS[f"rpm-{limit}"]) for limit in (10, 30, 1000)]
     assert counts == sorted(counts, reverse=True)
     assert len(set(counts)) == 3
     assert counts[-1] == 0
 
 
 @pytest.mark.deep
-def test_what_a_limit_would_have_done_is_what_it_does(limited, tmp_path):
-    """Compares the replay with the same traffic served under the proposed limit."""
+def test_a_previewed_limit_agrees_with_the_real_one(limited, tmp_path):
+    """Compare the replay with the same traffic served under the proposed limit."""
     truth = History(tmp_path, limited.trace, system=SYSTEMS["rpm-40"])
-    assert refused(limited, SYSTEMS["rpm-40"]) == pytest.approx(len(truth.refused), rel=0.25)
+    assert rejected_calls(limited, SYSTEMS["rpm-40"]) == pytest.approx(len(truth.refused), rel=0.25)
 
 
 def test_overload_limits_follow_the_watermarks(overloaded):
@@ -75,7 +75,7 @@ def test_overload_limits_follow_the_watermarks(overloaded):
     assert found["proposed"]["refused_calls"] == 0
     assert found["proposed"]["queue_delay_s"]["p99"] > found["current"]["queue_delay_s"]["p99"]
     early = FAIRSERVE.with_options({"high_watermark": 0.5, "low_watermark": 0.4})
-    assert refused(overloaded, early) > found["current"]["refused_calls"]
+    assert rejected_calls(overloaded, early) > found["current"]["refused_calls"]
     assert found["fidelity"]["trust"] != "poor"
     assert found["workers"]["costs"]["factor"] == 1, "a good fit is not stretched"
     first, second = found["sentences"][:2]
@@ -85,7 +85,7 @@ def test_overload_limits_follow_the_watermarks(overloaded):
 
 
 @pytest.mark.deep
-def test_clients_that_try_again_do_so_in_the_replay(tmp_path):
+def test_retrying_clients_retry_in_the_replay(tmp_path):
     trace = traffic(400, seconds=200)
     history = History(tmp_path, trace, costs=SMALL, limits=Limits(user_rpm=20), retries=2)
     found = preview(history.job(FAIRSERVE, seconds=1000))
@@ -95,7 +95,7 @@ def test_clients_that_try_again_do_so_in_the_replay(tmp_path):
 
 
 @pytest.mark.deep
-def test_where_few_times_are_known_calls_take_as_long_as_they_did(overloaded):
+def test_with_few_known_times_calls_keep_their_duration(overloaded):
     """Ten calls have all times; a wrong model is scaled to these."""
     served = [
         row if number < 10 else row._replace(ttft_s=None)
@@ -110,7 +110,7 @@ def test_where_few_times_are_known_calls_take_as_long_as_they_did(overloaded):
     assert simulated == pytest.approx(measured, rel=1.0)
 
 
-def test_users_are_named_and_not_more_than_are_read(limited):
+def test_the_number_of_named_users_is_bounded(limited):
     found = preview(limited.job(SYSTEMS["rpm-1000"]))
     users = found["users"]
     assert len(users) == found["users_changed"] <= MOST_USERS
@@ -121,7 +121,7 @@ def test_users_are_named_and_not_more_than_are_read(limited):
     assert changes[0] == max(changes)
 
 
-def test_figures_are_of_the_window_and_not_of_its_lead(limited):
+def test_figures_exclude_the_warm_up_before_the_window(limited):
     job = limited.job(SYSTEMS["rpm-20"], lead_at=EPOCH + 60, from_at=EPOCH + 120)
     found = preview(job)
     runs = [run for run in limited.trace.interactions if run.arrival_s >= 120]
@@ -137,7 +137,7 @@ def test_a_shortened_window_is_reported(limited):
     assert found["window"]["from"] > "2023-11-14T22:13:20"
 
 
-def test_without_a_recording_there_is_nothing(limited, tmp_path):
+def test_a_preview_needs_a_recording(limited, tmp_path):
     found = preview(limited.job(SYSTEMS["fcfs"], recording=tmp_path))
     assert found.keys() == {"nothing"}
     later = limited.job(
@@ -146,7 +146,7 @@ def test_without_a_recording_there_is_nothing(limited, tmp_path):
     assert "no complete run" in preview(later)["nothing"]
 
 
-def test_the_child_process_answers_the_same_bytes_as_this_one(limited):
+def test_the_child_process_returns_the_same_bytes(limited):
     job = pickle.dumps(limited.job(SYSTEMS["rpm-30"], notes=["a note"]))
     answer = subprocess.run(
         [sys.executable, "-m", "fairserve.platform.tuning.preview.job"],
@@ -164,7 +164,7 @@ def test_the_child_process_answers_the_same_bytes_as_this_one(limited):
 
 
 @pytest.mark.parametrize(
-    ("refusals", "delay", "expected"),
+    ("rejections", "delay", "expected"),
     [
         ((100, 110), (1.0, 1.2), "good"),
         ((2, 6), (0.01, 0.2), "good"),
@@ -175,9 +175,9 @@ def test_the_child_process_answers_the_same_bytes_as_this_one(limited):
         ((0, 0), (None, None), "good"),
     ],
 )
-def test_trust_is_that_of_the_worst(refusals, delay, expected):
+def test_trust_is_the_lowest_of_its_parts(rejections, delay, expected):
     pairs = {
-        "refused_calls": refusals,
+        "refused_calls": rejections,
         "queue_delay_p50_s": (0.0, 0.0),
         "queue_delay_p99_s": delay,
     }

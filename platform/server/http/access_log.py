@@ -1,0 +1,103 @@
+"""The access log: one line per request, with its call's id, owner, status, tokens and times.
+
+Never a query, a header or a body; the path is that of the route, without the ids in it. Health checks
+and scrapes that succeed are logged at ``debug``, all other requests at ``info``. The middleware is the
+outermost, so that it sees every answer; one without ``x-request-id`` gets the id that the log has.
+
+Cost per request: about 10 microseconds on the event loop; a thread writes the line.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from fairserve.platform.base.client_address import Network, client_address
+from fairserve.platform.base.request_facts import RequestFacts, begin_request
+from fairserve.platform.db.base import new_id
+from fairserve.platform.fleet.endpoints import HEALTH_PATHS
+from fairserve.platform.tenancy.auth import Principal
+
+access_log = logging.getLogger("fairserve.access")
+
+QUIET_PATHS = HEALTH_PATHS | {"/metrics"}
+OnRequest = Callable[[str, str | None, int], None]
+"""Counts a request that ended: method, route if there is one, and status."""
+_ID_HEADER = b"x-request-id"
+
+
+class AccessLog:
+    """ASGI middleware that logs each request at its end."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        trusted_proxies: Collection[Network],
+        on_request: OnRequest,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """``on_request`` is called at the end of each request."""
+        self._app = app
+        self._trusted_proxies = trusted_proxies
+        self._on_request = on_request
+        self._clock = clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began_s = self._clock()
+        client = client_address(scope, self._trusted_proxies)
+        facts = begin_request(new_id("req"), client)
+        status = 0
+
+        async def send_noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                _identify(message, facts)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_noted)
+        finally:
+            self._log(scope, facts, status, self._clock() - began_s)
+
+    def _log(self, scope: Scope, facts: RequestFacts, status: int, duration_s: float) -> None:
+        route: str | None = getattr(scope.get("route"), "path", None)
+        self._on_request(scope["method"], route, status)
+        quiet = scope["path"] in QUIET_PATHS and status == 200
+        level = logging.DEBUG if quiet else logging.INFO
+        if not access_log.isEnabledFor(level):
+            return
+        principal: Principal | None = scope.get("state", {}).get("principal")
+        fields: dict[str, object] = {
+            "method": scope["method"],
+            "path": scope["path"] if route is None else route,
+            "status": status,
+            "client": facts.client,
+        }
+        if principal is not None:
+            owner = {
+                "key": principal.key_id,
+                "tenant": principal.tenant_id,
+                "app": principal.app_id,
+            }
+            fields |= {name: value for name, value in owner.items() if value}
+        fields |= facts.fields
+        fields["duration_s"] = round(duration_s, 4)
+        access_log.log(level, "request", extra={"fields": fields})
+
+
+def _identify(message: Message, facts: RequestFacts) -> None:
+    """Give the answer the request's id, unless it names its call, whose id is then the request's."""
+    headers = message.setdefault("headers", [])
+    for name, value in headers:
+        if name.lower() == _ID_HEADER:
+            facts.request_id = value.decode("latin-1")
+            return
+    message["headers"] = [*headers, (_ID_HEADER, facts.request_id.encode("latin-1"))]

@@ -1,0 +1,186 @@
+"""Logs of the server process: one line per event on standard error, as text or as JSON.
+
+A line has the time (UTC), level, logger, message, and the id of the request in progress; fields that a
+call of the logger passes as ``extra={"fields": {...}}`` follow. Line breaks are escaped and API keys
+are masked, whatever a message holds. A thread formats and writes, because a slow reader of standard
+error must not block the event loop.
+
+Weakness: while nobody reads, lines beyond ``MAX_WAITING`` are dropped, and their number is logged later.
+The last lines before a kill may be missing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from queue import SimpleQueue
+from typing import TextIO
+
+from fairserve.platform.base.request_facts import current_request_id
+from fairserve.platform.server.settings import LogFormat
+
+MAX_WAITING = 10_000
+"""Records that wait for the writer."""
+CLOSE_S = 2.0
+"""Longest wait for the last lines at the end, in seconds."""
+
+_KEY = re.compile(r"sk-fs-[a-z]-[\w-]{8,}")
+_PLAIN = re.compile(r"[\w./:@+,~*%()\[\]-]+")
+"""Values that a text line shows without quotation marks."""
+
+
+class LineFormatter(logging.Formatter):
+    """Returns a record as one line without API keys."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        return _KEY.sub("[key]", self.line(record))
+
+    def line(self, record: logging.LogRecord) -> str:
+        """Return the line, which may contain keys."""
+        raise NotImplementedError
+
+    def exception(self, record: logging.LogRecord) -> str:
+        """Return the traceback of a record; empty without one."""
+        return self.formatException(record.exc_info) if record.exc_info else ""
+
+
+class TextFormatter(LineFormatter):
+    """Returns lines for people: time, level, logger, request id in brackets, message, ``name=value``."""
+
+    def line(self, record: logging.LogRecord) -> str:
+        """Return the line, which may contain keys."""
+        head = f"{_time(record)} {record.levelname} {record.name}"
+        request_id = _request_id(record)
+        if request_id:
+            head += f" [{request_id}]"
+        parts = [f"{head}: {_escaped(record.getMessage())}"]
+        parts += [f"{name}={_text(value)}" for name, value in _fields(record).items()]
+        if trace := self.exception(record):
+            parts.append(_escaped(trace))
+        return " ".join(parts)
+
+
+class JsonFormatter(LineFormatter):
+    """Returns lines for collectors: one JSON object each, with the fields beside the message."""
+
+    def line(self, record: logging.LogRecord) -> str:
+        """Return the line, which may contain keys."""
+        found: dict[str, object] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if request_id := _request_id(record):
+            found["request_id"] = request_id
+        if trace := self.exception(record):
+            found["exception"] = trace
+        found = {**found, **{k: v for k, v in _fields(record).items() if k not in found}}
+        return json.dumps(found, default=str)
+
+
+FORMATTERS: Mapping[LogFormat, type[LineFormatter]] = {"text": TextFormatter, "json": JsonFormatter}
+
+
+class LogWriter(logging.Handler):
+    """Writes records to a stream, in a thread. Bounded."""
+
+    def __init__(self, stream: TextIO, formatter: logging.Formatter) -> None:
+        super().__init__()
+        self.setFormatter(formatter)
+        self._stream = stream
+        # Also safe in a signal handler, which may interrupt another put.
+        self._records: SimpleQueue[logging.LogRecord | None] = SimpleQueue()
+        self._dropped = 0
+        self._thread = threading.Thread(target=self._write_all, name="log", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue a record together with the id of its request."""
+        if self._records.qsize() >= MAX_WAITING:
+            self._dropped += 1
+            return
+        record.request_id = current_request_id()
+        self._records.put(record)
+
+    def close(self) -> None:
+        """Write the waiting records, for ``CLOSE_S`` at most."""
+        self._records.put(None)
+        self._thread.join(CLOSE_S)
+        super().close()
+
+    def _write_all(self) -> None:
+        while (record := self._records.get()) is not None:
+            self._write(record)
+            if self._dropped:
+                dropped, self._dropped = self._dropped, 0
+                text = f"{dropped} log lines were dropped: nobody reads them fast enough"
+                self._write(logging.makeLogRecord({"name": __name__, "msg": text}))
+            if not self._records.qsize():
+                self._flush()
+        self._flush()
+
+    def _write(self, record: logging.LogRecord) -> None:
+        try:
+            self._stream.write(self.format(record) + "\n")
+        except (OSError, ValueError):  # nobody reads any more
+            return
+        except Exception:
+            self.handleError(record)
+
+    def _flush(self) -> None:
+        try:
+            self._stream.flush()
+        except (OSError, ValueError):
+            return
+
+
+@contextmanager
+def logging_to(stream: TextIO, level: str, log_format: LogFormat) -> Iterator[None]:
+    """Log to ``stream`` within the block, unless the program around this one has set up its own log."""
+    root = logging.getLogger()
+    if root.handlers:
+        yield
+        return
+    writer = LogWriter(stream, FORMATTERS[log_format]())
+    before = root.level
+    root.addHandler(writer)
+    root.setLevel(level.upper())
+    try:
+        yield
+    finally:
+        root.removeHandler(writer)
+        root.setLevel(before)
+        writer.close()
+
+
+def _time(record: logging.LogRecord) -> str:
+    at = datetime.fromtimestamp(record.created, UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _request_id(record: logging.LogRecord) -> str:
+    return str(getattr(record, "request_id", ""))
+
+
+def _fields(record: logging.LogRecord) -> Mapping[str, object]:
+    fields = getattr(record, "fields", None)
+    return fields if isinstance(fields, Mapping) else {}
+
+
+def _text(value: object) -> str:
+    text = str(value)
+    return text if _PLAIN.fullmatch(text) else json.dumps(text)
+
+
+def _escaped(text: str) -> str:
+    """Return a text on one line: a line break in it must not look like another event."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

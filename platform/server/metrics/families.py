@@ -1,0 +1,218 @@
+"""Gauges of a scrape: what control, workers, journal, ledger and jobs are now. Each is O(its rows)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from fairserve.platform.background.jobs.jobs import JOBS
+from fairserve.platform.control.journal.journal import Journal
+from fairserve.platform.control.ledger import Ledger
+from fairserve.platform.control.messages import ClusterView
+from fairserve.platform.db.jobs import JobState
+from fairserve.platform.fleet.member import Member
+from fairserve.platform.monitoring.client_shares import Share, Shares
+
+STATES = ("joining", "ready", "draining", "open circuit")
+OTHER = "other"
+"""Labels of the clients without a name."""
+
+Row = tuple[Sequence[str], float]
+
+
+def build_info(version: str, system: str) -> Iterator[Metric]:
+    """Yield the versions that run."""
+    python = ".".join(map(str, sys.version_info[:3]))
+    yield _gauge(
+        "build_info",
+        "Versions that run; the value is 1.",
+        ("version", "python"),
+        [((version, python), 1)],
+    )
+    yield _gauge(
+        "system_info",
+        "System that schedules and throttles; the value is 1.",
+        ("system",),
+        [((system,), 1)],
+    )
+
+
+def cluster(view: ClusterView) -> Iterator[Metric]:
+    """Yield load, overload, queues and interactions, as control sees them."""
+    models = view.models
+    yield _one("interactions_active", "Interactions in progress.", view.live_interactions)
+    yield _one("calls_running", "Calls that a worker has.", view.running_calls)
+    yield _one(
+        "draining", "1 while the server accepts no new calls because it stops.", view.draining
+    )
+    for name, text, values in (
+        ("calls_queued", "Calls that wait for a worker.", [m.queued_calls for m in models]),
+        ("overloaded", "1 while the model is overloaded.", [m.overloaded for m in models]),
+        (
+            "load_demand_tokens",
+            "Tokens of queued and running calls.",
+            [m.demand_tokens for m in models],
+        ),
+        (
+            "load_capacity_tokens",
+            "Tokens of KV cache of the model's workers.",
+            [m.capacity_tokens for m in models],
+        ),
+        (
+            "load_high_watermark_ratio",
+            "Demand over capacity at which overload begins.",
+            [m.high_watermark for m in models],
+        ),
+        (
+            "load_low_watermark_ratio",
+            "Demand over capacity at which overload ends.",
+            [m.low_watermark for m in models],
+        ),
+    ):
+        rows: list[Row] = [
+            ((m.model,), float(value)) for m, value in zip(models, values, strict=True)
+        ]
+        yield _gauge(name, text, ("model",), rows)
+
+
+def workers(members: Sequence[Member], view: ClusterView) -> Iterator[Metric]:
+    """Yield the state of each worker, its circuit, and its load."""
+    yield _gauge(
+        "worker_state",
+        "1 for the state that the worker has.",
+        ("worker", "state"),
+        [((m.worker_id, state), m.state == state) for m in members for state in STATES],
+    )
+    yield _gauge(
+        "worker_circuit_open",
+        "1 while the circuit of the worker is open or half open.",
+        ("worker",),
+        [((m.worker_id,), m.circuit.state != "closed") for m in members],
+    )
+    opened = CounterMetricFamily(
+        "fairserve_worker_circuit_opened",
+        "Times that the circuit of the worker has opened since it was added.",
+        labels=("worker",),
+    )
+    for member in members:
+        opened.add_metric((member.worker_id,), member.circuit.opened)
+    yield opened
+    yield _gauge(
+        "worker_kv_used_ratio",
+        "Share of its KV cache that running sequences hold, as the worker reports.",
+        ("worker",),
+        [
+            ((m.worker_id,), m.metrics.kv_used_share)
+            for m in members
+            if m.metrics is not None and m.metrics.kv_used_share is not None
+        ],
+    )
+    known = view.workers
+    for name, text, values in (
+        ("worker_calls", "Calls that the worker has.", [w.calls for w in known]),
+        (
+            "worker_demand_tokens",
+            "Tokens of the calls that the worker has, those of other servers included.",
+            [w.demand_tokens + w.foreign_tokens for w in known],
+        ),
+        (
+            "worker_kv_capacity_tokens",
+            "Tokens that the KV cache of the worker holds.",
+            [w.kv_capacity_tokens for w in known],
+        ),
+    ):
+        rows: list[Row] = [((w.worker_id,), v) for w, v in zip(known, values, strict=True)]
+        yield _gauge(name, text, ("worker",), rows)
+
+
+def shares(found: Shares) -> Iterator[Metric]:
+    """Yield served and entitled shares of the clients with a name, and of all others."""
+    rows: list[tuple[tuple[str, str, str], Share]] = [
+        *found.top.items(),
+        ((OTHER, OTHER, OTHER), found.other),
+    ]
+    labels = ("tenant", "app", "user")
+    yield _gauge(
+        "client_served_ratio",
+        "Share of the service of five minutes that the client got.",
+        labels,
+        [(owner, share.served) for owner, share in rows],
+    )
+    yield _gauge(
+        "client_entitled_ratio",
+        "Share of the service that the client is entitled to among the active ones.",
+        labels,
+        [(owner, share.entitled) for owner, share in rows],
+    )
+    yield _one("clients_active", "Clients served in five minutes or with calls.", found.active)
+    index = found.jain_index
+    yield _gauge(
+        "fairness_jain_ratio",
+        "Jain's index of served over entitled shares; 1 is equal.",
+        (),
+        [] if index is None else [((), index)],
+    )
+
+
+def storage(
+    journal: Journal, limit_bytes: int, ledger: Ledger, lease_over: bool
+) -> Iterator[Metric]:
+    """Yield the sizes of the journal, and how far the ledger is behind it."""
+    kept, unsynced = journal.sizes()
+    yield _one("journal_bytes", "Bytes of the journal on disk.", kept)
+    yield _one("journal_limit_bytes", "Bytes at which new calls are rejected.", limit_bytes)
+    yield _one("journal_unsynced_bytes", "Bytes of entries that are not on disk yet.", unsynced)
+    yield _one(
+        "ledger_lag_bytes",
+        "Bytes of the journal that are not in the database yet.",
+        ledger.lag_bytes(),
+    )
+    yield _one(
+        "ledger_waiting_seconds",
+        "Time for which the database has accepted no rows; 0 while it does.",
+        ledger.waiting_s(),
+    )
+    yield _one(
+        "database_lease_over", "1 while the lease of the database is over: no calls.", lease_over
+    )
+
+
+def jobs(states: Iterable[JobState] | None) -> Iterator[Metric]:
+    """Yield the background jobs; None: the database did not answer."""
+    yield _one("database_up", "1 if the database answered the scrape.", states is not None)
+    known = [state for state in states or () if state.name in JOBS]
+    yield _gauge(
+        "job_failures",
+        "Passes of the job in a row that failed.",
+        ("job",),
+        [((state.name,), state.failures) for state in known],
+    )
+    yield _gauge(
+        "job_dead",
+        "1 for a job that failed too often and waits for an operator.",
+        ("job",),
+        [((state.name,), state.dead_at is not None) for state in known],
+    )
+    yield _gauge(
+        "job_last_success_timestamp_seconds",
+        "Time of the job's last successful pass, to the minute.",
+        ("job",),
+        [
+            ((state.name,), state.succeeded_at.timestamp())
+            for state in known
+            if state.succeeded_at is not None
+        ],
+    )
+
+
+def _one(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"fairserve_{name}", text, float(value))
+
+
+def _gauge(name: str, text: str, labels: Sequence[str], rows: Iterable[Row]) -> Metric:
+    family = GaugeMetricFamily(f"fairserve_{name}", text, labels=labels)
+    for values, value in rows:
+        family.add_metric(values, float(value))
+    return family

@@ -1,0 +1,49 @@
+"""FastAPI dependencies for the owner of a request's key.
+
+The rules are in :mod:`fairserve.platform.tenancy.auth`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from fairserve.platform.tenancy.auth import (
+    Authenticator,
+    Principal,
+    key_of,
+    require_scope,
+    tenant_principal,
+)
+
+
+async def current_principal(request: Request) -> Principal:
+    """Dependency: the principal of ``Authorization: Bearer <key>``, whatever its scope.
+
+    The server finds it before it reads the body (:mod:`fairserve.platform.server.http.intake`).
+    """
+    known: Principal | None = getattr(request.state, "principal", None)
+    if known is not None:
+        return known
+    authenticator: Authenticator = request.app.state.authenticator
+    principal = await authenticator.authenticate(key_of(request.headers.get("authorization", "")))
+    request.state.principal = principal
+    return principal
+
+
+CurrentPrincipal = Annotated[Principal, Depends(current_principal)]
+
+
+async def require_tenant(principal: CurrentPrincipal, request: Request) -> Principal:
+    """Dependency: a tenant key, or an admin key with ``?tenant=<id>`` (:func:`tenant_principal`)."""
+    return tenant_principal(principal, request.query_params.get("tenant"))
+
+
+async def require_admin(principal: CurrentPrincipal) -> Principal:
+    """Dependency: an admin key."""
+    return require_scope(principal, "admin")
+
+
+TenantPrincipal = Annotated[Principal, Depends(require_tenant)]
+AdminPrincipal = Annotated[Principal, Depends(require_admin)]

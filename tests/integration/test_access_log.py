@@ -1,0 +1,104 @@
+"""The log of requests and of calls that a worker failed, and their ids at clients and workers."""
+
+import logging
+
+import pytest
+from kept_log import kept_log
+from processes import eventually
+from whole_server import WholeServer
+
+ACCESS, PLACEMENT = "fairserve.access", "fairserve.platform.serving.decision.placement"
+PATH = "/v1/chat/completions"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with WholeServer(tmp_path_factory.mktemp("data")) as server:
+        server.tenant, server.its_app = server.new_tenant("one")
+        server.key = server.its_app["api_key"]
+        yield server
+
+
+def ask(server, text, key=None, **more):
+    messages = [{"role": "user", "content": text}]
+    body = {"model": "scripted", "messages": messages, "max_tokens": 5, **more}
+    return server.send(key or server.key, "POST", PATH, json=body)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_is_one_line_with_its_id_owner_tokens_and_times(server, stream):
+    with kept_log() as log:
+        answer = ask(server, "ok my-secret-prompt", stream=stream, user="secret-user")
+    (line,) = log.events(ACCESS)
+    call_id = answer.headers["x-request-id"]
+    assert call_id.startswith("call_")
+    assert server.worker.request_ids[-1] == call_id
+    assert line["request_id"] == call_id
+    assert (line["method"], line["path"], line["status"]) == ("POST", PATH, 200)
+    assert (line["tenant"], line["app"]) == (server.tenant["id"], server.its_app["id"])
+    assert (line["model"], line["worker"], line["client"]) == ("scripted", "w0", "testclient")
+    tokens = (line["prompt_tokens"], line["cached_tokens"], line["output_tokens"])
+    assert tokens == (12, 4, 3)
+    assert 0 <= line["queue_s"] <= line["ttft_s"] <= line["duration_s"]
+    assert "my-secret-prompt" not in log.text
+    assert "secret-user" not in log.text
+    assert server.key not in log.text
+
+
+def test_a_request_that_is_no_call_has_an_id_too(server):
+    with kept_log() as log:
+        answer = server.send(server.tenant["api_key"], "GET", f"/v1/apps/{server.its_app['id']}")
+        unknown = server.send("sk-fs-a-" + "x" * 40, "GET", "/v1/apps?name=secret-query")
+    assert answer.headers["x-request-id"].startswith("req_")
+    one, other = log.events(ACCESS)
+    assert one["request_id"] == answer.headers["x-request-id"]
+    assert (one["path"], one["tenant"]) == ("/v1/apps/{app_id}", server.tenant["id"])
+    assert (other["status"], other["error"]) == (401, "invalid_api_key")
+    assert other["request_id"] == unknown.headers["x-request-id"]
+    assert "secret-query" not in log.text
+
+
+def test_health_checks_do_not_fill_the_log(server):
+    with kept_log() as log:
+        assert server.client.get("/livez").status_code == 200
+    assert log.events(ACCESS) == []
+    with kept_log(logging.DEBUG) as log:
+        server.client.get("/livez")
+    assert len(log.events(ACCESS)) == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "cause", "text"),
+    [
+        ("break", "silent", "its connection broke, or it did not answer in time"),
+        ("error", "failed", "it reported: the GPU fell off"),
+    ],
+)
+def test_a_worker_that_fails_in_the_middle_is_named_in_log_and_answer(server, word, cause, text):
+    with kept_log() as log:
+        answer = ask(server, f"{word} my-secret-prompt")
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (502, "worker_failed")
+    assert error["message"] == f"worker w0 failed while it was answering: {text}"
+    assert server.worker.url.rpartition(":")[2] not in answer.text
+    (failed,) = log.events(PLACEMENT)
+    assert failed["level"] == "warning"
+    assert failed["call_id"] == failed["request_id"] == answer.headers["x-request-id"]
+    assert (failed["worker"], failed["cause"], failed["status"]) == ("w0", cause, None)
+    (line,) = log.events(ACCESS)
+    assert (line["status"], line["error"], line["worker"]) == (502, "worker_failed", "w0")
+    assert line["output_tokens"] == 2
+    assert "my-secret-prompt" not in log.text
+
+
+def test_each_failed_attempt_is_logged_with_the_status_of_its_worker(server):
+    with kept_log() as log:
+        answer = ask(server, "poison")
+    assert answer.status_code == 502
+    failed = log.events(PLACEMENT)
+    assert [(each["attempt"], each["status"], each["cause"]) for each in failed] == [
+        (1, 500, "failed"),
+        (2, 500, "failed"),
+    ]
+    assert {each["call_id"] for each in failed} == {answer.headers["x-request-id"]}
+    eventually(lambda: server.client.get("/readyz").status_code == 200)

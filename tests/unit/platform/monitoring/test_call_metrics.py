@@ -1,0 +1,39 @@
+"""Counters of calls: bounded labels, and buckets that add up."""
+
+from virtual_cluster import make_call
+
+from fairserve.platform.control.call_state import CallState
+from fairserve.platform.monitoring import call_metrics
+from fairserve.platform.monitoring.call_metrics import CallMetrics, Histogram
+
+
+def state(pool):
+    call = make_call("c")
+    call.pool = pool
+    return CallState(call, "row", "", 0.0, 0.0, lambda cancel: None, None)
+
+
+def values(metrics, name):
+    """Return the values of a counter by their last label."""
+    (family,) = [each for each in metrics.families() if each.name == f"fairserve_{name}"]
+    return {list(each.labels.values())[-1]: each.value for each in family.samples}
+
+
+def test_models_and_reasons_are_bounded(monkeypatch):
+    monkeypatch.setattr(call_metrics, "MAX_MODELS", 2)
+    monkeypatch.setattr(call_metrics, "MAX_REASONS", 2)
+    metrics = CallMetrics()
+    for number in range(5):
+        metrics.call_accepted(state(f"m{number}"), 0.0)
+        metrics.call_refused(state("m0"), f"r{number}", 0.0)
+        metrics.call_refused(state("m0"), "r0", 0.0)
+    assert values(metrics, "calls_accepted") == {"m0": 1, "m1": 1, "other": 3}
+    assert values(metrics, "calls_rejected") == {"r0": 6, "r1": 1, "other": 3}
+
+
+def test_a_bucket_counts_the_values_up_to_its_bound():
+    histogram = Histogram((1.0, 2.0))
+    for value in (0.5, 1.0, 1.5, 2.0, 3.0):
+        histogram.observe(value)
+    assert histogram.buckets() == [("1.0", 2), ("2.0", 4), ("+Inf", 5)]
+    assert histogram.total == 8.0
