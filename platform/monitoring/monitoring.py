@@ -1,4 +1,4 @@
-"""Monitoring as one part of the server: activity and views of clients, metrics, and the history.
+"""Composition of the monitoring: activity and views of clients, metrics, and the history.
 
 It listens to control and reads it through its port; control does not depend on it.
 """
