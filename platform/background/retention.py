@@ -1,4 +1,4 @@
-"""Deletion of everything that is older than its retention, in short transactions."""
+"""Delete rows that are older than their retention, in short transactions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairserve.platform.tenancy.tenants.purge import purge
 
 
 def delete_old(sessions: SessionFactory, settings: JobSettings) -> int:
-    """Delete some rows that are older than their retention; return their number, 0 at the end."""
+    """Delete a batch of rows that are older than their retention; return their number."""
     now = utc_now()
     ledger_before = now - timedelta(days=settings.tenancy.ledger_retention_days)
     with sessions.begin() as session:

@@ -22,13 +22,13 @@ class BackgroundSettings(RoomSettings):
         "",
         validation_alias=AliasChoices("FAIRSERVE_REDIS_URL", "REDIS_URL"),
         repr=False,
-        description="Redis, through which Celery's workers get background jobs.",
+        description="URL of the Redis through which Celery's workers get background jobs.",
     )
     background_jobs: Literal["auto", "here", "celery"] = Field(
         "auto",
         description="Process that runs background jobs: the server itself (here), or the processes "
         "of `fairserve jobs worker` and `fairserve jobs beat` (celery). auto: celery "
-        "if there is a redis_url.",
+        "if redis_url is set.",
     )
     webhook_interval_s: float = Field(
         1.0,
@@ -40,7 +40,7 @@ class BackgroundSettings(RoomSettings):
         10.0,
         gt=0,
         le=60,
-        description="Seconds that a webhook's receiver may take to answer, name look-up included.",
+        description="Seconds that a webhook's receiver may take to respond, including the DNS lookup.",
     )
     webhook_max_attempts: int = Field(
         10,
@@ -76,7 +76,7 @@ class BackgroundSettings(RoomSettings):
         try:
             return tuple(ip_network(part.strip()) for part in parse_list(value) if part.strip())
         except ValueError:
-            raise ValueError("each is a network, such as 10.1.2.0/24 or fd00::/8") from None
+            raise ValueError("each must be a network, such as 10.1.2.0/24 or fd00::/8") from None
 
     @model_validator(mode="after")
     def _check_jobs(self) -> Self:
@@ -91,7 +91,7 @@ class BackgroundSettings(RoomSettings):
 
     @property
     def jobs_on_celery(self) -> bool:
-        """True if Celery's workers run the background jobs."""
+        """Return whether Celery's workers run the background jobs."""
         wanted = self.background_jobs
         return bool(self.redis_url) if wanted == "auto" else wanted == "celery"
 
@@ -101,15 +101,15 @@ class JobSettings(ReportSettings, Protocol):
 
     @property
     def db(self) -> DbSettings:
-        """Database and secrets of a process that only runs jobs."""
+        """Return the settings of the database and secrets."""
         ...
 
     @property
     def serving(self) -> ServingSettings:
-        """Retention of programs."""
+        """Return the settings with the retention of programs."""
         ...
 
     @property
     def background(self) -> BackgroundSettings:
-        """Redis and webhooks."""
+        """Return the settings of Redis and webhooks."""
         ...

@@ -1,8 +1,8 @@
-"""Address and scheme of the client of a request, as reported by trusted proxies only.
+"""Determine the client's address and scheme; only trusted proxies may report them.
 
-A proxy appends the address that it was reached from to ``X-Forwarded-For``, and a client may begin that
-list with whatever it likes. So the list counts only if the connection comes from a trusted proxy, and
-it is read from its end: the first address that is not a trusted proxy is the client.
+A proxy appends the address of its peer to ``X-Forwarded-For``, and a client may send any list of its
+own. The list is therefore used only if the connection comes from a trusted proxy, and is read from its
+end: the first address that is not a trusted proxy is the client.
 
 Weakness: a trusted proxy that forwards the header unchanged lets its clients choose their address.
 """
@@ -28,7 +28,7 @@ IPV6_BLOCK_BITS = 64
 
 
 def parse_networks(texts: Collection[str]) -> tuple[Network, ...]:
-    """Parse addresses and CIDR networks. Raises ValueError for what is neither."""
+    """Parse addresses and CIDR networks. Raises ValueError for any other text."""
     try:
         return tuple(ip_network(text.strip()) for text in texts)
     except ValueError:
@@ -54,13 +54,13 @@ def client_address(scope: Mapping[str, Any], trusted_proxies: Collection[Network
 
 
 def is_trusted(address: str, trusted_proxies: Collection[Network]) -> bool:
-    """Return whether the address is a trusted proxy's; False for a text that is no address."""
+    """Return whether the address is a trusted proxy; False if the text is not an address."""
     parsed = _parsed(address)
     return parsed is not None and _is_trusted(parsed, trusted_proxies)
 
 
 def client_scheme(scope: Mapping[str, Any], trusted_proxies: Collection[Network]) -> str:
-    """Return the scheme that the client used: ``https`` if a trusted proxy says so."""
+    """Return the scheme that the client used: ``https`` if a trusted proxy reports it."""
     peer = _parsed((scope.get("client") or ("",))[0])
     if peer is not None and _is_trusted(peer, trusted_proxies):
         values = _values(scope, b"x-forwarded-proto")
@@ -70,7 +70,7 @@ def client_scheme(scope: Mapping[str, Any], trusted_proxies: Collection[Network]
 
 
 def address_block(address: str) -> str:
-    """Return what counts as one client: an IPv4 address, or the /64 network of an IPv6 address."""
+    """Return the unit that counts as one client: an IPv4 address, or the /64 of an IPv6 address."""
     parsed = _parsed(address)
     if not isinstance(parsed, IPv6Address):
         return address
@@ -78,7 +78,7 @@ def address_block(address: str) -> str:
 
 
 def _values(scope: Mapping[str, Any], name: bytes) -> list[str]:
-    """Return the comma separated values of a header in order, however many lines it has."""
+    """Return the comma-separated values of a header in order, over all its lines."""
     lines = (value.decode("latin-1") for key, value in scope["headers"] if key == name)
     return [part.strip() for line in lines for part in line.split(",")]
 
@@ -90,7 +90,7 @@ def _without_port(text: str) -> str:
 
 
 def _parsed(text: str) -> Address | None:
-    """Return the address; None for a text that is none. An IPv4 address mapped into IPv6 is IPv4."""
+    """Return the address, or None if the text is not one. IPv4-mapped IPv6 addresses become IPv4."""
     try:
         address = ip_address(text)
     except ValueError:

@@ -1,8 +1,8 @@
-"""Every error that the API answers with, and the only place that knows HTTP status codes.
+"""All errors of the API. No other module of the platform defines HTTP status codes.
 
-``FairServeError`` is the root. Calls answer in OpenAI's shape (notes: ``{"error": {"message",
-"type", "param", "code"}}``, ``code`` a string); management endpoints use the same shape.
-Messages say what was wrong and what is allowed, and never contain a key or a prompt.
+``FairServeError`` is the root. All endpoints answer in OpenAI's format (``{"error": {"message",
+"type", "param", "code"}}``, ``code`` is a string). A message names the error and the allowed
+values, and never contains a key or a prompt.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class FairServeError(Exception):
-    """An error with an HTTP status, a stable ``code`` and, where one is to blame, a field."""
+    """An error with an HTTP status, a stable ``code`` and, if it concerns one, a field."""
 
     status = 500
     type = "api_error"
@@ -32,10 +32,10 @@ class FairServeError(Exception):
         self.code = code or self.code
         self.headers = headers or {}
         self.details = details
-        """Fields that OpenAI's error object lacks."""
+        """Fields of the error object beyond those of OpenAI."""
 
     def body(self) -> dict[str, Any]:
-        """Return the JSON body of the answer."""
+        """Return the JSON body of the response."""
         error: dict[str, Any] = {
             "message": self.message,
             "type": self.type,
@@ -54,37 +54,37 @@ class InvalidRequestError(FairServeError):
 
 
 class ContextLengthError(InvalidRequestError):
-    """Prompt and output do not fit the model's context."""
+    """Prompt and output exceed the model's context length."""
 
     code = "context_length_exceeded"
 
 
 class AuthenticationError(FairServeError):
-    """No key, an unknown one, or a revoked or expired one."""
+    """The key is missing, unknown, revoked or expired."""
 
     status, type, code = 401, "authentication_error", "invalid_api_key"
 
 
 class PermissionDeniedError(FairServeError):
-    """The key is valid, its scope is not enough."""
+    """The key is valid, but its scope does not allow the request."""
 
     status, type, code = 403, "permission_error", "insufficient_scope"
 
 
 class NotFoundError(FairServeError):
-    """It does not exist, or belongs to another tenant; the two look the same."""
+    """The object does not exist or belongs to another tenant; the response is the same."""
 
     status, type, code = 404, "not_found_error", "not_found"
 
 
 class ConflictError(FairServeError):
-    """It exists already, or its state does not allow this."""
+    """The object exists already, or its state does not allow the operation."""
 
     status, type, code = 409, "conflict_error", "conflict"
 
 
 class GoneError(FairServeError):
-    """It was there, and its time is over."""
+    """The object existed and has expired."""
 
     status, type, code = 410, "gone_error", "gone"
 
@@ -96,48 +96,48 @@ class RequestTimeoutError(FairServeError):
 
 
 class HeadTooLargeError(FairServeError):
-    """The request line and the headers are over the limit."""
+    """The request line and the headers exceed the limit."""
 
     status, type, code = 431, "invalid_request_error", "head_too_large"
 
 
 class BodyTooLargeError(FairServeError):
-    """The request body is over the limit."""
+    """The request body exceeds the limit."""
 
     status, type, code = 413, "invalid_request_error", "body_too_large"
 
 
 class UnprocessableError(FairServeError):
-    """Well formed, but it refers to something that is not there (an unknown parent call)."""
+    """The request is well formed but refers to an object that does not exist (a parent call)."""
 
     status, type, code = 422, "invalid_request_error", "unprocessable"
 
 
 class RateLimitedError(FairServeError):
-    """Refused by a throttle; always with ``Retry-After``."""
+    """A throttle rejected the call; the response always has ``Retry-After``."""
 
     status, type, code = 429, "rate_limit_error", "rate_limit_exceeded"
 
 
 class InsufficientQuotaError(FairServeError):
-    """A budget is spent: trying again does not help before its next period."""
+    """A budget is spent; a retry fails until its next period."""
 
     status, type, code = 429, "insufficient_quota", "insufficient_quota"
 
 
 class UnavailableError(FairServeError):
-    """No capacity: no worker, the queue is full, the wait was too long, or we are draining."""
+    """No capacity: no worker, a full queue, too long a wait, or a draining server."""
 
     status, type, code = 503, "unavailable_error", "unavailable"
 
 
 class UpstreamError(FairServeError):
-    """Workers failed because of the call: trying it again does not help."""
+    """Workers failed because of the call; a retry would fail, too."""
 
     status, type, code = 502, "upstream_error", "upstream_error"
 
 
 class WorkerFailedError(FairServeError):
-    """The worker failed after it had begun to answer."""
+    """The worker failed after the response had begun."""
 
     status, type, code = 502, "worker_error", "worker_failed"

@@ -1,4 +1,4 @@
-"""Answers that last: a stream ends soon after its reader may no longer read it."""
+"""Long-lived responses: a stream ends soon after its reader loses the permission to read it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import aclosing
 from fairserve.platform.base.errors import FairServeError
 
 Check = Callable[[], Awaitable[None]]
-"""Raises FairServeError if the reader may not read on."""
+"""Check of the reader's permission; raises FairServeError if it is revoked."""
 
 
 async def while_allowed(
@@ -18,9 +18,9 @@ async def while_allowed(
     every_s: float,
     ending: Callable[[FairServeError], bytes],
 ) -> AsyncIterator[bytes]:
-    """Yield the pieces of a stream, and check every ``every_s`` seconds, also while no piece comes.
+    """Yield the chunks of a stream and run the check every ``every_s`` seconds, also while idle.
 
-    When the check raises, ``ending`` of its error is the last piece, and ``pieces`` is closed.
+    If the check raises, ``ending`` of its error is the last chunk, and ``pieces`` is closed.
     """
     loop = asyncio.get_running_loop()
     next_check_s = loop.time() + every_s

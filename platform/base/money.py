@@ -1,4 +1,4 @@
-"""Amounts of money between people, who write decimals, and the database, which keeps whole numbers."""
+"""Convert amounts of money between decimals, which people write, and the database's integers."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ MICRO = 10**6
 
 
 def amount_text(nano: int) -> str:
-    """Nanounits as a decimal number, without zeros at its end: ``1.25``."""
+    """Return nanounits as a decimal number without trailing zeros: ``1.25``."""
     text = f"{Decimal(nano) / NANO:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def nano_of(amount: Decimal) -> int:
-    """Return an amount of the currency in nanounits, a half rounded up."""
+    """Return an amount of the currency in nanounits, with halves rounded up."""
     return int((amount * NANO).to_integral_value(ROUND_HALF_UP))
 
 
 def micro_of(price: Decimal) -> int:
-    """Return a price for a million tokens in micro-units, a half rounded up."""
+    """Return a price per million tokens in micro-units, with halves rounded up."""
     return int((price * MICRO).to_integral_value(ROUND_HALF_UP))
 
 
@@ -33,7 +33,7 @@ def price_of(micro: int) -> Decimal:
 
 
 def _exact(value: object) -> object:
-    """``0.1`` in JSON means a tenth, not the nearest float."""
+    """Convert a JSON float by its digits: ``0.1`` is a tenth, not the nearest binary float."""
     return str(value) if isinstance(value, float) else value
 
 
@@ -55,4 +55,4 @@ TokenPriceAmount = Annotated[
     Field(ge=0, le=MICRO, max_digits=13, decimal_places=6),
     PlainSerializer(_number, return_type=float, when_used="json"),
 ]
-"""The price of a million tokens: up to 6 decimals."""
+"""Price per million tokens: up to 6 decimals."""

@@ -1,4 +1,4 @@
-"""Options as people write them, ``key=value``."""
+"""Parser of options in the form ``key=value``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def parse_options(pairs: Iterable[str]) -> dict[str, Any]:
-    """``["a=1", "b=x"]`` as ``{"a": 1, "b": "x"}``: a value is JSON where it parses as JSON.
+    """Return ``{"a": 1, "b": "x"}`` for ``["a=1", "b=x"]``; a value is JSON if it parses as JSON.
 
     Raises ValueError for a part that is not ``key=value``, or a key given twice.
     """

@@ -1,7 +1,7 @@
-"""Base of the settings that each room of the platform declares for itself.
+"""Base class of the settings that each package of the platform declares.
 
 A field ``max_body_bytes`` is read from ``FAIRSERVE_MAX_BODY_BYTES`` unless the constructor gets a value.
-The server composes the rooms' settings (:mod:`fairserve.platform.server.settings`) and derives flags and
+The server composes these settings (:mod:`fairserve.platform.server.settings`) and derives flags and
 documentation from the same fields.
 """
 
@@ -15,7 +15,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 
 class RoomSettings(BaseSettings):
-    """The settings of one room. Immutable; unknown names are rejected, errors show no values."""
+    """The settings of one package. Immutable; unknown names are rejected, errors show no values."""
 
     model_config = SettingsConfigDict(
         env_prefix="FAIRSERVE_",
@@ -39,9 +39,9 @@ def parse_list(value: Any) -> Any:
 
 
 def empty_is_none(value: Any) -> Any:
-    """Return None for an empty text, which is how a variable of the environment unsets a setting."""
+    """Return None for an empty text: an empty environment variable unsets a setting."""
     return None if value == "" else value
 
 
 TextList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(parse_list)]
-"""Texts that may be given as one text, separated by commas."""
+"""A list of texts; one text with commas is accepted as well."""

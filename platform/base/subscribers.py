@@ -1,7 +1,7 @@
-"""Subscribers by key, such as the followers of one run.
+"""Subscribers by key, for example the subscribers of one run.
 
-An event is delivered on the event loop, in the order of the events; a subscriber stores it and returns
-at once. Cost of an event for a key without subscribers: one dictionary lookup.
+Events are delivered on the event loop in order; a subscriber stores an event and returns at once.
+Cost of an event for a key without subscribers: one dictionary lookup.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Event = TypeVar("Event")
 
 
 class Subscribers(Generic[Key, Event]):
-    """Callbacks by the key that they subscribed to."""
+    """A registry of callbacks by the key that they subscribe to."""
 
     def __init__(self) -> None:
         self._callbacks: dict[Key, list[Callable[[Event], None]]] = {}
@@ -28,13 +28,13 @@ class Subscribers(Generic[Key, Event]):
         return key in self._callbacks
 
     def subscribe(self, key: Key, on_event: Callable[[Event], None]) -> Callable[[], None]:
-        """Deliver the events of a key from now on; the result ends that, and may be called twice.
+        """Subscribe to the events of a key. The result unsubscribes; a second call has no effect.
 
         Raises UnavailableError if there are too many subscribers.
         """
         if self._count >= MAX_SUBSCRIBERS:
             raise UnavailableError(
-                f"{MAX_SUBSCRIBERS} followers are the most allowed",
+                f"there are {MAX_SUBSCRIBERS} subscribers already, which is the limit; retry later",
                 code="too_many_followers",
                 headers={"Retry-After": "5"},
             )

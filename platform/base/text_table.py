@@ -1,4 +1,4 @@
-"""Tables of plain text, as the commands print them."""
+"""Plain-text tables for the output of the commands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 def aligned(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, left: Collection[int] = (0,)
 ) -> str:
-    """Columns under their names and a rule; those of ``left`` to the left, the others to the right."""
+    """Return a table with a header line; columns in ``left`` align left, the others right."""
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     lines = [
         "  ".join(

@@ -1,8 +1,8 @@
-"""Normalises the ids of end users, wherever they enter: calls, the management API, the console.
+"""Normalise the ids of end users in calls, the management API and the console.
 
-Ids that look the same must be the same user, or a blocked user returns with a space behind its name.
-So an id is in Unicode's normal form C and without surrounding white space, and characters that nobody
-sees are rejected. Letters stay as they are: ids differ by case.
+Ids that are displayed alike must be the same user: a blocked user could otherwise append a space to its
+name. An id is in Unicode's normal form C without surrounding white space, and invisible characters are
+rejected. Letters are unchanged: ids are case-sensitive.
 
 Weakness: look-alikes of different scripts (a Latin and a Cyrillic "a") are different users.
 """
@@ -27,14 +27,14 @@ _UNSEEN_RANGES = (
     (0xFFA0, 0xFFA0),
     (0xE0100, 0xE01EF),
 )
-"""Letters and marks that are drawn as nothing: joiners, fillers, variation selectors."""
+"""Letters and marks without a glyph: joiners, fillers, variation selectors."""
 
 
 def normal_user_id(text: str) -> str:
-    """Return an id in its one spelling.
+    """Return the normal form of an id.
 
-    Raises ValueError, with what is wrong and what is allowed, for an id that is blank or too long, or
-    that has an invisible character.
+    Raises ValueError for an id that is blank or too long or has an invisible character; the message
+    names the error and the limit.
     """
     if not (text.isascii() and text.isprintable()):
         text = unicodedata.normalize("NFC", text)

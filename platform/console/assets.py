@@ -1,4 +1,4 @@
-"""Styles, scripts and libraries of the pages: in memory, under names that change with their contents."""
+"""Styles, scripts and libraries of the pages, in memory, with versioned URLs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Asset(NamedTuple):
 
 @cache
 def assets() -> dict[str, Asset]:
-    """Return all files by their path below the folder."""
+    """Return all files by their path in the folder."""
     found = {}
     for path in sorted(FOLDER.rglob("*")):
         if path.is_file() and path.suffix in _TYPES:

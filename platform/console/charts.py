@@ -1,4 +1,4 @@
-"""Data of charts, in the shapes that the pages' script expects."""
+"""Data types of charts, as expected by the pages' script."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NotRequired, TypedDict
 
 
 class Series(TypedDict):
-    """A line, or a layer of bars."""
+    """A line or a layer of bars."""
 
     label: str
     values: Sequence[float | None]
 
 
 class Limit(TypedDict):
-    """A horizontal line at one level."""
+    """A horizontal line."""
 
     label: str
     value: float
@@ -30,7 +30,7 @@ class Chart(TypedDict):
     bars: NotRequired[bool]
     limits: NotRequired[list[Limit]]
     top: NotRequired[float]
-    """End of the axis; by default a little above the highest value."""
+    """End of the axis; by default slightly above the highest value."""
 
 
 def series(label: str, values: Sequence[float | None]) -> Series:
@@ -39,5 +39,5 @@ def series(label: str, values: Sequence[float | None]) -> Series:
 
 
 def at(day: date) -> float:
-    """Return the position of a day on the time axis: its noon."""
+    """Return the position of a day on the time axis, its noon."""
     return datetime(day.year, day.month, day.day, 12, tzinfo=UTC).timestamp()

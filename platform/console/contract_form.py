@@ -1,6 +1,4 @@
-"""The form of a quota: it shows all limits of a tenant, an app, each of its users, or one user, and sets
-all of them at once.
-"""
+"""Form of a quota: shows and sets all limits of a tenant, an app, its users, or one user."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ def contract_of(form: Mapping[str, str], name: str) -> ContractBody | forms.Wron
     body = forms.read(ContractBody, limits)
     if isinstance(body, ContractBody):
         return body
-    # A wrong model is named by its position in the list.
+
     return {
         f"{name}.{limit if limit in limits else 'allowed_models'}": text
         for limit, text in body.items()

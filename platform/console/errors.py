@@ -1,4 +1,4 @@
-"""Errors under ``/console`` as pages; a missing sign-in redirects to the sign-in page."""
+"""Error pages under ``/console``; a missing sign-in redirects to the sign-in page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLACE = "/console"
 
 
 def is_console(request: Request) -> bool:
-    """Return whether the answer is for a person."""
+    """Return whether the request is for a page of the console."""
     path = request.url.path
     return path == PLACE or path.startswith(PLACE + "/")
 
@@ -51,7 +51,7 @@ _TITLES = {
     400: "Invalid request",
     403: "Not allowed",
     404: "Not found",
-    409: "Conflict with the present state",
+    409: "Conflict with the current state",
     413: "Too large",
     422: "Invalid request",
     429: "Too many requests",

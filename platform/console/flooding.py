@@ -1,4 +1,4 @@
-"""Detection of clients that flood, and the badges that the list of clients shows for them."""
+"""Detect flooding clients, and compute their badges in the list of clients."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ from fairserve.platform.console.formats import number, percent
 from fairserve.platform.monitoring.client_views import ClientView
 
 ABOVE, FAR_ABOVE = 1.5, 3.0
-"""Thresholds of service over entitled service; below the first there is no badge."""
+"""Thresholds of the ratio of received to entitled share for the badges."""
 PART, LARGE_PART = 0.05, 0.3
-"""Thresholds of the same as a difference, in shares of all service; below the first it harms nobody."""
+"""Thresholds of the difference of received and entitled share for the badges."""
 LEAST_CALLS = 10
-"""Queued, or rejected, calls below which there is no badge."""
+"""Minimum number of queued or rejected calls for a badge."""
 
 
 class Totals(NamedTuple):
-    """Totals over all clients in view."""
+    """Totals over all visible clients."""
 
     queued: int
     refused: int
 
 
 class Sign(NamedTuple):
-    """Text of a badge, and its tone."""
+    """A badge with its text and tone."""
 
     words: str
     tone: str
 
 
-def totals(most_queued: Iterable[ClientView], most_refused: Iterable[ClientView]) -> Totals:
-    """Return the totals over the clients with most queued and most rejected calls; the rest is small."""
+def totals(most_queued: Iterable[ClientView], most_rejected: Iterable[ClientView]) -> Totals:
+    """Return the totals over the clients with most queued and most rejected calls, an approximation."""
     return Totals(
         sum(each.queued_calls for each in most_queued),
-        sum(each.refused_calls for each in most_refused),
+        sum(each.refused_calls for each in most_rejected),
     )
 
 
 def signs(client: ClientView, of_all: Totals) -> list[Sign]:
-    """Return the badges of a client, the worst first; empty for most clients."""
+    """Return the badges of a client, worst first; empty for most clients."""
     found = [
         sign
-        for sign in (share_sign(client), _of_queue(client, of_all), _of_refusals(client, of_all))
+        for sign in (share_sign(client), _of_queue(client, of_all), _of_rejections(client, of_all))
         if sign is not None
     ]
     return sorted(found, key=lambda sign: sign.tone != "bad")
@@ -54,7 +54,7 @@ def floods(client: ClientView, of_all: Totals) -> bool:
 
 
 def worst(clients: Iterable[ClientView], of_all: Totals, most: int) -> list[ClientView]:
-    """Return the clients that flood, each once, those with the largest share first."""
+    """Return the flooding clients without duplicates, largest share first."""
     found = {(each.tenant, each.app, each.user): each for each in clients if floods(each, of_all)}
     ranked = sorted(
         found.values(), key=lambda each: (-(each.service_share or 0.0), -each.queued_calls)
@@ -63,7 +63,7 @@ def worst(clients: Iterable[ClientView], of_all: Totals, most: int) -> list[Clie
 
 
 def share_sign(client: ClientView) -> Sign | None:
-    """Return the badge for its share of the service."""
+    """Return the badge of a client's share of the service, if any."""
     got, due = client.service_share, client.entitled_share
     if got is None or not due:
         return None
@@ -81,7 +81,7 @@ def _of_queue(client: ClientView, of_all: Totals) -> Sign | None:
     return Sign(f"{percent(queued / of_all.queued)} of the queue", "bad")
 
 
-def _of_refusals(client: ClientView, of_all: Totals) -> Sign | None:
+def _of_rejections(client: ClientView, of_all: Totals) -> Sign | None:
     refused = client.refused_calls
     if refused < LEAST_CALLS or 2 * refused < of_all.refused:
         return None

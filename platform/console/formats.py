@@ -93,7 +93,7 @@ def value_text(value: Any) -> str:
 
 
 def part(text: str) -> str:
-    """Escape a text for use as one part of a path."""
+    """Escape a text for use as one segment of a path."""
     return quote(text, safe="")
 
 

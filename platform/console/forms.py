@@ -1,4 +1,4 @@
-"""Forms that change something: parsed into the API's own bodies, and stored as its requests are."""
+"""Parse forms into bodies of the API, and apply them like its requests."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fairserve.platform.db.session import write_session
 
 Body = TypeVar("Body", bound=BaseModel)
 CONTRACTS = ("contract", "user_contract")
-"""Forms of quotas, by the API's names for them, which prefix the names of their fields."""
+"""Names of quotas in the API, which prefix their field names in forms."""
 
 Wrong = dict[str, str]
-"""Errors by field name; errors of the whole form under the empty name."""
+"""Errors by field name; those of the whole form have the empty name."""
 
 
 def read(body: type[Body], given: Mapping[str, Any]) -> Body | Wrong:
-    """Return the body, or its errors; a field within another is named by itself."""
+    """Return the body, or its errors; a nested field has its own name."""
     try:
         return body.model_validate(given)
     except ValidationError as error:
@@ -38,9 +38,9 @@ def given(text: str | None) -> str | None:
 
 
 def store(request: Request, change: Callable[[Session], object]) -> Wrong:
-    """Apply a change as one request of the API does; blocks. Return the errors of a rejected change.
+    """Apply a change like a request of the API. Blocks. Return the errors of a rejected change.
 
-    Raises errors that the form did not cause.
+    Raises errors that are not caused by the form.
     """
     try:
         with contextmanager(write_session)(request) as session:
@@ -51,9 +51,9 @@ def store(request: Request, change: Callable[[Session], object]) -> Wrong:
 
 
 def refused(error: FairServeError) -> Wrong:
-    """Return the errors of a change that was rejected as a whole.
+    """Return the errors of a change that the service rejected.
 
-    The fields are valid by then, but a name can be taken, or limits of a quota can contradict.
+    Its fields are valid, but for example a name is taken or limits of a quota contradict each other.
     """
     param = error.param or ""
     shown = param == "name" or param.partition(".")[0] in CONTRACTS
@@ -61,5 +61,6 @@ def refused(error: FairServeError) -> Wrong:
 
 
 def _words(text: str) -> str:
-    text = text.removeprefix("Value error, ").removeprefix("Input should be ")
-    return f"Allowed: {text.partition(', unable')[0]}."
+    text = text.removeprefix("Value error, ").partition(", unable")[0]
+    allowed = text.removeprefix("Input should be ")
+    return f"Must be {allowed}." if allowed != text else f"Invalid: {text}."

@@ -1,4 +1,4 @@
-"""Access to pages and checks of forms: dependencies of the console's endpoints."""
+"""FastAPI dependencies of the console: access to pages and checks of forms."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ CSRF_HEADER = "x-csrf-token"
 MAX_FIELDS = 300
 
 Form = Mapping[str, str]
-"""Fields of a form; of a repeated one the last value."""
+"""Fields of a form; the last value of a repeated field."""
 
 
 class SignInNeededError(AuthenticationError):
-    """There is no sign-in, or it has ended: the answer redirects to the sign-in page."""
+    """There is no valid session: the response redirects to the sign-in page."""
 
 
 def _viewer(request: Request) -> Viewer:
@@ -39,7 +39,7 @@ def _viewer(request: Request) -> Viewer:
     token = request.cookies.get(COOKIE, "")
     viewer = sessions.find(state.session_factory, token, state.settings.tenancy, utc_now())
     if viewer is None:
-        raise SignInNeededError("sign in to see this page")
+        raise SignInNeededError("sign in to open this page")
     request.state.viewer = viewer
     return viewer
 
@@ -55,16 +55,16 @@ def _admin(viewer: AnyViewer, request: Request) -> Viewer:
 
 
 AdminViewer = Annotated[Viewer, Depends(_admin)]
-"""An operator; for tenants such pages do not exist."""
+"""An operator; tenants get 404 for such pages."""
 
 
 def not_there(request: Request) -> NotFoundError:
-    """Return the same error for what does not exist and for what is not the viewer's."""
-    return NotFoundError(f"there is no {request.url.path}")
+    """Return the common error for objects that do not exist or do not belong to the viewer."""
+    return NotFoundError(f"there is no page {request.url.path}")
 
 
 async def _form(request: Request) -> Form:
-    """Return the fields of a form that one of our own pages sent."""
+    """Return the fields of a form sent by a page of the console."""
     check_site(request)
     token = request.cookies.get(COOKIE, "")
     state = request.app.state
@@ -72,12 +72,12 @@ async def _form(request: Request) -> Form:
         sessions.find, state.session_factory, token, state.settings.tenancy, utc_now()
     )
     if viewer is None:
-        raise SignInNeededError("sign in first; nothing was changed")
+        raise SignInNeededError("nothing was changed; sign in first")
     form = await read_form(request)
     given = request.headers.get(CSRF_HEADER) or form.get(CSRF_FIELD, "")
     if not compare_digest(given.encode(), viewer.csrf.encode()):
         raise PermissionDeniedError(
-            "the form is from another sign-in; reload the page and try again",
+            "the form belongs to another session; reload the page and retry",
             code="csrf",
         )
     return form
@@ -89,28 +89,28 @@ OwnForm = Annotated[Form, Depends(_form)]
 def check_site(request: Request) -> None:
     """Raise PermissionDeniedError for a request from another site's page."""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-        raise PermissionDeniedError("this form is on another site", code="csrf")
+        raise PermissionDeniedError("the form was sent by another site", code="csrf")
 
 
 async def read_form(request: Request) -> Form:
     """Return the fields of an urlencoded body. Raises InvalidRequestError."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
-        raise InvalidRequestError("the body is not a form; allowed: x-www-form-urlencoded")
+        raise InvalidRequestError("the body must be a form in x-www-form-urlencoded format")
     try:
         text = (await request.body()).decode()
         fields = parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS)
     except ValueError as error:
         raise InvalidRequestError(
-            f"the form cannot be parsed; it may have {MAX_FIELDS} fields at most"
+            f"the form cannot be parsed; it must have at most {MAX_FIELDS} fields"
         ) from error
     return dict(fields)
 
 
 def scoped(viewer: Viewer, tenant: str | None, request: Request) -> str | None:
-    """Return the tenant of a page: a tenant's own, or the one that an operator names, if any.
+    """Return the tenant of a page: the tenant itself, or the one that an operator names, if any.
 
-    Raises NotFoundError if a tenant names another one.
+    Raises NotFoundError if a tenant names another tenant.
     """
     if viewer.is_admin:
         return tenant or None
@@ -120,5 +120,5 @@ def scoped(viewer: Viewer, tenant: str | None, request: Request) -> str | None:
 
 
 def acting_for(viewer: Viewer) -> Principal:
-    """Return the principal under which changes are stored and audited."""
+    """Return the principal for changes and their audit entries."""
     return viewer.principal

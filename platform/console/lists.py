@@ -1,4 +1,4 @@
-"""Lists on pages: their queries, and the position within the list."""
+"""Queries and positions of paged lists."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Part(NamedTuple):
     limit: int
     shown: int
     total: int | None
-    """None if counting would cost too much."""
+    """Total number of entries; None if counting is too expensive."""
     has_more: bool
 
 
 def asked(request: Request, query: type[Query], **forced: Any) -> Query:
-    """Return the query in the address; blank fields are left out.
+    """Return the query in the URL; blank fields are omitted.
 
-    Raises InvalidRequestError naming the field.
+    Raises InvalidRequestError, which names the field.
     """
     given: dict[str, Any] = {**filters(request), **forced}
     if "limit" in query.model_fields:
@@ -46,7 +46,7 @@ def asked(request: Request, query: type[Query], **forced: Any) -> Query:
 
 
 def filters(request: Request) -> dict[str, str]:
-    """Return the fields of the address that are not blank."""
+    """Return the non-blank fields of the URL."""
     return {
         name: value
         for name, value in request.query_params.items()
@@ -61,6 +61,6 @@ def part_of(page: Page[Any]) -> Part:
 
 
 def place(request: Request) -> str:
-    """Return the page's address with its filters, to be followed by ``&offset=``."""
+    """Return the page's URL with its filters, to which ``&offset=`` can be appended."""
     kept = {name: value for name, value in filters(request).items() if name != "offset"}
     return f"{request.url.path}?{urlencode(kept)}"

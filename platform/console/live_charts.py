@@ -1,4 +1,4 @@
-"""Charts of the last minutes of the live history, and their event stream."""
+"""Charts of the last minutes, and their event stream."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ POLL_INTERVAL_S = 2.0
 
 
 def load_chart(snapshot: LiveSnapshot) -> Chart:
-    """Return demand over KV capacity of each model, with the watermarks of overload.
+    """Return the demand over KV capacity of each model, with the overload watermarks.
 
-    A tenant's snapshot has no load: the chart is without lines.
+    A tenant's snapshot has no load, so the chart is empty.
     """
     models = {} if snapshot.cluster is None else snapshot.cluster.models
     one = len(models) == 1
@@ -25,14 +25,14 @@ def load_chart(snapshot: LiveSnapshot) -> Chart:
         "time": snapshot.at,
         "series": [series("load" if one else name, _load(model)) for name, model in models.items()],
         "limits": [
-            *_limits("an overload begins", [each.high_watermark for each in models.values()]),
-            *_limits("an overload ends", [each.low_watermark for each in models.values()]),
+            *_limits("start of an overload", [each.high_watermark for each in models.values()]),
+            *_limits("end of an overload", [each.low_watermark for each in models.values()]),
         ],
     }
 
 
-def refusals_chart(snapshot: LiveSnapshot) -> Chart:
-    """Return the rejected calls of each bucket by reason; the most frequent first."""
+def rejections_chart(snapshot: LiveSnapshot) -> Chart:
+    """Return the rejected calls per bucket by reason, most frequent first."""
     refused = snapshot.activity.refused
     sums = {reason: sum(count or 0 for count in counts) for reason, counts in refused.items()}
     reasons = sorted((reason for reason, total in sums.items() if total), key=lambda r: -sums[r])

@@ -1,4 +1,4 @@
-"""Notes of pages after a change: selected by name in the address, so that nobody can inject text."""
+"""Notes of pages after a change, selected by name in the URL, which prevents injected text."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Mapping
 
 NOTES: Mapping[str, str] = {
     "throttling": "The settings are in force.",
-    "reverted": "The earlier settings are in force again, as a new version.",
-    "user": "The user's settings apply from the next call on.",
-    "tenant": "The tenant's settings apply from the next call on.",
-    "app": "The app's settings apply from the next call on.",
-    "cancelled": "The run is cancelled.",
-    "draining": "The worker finishes its calls and gets no new ones.",
-    "undrained": "The worker gets new calls again.",
-    "job": "The job runs soon.",
-    "key_renamed": "The key is renamed.",
-    "key_revoked": "The key is revoked.",
-    "profile": "The profile is changed.",
-    "export": "The report is in progress.",
+    "reverted": "The settings of the earlier version are in force, as a new version.",
+    "user": "User settings saved; they apply from the next call.",
+    "tenant": "Tenant settings saved; they apply from the next call.",
+    "app": "App settings saved; they apply from the next call.",
+    "cancelled": "Run cancelled.",
+    "draining": "Worker draining: it finishes its calls and gets no new ones.",
+    "undrained": "Worker undrained: it gets new calls.",
+    "job": "Job requested; it runs soon.",
+    "key_renamed": "Key renamed.",
+    "key_revoked": "Key revoked.",
+    "profile": "Profile changed.",
+    "export": "Report requested.",
 }

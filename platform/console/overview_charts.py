@@ -1,4 +1,4 @@
-"""Charts of the overview, from a snapshot of the last minutes."""
+"""Charts of the overview page, from a snapshot of the last minutes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAME_CHARS = 28
 
 
 def service(live: LiveSnapshot, names: Mapping[str, str]) -> Chart:
-    """Return the service of the clients that were served most, and of all others, per second."""
+    """Return the service per second of the clients with most service and of all others."""
     lines = [
         series(
             _client(each.user, names.get(each.app, each.app)), _rate(each.service, live.bucket_s)
@@ -24,12 +24,12 @@ def service(live: LiveSnapshot, names: Mapping[str, str]) -> Chart:
 
 
 def calls(live: LiveSnapshot) -> Chart:
-    """Return running and waiting calls."""
+    """Return running and queued calls."""
     return {
         "time": live.at,
         "series": [
             series("running", live.activity.running_calls),
-            series("waiting", live.activity.queued_calls),
+            series("queued", live.activity.queued_calls),
         ],
     }
 
@@ -46,13 +46,13 @@ def waits(live: LiveSnapshot) -> Chart:
 
 
 def jain(live: LiveSnapshot) -> Chart:
-    """Return Jain's index of each five seconds."""
+    """Return Jain's index per five seconds."""
     values = live.activity.jain_index
     return {"time": live.at, "series": [series("Jain's index", values)], "top": 1.02}
 
 
 def runs(live: LiveSnapshot) -> Chart:
-    """Return the interactions in progress; without that figure, those begun and ended."""
+    """Return the interactions in progress; without that figure, those started and ended."""
     if live.cluster is not None:
         return {"time": live.at, "series": [series("in progress", live.cluster.live_interactions)]}
     return {
@@ -85,7 +85,7 @@ def kv(live: LiveSnapshot) -> Chart:
 
 
 def hits(live: LiveSnapshot) -> Chart:
-    """Return the cached share of the prompts that ended at each worker, smoothed over a minute."""
+    """Return the cached share of prompt tokens of ended calls by worker, over one minute."""
     workers = live.cluster.workers if live.cluster else {}
     last = max(1, round(60 / live.bucket_s))
     return {
@@ -99,7 +99,7 @@ def hits(live: LiveSnapshot) -> Chart:
 
 
 def share_over(parts: Series, wholes: Series, last: int) -> Series:
-    """Return a ratio of sums over the last entries; None where the whole is 0."""
+    """Return the ratio of sums over the last entries; None if the denominator is 0."""
     found: Series = []
     part = whole = 0.0
     for at, (one, other) in enumerate(zip(parts, wholes, strict=True)):

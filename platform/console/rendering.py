@@ -1,4 +1,4 @@
-"""Pages from templates. Every value that a template inserts is escaped."""
+"""Render pages from templates. Every inserted value is escaped."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ ADMIN_PAGES = (
     ("keys", "Keys", "/console/keys"),
     ("audit", "Audit", "/console/audit"),
 )
-"""Name, title and place, in the order of the navigation."""
+"""Name, title and path of the pages, in the order of the navigation."""
 ONLY_ADMIN = frozenset({"throttling", "cluster", "keys"})
 
 
 def page(
     request: Request, viewer: Viewer | None, template: str, *, status: int = 200, **values: Any
 ) -> HTMLResponse:
-    """Return a whole page, or the part of it that a template stands for."""
+    """Return a page, or the part of it that the template renders."""
     pages = [
         each
         for each in ADMIN_PAGES
@@ -75,7 +75,7 @@ def _environment() -> Environment:
 
 
 def _json_block(value: Any) -> Markup:
-    """Return JSON for a ``<script type="application/json">``: no text in it can end the element."""
+    """Return JSON for a ``<script type="application/json">``, which it cannot end."""
     text = orjson.dumps(value).decode()
     for letter in "<>&\u2028\u2029":
         text = text.replace(letter, f"\\u{ord(letter):04x}")

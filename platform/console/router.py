@@ -1,4 +1,4 @@
-"""All pages of the console."""
+"""Router of all pages of the console."""
 
 from __future__ import annotations
 

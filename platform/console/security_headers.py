@@ -1,4 +1,4 @@
-"""Security headers of every answer under ``/console``: only our scripts run, frames are forbidden."""
+"""Security headers of responses under ``/console``: only its scripts run, frames are forbidden."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HEADERS = {
 
 
 class ConsoleHeaders:
-    """Adds the headers. Plain ASGI, because live pages are streams."""
+    """ASGI middleware that adds the headers; live pages are streams."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,8 +1,8 @@
-"""Sign-ins to the console, in the database, so that every server knows them.
+"""Sessions of the console, stored in the database and therefore valid on every server.
 
-The cookie holds 256 random bits; its hash is the row's id. A session represents the key that opened it:
-it ends with the key, its tenant, its idle time or its total time, whichever is first. The token against
-forged requests is derived from the cookie's value, which no other site can read.
+The cookie has 256 random bits; their hash is the row's id. A session represents the key of the sign-in:
+it ends with the key, the tenant, the idle time or the total time, whichever is first. The CSRF token is
+derived from the cookie's value, which other sites cannot read.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from fairserve.platform.tenancy.keys.sessions import is_expired
 from fairserve.platform.tenancy.settings import TenancySettings
 
 MOST_PER_KEY = 100
-"""Sessions of one key; a further sign-in ends the oldest one."""
+"""Maximum number of sessions of a key; another sign-in ends the oldest one."""
 SEEN_STEP = timedelta(minutes=1)
 MAX_TOKEN_CHARS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """The person at the console, and the session."""
+    """The user of the console and the session."""
 
     principal: Principal
     tenant_name: str | None
-    """None for an operator."""
+    """Name of the tenant; None for an operator."""
     session_id: str
     csrf: str = field(repr=False)
     """Token that every form must contain."""
 
     @property
     def is_admin(self) -> bool:
-        """Return whether pages of all tenants are open."""
+        """Return whether the viewer has access to all tenants."""
         return self.principal.scope == "admin"
 
     @property
     def tenant_id(self) -> str | None:
-        """Return the tenant whose data the pages show; None: all tenants."""
+        """Return the tenant whose data the pages show; None for all tenants."""
         return self.principal.tenant_id
 
 
@@ -85,7 +85,7 @@ def begin(session: Session, principal: Principal, settings: TenancySettings, now
 def find(
     sessions: SessionFactory, token: str, settings: TenancySettings, now: datetime
 ) -> Viewer | None:
-    """Return the viewer of a cookie; None if its session has ended. Records the time of use."""
+    """Return the viewer of a cookie and record the use; None if the session has ended."""
     if not token or len(token) > MAX_TOKEN_CHARS:
         return None
     session_id = _id_of(token)
@@ -104,19 +104,19 @@ def find(
 def still_holds(
     sessions: SessionFactory, viewer: Viewer, settings: TenancySettings, now: datetime
 ) -> bool:
-    """Return whether the session of an open page has not ended; this counts as use."""
+    """Return whether the session of an open page is still valid; counts as use."""
     return _open_session(sessions, viewer.session_id, settings, now) is not None
 
 
 def end(session: Session, session_id: str) -> None:
-    """Sign out. The caller commits."""
+    """Delete a session. The caller commits."""
     session.execute(delete(ConsoleSession).where(ConsoleSession.id == session_id))
 
 
 def _open_session(
     sessions: SessionFactory, session_id: str, settings: TenancySettings, now: datetime
 ) -> tuple[ConsoleSession, ApiKey, Tenant | None] | None:
-    """Return a session that has not ended, with its key and tenant. Its use is stored to the minute."""
+    """Return a valid session with its key and tenant, and store its use, to the minute."""
     with sessions() as session:
         row = (
             read_only(session)

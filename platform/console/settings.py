@@ -24,15 +24,15 @@ class ConsoleSettings(RoomSettings):
         10,
         ge=1,
         le=1000,
-        description="Wrong keys that one address may try at the console's sign-in within five "
-        "minutes; more are rejected.",
+        description="Wrong keys that one address may submit at the console's sign-in within five "
+        "minutes; further attempts are rejected.",
     )
     console_sign_ins_in_all: int = Field(
         100,
         ge=1,
         le=1_000_000,
-        description="Wrong keys from all addresses within five minutes; beyond it each sign-in is "
-        "delayed by three seconds, and none is rejected for it.",
+        description="Wrong keys from all addresses within five minutes, above which each sign-in is "
+        "delayed by three seconds; none is rejected for this reason.",
     )
     console_streams: int = Field(
         200,
@@ -50,5 +50,5 @@ class ConsoleSettings(RoomSettings):
 
     @property
     def proxy_networks(self) -> tuple[Network, ...]:
-        """``trusted_proxies`` as :mod:`fairserve.platform.base.client_address` takes them."""
+        """Return ``trusted_proxies`` parsed for :mod:`fairserve.platform.base.client_address`."""
         return parse_networks(self.trusted_proxies)

@@ -33,19 +33,19 @@ SIGN_IN = "/console/sign-in"
 @router.get("")
 @router.get("/")
 def home() -> Response:
-    """Redirect to the first page."""
+    """Redirect to the overview."""
     return RedirectResponse(HOME, status_code=303)
 
 
 @router.get("/sign-in")
 def show_sign_in(request: Request, next: str = "") -> Response:
-    """Show the form."""
+    """Show the sign-in form."""
     return _form(request, next)
 
 
 @router.post("/sign-in")
 async def sign_in(request: Request) -> Response:
-    """Exchange an admin or tenant key for a cookie, which ends with the browser."""
+    """Exchange an admin or tenant key for a session cookie."""
     check_site(request)
     form = await read_form(request)
     onward = form.get("next", "")
@@ -90,7 +90,7 @@ async def sign_in(request: Request) -> Response:
 
 @router.post("/sign-out")
 def sign_out(viewer: AnyViewer, form: OwnForm, session: WriteSession) -> Response:
-    """End the session."""
+    """Delete the session."""
     sessions.end(session, viewer.session_id)
     answer = RedirectResponse(SIGN_IN, status_code=303)
     answer.delete_cookie(COOKIE, path="/console")
@@ -100,26 +100,26 @@ def sign_out(viewer: AnyViewer, form: OwnForm, session: WriteSession) -> Respons
 async def _principal(request: Request, key: str) -> Principal:
     principal = await request.app.state.authenticator.authenticate(key, audited=False)
     if principal.scope == "app":
-        raise PermissionDeniedError("this is an app's key; allowed: an admin key or a tenant key")
+        raise PermissionDeniedError("this is an app key; sign in with an admin or tenant key")
     found: Principal = principal
     return found
 
 
 def _warn_of_proxy(request: Request, console: ConsoleState, settings: ConsoleSettings) -> None:
-    """Log once that a proxy seems to send headers which are ignored."""
+    """Log once that headers of an untrusted proxy are ignored."""
     ignored = not settings.trusted_proxies and "x-forwarded-for" in request.headers
     if ignored and not console.warned_of_proxy:
         console.warned_of_proxy = True
         logger.warning(
-            "a sign-in had X-Forwarded-For, and trusted_proxies is empty: the header is ignored."
-            " If there is a proxy in front of the server, name it in trusted_proxies"
+            "X-Forwarded-For of a sign-in was ignored because trusted_proxies is empty."
+            " If a proxy precedes the server, add it to trusted_proxies"
         )
 
 
 async def _audit_failure(
     console: ConsoleState, factory: SessionFactory, address: str, error: FairServeError
 ) -> None:
-    """Log a failed attempt, unless its address, or all together, have enough entries already."""
+    """Add a failed attempt to the audit log, within the limits of entries."""
     attempts = console.sign_in_failures.count(address)
     if attempts is None:
         return
@@ -138,7 +138,7 @@ async def _audit_failure(
     try:
         await asyncio.to_thread(store)
     except SQLAlchemyError:
-        logger.warning("a failed sign-in from %s is not in the audit log", address)
+        logger.warning("cannot add a failed sign-in from %s to the audit log", address)
 
 
 def _form(request: Request, onward: str, error: FairServeError | None = None) -> Response:
@@ -155,6 +155,6 @@ def _form(request: Request, onward: str, error: FairServeError | None = None) ->
 
 
 def _local(onward: str) -> str:
-    """Return the page after the sign-in: pages of the console only."""
+    """Return the path after the sign-in, restricted to pages of the console."""
     plain = onward.startswith("/console/") and not any(c in onward for c in "\\\r\n\t")
     return onward if plain and onward.isascii() and onward.isprintable() else HOME

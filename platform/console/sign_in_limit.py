@@ -1,10 +1,10 @@
-"""Limits on wrong keys at the sign-in: one for each address, and one over all addresses.
+"""Limits of wrong keys at the sign-in, per address and over all addresses.
 
-An address with too many wrong keys is rejected for a while. If all addresses together have too many,
-nobody is rejected, but every attempt waits before its key is checked: an attacker with many addresses is
-slowed down, and a right key still works. An IPv6 client counts by its /64 network.
+An address with too many wrong keys is rejected for some time. If all addresses together have too many,
+no attempt is rejected, but each waits before its key is checked: an attacker with many addresses is
+slowed down, and a valid key still works. An IPv6 client counts by its /64 network.
 
-Weakness: attempts beyond ``MAX_WAITING`` at a time do not wait. Then only the 256 random bits protect
+Weakness: concurrent attempts above ``MAX_WAITING`` do not wait. Then only the 256 random bits protect
 the keys.
 """
 
@@ -22,16 +22,16 @@ from fairserve.throttling.overload.window import SlidingLog
 
 WINDOW_S = 300.0
 DELAY_S = 3.0
-"""Wait of an attempt while all addresses together have too many wrong keys."""
+"""Delay of an attempt in seconds while all addresses together have too many wrong keys."""
 MAX_ADDRESSES = 10_000
-"""Addresses counted at a time; wrong keys of further ones count in the total only."""
+"""Maximum number of counted addresses; wrong keys of others count in the total only."""
 MAX_WAITING = 1_000
-"""Attempts that wait at a time."""
+"""Maximum number of concurrently waiting attempts."""
 _ALL = ""
 
 
 class SignInLimit:
-    """Wrong keys of the last five minutes. For use on the event loop. Bounded."""
+    """Bounded counter of wrong keys of the last five minutes, for use on the event loop."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class SignInLimit:
 
     @asynccontextmanager
     async def attempt(self, address: str) -> AsyncIterator[None]:
-        """Wait if necessary, then let the block check a key; its AuthenticationError counts.
+        """Wait if necessary, then run the block, which checks a key; its AuthenticationError counts.
 
         Raises RateLimitedError while the address has too many wrong keys. Attempts in progress count, so
         that parallel attempts do not circumvent the limit.
@@ -78,11 +78,11 @@ class SignInLimit:
         wrong = self._wrong.count(block, now_s)
         if wrong + self._attempts[block] < self._limit:
             return
-        # Attempts in progress end soon; an exhausted limit frees after its oldest wrong key.
+        # Attempts in progress end soon; a reached limit is released when its oldest wrong key expires.
         wait_s = self._wrong.free_after_s(block, self._limit, now_s, record_now=False)
         after_s = max(1, round(wait_s + 0.5))
         raise RateLimitedError(
-            f"too many wrong keys; try again in {after_s} s", headers={"Retry-After": str(after_s)}
+            f"too many wrong keys; retry in {after_s} s", headers={"Retry-After": str(after_s)}
         )
 
     async def _delay(self) -> None:

@@ -1,4 +1,4 @@
-"""State of the console in memory: wrong sign-ins, open live pages, and shared parts of pages."""
+"""In-memory state of the console: failed sign-ins, open live pages, shared parts of pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_SHARED = 100
 
 
 class Streams:
-    """Number of open live pages, and their limit."""
+    """Counter of open live pages, with a limit."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -24,7 +24,7 @@ class Streams:
         """Raise UnavailableError at the limit."""
         if self.open >= self._limit:
             raise UnavailableError(
-                f"{self._limit} live pages are open, as many as allowed",
+                f"{self._limit} live pages are open, which is the limit; close one and reload",
                 code="too_many_streams",
                 headers={"Retry-After": "30"},
             )
@@ -40,14 +40,14 @@ class Streams:
 
 
 class Shared:
-    """Parts of live pages of one kind at one moment, made once. Only the last moment is kept."""
+    """Cache of parts of live pages of one kind, rendered once per moment. Keeps the last moment."""
 
     def __init__(self) -> None:
         self._moment = -1
         self._made: dict[Hashable, bytes] = {}
 
     async def get(self, moment: int, key: Hashable, make: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Return the part of this moment; make it if it is missing."""
+        """Return the part of a moment, rendered if it is missing."""
         if moment > self._moment:
             self._moment, self._made = moment, {}
         if moment < self._moment:
@@ -61,12 +61,12 @@ class Shared:
 
 
 class ConsoleState:
-    """State of the console of one server."""
+    """State of one server's console."""
 
     def __init__(self, settings: ConsoleSettings) -> None:
         self.overviews = Shared()
         self.sign_ins = SignInLimit(settings.console_sign_ins, settings.console_sign_ins_in_all)
         self.sign_in_failures = FailureEntries()
         self.warned_of_proxy = False
-        """True once the log has the warning about ignored headers of a proxy."""
+        """True after the warning about ignored proxy headers was logged."""
         self.streams = Streams(settings.console_streams)

@@ -1,4 +1,4 @@
-"""Styles, scripts and libraries for everybody: they contain nothing that is not public."""
+"""Serve styles, scripts and libraries without authentication; their contents are public."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IMMUTABLE = "public, max-age=31536000, immutable"
 
 @router.get("/{version}/{name:path}")
 def read_asset(version: str, name: str, request: Request) -> Response:
-    """Return a file in the version that a page asked for; another version is cached only briefly."""
+    """Return a file; other versions than the requested one are cached only briefly."""
     asset = assets().get(name)
     if asset is None:
         raise not_there(request)

@@ -1,4 +1,4 @@
-"""Live pages: server-sent events while the page is open and its session holds."""
+"""Live pages: server-sent events while the page is open and its session is valid."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.session import unavailable
 
-KEEP_ALIVE = b": still here\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
 MEDIA_TYPE = "text/event-stream"
 
 Source = Callable[[], AsyncIterator[bytes]]
@@ -35,12 +35,12 @@ def event(name: str, data: str | bytes) -> bytes:
 
 
 def stream(request: Request, viewer: Viewer, source: Source) -> StreamingResponse:
-    """Return an answer that continues with the pieces of ``source``.
+    """Return a response that streams the chunks of ``source``.
 
-    The source yields a piece at least every two seconds, :data:`KEEP_ALIVE` if there is nothing else, to
-    find out whether the browser is still connected. The session is checked every ``stream_check_s``.
+    The source yields a chunk at least every two seconds, :data:`KEEP_ALIVE` if there is no event, to
+    detect a disconnected browser. The session is checked every ``stream_check_s``.
 
-    Raises UnavailableError if too many pages are live.
+    Raises UnavailableError if too many live pages are open.
     """
     state = request.app.state
     state.console.streams.check()
@@ -64,7 +64,7 @@ def stream(request: Request, viewer: Viewer, source: Source) -> StreamingRespons
                         return
 
     def ending(error: FairServeError) -> bytes:
-        # Without the event the browser reconnects, as after any end.
+        # Without this event the browser would reconnect.
         return event("over", error.message) if isinstance(error, SignInNeededError) else KEEP_ALIVE
 
     answer = while_allowed(
@@ -78,19 +78,19 @@ def stream(request: Request, viewer: Viewer, source: Source) -> StreamingRespons
 
 
 class Latest(Generic[Update]):
-    """The newest update: a slow page skips older ones and draws the present."""
+    """The latest update: a slow page skips older ones."""
 
     def __init__(self) -> None:
         self._newest: Update | None = None
         self._fresh = asyncio.Event()
 
     def publish(self, update: Update) -> None:
-        """Replace the newest update. Called on the event loop."""
+        """Replace the latest update. Called on the event loop."""
         self._newest = update
         self._fresh.set()
 
     async def next(self, wait_s: float) -> Update | None:
-        """Return the newest update once it is new; None after ``wait_s`` without one."""
+        """Wait for an update and return it; None after ``wait_s`` without one."""
         try:
             async with asyncio.timeout(wait_s):
                 await self._fresh.wait()
@@ -104,7 +104,7 @@ class Latest(Generic[Update]):
 def latest(
     watch: Callable[[Callable[[Update], None]], Callable[[], None]],
 ) -> Iterator[Latest[Update]]:
-    """Follow updates within the block. ``watch`` adds a listener and returns its removal."""
+    """Subscribe to updates within the block. ``watch`` adds a listener and returns its removal."""
     updates: Latest[Update] = Latest()
     stop = watch(updates.publish)
     try:

@@ -1,8 +1,8 @@
-"""Throttling parameters as fields of a form: allowed inputs, their parsing, and the values to store.
+"""Form fields of the throttling parameters: allowed input, parsing, and the values to store.
 
-The default of a parameter is its value if it is omitted: the server's settings over the system's own
-values. Stored are values that differ from it, and those that an operator stored before and did not
-change.
+The default of a parameter is its value if it is omitted: the server's setting, else the system's
+default. A version stores values that differ from the default, and values that an operator stored before
+and did not change.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from fairserve.platform.tuning.service import Current
 from fairserve.scheduling.system import SystemConfig
 
 FIELD = "p."
-"""Prefix of a field's name, before its parameter's name."""
+"""Prefix of field names, followed by the parameter's name."""
 PARTS = ("own", "throttle", "feeder", "router", "local")
 DEFAULT = "default"
 
 _TEXTS: Mapping[str, Sequence[str]] = {"levels": LEVELS}
-"""Choices of parameters whose type does not name them."""
+"""Choices of parameters whose type does not define them."""
 _SIMULATED = {"local.predict": ("oracle", "noisy")}
-"""Choices that need information which only a simulator has."""
+"""Choices that need information of a simulator."""
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)
 _MAX_CHARS = 100
 
 
 class Kind(NamedTuple):
-    """Kind of a field's input."""
+    """Kind of input of a field."""
 
     type: Literal["yes or no", "choice", "whole", "number", "text"]
     choices: tuple[str, ...] = ()
-    """All options of a selection, including ``none``; empty: free input."""
+    """Options of a selection, including ``none``; empty for free input."""
     nullable: bool = False
 
     @property
     def allowed(self) -> str:
-        """Return the allowed input in words."""
+        """Return a description of the allowed input."""
         if self.choices:
             return ", ".join(self.choices)
         what = {"whole": "a whole number", "number": "a number such as 0.5, or inf"}
@@ -62,16 +62,16 @@ class Field:
     kind: Kind
     default: Any
     own_default: Any
-    """Default of the system itself, without the server's settings."""
+    """Default of the system, without the server's settings."""
     value: Any
-    """Value in force, or the value after a change to the system."""
+    """Value in force, or the default of another selected system."""
     text: str
-    """Text in the input."""
+    """Text of the input."""
     problem: str | None = None
 
     @property
     def differs(self) -> bool:
-        """Return whether the value is not the default."""
+        """Return whether the value differs from the default."""
         return bool(self.value != self.default)
 
     @property
@@ -82,20 +82,20 @@ class Field:
 
     @property
     def part(self) -> str:
-        """Return the part of the system that the parameter belongs to."""
+        """Return the part of the system to which the parameter belongs."""
         part, dot, _ = self.name.partition(".")
         return part if dot else "own"
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterForm:
-    """All parameters of a system, with the texts that were entered."""
+    """All parameters of a system, with the entered texts."""
 
     system: str
     config: SystemConfig
     fields: Sequence[Field]
     parameters: Mapping[str, Any]
-    """Values to store; empty if there is an error."""
+    """Values to store; empty if a field has an error."""
 
     @property
     def problems(self) -> list[Field]:
@@ -108,7 +108,7 @@ class ParameterForm:
 
 
 class Change(NamedTuple):
-    """A changed setting, with both values as texts."""
+    """A changed setting with its old and new text."""
 
     name: str
     old: str
@@ -135,7 +135,7 @@ def kind_of(name: str, hint: Any) -> Kind:
 
 
 def parse(kind: Kind, text: str) -> Any:
-    """Return the value of a text. Raises ValueError naming the allowed input."""
+    """Parse a text. Raises ValueError, which names the allowed input."""
     text = text.strip()
     if kind.nullable and text == "none":
         return None
@@ -151,11 +151,11 @@ def parse(kind: Kind, text: str) -> Any:
     if kind.type == "text" and len(text) <= _MAX_CHARS:
         return text
     given = f"“{text[:30]}”" if text else "nothing"
-    raise ValueError(f"{given} is not allowed; allowed: {kind.allowed}")
+    raise ValueError(f"{given} is not allowed; must be {kind.allowed}")
 
 
 def text_of(value: Any) -> str:
-    """Return the text of a value, which :func:`parse` parses to the same value."""
+    """Return the text of a value, the inverse of :func:`parse`."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -168,13 +168,13 @@ def text_of(value: Any) -> str:
 def parameter_form(
     settings: TuningSettings, current: Current, system: str, form: Mapping[str, str] | None = None
 ) -> ParameterForm:
-    """Return the parameters of a system with the values in force, or with those of a form.
+    """Return the parameters of a system with the values in force or those of a form.
 
-    A missing field of the form means the default. Raises ValueError for an unknown system, and for a
-    field of a parameter that the system does not have.
+    A missing field of the form is the default. Raises ValueError for an unknown system and for a
+    parameter that the system does not have.
     """
     if len(system) > ID_CHARS:
-        raise ValueError(f"the system's name is too long; allowed: {ID_CHARS} characters")
+        raise ValueError(f"the system's name has more than {ID_CHARS} characters")
     stored = current.parameters if system == current.system else {}
     base = parameters_of(system_config(settings, system, {}))
     kinds = {name: kind_of(name, hint) for name, (_, hint) in base.items()}
@@ -217,7 +217,7 @@ def parameter_form(
 def to_store(
     values: Mapping[str, Any], base: Mapping[str, Any], stored: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the values that a new version stores; infinity as the text ``inf``, for JSON."""
+    """Return the values to store in a new version, with infinity as ``"inf"`` for JSON."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         if name in stored and plain(stored[name]) == value:
@@ -228,14 +228,14 @@ def to_store(
 
 
 def plain(value: Any) -> Any:
-    """Return a stored value as it is in force."""
+    """Return the effective value of a stored one."""
     return math.inf if value == "inf" else value
 
 
 def errors_by_field(
     settings: TuningSettings, system: str, chosen: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Return the errors by parameter that make the chosen values invalid; empty: they are valid."""
+    """Return the errors of the chosen values by parameter; empty if they are valid."""
     message = _wrong(settings, system, chosen)
     if message is None:
         return {}
@@ -261,9 +261,9 @@ def _wrong(settings: TuningSettings, system: str, chosen: Mapping[str, Any]) -> 
 def differences(
     old: tuple[str, Mapping[str, Any]], new: tuple[str, Mapping[str, Any]]
 ) -> list[Change]:
-    """Return the differences between two versions: the system, and parameters.
+    """Return the differences between two versions: system and parameters.
 
-    Another system has other parameters: then all that differ from its defaults are listed.
+    If the system differs, all parameters that differ from their defaults are included.
     """
     found: list[Change] = []
     before, after = old[1], new[1]

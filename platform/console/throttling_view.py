@@ -1,4 +1,4 @@
-"""Data of the throttling page for its templates."""
+"""Template data of the throttling page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from fairserve.platform.tuning.service import Current
 PER_PAGE = 20
 MINUTES = (5, 10, 30)
 RPM = "rpm"
-"""Selects ``rpm-<N>`` for any number."""
+"""Choice of the selection for ``rpm-<N>``."""
 DEFAULT_RPM = "20"
 NO_PREVIEW: Mapping[str, Any] = {
     "preview": None,
@@ -41,13 +41,13 @@ NO_PREVIEW: Mapping[str, Any] = {
 
 
 class ThrottlingPageQuery(Paging):
-    """The selected system, and the page of the history."""
+    """The selected system and the page of the history."""
 
     system: str = ""
     rpm: str = ""
 
     def chosen(self) -> str:
-        """Return the system's name; empty: the one in force."""
+        """Return the system's name; empty for the one in force."""
         if self.system == RPM:
             return f"{RPM}-{self.rpm.strip() or DEFAULT_RPM}"
         return self.system.strip()
@@ -64,7 +64,7 @@ class Version(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A figure of a preview, before and after."""
+    """A figure of a preview, without and with the change."""
 
     name: str
     before: str
@@ -72,7 +72,7 @@ class Row(NamedTuple):
 
     @property
     def differs(self) -> bool:
-        """Return whether the change makes a difference."""
+        """Return whether the values differ."""
         return self.before != self.after
 
 
@@ -80,7 +80,7 @@ def version_of(form: Mapping[str, str], name: str = "version") -> int:
     """Return a version's number from a form. Raises InvalidRequestError."""
     text = form.get(name, "")
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
-        raise InvalidRequestError(f"{name}: allowed: a version's number", param=name)
+        raise InvalidRequestError(f"{name} must be the number of a version", param=name)
     return int(text)
 
 
@@ -89,7 +89,7 @@ def minutes_of(form: Mapping[str, str]) -> int:
     text = form.get("minutes", str(DEFAULT_MINUTES))
     if text not in map(str, MINUTES):
         raise InvalidRequestError(
-            f"minutes: allowed: {', '.join(map(str, MINUTES))}", param="minutes"
+            f"minutes must be one of {', '.join(map(str, MINUTES))}", param="minutes"
         )
     return int(text)
 
@@ -105,7 +105,7 @@ def version(session: Session, settings: TuningSettings, number: int) -> tuple[st
 
 
 def history(session: Session, settings: TuningSettings, offset: int) -> tuple[list[Version], Part]:
-    """Return the versions, newest first, each with its changes; at the end the server's settings."""
+    """Return the versions with their changes, newest first; the last is the server's settings."""
     rows, total = repository.history(session, limit=PER_PAGE + 1, offset=offset)
     shown, has_more = rows[:PER_PAGE], len(rows) > PER_PAGE
     found = []
@@ -170,7 +170,7 @@ def _is_rpm(system: str) -> bool:
 def _expected(
     current: Current, problem: FairServeError | None, form: Mapping[str, str] | None
 ) -> int:
-    """Return the version that the form changes: after a conflict was shown, the newer one."""
+    """Return the version that the form changes; after a shown conflict, the newer one."""
     if form is None or "to" in form or isinstance(problem, ConflictError):
         return current.version
     try:
@@ -180,13 +180,13 @@ def _expected(
 
 
 def _kept(session: Session, settings: TuningSettings, current: Current) -> list[str]:
-    """Return the changes of the newest version that running workers do not apply."""
+    """Return the changes of the newest version that apply to restarted workers only."""
     if current.version == 0:
         return []
     try:
         before = system_config(settings, *version(session, settings, current.version - 1))
     except (ValueError, InvalidRequestError):
-        return []  # unknown, or unknown to this release
+        return []  # not known, or not by this release
     return service.kept_by_workers(
         before, system_config(settings, current.system, current.parameters)
     )
@@ -210,7 +210,7 @@ def _meanwhile(
 
 
 def figures(preview: PreviewOut) -> list[Row]:
-    """Return the replay's figures, under the present and the proposed settings."""
+    """Return the replay's figures with the current and the proposed settings."""
     pair = (preview.current, preview.proposed)
     reasons = dict.fromkeys(reason for each in pair for reason in each.refused_by_reason)
 
@@ -229,17 +229,17 @@ def figures(preview: PreviewOut) -> list[Row]:
     return [
         plain("Rejected calls", "refused_calls"),
         *(_reason(reason, *pair) for reason in reasons),
-        plain("Calls rejected in the middle of a run", "refused_mid_run"),
+        plain("Rejected calls of runs in progress", "refused_mid_run"),
         *delays("Queue delay", "queue_delay_s"),
         *delays("Time to first token", "ttft_s"),
         *delays("Duration of a run", "interaction_latency_s"),
         plain("Jain's fairness index", "jain_index"),
-        plain("Runs completed", "completed_interactions"),
-        plain("Runs aborted", "aborted_interactions"),
+        plain("Complete runs", "completed_interactions"),
+        plain("Aborted runs", "aborted_interactions"),
         plain("Wasted tokens", "wasted_tokens"),
-        plain("Cached prompt tokens", "prefix_hit_rate", formats.percent),
+        plain("Prefix hit rate", "prefix_hit_rate", formats.percent),
         plain("Tokens per second", "throughput_tokens_per_s"),
-        plain("Workers busy", "busy_share", formats.percent),
+        plain("Busy share of workers", "busy_share", formats.percent),
     ]
 
 
@@ -249,7 +249,7 @@ def _reason(reason: str, before: FiguresOut, after: FiguresOut) -> Row:
 
 
 def fidelity(preview: PreviewOut) -> list[Row]:
-    """Return the measured figures and those of the replay of the present settings."""
+    """Return the measured figures and those of the replay of the current settings."""
     found = preview.fidelity
     return [
         Row(name, write(pair.measured), write(pair.simulated))

@@ -8,7 +8,7 @@ from fairserve.platform.console.charts import Chart, series
 from fairserve.platform.monitoring.live_snapshot import WorkerSeries
 
 RATE_BUCKETS = 12
-"""Samples of a moving sum: a point shows the cached share of the minute up to it."""
+"""Number of samples in the moving window of the hit rate, one minute."""
 RECENT_BUCKETS = 60
 
 
@@ -23,7 +23,7 @@ def hit_rates(workers: Mapping[str, WorkerSeries]) -> dict[str, float | None]:
 def charts_of(
     time: Sequence[float], workers: Mapping[str, WorkerSeries], names: Iterable[str]
 ) -> dict[str, Chart]:
-    """Return the used cache, calls and hit rate of the named workers."""
+    """Return the charts of used cache, calls and hit rate of the named workers."""
     shown = {name: workers[name] for name in sorted(names) if name in workers}
     return {
         "kv": {
@@ -46,7 +46,7 @@ def _rounded(values: Sequence[float | None]) -> list[float | None]:
 
 
 def _rolling(worker: WorkerSeries) -> list[float | None]:
-    """Return sums over a moving window, O(1) a point."""
+    """Return sums over a moving window, O(1) per point."""
     prompts = cached = 0.0
     found: list[float | None] = []
     for at in range(len(worker.prompt_tokens)):

@@ -1,4 +1,4 @@
-"""Writes the audit log. Callers pass only values that every operator may read."""
+"""Write the audit log. Callers pass only values that every operator may read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairserve.platform.db.operations import AuditEntry
 
 
 class Actor(Protocol):
-    """The key with which a change was made."""
+    """The key that authorised a change."""
 
     @property
     def key_id(self) -> str:
@@ -21,7 +21,7 @@ class Actor(Protocol):
 
     @property
     def key_prefix(self) -> str:
-        """Readable beginning of the key."""
+        """Visible prefix of the key."""
         ...
 
 
@@ -39,8 +39,8 @@ def record(
     after: Mapping[str, Any] | None = None,
     actor: str = "system",
 ) -> None:
-    """Add an entry to the session; it is stored with the change itself, or not at all. Without a
-    ``principal`` it was ``actor``, by default the server by itself.
+    """Add an entry to the session, which stores it together with the change. Without a ``principal``
+    the entry names ``actor``, by default the server.
     """
     for state in (before, after):
         assert state is None or not _SECRET_FIELDS & state.keys(), "a secret in the audit log"

@@ -17,15 +17,15 @@ from sqlalchemy.types import TypeDecorator
 from fairserve.platform.base.user_ids import USER_ID_CHARS
 
 ID_CHARS = 64
-"""Characters of generated ids: tenants, apps, keys, calls, interactions."""
+"""Maximum length of generated ids: tenants, apps, keys, calls, interactions."""
 NAME_CHARS = USER_ID_CHARS
-"""Characters of names that people choose, and of end users' ids."""
+"""Maximum length of names that people choose, and of end users' ids."""
 TEXT_CHARS = 1000
-"""Characters of error texts."""
+"""Maximum length of error texts."""
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """An aware datetime in UTC. SQLite stores no zone, so reading adds it."""
+    """An aware datetime in UTC. SQLite stores no time zone; reading adds it."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -35,7 +35,7 @@ class UtcDateTime(TypeDecorator[datetime]):
         if value is None:
             return None
         if value.tzinfo is None:
-            raise ValueError("a time needs a zone")
+            raise ValueError("the time has no time zone; use an aware datetime")
         return value.astimezone(UTC)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:

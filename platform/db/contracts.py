@@ -1,6 +1,6 @@
 """Tables of quotas and prices: limits and budgets of tenants, apps and users, and token prices.
 
-Money is kept in whole numbers: amounts in nanounits (1e-9 of the deployment's currency), prices in
+Money is stored as integers: amounts in nanounits (1e-9 of the deployment's currency), prices in
 micro-units per million tokens, so that sums are exact on every database.
 """
 
@@ -16,10 +16,10 @@ from fairserve.platform.db.ledger import WIDE_ID_CHARS
 
 
 class Contract(Base):
-    """The limits of one holder; the fields of :class:`~fairserve.throttling.quotas.quota.Quota`.
+    """The limits of one quota subject; the fields of :class:`~fairserve.throttling.quotas.quota.Quota`.
 
-    ``scope`` says who holds them: ``tenant``, ``app``, ``app_user`` (each user of an app) or ``user``
-    (one user, in all apps of its tenant). ``app_id`` and ``user_id`` are empty where they do not apply.
+    ``scope`` is the kind of subject: ``tenant``, ``app``, ``app_user`` (each user of an app) or ``user``
+    (one user, in all apps of its tenant). ``app_id`` and ``user_id`` are empty if they do not apply.
     """
 
     __tablename__ = "contracts"
@@ -44,17 +44,17 @@ class Contract(Base):
 
 
 class Price(Base):
-    """Token prices of a model from a time on, until its next price. A row is never changed."""
+    """Token prices of a model, valid until its next price begins. Rows are never changed."""
 
     __tablename__ = "prices"
     __table_args__ = (Index(None, "model", "valid_from", unique=True),)
 
     id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
     model: Mapped[str] = mapped_column(String(WIDE_ID_CHARS))
-    """The served model; ``*`` is for those without a price of their own."""
+    """The served model; ``*`` is every model without its own price."""
     valid_from: Mapped[datetime]
     input_tokens: Mapped[int] = mapped_column(BigInteger)
-    """Micro-units of the currency for a million prompt tokens that had to be computed."""
+    """Micro-units of the currency per million uncached prompt tokens."""
     cached_tokens: Mapped[int] = mapped_column(BigInteger)
     output_tokens: Mapped[int] = mapped_column(BigInteger)
     author: Mapped[str] = mapped_column(String(NAME_CHARS))

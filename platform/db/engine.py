@@ -1,8 +1,8 @@
-"""Connections: a synchronous SQLAlchemy engine for PostgreSQL (psycopg 3) or SQLite in WAL mode.
+"""Synchronous SQLAlchemy engine for PostgreSQL (psycopg 3) or SQLite in WAL mode.
 
-On SQLite a transaction takes the write lock when it begins. Otherwise a transaction that reads
-before it writes fails at once when another one has written since, and no time-out helps. A session
-that only reads says so with :func:`read_only`, and then waits for nobody.
+On SQLite a transaction takes the write lock when it begins. Otherwise a transaction that reads before
+it writes would fail at once, despite the busy time-out, if another one has written since. A session
+that only reads calls :func:`read_only` and takes no lock.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _KEEPALIVE = {
     "keepalives_count": 3,
     "tcp_user_timeout": 20_000,
 }
-"""A connection to a PostgreSQL that has vanished fails within 25 s; libpq's names, the last in ms."""
+"""Parameters of libpq, the last in ms: a dead connection to PostgreSQL fails within 25 s."""
 READ_ONLY = "fairserve_read_only"
 
 SessionFactory = sessionmaker[Session]
 
 
 def normalise_url(url: str) -> URL:
-    """Return the URL with its driver. Raises ValueError, without the URL's password, if it is no use."""
+    """Return the URL with its driver. Raises ValueError, without the password, if it is not usable."""
     try:
         parsed = make_url(url)
     except ArgumentError:
@@ -44,15 +44,15 @@ def normalise_url(url: str) -> URL:
         if not parsed.database or parsed.database == ":memory:":
             raise ValueError("an in-memory SQLite database is not shared; name a file")
         return parsed.set(drivername="sqlite+pysqlite")
-    raise ValueError(f"no support for {parsed.drivername} databases; use postgresql or sqlite")
+    raise ValueError(f"{parsed.drivername} databases are not supported; use postgresql or sqlite")
 
 
 def connect(url: str, *, pool_size: int = 10, create: bool = True) -> Engine:
-    """Return an engine for the database; opens no connection yet.
+    """Return an engine for the database without opening a connection.
 
-    ``create`` makes the folder of a SQLite file, and the first connection its file. Without it the
-    file must be there. Raises ValueError for a URL of no use, for a SQLite file that is not there, or
-    if PostgreSQL's driver is not installed; OSError if the folder cannot be made.
+    ``create`` creates the folder of a SQLite file; the first connection creates the file. Without it the
+    file must exist. Raises ValueError for an unusable URL, for a missing SQLite file, or if PostgreSQL's
+    driver is not installed; OSError if the folder cannot be created.
     """
     parsed = normalise_url(url)
     if parsed.get_backend_name() == "sqlite" and parsed.database:
@@ -86,18 +86,18 @@ def connect(url: str, *, pool_size: int = 10, create: bool = True) -> Engine:
 
 
 def session_factory(engine: Engine) -> SessionFactory:
-    """Sessions whose objects stay readable after the commit."""
+    """Return a factory of sessions whose objects stay readable after the commit."""
     return sessionmaker(engine, expire_on_commit=False)
 
 
 def read_only(session: Session) -> Session:
-    """Begin this session's transaction as one that only reads; call it before any statement."""
+    """Begin a read-only transaction; call it before any statement of the session."""
     session.connection(execution_options={READ_ONLY: True})
     return session
 
 
 def _prepare_sqlite(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
-    # Without this the driver begins transactions by itself, late, and not before DDL.
+    # Otherwise the driver begins transactions by itself, late, and not before DDL.
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000}")

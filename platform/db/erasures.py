@@ -1,7 +1,7 @@
-"""Table of erased users: records of theirs that are still in the journal get their pseudonyms.
+"""Table of erased users: their records that are still in the journal get pseudonyms.
 
-The user's id is kept nowhere. Retention deletes a row with the last of the ledger that it is about;
-from then on no pseudonym can be traced to its user.
+The user's id is not stored. Retention deletes a row together with the last ledger row of the user;
+afterwards no pseudonym can be traced to its user.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fairserve.platform.db.base import ID_CHARS, Base
 
 
 class Erasure(Base):
-    """One per erased user; a user who is erased again keeps its pseudonym."""
+    """An erased user; a repeated erasure keeps the pseudonym."""
 
     __tablename__ = "erasures"
     __table_args__ = (Index(None, "erased_at"),)
@@ -27,6 +27,6 @@ class Erasure(Base):
     """Hash of the user's id, under the server's secret key."""
     pseudonym: Mapped[str] = mapped_column(String(ID_CHARS))
     id_key: Mapped[str] = mapped_column(String(64))
-    """Random; with it ids that clients chose are replaced, each by the same one at every time."""
+    """Random key that maps each id chosen by the client to a fixed replacement."""
     erased_at: Mapped[datetime]
     """Calls accepted until this time are erased."""

@@ -1,7 +1,7 @@
-"""Reports that are made in the background, and their files in parts.
+"""Tables of reports that a background job generates, and of their files in parts.
 
-Files are in the database, so that any process can serve what any other has made. Ids of tenants and apps
-are plain, because reports reach further back than their rows do; a purge deletes exports by those ids.
+Files are stored in the database, so that any process can serve them. Ids of tenants and apps are not
+foreign keys, because reports may cover purged apps; a purge deletes exports by these ids.
 """
 
 from __future__ import annotations
@@ -29,43 +29,43 @@ class ReportExport(Base):
     asked_by: Mapped[str] = mapped_column(String(16))
     """``app``, ``tenant`` or ``operator``: who may see it."""
     tenant_id: Mapped[str | None] = mapped_column(String(ID_CHARS))
-    """Tenant whose usage it holds; null for all tenants."""
+    """Tenant that the report covers; null for all tenants."""
     app_id: Mapped[str | None] = mapped_column(String(ID_CHARS))
-    """Null: of all apps."""
+    """App that the report covers; null for all apps."""
     user_id: Mapped[str | None] = mapped_column(String(NAME_CHARS))
-    """Null: of all users."""
+    """User that the report covers; null for all users."""
     names_users: Mapped[bool]
-    """True if the file may hold ids of users, or is about one."""
+    """True if the file may contain user ids, or covers one user."""
     kind: Mapped[str] = mapped_column(String(16))
     format: Mapped[str] = mapped_column(String(16))
     query: Mapped[dict[str, Any]] = mapped_column(JSON)
-    """The other parameters as they were given."""
+    """The other parameters of the request, unchanged."""
     state: Mapped[str] = mapped_column(String(16))
     """``queued``, ``running``, ``ready``, ``failed`` or ``expired``."""
     attempt: Mapped[int]
-    """Number of the last one; only its parts are of the file."""
+    """Number of the last attempt; the file consists of its parts only."""
     lost: Mapped[int]
-    """Attempts that were never heard of again."""
+    """Number of attempts whose lease expired."""
     lease_until: Mapped[datetime | None]
-    """A running one that is not extended until then is lost."""
+    """End of the lease of a running attempt; it counts as lost unless renewed before."""
     progress: Mapped[float | None]
-    """Between 0 and 1 where it is known."""
+    """Fraction done, from 0 to 1; null if it is unknown."""
     size_bytes: Mapped[int] = mapped_column(BigInteger)
-    """Bytes kept of the file, also while it is made."""
+    """Bytes of the file stored so far."""
     sha256: Mapped[str | None] = mapped_column(String(64))
-    """Digest of the whole file, hexadecimal."""
+    """SHA-256 of the whole file, hexadecimal."""
     error: Mapped[str] = mapped_column(String(TEXT_CHARS))
-    """Why it failed."""
+    """Reason of the failure."""
     created_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
-    """Begin of the last attempt."""
+    """Start of the last attempt."""
     finished_at: Mapped[datetime | None]
     expires_at: Mapped[datetime | None]
-    """Set when it is finished; the file goes then, and the row somewhat later."""
+    """Time at which the file is deleted, set when the export finishes; the row is deleted later."""
 
 
 class ReportExportPart(Base):
-    """A piece of a file. A reader takes those of one attempt, so it never sees a mixture."""
+    """A part of a file. A reader reads the parts of one attempt, never of two."""
 
     __tablename__ = "report_export_parts"
 
@@ -74,5 +74,5 @@ class ReportExportPart(Base):
     )
     attempt: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    """From 0."""
+    """Index of the part, from 0."""
     data: Mapped[bytes] = mapped_column(LargeBinary)

@@ -27,20 +27,20 @@ class FleetWorker(Base):
     kv_tokens: Mapped[int | None] = mapped_column(BigInteger)
     concurrency: Mapped[int]
     api_key_env: Mapped[str | None] = mapped_column(String(NAME_CHARS))
-    """The name of a variable, never a key."""
+    """Name of an environment variable, never a key."""
     drained: Mapped[bool]
-    """True if it has a :class:`FleetDrain`. Written for servers before revision 13, and not read."""
+    """True if the worker has a :class:`FleetDrain`. Written for servers before revision 13, not read."""
     created_at: Mapped[datetime]
 
 
 class FleetDrain(Base):
-    """The worker of this id does not serve, wherever it comes from, and also if it is away for now."""
+    """A drained worker, by id: it does not serve, however it is configured and even while absent."""
 
     __tablename__ = "fleet_drains"
 
     worker_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
     drained_by: Mapped[str | None] = mapped_column(String(NAME_CHARS))
-    """Visible prefix of the key; null where it is not known any more, as is the time."""
+    """Visible prefix of the key; null, like the time, in rows of older servers."""
     drained_at: Mapped[datetime | None]
 
 

@@ -1,8 +1,8 @@
-"""Tables of callers and the weights of their calls: tenants, apps, keys, profiles, users, limits.
+"""Tables of tenants, apps, keys, profiles, users and limits.
 
-A deleted row is marked first, and its keys stop; it is purged when the ledger's retention is over,
-so that reports can name what they count. Ledger rows hold plain ids without foreign keys, because
-they are written behind a journal, maybe long after.
+A deleted row is marked first, and its keys stop working; it is purged after the ledger's retention,
+so that reports can name tenants and apps. Ledger rows have ids without foreign keys, because they are
+written from a journal, possibly much later.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from fairserve.platform.db.base import ID_CHARS, NAME_CHARS, Base
 
 KeyScope = Literal["admin", "tenant", "app"]
 ProfileMode = Literal["learned", "declared", "pinned"]
-"""Which profile of an app holds: the one learned from its calls, its owner's word, or one that an
-operator has set."""
+"""Source of an app's profile in force: learned from its calls, declared by its owner, or pinned by an
+operator."""
 
 
 def _unique_while_present(*columns: str) -> Index:
-    """Return an index that frees the names of deleted rows for others."""
+    """Return a unique index that ignores deleted rows, so that their names can be used again."""
     present = text("deleted_at IS NULL")
     return Index(None, *columns, unique=True, postgresql_where=present, sqlite_where=present)
 
@@ -37,16 +37,16 @@ class Tenant(Base):
     id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
     name: Mapped[str] = mapped_column(String(NAME_CHARS))
     weight: Mapped[float] = mapped_column(default=1.0, server_default="1")
-    """Weight of its calls: 2 is entitled to twice the service of 1."""
+    """Weight of the tenant's calls: 2 is entitled to twice the service of 1."""
     levels: Mapped[TenantLevels | None] = mapped_column(String(32))
-    """Levels of its clients; null: those of the system."""
+    """Levels of the tenant's clients; null: the system's."""
     created_at: Mapped[datetime]
     suspended_at: Mapped[datetime | None]
     deleted_at: Mapped[datetime | None]
 
 
 class App(Base):
-    """A registered application of a tenant, with what its runs are expected to be."""
+    """A registered application of a tenant, with the expected size of its runs."""
 
     __tablename__ = "apps"
     __table_args__ = (_unique_while_present("tenant_id", "name"),)
@@ -57,14 +57,14 @@ class App(Base):
     calls_per_interaction: Mapped[float]
     idle_timeout_s: Mapped[float]
     weight: Mapped[float] = mapped_column(default=1.0, server_default="1")
-    """Weight of its calls, multiplied by those of its tenant and of the user."""
+    """Weight of the app's calls, multiplied by those of the tenant and the user."""
     profile_mode: Mapped[ProfileMode] = mapped_column(
         String(16), default="learned", server_default="learned"
     )
     profile_version: Mapped[int] = mapped_column(default=0, server_default="0")
     """Highest version in ``profile_versions``; 0 while there is none."""
     profile_looked_at: Mapped[datetime | None]
-    """Time of the last evaluation of its calls for learning."""
+    """Time of the last evaluation of the app's calls for learning."""
     created_at: Mapped[datetime]
     suspended_at: Mapped[datetime | None]
     deleted_at: Mapped[datetime | None]
@@ -121,7 +121,7 @@ class ApiKey(Base):
     app_id: Mapped[str | None] = mapped_column(ForeignKey("apps.id", ondelete="CASCADE"))
     key_hash: Mapped[str] = mapped_column(String(64), unique=True)
     secret_id: Mapped[str] = mapped_column(String(16))
-    """Which secret key the hash was made with."""
+    """Id of the secret key under which the hash was computed."""
     prefix: Mapped[str] = mapped_column(String(16))
     name: Mapped[str] = mapped_column(String(NAME_CHARS), default="", server_default="")
     """Display name of the key."""
@@ -129,11 +129,11 @@ class ApiKey(Base):
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]
-    """To the hour, so that calls do not write; never before ``created_at``."""
+    """Last use, rounded to the hour to save writes; never before ``created_at``."""
 
 
 class EndUser(Base):
-    """An operator's settings for one end user; users without any have no row."""
+    """An operator's settings for one end user; a user with default settings has no row."""
 
     __tablename__ = "end_users"
 
@@ -142,8 +142,8 @@ class EndUser(Base):
     )
     external_id: Mapped[str] = mapped_column(String(NAME_CHARS), primary_key=True)
     weight: Mapped[float]
-    """2 is entitled to twice the service of 1."""
+    """Weight of the user's calls: 2 is entitled to twice the service of 1."""
     rpm: Mapped[int | None]
-    """Replaces the app's ``user_rpm``."""
+    """Calls per minute under overload, in place of the app's ``user_rpm``."""
     blocked: Mapped[bool]
     updated_at: Mapped[datetime]

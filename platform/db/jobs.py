@@ -17,14 +17,14 @@ class JobState(Base):
 
     name: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
     succeeded_at: Mapped[datetime | None]
-    """When its last pass that did not fail ended."""
+    """End of the last successful pass."""
     took_s: Mapped[float | None]
     """Duration of that pass, in seconds."""
     done: Mapped[int] = mapped_column(BigInteger)
-    """Number of rows, profiles, deliveries or files of that pass; the rollup does not count."""
+    """Rows, profiles, deliveries or files processed by that pass; 0 for the rollup."""
     failures: Mapped[int]
-    """Passes in a row that failed."""
+    """Consecutive failed passes."""
     failed_at: Mapped[datetime | None]
     error: Mapped[str] = mapped_column(String(TEXT_CHARS))
     dead_at: Mapped[datetime | None]
-    """It failed too often; somebody should look."""
+    """Time at which the job reached its limit of failures; an operator should investigate."""

@@ -1,7 +1,7 @@
 """The secret key, and the keyed hash under which API keys are stored.
 
-A key has 256 random bits, so a fast hash is enough: HMAC-SHA256 under ``FAIRSERVE_SECRET_KEY``. A
-copy of the database alone lets nobody test guesses. Two secrets can be in force at once, so that
+A key has 256 random bits, so a fast hash is enough: HMAC-SHA256 under ``FAIRSERVE_SECRET_KEY``.
+Guesses cannot be tested with a copy of the database alone. Two secrets can be valid at once, so that
 the secret can be rotated while keys stay valid.
 """
 
@@ -18,11 +18,11 @@ from fairserve.platform.db.settings import MIN_SECRET_CHARS, DbSettings
 KEY_FILE = "secret.key"
 _NAME_OF_SECRET = b"fairserve: name of this secret key"
 _SUBKEYS = b"\xfffairserve: subkeys"
-"""No text that is hashed has such a byte, so no hash that is stored is a subkey."""
+"""No hashed text contains this byte, so no stored hash is a subkey."""
 
 
 class KeyHasher:
-    """Hashes API keys under the present secret and, during a rotation, the one before."""
+    """Hashes API keys under the current secret and, during a rotation, the previous one."""
 
     def __init__(self, secret: bytes, previous: bytes | None = None) -> None:
         self._secrets = [secret] if previous is None else [secret, previous]
@@ -33,16 +33,16 @@ class KeyHasher:
         return f"KeyHasher(secret_id={self.secret_id!r})"
 
     def hash(self, key: str) -> str:
-        """64 hexadecimal digits under the present secret."""
+        """Return 64 hexadecimal digits under the current secret."""
         return self._digest(self._secrets[0], key)
 
     def candidates(self, key: str) -> list[str]:
-        """Return the hashes under which the key may be stored, the present secret's first."""
+        """Return the hashes under which the key may be stored, the current secret's first."""
         return [self._digest(secret, key) for secret in self._secrets]
 
     def subkey(self, label: str, secret_id: str) -> bytes | None:
-        """32 bytes for another purpose, derived from the secret of this id; None if it is not in force
-        any more.
+        """Return 32 bytes for another purpose, derived from the secret of this id; None if that secret
+        is no longer valid.
         """
         for secret in self._secrets:
             if self._id(secret) == secret_id:
@@ -60,7 +60,7 @@ class KeyHasher:
 
 
 def key_hasher(settings: DbSettings) -> KeyHasher:
-    """Return the hasher for these settings; generates ``data_dir/secret.key`` for an embedded database.
+    """Return the hasher; generates ``data_dir/secret.key`` for an embedded database.
 
     Raises ValueError if a shared database is used without ``secret_key``, or the file is unusable.
     """
@@ -72,7 +72,7 @@ def key_hasher(settings: DbSettings) -> KeyHasher:
         )
     if not settings.embedded_database:
         raise ValueError(
-            "FAIRSERVE_SECRET_KEY must be set with a shared database: every server needs the same"
+            "FAIRSERVE_SECRET_KEY must be set, to the same value on all servers of a shared database"
         )
     return KeyHasher(_secret_in_file(settings.data_dir / KEY_FILE))
 

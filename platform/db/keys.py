@@ -1,7 +1,7 @@
-"""API keys in the database: making, listing, revoking, and the first admin key.
+"""API keys in the database: create, list and revoke, and the first admin key.
 
-The plain key leaves :func:`issue` once and is stored nowhere; what remains is its keyed hash and a
-visible prefix that identifies a key and reveals nothing else.
+:func:`issue` returns the plain key once; the database stores its keyed hash and a visible prefix that
+identifies the key and reveals nothing else.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ VISIBLE_CHARS = 12
 
 @dataclass(frozen=True, slots=True)
 class IssuedKey:
-    """A new key. ``plain`` is to be shown once and forgotten."""
+    """A new key. ``plain`` is shown once and not stored."""
 
     row: ApiKey
     plain: str = field(repr=False)
 
 
 class KeyOwner(NamedTuple):
-    """Owner of keys: a tenant, one of its apps, or the deployment, whose keys are the admin keys."""
+    """Owner of keys: a tenant, one of its apps, or the deployment, which owns the admin keys."""
 
     tenant_id: str | None
     app_id: str | None = None
 
     @property
     def scope(self) -> KeyScope:
-        """Purpose of such keys."""
+        """Scope of the owner's keys."""
         if self.tenant_id is None:
             return "admin"
         return "tenant" if self.app_id is None else "app"
 
 
 def generate_key(scope: KeyScope) -> str:
-    """``sk-fs-<letter>-`` and 43 characters, which are 256 random bits in base64url."""
+    """Return ``sk-fs-<letter>-`` and 43 characters, which are 256 random bits in base64url."""
     return f"{KEY_PREFIX}{SCOPE_LETTERS[scope]}-{secrets.token_urlsafe(32)}"
 
 
@@ -65,7 +65,7 @@ def issue(
     expires_at: datetime | None = None,
     plain: str | None = None,
 ) -> IssuedKey:
-    """Add a key to the session. ``plain`` is a key that the operator chose; else one is made."""
+    """Add a key to the session: ``plain`` if the operator chose it, else a generated one."""
     key = plain or generate_key(scope)
     row = ApiKey(
         id=new_id("key"),
@@ -87,7 +87,7 @@ def issue(
 
 
 def find(session: Session, hasher: KeyHasher, plain: str) -> ApiKey | None:
-    """Return the row of a key, under whichever secret it is stored."""
+    """Return the row of a key, stored under either secret."""
     statement = select(ApiKey).where(ApiKey.key_hash.in_(hasher.candidates(plain)))
     return session.scalars(statement).first()
 
@@ -124,7 +124,7 @@ def count_valid(session: Session, owner: KeyOwner, now: datetime) -> int:
 
 
 def lasting(session: Session, owner: KeyOwner, *, lock: bool = False) -> list[str]:
-    """Ids of an owner's keys that are not revoked and never expire; ``lock`` keeps them so."""
+    """Return the ids of an owner's keys that are not revoked and never expire; ``lock`` locks them."""
     statement = select(ApiKey.id).where(
         *_of(owner), ApiKey.revoked_at.is_(None), ApiKey.expires_at.is_(None)
     )
@@ -134,8 +134,8 @@ def lasting(session: Session, owner: KeyOwner, *, lock: bool = False) -> list[st
 
 
 def end_others(session: Session, keep: ApiKey, at: datetime, *, now: datetime) -> list[str]:
-    """End all valid keys of the same owner but ``keep``: revoked if ``at`` is not after
-    ``now``, else expiring then at the latest. Returns their ids.
+    """End all valid keys of the same owner except ``keep``: revoke them if ``at`` is not after
+    ``now``, else let them expire then at the latest. Returns their ids.
     """
     statement = select(ApiKey).where(
         *_of(owner_of(keep)),
@@ -155,11 +155,11 @@ def end_others(session: Session, keep: ApiKey, at: datetime, *, now: datetime) -
 def ensure_admin_key(
     sessions: SessionFactory, hasher: KeyHasher, configured: str | None = None
 ) -> str | None:
-    """Make sure that an admin key exists.
+    """Ensure that an admin key exists.
 
-    A ``configured`` key (``FAIRSERVE_ADMIN_KEY``) is stored unless it is known; one that was
-    revoked stays revoked. Without one, and without any admin key, a key is made and returned: show
-    it once. Returns None where there is nothing to show.
+    A ``configured`` key (``FAIRSERVE_ADMIN_KEY``) is stored unless it is known; a revoked one stays
+    revoked. If neither it nor any admin key exists, a key is generated and returned, to be shown
+    once. Returns None if there is nothing to show.
     """
     try:
         with sessions.begin() as session:
@@ -177,5 +177,5 @@ def ensure_admin_key(
 
 
 def _of(owner: KeyOwner) -> tuple[ColumnElement[bool], ...]:
-    # Compared with None these become IS NULL, so that a tenant's own keys are not its apps'.
+    # A comparison with None becomes IS NULL, which separates a tenant's own keys from its apps'.
     return (ApiKey.tenant_id == owner.tenant_id, ApiKey.app_id == owner.app_id)

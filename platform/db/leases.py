@@ -1,17 +1,17 @@
-"""Claims of rows: one process at a time works on a row, and no process that died keeps it.
+"""Leases on rows: one process at a time works on a row, and a dead process loses its lease.
 
 A background pass finds its work in a table and claims one row, or a few, in a short transaction:
 
-1. :meth:`LeasedTable.due` selects the rows that wait for work and whose lease, if any, has expired. It
-   skips rows that another transaction has locked, so two processes never claim the same row.
+1. :meth:`LeasedTable.due` selects the rows that wait for work and have no valid lease. It skips
+   rows that another transaction has locked, so two processes never claim the same row.
 2. :meth:`LeasedTable.take` writes the end of the lease into the row and counts the attempt. After the
    commit nothing is locked: the work itself holds no transaction open.
 3. :meth:`RowLease.renew` extends a lease; :func:`renewing` does so from a thread during the work.
-4. :meth:`RowLease.end` releases the row in the state that the work led to: finished, failed for good,
-   or waiting for its next attempt, at the time that its pass computes.
+4. :meth:`RowLease.end` releases the row in its new state: finished, failed permanently, or waiting
+   for the next attempt at a given time.
 
-Every write of a holder is fenced: it applies only while the row still has the values that
-:attr:`LeasedTable.fence` names. A holder that was overtaken, cancelled or voided changes nothing.
+Every write of a holder is fenced: it applies only while the columns in :attr:`LeasedTable.fence` are
+unchanged. A holder that lost its lease or was cancelled changes nothing.
 
 Cost: one SELECT and one UPDATE for a claim, one UPDATE for each renewal and for the end.
 Weakness: a lease expires by the clocks of the processes, which must agree to well within its duration.
@@ -38,12 +38,12 @@ Statement = TypeVar("Statement", bound=Select[*tuple[Any, ...]])
 
 
 class RowLeaseLostError(Exception):
-    """The row is gone, or its lease belongs to another holder or to none."""
+    """The row was deleted, or the lease on it was lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeasedTable(Generic[Row]):
-    """A table of work with the columns ``state`` and ``lease_until``, and its further columns' names."""
+    """A table of work items with columns ``state`` and ``lease_until``, and the names of the others."""
 
     model: type[Row]
     unfinished: tuple[str, ...]
@@ -51,13 +51,13 @@ class LeasedTable(Generic[Row]):
     attempts: str
     """Column that counts attempts."""
     fence: tuple[str, ...]
-    """Columns whose values differ between any two claims of a row: a count that is never reset, with the
-    state that a claim sets; or ``lease_until``, if leases are not renewed."""
+    """Columns that together differ between any two claims of a row: a count that is never reset, with
+    the state that a claim sets; or ``lease_until``, if leases are not renewed."""
     due_at: str | None = None
     """Column with the time before which a row is not due; None: all unfinished rows are due."""
 
     def waiting(self, now: datetime) -> ColumnElement[bool]:
-        """Return the condition on rows that are due and that no process holds."""
+        """Return the condition for rows that are due and have no valid lease."""
         column = self._column
         found = [
             column("state").in_(self.unfinished),
@@ -68,7 +68,7 @@ class LeasedTable(Generic[Row]):
         return and_(*found)
 
     def due(self, statement: Statement, now: datetime) -> Statement:
-        """Return the statement with its rows of this table restricted to due ones, and locked."""
+        """Return the statement restricted to due rows of this table, which it locks."""
         return (
             statement.where(self.waiting(now))
             .with_for_update(of=self.model, skip_locked=True)
@@ -81,7 +81,7 @@ class LeasedTable(Generic[Row]):
         row.lease_until = now + duration  # type: ignore[attr-defined]  # a column of each such table
 
     def lease(self, row: Row) -> RowLease[Row]:
-        """Return the lease that the row's present values stand for."""
+        """Return the lease that the row's current values represent."""
         key = tuple(column.name for column in self.model.__table__.primary_key)
         return RowLease(self, {name: getattr(row, name) for name in (*key, *self.fence)})
 
@@ -91,14 +91,14 @@ class LeasedTable(Generic[Row]):
 
 @dataclass(frozen=True, slots=True)
 class RowLease(Generic[Row]):
-    """One claim of a row: what its holder needs to write to the row, and to nobody else's."""
+    """One claim of a row, with the fence values for writes to it."""
 
     table: LeasedTable[Row]
     identity: dict[str, object] = field(repr=False)
     """Values of the primary key and of the fence."""
 
     def locked_row(self, session: Session) -> Row | None:
-        """Return the row, locked until the commit; None if the lease is lost."""
+        """Return the row, locked until the commit, or None if the lease is lost."""
         return session.scalars(
             select(self.table.model).where(*self._held()).with_for_update()
         ).one_or_none()
@@ -132,8 +132,8 @@ def renewing(
 ) -> Iterator[None]:
     """Run ``renew`` in a transaction every ``every_s`` seconds, in a thread called ``name``.
 
-    For work whose single statement may take longer than a lease. The thread ends with the context, or
-    once ``renew`` raises RowLeaseLostError; the holder's own next write then raises it, too.
+    Use it if one statement of the work may take longer than a lease. The thread ends with the context or
+    when ``renew`` raises RowLeaseLostError; the holder's next write then raises it, too.
     """
     over = threading.Event()
 

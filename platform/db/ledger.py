@@ -15,7 +15,7 @@ from fairserve.interactions.tracking.run import RunState
 from fairserve.platform.db.base import ID_CHARS, NAME_CHARS, TEXT_CHARS, Base
 
 WIDE_ID_CHARS = 255
-"""Ids that clients choose: interactions, agents, models, workers."""
+"""Length of ids that clients choose: interactions, agents, models, workers."""
 
 
 class Interaction(Base):
@@ -45,7 +45,7 @@ class Interaction(Base):
 class OpenInteraction(Base):
     """An interaction that has not ended; the fields of ``OpenInteractionRecord``.
 
-    With its calls of the ledger it is what a restart restores. Its row goes when it ends.
+    A restart restores it, with its calls from the ledger. Its row is deleted when it ends.
     """
 
     __tablename__ = "open_interactions"
@@ -57,13 +57,13 @@ class OpenInteraction(Base):
     user_id: Mapped[str] = mapped_column(String(NAME_CHARS))
     opened_at: Mapped[datetime]
     sink: Mapped[str | None] = mapped_column(String(WIDE_ID_CHARS))
-    """Name of the call whose end completes it."""
+    """Name of the call that completes the interaction when it ends."""
     closing: Mapped[RunState | None] = mapped_column(String(16))
-    """State with which it ends: its client closed it while calls were live."""
+    """Final state, set if the client closed the interaction while calls were live."""
 
 
 class LedgerCall(Base):
-    """One call that was accepted or refused, exactly once; the fields of ``CallRecord``."""
+    """An accepted or rejected call, in exactly one row; the fields of ``CallRecord``."""
 
     __tablename__ = "ledger_calls"
     __table_args__ = (
@@ -86,7 +86,7 @@ class LedgerCall(Base):
     accepted_at: Mapped[datetime]
     ended_at: Mapped[datetime]
     input_tokens: Mapped[int] = mapped_column(BigInteger)
-    """Prompt tokens without ``system_tokens``; what users read counts whole prompts."""
+    """Prompt tokens without ``system_tokens``; reports count whole prompts."""
     system_tokens: Mapped[int] = mapped_column(BigInteger)
     cached_tokens: Mapped[int] = mapped_column(BigInteger)
     extend_tokens: Mapped[int] = mapped_column(BigInteger)
@@ -101,23 +101,23 @@ class LedgerCall(Base):
     served_model: Mapped[str | None] = mapped_column(String(WIDE_ID_CHARS))
     """Model that the requested name, ``model``, resolved to; null before revision 2."""
     name: Mapped[str | None] = mapped_column(String(WIDE_ID_CHARS))
-    """The client's id of the call; null before revision 3, as ``parents``."""
+    """The client's id of the call; null before revision 3, like ``parents``."""
     parents: Mapped[list[str] | None] = mapped_column(JSON)
-    """Names of the calls of its run that it follows."""
+    """Names of its parent calls in the run."""
     wasted: Mapped[bool]
     charged: Mapped[bool]
     cost: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
-    """Nanounits of the currency; calls that failed, or that nobody is charged for, cost nothing."""
+    """Nanounits of the currency; 0 for failed and uncharged calls."""
     price_id: Mapped[str | None] = mapped_column(String(ID_CHARS))
-    """The price that ``cost`` was made with; null where the model had none."""
+    """Price from which ``cost`` was computed; null if the model had none."""
     error: Mapped[str] = mapped_column(String(TEXT_CHARS))
 
 
 class ThrottlingEvent(Base):
-    """A rejection: its reason, the limit and its use, and the answer. One row per rejected call.
+    """A rejection: its reason, the limit and its usage, and the response. One row per rejected call.
 
-    The columns from ``system`` to ``immune`` are the fields of ``RejectionContext``, and then comes its
-    budget; they are null before revision 12, and where a refusal does not have them.
+    The columns from ``system`` to ``immune`` are the fields of ``RejectionContext``, the next ones those
+    of its budget; they are null before revision 12 and in rejections that do not have them.
     """
 
     __tablename__ = "throttling_events"
@@ -156,7 +156,7 @@ class ThrottlingEvent(Base):
     under_way: Mapped[bool | None]
     immune: Mapped[bool | None]
     budget_limit: Mapped[int | None] = mapped_column(BigInteger)
-    """Nanounits, as the three that follow; null but for refusals for money."""
+    """Nanounits, as are the next three columns; null except in rejections by a budget."""
     budget_spent: Mapped[int | None] = mapped_column(BigInteger)
     budget_held: Mapped[int | None] = mapped_column(BigInteger)
     call_cost: Mapped[int | None] = mapped_column(BigInteger)

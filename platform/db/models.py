@@ -1,4 +1,4 @@
-"""All tables at once: importing this module makes ``Base.metadata`` complete."""
+"""Import all tables; importing this module completes ``Base.metadata``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fairserve.platform.db.programs import Program, ProgramStep
 from fairserve.platform.db.usage import (
     UsageCalls,
     UsageDirty,
-    UsageRefusals,
+    UsageRejections,
     UsageRuns,
     UsageState,
 )
@@ -61,7 +61,7 @@ __all__ = [
     "TokenProfile",
     "UsageCalls",
     "UsageDirty",
-    "UsageRefusals",
+    "UsageRejections",
     "UsageRuns",
     "UsageState",
     "WebhookDelivery",

@@ -11,9 +11,9 @@ from fairserve.platform.db.identity import App, Tenant
 
 
 def named(column: InstrumentedAttribute[str], part: str) -> list[ColumnElement[bool]]:
-    """Return the condition that a name contains ``part``, in whatever case; none if that is empty.
+    """Return the condition that a name contains ``part``, ignoring case; no condition if it is empty.
 
-    SQLite knows the case of ASCII letters only.
+    SQLite ignores the case of ASCII letters only.
     """
     return [column.icontains(part, autoescape=True)] if part else []
 
@@ -21,7 +21,7 @@ def named(column: InstrumentedAttribute[str], part: str) -> list[ColumnElement[b
 def names_of(
     session: Session, *, tenants: Collection[str] = (), apps: Collection[str] = ()
 ) -> dict[str, str]:
-    """Return the names by id, of the rows that exist."""
+    """Return the names of the existing rows, by id."""
     names: dict[str, str] = {}
     for kind, ids in ((Tenant, tenants), (App, apps)):
         if ids:
@@ -31,7 +31,7 @@ def names_of(
 
 
 def ids_named(session: Session, part: str, tenant_id: str | None) -> frozenset[str]:
-    """Ids of the apps of a tenant, or of all tenants and apps, whose names contain ``part``.
+    """Return the ids of apps of a tenant, or of all tenants and apps, by a part of the name.
 
     Cost: O(tenants + apps) in the database.
     """

@@ -1,4 +1,4 @@
-"""Settings, audit log, facts of the installation and of the schema, and the lease of the database."""
+"""Tables of settings, audit log, facts of installation and schema, and the database's lease."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairserve.platform.db.base import ID_CHARS, NAME_CHARS, Base
 
 
 class ThrottlingSetting(Base):
-    """One version of system and parameters; the highest version holds. Rows are never changed."""
+    """A version of system and parameters; the highest is in force. Rows are never changed."""
 
     __tablename__ = "throttling_settings"
 
@@ -32,7 +32,7 @@ class AuditEntry(Base):
     id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
     at: Mapped[datetime]
     actor: Mapped[str] = mapped_column(String(NAME_CHARS))
-    """Visible prefix of the key that acted, or ``system``."""
+    """Visible prefix of the key that made the change, or ``system``."""
     actor_key_id: Mapped[str | None] = mapped_column(String(ID_CHARS))
     tenant_id: Mapped[str | None] = mapped_column(String(ID_CHARS))
     action: Mapped[str] = mapped_column(String(ID_CHARS))
@@ -42,7 +42,7 @@ class AuditEntry(Base):
 
 
 class InstallationFact(Base):
-    """Something that holds for the whole installation, by name."""
+    """A named value of the whole installation."""
 
     __tablename__ = "installation_facts"
 
@@ -52,34 +52,34 @@ class InstallationFact(Base):
 
 
 class SchemaInfo(Base):
-    """One row: which servers may use this schema. A contracting migration changes it."""
+    """The servers that may use this schema, one row. A contracting migration changes it."""
 
     __tablename__ = "schema_info"
     __table_args__ = (CheckConstraint("id = 1", name="one_row"),)
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     min_reader: Mapped[int]
-    """The oldest schema revision whose server may still use this database."""
+    """Revision of the oldest server that may use this database."""
     compatible: Mapped[bool]
     """False while a contracting migration runs."""
 
 
 class ServerLease(Base):
-    """One row: the server that holds the database (:mod:`fairserve.platform.control.lease`)."""
+    """The server that holds the database, one row (:mod:`fairserve.platform.control.lease`)."""
 
     __tablename__ = "server_lease"
     __table_args__ = (CheckConstraint("id = 1", name="one_row"),)
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     token: Mapped[int] = mapped_column(BigInteger)
-    """Raised by each takeover. Who writes under an earlier one is not the holder any more."""
+    """Fencing token, incremented by each takeover; writes under an earlier token are rejected."""
     beat: Mapped[int] = mapped_column(BigInteger)
-    """Renewals under this token."""
+    """Number of renewals under this token."""
     holder: Mapped[str] = mapped_column(String(NAME_CHARS))
-    """Host and process; empty: it was released."""
+    """Host and process of the holder; empty if the lease is released."""
     guard: Mapped[str] = mapped_column(String(NAME_CHARS))
-    """The lock that the holder's process has while it lives."""
+    """The lock that the holder's process holds while it runs."""
     lease_s: Mapped[float]
     """Seconds for which the holder may serve after a renewal."""
     renewed_at: Mapped[datetime]
-    """By the holder's wall clock; for people, and for the ages of what is restored."""
+    """Wall-clock time of the holder, for operators and for the ages of restored state."""

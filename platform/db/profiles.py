@@ -1,6 +1,6 @@
-"""The profiles that held, one row a change; the highest version of an app holds.
+"""Table of the profiles in force, one row per change; an app's highest version is in force.
 
-What an app's owner declared is in ``token_profiles``. Rows are never changed.
+Declared profiles are in ``token_profiles``. Rows are never changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ProfileSource = Literal["declared", "blended", "learned", "pinned"]
 
 
 class ProfileVersion(Base):
-    """A profile that held from ``since`` on, until that of the next version."""
+    """A profile that was in force from ``since`` until the next version."""
 
     __tablename__ = "profile_versions"
 
@@ -31,4 +31,4 @@ class ProfileVersion(Base):
     calls_learned: Mapped[bool]
     reason: Mapped[str] = mapped_column(String(TEXT_CHARS))
     author: Mapped[str] = mapped_column(String(NAME_CHARS))
-    """Visible prefix of the key that acted, or ``system``."""
+    """Visible prefix of the key that made the change, or ``system``."""

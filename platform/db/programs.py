@@ -1,8 +1,8 @@
-"""Tables of declared programs and the progress of their runs, which a restart continues.
+"""Tables of declared programs and the progress of their runs; a restart continues them.
 
-A step is the record of a node or of a task (:mod:`fairserve.interactions.programs.program_state`),
-with the texts that calls answered; they are JSON, because that holds any text. Programs have a
-retention of their own, shorter than the ledger's, and go with their app when that is purged.
+A step is the record of a node or a task (:mod:`fairserve.interactions.programs.program_state`) with
+the output texts of its calls, stored as JSON because JSON can represent any text. The retention of
+programs is shorter than the ledger's; the purge of an app deletes its programs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fairserve.platform.db.ledger import WIDE_ID_CHARS
 
 
 class Program(Base):
-    """A program that an app handed over; its id is that of its interaction."""
+    """A program that an app submitted; its id is that of its interaction."""
 
     __tablename__ = "programs"
     __table_args__ = (Index(None, "app_id"), Index(None, "state"), Index(None, "ended_at"))
@@ -28,13 +28,13 @@ class Program(Base):
     id: Mapped[str] = mapped_column(String(WIDE_ID_CHARS), primary_key=True)
     user_id: Mapped[str] = mapped_column(String(NAME_CHARS))
     declaration: Mapped[dict[str, Any]] = mapped_column(JSON)
-    """As it was accepted."""
+    """The declaration as accepted."""
     limits: Mapped[dict[str, int]] = mapped_column(JSON)
-    """With which it was accepted; the fields of ``ProgramLimits``."""
+    """Limits at the time of acceptance; the fields of ``ProgramLimits``."""
     state: Mapped[str] = mapped_column(String(16))
     """``running``, ``complete``, ``failed`` or ``cancelled``."""
     reason: Mapped[str] = mapped_column(String(TEXT_CHARS))
-    """Reason for which it was cancelled, or could not continue."""
+    """Reason of the cancellation or failure."""
     created_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
 

@@ -1,11 +1,10 @@
-"""The schema's revision: upgrading it, and refusing to serve on one that does not fit.
+"""Upgrade the database schema, and reject a schema that this version must not use.
 
 A revision is a number. Migrations expand first, so a server can work with a newer schema than its own,
 unless a contracting migration raised ``schema_info.min_reader`` beyond it or marked the schema as
-incompatible. It starts on a newer one only where the operator allows it (``accept_newer_schema``),
-because what it does not know of is then not written; a running server continues. Upgrades of
-several processes at once are put in order by a lock that the transaction holds: the write lock on
-SQLite, an advisory lock on PostgreSQL.
+incompatible. It starts on a newer one only if the operator allows it (``accept_newer_schema``), because
+it does not write the new columns; a running server continues. A lock held by the transaction serialises
+concurrent upgrades: the write lock on SQLite, an advisory lock on PostgreSQL.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from fairserve.platform.db.operations import SchemaInfo
 
 UPGRADE_COMMAND = "fairserve db upgrade"
 _LOCK_ID = 0x66616972
-"""Key of PostgreSQL's advisory lock; any number that nothing else uses."""
+"""Key of PostgreSQL's advisory lock; an arbitrary unused number."""
 
 
 class SchemaError(Exception):
@@ -31,14 +30,14 @@ class SchemaError(Exception):
 
 
 def alembic_config() -> Config:
-    """Alembic's configuration, built from the installed package: there is no alembic.ini."""
+    """Return Alembic's configuration, built from the installed package without an alembic.ini."""
     config = Config()
     config.set_main_option("script_location", str(Path(next(iter(fairserve.migrations.__path__)))))
     return config
 
 
 def required_revision() -> int:
-    """Return the newest revision that this server has a migration for, and the oldest accepted."""
+    """Return the newest revision of this server's migrations, which is also the oldest accepted."""
     head = ScriptDirectory.from_config(alembic_config()).get_current_head()
     return int(head or 0)
 
@@ -52,14 +51,16 @@ def current_revision(engine: Engine) -> int:
 def _revision(connection: Connection) -> int:
     revision = MigrationContext.configure(connection).get_current_revision() or "0"
     if not revision.isdecimal():
-        raise SchemaError(f"the database has schema revision {revision!r}, which is none of ours")
+        raise SchemaError(
+            f"the database has schema revision {revision!r}, which is not FairServe's"
+        )
     return int(revision)
 
 
 def upgrade(engine: Engine, revision: str = "head") -> None:
-    """Bring the schema to a revision, in one transaction. Safe from several processes at once.
+    """Upgrade the schema to a revision in one transaction. Safe in several processes at once.
 
-    Raises SchemaError if the database is already newer than this server knows.
+    Raises SchemaError if the database is newer than this server's migrations.
     """
     with engine.connect() as connection:
         if _revision(connection) > required_revision():
@@ -71,9 +72,9 @@ def upgrade(engine: Engine, revision: str = "head") -> None:
 
 
 def downgrade(engine: Engine, revision: str) -> None:
-    """Take the schema back to a revision (``base`` is empty); data of dropped tables is lost.
+    """Downgrade the schema to a revision (``base`` is empty); data of dropped tables is lost.
 
-    Raises SchemaError for a revision that does not exist or is not below the present one.
+    Raises SchemaError for a revision that does not exist or is not below the current one.
     """
     wanted = 0 if revision == "base" else _number(revision)
     present = current_revision(engine)
@@ -93,7 +94,7 @@ def _migrate(engine: Engine, revision: str, *, up: bool) -> None:
     config = alembic_config()
     with engine.connect() as connection:
         if engine.dialect.name == "sqlite":
-            # Batch migrations copy and drop tables, which would cascade. Not inside a transaction.
+            # Batch migrations copy and drop tables, which would cascade. The pragma needs autocommit.
             cursor = connection.connection.cursor()
             cursor.execute("PRAGMA foreign_keys = OFF")
             cursor.close()
@@ -112,9 +113,9 @@ def _migrate(engine: Engine, revision: str, *, up: bool) -> None:
 
 
 def check(engine: Engine, *, accept_newer: bool) -> None:
-    """Raise SchemaError if this version must not use the database, with the command that helps.
+    """Raise SchemaError, naming the command to run, if this version must not use the database.
 
-    ``accept_newer`` allows a newer schema that this version can read, as its ``min_reader`` says.
+    ``accept_newer`` allows a newer schema whose ``min_reader`` includes this version.
     """
     required = required_revision()
     with engine.connect() as connection:
@@ -142,15 +143,15 @@ def check(engine: Engine, *, accept_newer: bool) -> None:
         raise SchemaError(
             f"the database has schema revision {present}, and this version has {required}: install"
             " the newer version, run its `fairserve db downgrade`, or start with"
-            " --accept-newer-schema while an upgrade or its return is in progress"
+            " --accept-newer-schema during a rolling upgrade or rollback"
         )
 
 
 def prepare(engine: Engine, *, create_if_empty: bool, accept_newer: bool = False) -> None:
-    """Make the database ready for a start: create the schema if allowed, then :func:`check` it.
+    """Prepare the database for a start: create the schema if allowed, then :func:`check` it.
 
-    ``create_if_empty`` is for the embedded database, where a newcomer should need no command. A
-    schema that exists is never upgraded here: that is the operator's decision.
+    ``create_if_empty`` is for the embedded database, which a first start creates without a command. An
+    existing schema is never upgraded here; the operator decides about that.
     """
     if create_if_empty and current_revision(engine) == 0 and not inspect(engine).get_table_names():
         upgrade(engine)

@@ -1,11 +1,11 @@
-"""The database remembers which secret key its API keys were made with.
+"""Check that the secret key is the one with which the database's API keys were hashed.
 
-API keys are stored as hashes under the secret key. Without it every key answers 401, and a server that
-made itself a new one would look well while nobody can use it. So the key's id, which gives nothing of
-it away, is kept in the database, and a server with another key does not start. A rotation names the
-former key beside the new one (``FAIRSERVE_SECRET_KEY_PREVIOUS``), and the id follows.
+API keys are stored as hashes under the secret key. With another secret key every API key gets 401,
+although the server seems healthy. The database therefore stores an id of the secret key that reveals
+nothing about it, and a server with another key does not start. A rotation configures the former key
+beside the new one (``FAIRSERVE_SECRET_KEY_PREVIOUS``) and updates the id.
 
-Weakness: a database of before this check is judged by the API keys that it holds.
+Weakness: a database older than this check has no id; the ids of its API keys are checked instead.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SecretKeyError(Exception):
 def check_secret_key(sessions: SessionFactory, settings: DbSettings) -> KeyHasher:
     """Return the hasher of the secret key, after recording the key's id in the database.
 
-    Makes the key of an embedded database that has none. Raises SecretKeyError, and ValueError as
+    Generates the key of an embedded database that has none. Raises SecretKeyError, and ValueError as
     :func:`~fairserve.platform.db.key_hash.key_hasher` does.
     """
     with sessions.begin() as session:
@@ -45,23 +45,23 @@ def check_secret_key(sessions: SessionFactory, settings: DbSettings) -> KeyHashe
         hasher = key_hasher(settings)
         if known and not known & set(hasher.secret_ids):
             where = "FAIRSERVE_SECRET_KEY" if file is None else f"the secret key {file}"
-            raise SecretKeyError(_problem(f"{where} is another one"))
+            raise SecretKeyError(_problem(f"{where} is not the key of this database"))
         _remember(session, hasher)
     return hasher
 
 
 def replace_secret_key(sessions: SessionFactory, settings: DbSettings) -> tuple[int, str]:
-    """Accept the present secret key in place of one that is lost, and make one where there is none.
+    """Accept the current secret key in place of a lost one; generate one if there is none.
 
-    Revokes the API keys that were made with the lost one. Returns how many, and a new admin key, to be
-    shown once. Raises SecretKeyError where no key is lost.
+    Revokes the API keys that were hashed with the lost key. Returns their number and a new admin key,
+    which is shown once. Raises SecretKeyError if no key is lost.
     """
     with sessions.begin() as session:
         hasher = key_hasher(settings)
         known = _known_ids(session)
         if not known or known & set(hasher.secret_ids):
             raise SecretKeyError(
-                "the API keys in the database were made with the present secret key: nothing is lost"
+                "the API keys in the database were hashed with the current secret key: nothing is lost"
             )
         statement = (
             update(ApiKey)
@@ -76,7 +76,7 @@ def replace_secret_key(sessions: SessionFactory, settings: DbSettings) -> tuple[
 
 
 def _known_ids(session: Session) -> set[str]:
-    """Return the id of the secret key, or those of the valid API keys where it is not recorded yet."""
+    """Return the recorded id of the secret key; without a record, the ids of the valid API keys."""
     fact = session.get(InstallationFact, _FACT)
     if fact is not None:
         return {fact.value}
@@ -94,13 +94,13 @@ def _remember(session: Session, hasher: KeyHasher) -> None:
 
 
 def _key_file(settings: DbSettings) -> Path | None:
-    """Return the file of the secret key, which is read if no setting has it."""
+    """Return the file of the secret key; None if a setting contains the key."""
     return settings.data_dir / KEY_FILE if settings.secret_key is None else None
 
 
 def _problem(what: str) -> str:
     return (
-        f"{what}, and no API key of the database works without the one that they were made with:"
+        f"{what}, and API keys work only with the secret key that they were hashed with:"
         f" restore it from a backup, or set FAIRSERVE_SECRET_KEY to it; if it is lost, run"
         f" `{REPLACE_COMMAND}`, which revokes these keys and prints a new admin key"
     )

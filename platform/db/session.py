@@ -1,8 +1,8 @@
-"""One session per request, one commit at the request's edge, and what may happen only after it.
+"""One session per request, one commit at its end, and callbacks after the commit.
 
-An endpoint takes ``WriteSession`` or ``ReadSession``. The commit happens before the answer is sent,
-so that a client that got a 2xx finds what it wrote. Control and the key cache must not learn of a
-change that is rolled back: :func:`after_commit` keeps such calls until the commit.
+An endpoint depends on ``WriteSession`` or ``ReadSession``. The commit precedes the response, so that a
+client with a 2xx can read its change. Control and the key cache must not receive a change that is
+rolled back: :func:`after_commit` defers such calls until the commit.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _AFTER = "fairserve_after_commit"
 
 
 def after_commit(session: Session, callback: Callable[[], object]) -> None:
-    """Call this once the session's request has committed; never if it does not."""
+    """Call ``callback`` after the commit of the session's request; never if it does not commit."""
     session.info.setdefault(_AFTER, []).append(callback)
 
 
 def write_session(request: Request) -> Iterator[Session]:
-    """Dependency: a session that is committed when the endpoint returns, rolled back if it raises.
+    """Provide a session that commits when the endpoint returns and rolls back if it raises.
 
-    Raises ConflictError where another request has made the same thing, and UnavailableError
-    where the database does not answer.
+    Raises ConflictError if another request has created the same object, and UnavailableError if the
+    database does not answer.
     """
     factory: SessionFactory = request.app.state.session_factory
     try:
@@ -38,7 +38,7 @@ def write_session(request: Request) -> Iterator[Session]:
             session.commit()
             callbacks = session.info.pop(_AFTER, [])
     except IntegrityError:
-        raise ConflictError("another request changed the same thing; read it again") from None
+        raise ConflictError("another request changed the same object; read it again") from None
     except OperationalError as error:
         raise unavailable() from error
     for callback in callbacks:
@@ -46,7 +46,7 @@ def write_session(request: Request) -> Iterator[Session]:
 
 
 def read_session(request: Request) -> Iterator[Session]:
-    """Dependency: a session that only reads, from one point in time on SQLite."""
+    """Provide a read-only session; on SQLite it reads one snapshot."""
     factory: SessionFactory = request.app.state.session_factory
     try:
         with factory() as session:
@@ -56,10 +56,10 @@ def read_session(request: Request) -> Iterator[Session]:
 
 
 def unavailable() -> UnavailableError:
-    """Return the answer while the database is away."""
+    """Return the error for requests while the database is down."""
     return UnavailableError("the database does not answer", headers={"Retry-After": "5"})
 
 
-# "function": the code after the yield runs before the answer is sent, not after.
+# "function": the code after the yield runs before the response is sent, not after.
 WriteSession = Annotated[Session, Depends(write_session, scope="function")]
 ReadSession = Annotated[Session, Depends(read_session, scope="function")]

@@ -1,4 +1,4 @@
-"""Settings of the database, and of the keys whose hashes it stores."""
+"""Settings of the database and of the hashing of API keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def default_data_dir() -> Path:
 
 
 class DbSettings(RoomSettings):
-    """Place of the data, and the secrets that protect it. ``repr`` shows no secret and no URL."""
+    """Location of the data and the secrets that protect it. ``repr`` shows no secret and no URL."""
 
     data_dir: Path = Field(
         default_factory=default_data_dir,
@@ -81,10 +81,10 @@ class DbSettings(RoomSettings):
 
     @property
     def effective_database_url(self) -> str:
-        """``database_url``, or that of the SQLite file in ``data_dir``."""
+        """Return ``database_url``, or the URL of the SQLite file in ``data_dir``."""
         return self.database_url or f"sqlite:///{self.data_dir / 'fairserve.sqlite3'}"
 
     @property
     def embedded_database(self) -> bool:
-        """True if the database is a SQLite file, which only processes of this machine use."""
+        """Return whether the database is a SQLite file, used by processes of this machine only."""
         return self.effective_database_url.startswith("sqlite")

@@ -1,4 +1,4 @@
-"""Rows that are written whatever was there before, on both databases."""
+"""Insert or replace rows, on both databases."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from fairserve.platform.db.base import Base
 
 
 def upsert(session: Session, model: type[Base], rows: Iterable[dict[str, Any]]) -> None:
-    """Insert rows, or replace those of the same key; the last of a key wins. The caller commits.
+    """Insert rows or replace those with the same key; the last row of a key wins. The caller commits.
 
-    Texts are cut to their columns and made such that both databases hold them.
+    Texts are truncated to their columns and sanitised so that both databases can store them.
     """
     table = model.__table__
     assert isinstance(table, Table)
     insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
     key = [column.name for column in table.primary_key]
-    # Cutting texts can make two keys equal.
+    # Truncated texts can make two keys equal.
     clean = (fitting(table, row) for row in rows)
     distinct = {tuple(row[name] for name in key): row for row in clean}
     if not distinct:
@@ -41,13 +41,13 @@ def upsert(session: Session, model: type[Base], rows: Iterable[dict[str, Any]]) 
 
 
 def fitting_text(text: str, chars: int | None) -> str:
-    """Return a text as it fits a column of so many characters."""
+    """Return a text truncated to ``chars`` and without characters that a database cannot store."""
     # PostgreSQL stores neither NUL nor half a surrogate pair.
     return text.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")[:chars]
 
 
 def fitting(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with its texts as they fit their columns."""
+    """Return a row with its texts fitted to their columns."""
     fit = dict(row)
     for name, value in row.items():
         column = table.columns[name]

@@ -1,9 +1,9 @@
-"""Rollups of the ledger: what usage reports are made of, and what is still to be rolled up.
+"""Rollups of the ledger, from which usage reports are computed, and marks of stale rollups.
 
-Each table holds the same history at six levels: quarter hours and UTC days, each by user, by app (users
-summed up, ``user_id`` empty) and by tenant (apps and models summed up, too). Quarter hours, because the
-days and hours of every time zone consist of them. A row is a sum over raw rows, written anew from them
-whenever they change, and outlives them.
+Each table has the same history at six levels: quarter hours and UTC days, each by user, by app (sum
+over users, ``user_id`` empty) and by tenant (sum over apps and models, too). The days and hours of
+every time zone consist of quarter hours. A row is a sum over raw rows, is recomputed when they
+change, and outlives them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LEVEL_CHARS = 16
 
 
 class UsageCalls(Base):
-    """Calls, by when they were accepted. Sums are over charged calls, ``uncharged_calls`` apart."""
+    """Calls by time of acceptance. Sums cover charged calls; ``uncharged_calls`` counts the others."""
 
     __tablename__ = "usage_calls"
     __table_args__ = (Index(None, "level", "start_s"),)
@@ -26,11 +26,11 @@ class UsageCalls(Base):
     level: Mapped[str] = mapped_column(String(LEVEL_CHARS), primary_key=True)
     tenant_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
     start_s: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
-    """The UTC epoch second at which the quarter hour or the day begins."""
+    """Start of the quarter hour or day, in UTC epoch seconds."""
     app_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
     user_id: Mapped[str] = mapped_column(String(NAME_CHARS), primary_key=True)
     model: Mapped[str] = mapped_column(String(WIDE_ID_CHARS), primary_key=True)
-    """The one that served, or was asked for where none did."""
+    """Model that served the call, else the requested one."""
     calls: Mapped[int] = mapped_column(BigInteger)
     completed: Mapped[int] = mapped_column(BigInteger)
     refused: Mapped[int] = mapped_column(BigInteger)
@@ -49,7 +49,7 @@ class UsageCalls(Base):
     cost: Mapped[int] = mapped_column(BigInteger)
     """Nanounits of the currency."""
     unpriced_calls: Mapped[int] = mapped_column(BigInteger)
-    """They have tokens, and their model had no price."""
+    """Calls with tokens of a model that had no price."""
     queue_delay_count: Mapped[int] = mapped_column(BigInteger)
     ttft_count: Mapped[int] = mapped_column(BigInteger)
     queue_delay_digest: Mapped[bytes | None] = mapped_column(LargeBinary)
@@ -58,7 +58,7 @@ class UsageCalls(Base):
 
 
 class UsageRuns(Base):
-    """Interactions, by when they ended."""
+    """Interactions by time of their end."""
 
     __tablename__ = "usage_runs"
     __table_args__ = (Index(None, "level", "start_s"),)
@@ -74,14 +74,14 @@ class UsageRuns(Base):
     expired: Mapped[int] = mapped_column(BigInteger)
     run_calls: Mapped[int] = mapped_column(BigInteger)
     wasted_throttled: Mapped[int] = mapped_column(BigInteger)
-    """Wasted tokens of runs that ended because they were throttled; the others likewise."""
+    """Wasted tokens of runs that ended because of throttling; the next three columns by cause."""
     wasted_cancelled: Mapped[int] = mapped_column(BigInteger)
     wasted_failed: Mapped[int] = mapped_column(BigInteger)
     wasted_expired: Mapped[int] = mapped_column(BigInteger)
 
 
-class UsageRefusals(Base):
-    """Refusals by reason, by when they were made."""
+class UsageRejections(Base):
+    """Rejections by reason and time."""
 
     __tablename__ = "usage_refusals"
     __table_args__ = (Index(None, "level", "start_s"),)
@@ -94,11 +94,11 @@ class UsageRefusals(Base):
     reason: Mapped[str] = mapped_column(String(64), primary_key=True)
     count: Mapped[int] = mapped_column(BigInteger)
     mid_run: Mapped[int] = mapped_column(BigInteger)
-    """Rejections among these whose run was in progress."""
+    """Number of these whose run was in progress."""
 
 
 class UsageDirty(Base):
-    """A quarter hour of an app whose raw rows changed after it was rolled up last."""
+    """A quarter hour of an app whose raw rows changed after its last rollup."""
 
     __tablename__ = "usage_dirty"
 
@@ -106,11 +106,11 @@ class UsageDirty(Base):
     app_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
     start_s: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     marks: Mapped[int] = mapped_column(BigInteger)
-    """Number of marks since it was rolled up last."""
+    """Number of marks since the last rollup."""
 
 
 class UsageState(Base):
-    """One row. Who changes rollups holds its lock, so that there is one at a time."""
+    """State of the rollups, one row. Its lock serialises the writers of rollups."""
 
     __tablename__ = "usage_state"
 
@@ -118,4 +118,4 @@ class UsageState(Base):
     rolled_up_s: Mapped[float]
     """UTC epoch second; rows committed before it are in the rollups."""
     raw_from_s: Mapped[int] = mapped_column(BigInteger)
-    """The day from which on all raw rows are kept; rollups before it never change."""
+    """First day with complete raw rows, in UTC epoch seconds; earlier rollups never change."""

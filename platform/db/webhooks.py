@@ -1,7 +1,7 @@
-"""Tables of webhooks: the tenants' endpoints, the events, and the state of their deliveries.
+"""Tables of webhooks: endpoints of tenants, events, and the state of deliveries.
 
-An event is written in the transaction that writes the ledger's rows, with a delivery for each endpoint
-that it is for. Its payload may name a user, so erasures reach it.
+An event is written in the transaction that writes the ledger's rows, with a delivery for each
+subscribed endpoint. Its payload may name a user, so erasures apply to it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DeliveryState = Literal["pending", "delivered", "dead"]
 
 
 class WebhookEndpoint(Base):
-    """A URL of a tenant. Its signing secrets are derived and stored nowhere."""
+    """A URL of a tenant. Its signing secrets are derived and never stored."""
 
     __tablename__ = "webhook_endpoints"
     __table_args__ = (Index(None, "tenant_id", "created_at"),)
@@ -32,28 +32,28 @@ class WebhookEndpoint(Base):
     url: Mapped[str] = mapped_column(String(URL_CHARS))
     description: Mapped[str] = mapped_column(String(NAME_CHARS))
     since: Mapped[dict[str, float]] = mapped_column(JSON)
-    """Subscribed event types, each with the UTC epoch second of its beginning: a journal that is read
-    again sends no earlier event."""
+    """Subscribed event types with the start of the subscription in UTC epoch seconds; a journal that is
+    read again sends no earlier event."""
     enabled: Mapped[bool]
     disabled_reason: Mapped[str] = mapped_column(String(ERROR_CHARS))
-    """Why the platform disabled it; empty if it did not."""
+    """Reason for which the platform disabled the endpoint; empty if it did not."""
     secret_version: Mapped[int]
     secret_id: Mapped[str] = mapped_column(String(16))
-    """Which of the platform's secret keys the signing secret is derived from."""
+    """Id of the platform's secret key from which the signing secret is derived."""
     previous_secret_id: Mapped[str | None] = mapped_column(String(16))
     previous_until: Mapped[datetime | None]
-    """Until then the secret of the version before signs, too."""
+    """Time until which the previous secret signs, too."""
     failures: Mapped[int]
-    """Attempts that failed since the last one that did not."""
+    """Consecutive failed attempts."""
     rests_until: Mapped[datetime | None]
-    """After many failures in a row nothing is sent until then."""
+    """Time until which nothing is sent, after many consecutive failures."""
     tried_at: Mapped[datetime | None]
-    """When deliveries were taken last: endpoints take turns."""
+    """Time of the last claim of deliveries; the endpoint with the oldest is served next."""
     created_at: Mapped[datetime]
 
 
 class WebhookEvent(Base):
-    """Something that happened. Its id follows from what it was, so it is written once."""
+    """An event. Its id is derived from its content, so that it is written once."""
 
     __tablename__ = "webhook_events"
     __table_args__ = (Index(None, "tenant_id", "user_id"), Index(None, "created_at"))
@@ -64,13 +64,13 @@ class WebhookEvent(Base):
     user_id: Mapped[str] = mapped_column(String(NAME_CHARS))
     """User that the payload names; empty for none."""
     origin_at: Mapped[datetime]
-    """Time at which its run or call began: an erasure applies to events that began before it."""
+    """Start of the event's run or call; an erasure applies to events that began before it."""
     payload: Mapped[dict[str, Any]] = mapped_column(JSON)
     created_at: Mapped[datetime]
 
 
 class WebhookDelivery(Base):
-    """An event on its way to an endpoint: pending, then delivered or dead."""
+    """The delivery of an event to an endpoint: pending, then delivered or dead."""
 
     __tablename__ = "webhook_deliveries"
     __table_args__ = (
@@ -88,12 +88,12 @@ class WebhookDelivery(Base):
     )
     state: Mapped[DeliveryState] = mapped_column(String(16))
     attempts: Mapped[int]
-    """Begun since it was queued."""
+    """Attempts since the delivery was queued."""
     next_attempt_at: Mapped[datetime]
     lease_until: Mapped[datetime | None]
-    """Time until which a process that sends it must store the outcome."""
+    """End of the sender's lease; it must store the outcome before."""
     last_status: Mapped[int | None]
     last_error: Mapped[str] = mapped_column(String(ERROR_CHARS))
     created_at: Mapped[datetime]
     settled_at: Mapped[datetime | None]
-    """When it was delivered, or given up."""
+    """Time of the success or of the last failed attempt."""

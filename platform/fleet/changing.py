@@ -1,4 +1,4 @@
-"""Change the running fleet: store what changes, and have it loaded after the commit."""
+"""Change the running fleet: store the change and load the fleet after the commit."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from fairserve.platform.tenancy.auth import Principal
 
 
 def changes_of(parts: FleetParts, session: Session, principal: Principal) -> FleetChanges:
-    """Return the changes of one request, in its session."""
+    """Return the fleet changes of one request, in its session."""
     return FleetChanges(session, principal, parts.running.desired, parts.models.names())
 
 
 def apply_after_commit(parts: FleetParts, session: Session, drop: str = "") -> None:
-    """Load the stored fleet after the commit; ``drop`` is a worker whose calls are not awaited."""
+    """Load the stored fleet after the commit; ``drop`` is a worker to remove without draining."""
 
     def apply() -> None:
         def load() -> StoredFleet:
@@ -36,7 +36,7 @@ def apply_after_commit(parts: FleetParts, session: Session, drop: str = "") -> N
 def drain_worker(
     parts: FleetParts, session: Session, changes: FleetChanges, worker_id: str
 ) -> WorkerOut:
-    """Let a worker of any source finish its calls, and send it no more."""
+    """Drain a worker of any source: it finishes its calls and gets no new ones."""
     worker, changed = changes.drain(worker_id)
     apply_after_commit(parts, session)
     return _changed_out(parts, worker, "draining" if changed else "")
@@ -45,14 +45,14 @@ def drain_worker(
 def undrain_worker(
     parts: FleetParts, session: Session, changes: FleetChanges, worker_id: str
 ) -> WorkerOut:
-    """Send calls to a drained worker again, as soon as it answers."""
+    """Resume calls to a drained worker once it responds."""
     worker, changed = changes.undrain(worker_id)
     apply_after_commit(parts, session)
     return _changed_out(parts, worker, "joining" if changed else "")
 
 
 def _changed_out(parts: FleetParts, worker: DesiredWorker, new_state: str) -> WorkerOut:
-    """Return a worker that changes to ``new_state``; empty: it keeps its state."""
+    """Return the view of a worker that changes to ``new_state``; empty if its state is unchanged."""
     worker_id = worker.spec.worker_id
     return worker_out(
         spec_of(parts.running, worker),

@@ -27,12 +27,12 @@ HEALTH_PATHS = frozenset(
 
 @router.get("/admin/cluster", dependencies=[Depends(require_admin)])
 async def read_cluster(request: Request) -> dict[str, Any]:
-    """Return workers, models, queue and load, as control sees them now.
+    """Return workers, models, queue and load from control's current view.
 
-    ``fleet_file`` names the error of the file as it is now, if it has one.
-    ``state`` of a worker is joining, ready, draining or open circuit, ``reason`` why it is not ready;
-    ``reported`` has the worker's figures; ``kv_events`` what was seen of them, null where it publishes
-    none or nobody follows; ``cache_view`` whose view of its cache the router goes by.
+    ``fleet_file`` has the error of the current file, if any. ``state`` of a worker is joining, ready,
+    draining or open circuit, and ``reason`` why it is not ready; ``reported`` has the worker's metrics;
+    ``kv_events`` has statistics of its KV events, null without a subscription; ``cache_view`` is the
+    source of the router's view of its cache.
     """
     return await cluster_out(request.app.state.fleet)
 
@@ -42,19 +42,19 @@ async def read_cluster(request: Request) -> dict[str, Any]:
 @router.get("/livez")
 @router.get("/health/liveliness")
 async def liveliness() -> dict[str, str]:
-    """Answer that the process lives."""
+    """Report that the process is alive."""
     return {"status": "alive"}
 
 
 @router.get("/readyz", response_model=None)
 @router.get("/health/readiness", response_model=None)
 async def readiness(request: Request) -> JSONResponse:
-    """200 while a model can serve; 503 with the reason while it cannot.
+    """Return 200 while a model can serve, else 503 with the reason.
 
-    Reasons are starting, draining, no worker, and no database (its lease is over).
+    Reasons are starting, draining, no worker, and no database (the lease has expired).
 
-    Names are for keys only, so there are but numbers here: ``models`` that have a worker, and these
-    ``workers``. One whose model waits for its tokenizer is none of them.
+    The response has only numbers, because it needs no key: ``models`` with a worker, and their
+    ``workers``. A worker whose model waits for its tokenizer does not count.
     """
     models: Models = request.app.state.models
     control: ControlPort = request.app.state.control

@@ -1,14 +1,14 @@
-"""The desired fleet, of settings, API and fleet file together, and the steps towards it.
+"""The desired fleet, merged from settings, API and fleet file, and the steps towards it.
 
-Each source has its part: workers, aliases, tokenizers. Operators drain workers of any source, by
-id. :func:`merge` joins the parts, :func:`clashes` names conflicts, and :func:`changes`
-compares the result with what is there and returns the next steps: join, drain, undrain, remove. All
-of it is pure; ``running_fleet`` carries it out.
+Each source has a part: workers, aliases, tokenizers. Operators drain workers of any source, by id.
+:func:`merge` merges the parts, :func:`clashes` returns conflicts, and :func:`changes` compares the
+result with the current fleet and returns the next steps: join, drain, undrain, remove. These functions
+are pure; ``running_fleet`` executes the steps.
 
-A worker that is no longer wanted, or wanted otherwise, is drained first and removed when it has no
-call left; only then does a changed one join again. One that is wanted again as it is before it was
-removed takes calls again at once. Weakness: a worker that changes under its id is away while it
-drains. Give the new one another id to have both until then.
+A worker that was removed or changed in its source is drained first and removed once it has no calls;
+only then does a changed worker join again. If the change is reverted before the removal, the worker is
+undrained at once. Weakness: a worker that changes under its id does not serve while it drains. Use
+another id for the new worker to have both.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from fairserve.platform.fleet.worker_spec import WorkerSpec
 Source = Literal["embedded", "settings", "api", "file"]
 
 SOURCES: tuple[Source, ...] = ("embedded", "settings", "api", "file")
-"""Sources in order: of two with the same id or alias, the first holds."""
+"""Sources by precedence: of two entries with the same id or alias, the first is used."""
 
 PLACES: Mapping[str, str] = {
-    "embedded": "the embedded workers",
+    "embedded": "the setting workers",
     "settings": "the setting worker_urls",
     "api": "the admin API",
     "file": "the fleet file",
@@ -41,30 +41,30 @@ class FleetPart:
     workers: tuple[WorkerSpec, ...] = ()
     aliases: Mapping[str, Targets] = field(default_factory=dict)
     tokenizers: Mapping[str, str] = field(default_factory=dict)
-    """Folder or hub id of the tokenizer by model."""
+    """Folder or hub id of the tokenizer, by model."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrainNote:
-    """An operator's word that a worker shall not serve for now. None: not known."""
+    """Author and time of a drain; None if unknown."""
 
     by: str | None = None
-    """Visible prefix of the key."""
+    """Visible prefix of the author's key."""
     at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFleet:
-    """Fleet of the database: the API's workers and aliases, and the drained workers of all sources."""
+    """The stored fleet: the API's workers and aliases, and the drained workers of all sources."""
 
     part: FleetPart = FleetPart()
     drains: Mapping[str, DrainNote] = field(default_factory=dict)
-    """By worker id; of workers that no source names, too."""
+    """Drains by worker id, including workers that no source has."""
 
 
 @dataclass(frozen=True, slots=True)
 class DesiredWorker:
-    """A worker that shall be there."""
+    """A configured worker."""
 
     spec: WorkerSpec
     source: Source
@@ -86,7 +86,7 @@ class DesiredAlias:
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """All parts together."""
+    """The merged parts of all sources."""
 
     workers: Mapping[str, DesiredWorker] = field(default_factory=dict)
     aliases: Mapping[str, DesiredAlias] = field(default_factory=dict)
@@ -98,9 +98,9 @@ class Desired:
 
 
 def merge(parts: Mapping[Source, FleetPart], drains: Mapping[str, DrainNote] = {}) -> Desired:
-    """Return the parts together; never fails. Tokenizers of the fleet file hold before others.
+    """Return the merged parts; never fails. Tokenizers of the fleet file take precedence.
 
-    ``drains`` of ids that no part names are left aside.
+    ``drains`` of unknown ids are ignored.
     """
     workers: dict[str, DesiredWorker] = {}
     aliases: dict[str, DesiredAlias] = {}
@@ -116,14 +116,13 @@ def merge(parts: Mapping[Source, FleetPart], drains: Mapping[str, DrainNote] = {
     return Desired(workers, aliases, tokenizers)
 
 
-# --- what does not fit ----------------------------------------------------------------------------
+# --- conflicts ------------------------------------------------------------------------------------
 
 
 def clashes(part: FleetPart, others: Desired, served: Collection[str] = ()) -> list[str]:
-    """Why ``part`` cannot be beside ``others``, a sentence each; empty if it can.
+    """Return the conflicts of ``part`` with ``others``, as sentences; empty if there are none.
 
-    ``served`` are the names of models that workers serve now. Fields by themselves are checked
-    where they are read.
+    ``served`` are the names of the served models. Single fields are checked where they are parsed.
     """
     return [*_worker_clashes(part, others), *_alias_clashes(part, others, served)]
 
@@ -135,7 +134,7 @@ def _worker_clashes(part: FleetPart, others: Desired) -> Iterable[str]:
     for spec in part.workers:
         known = others.workers.get(spec.worker_id)
         if known is not None:
-            yield f"worker {spec.worker_id!r} is one of {PLACES[known.source]}"
+            yield f"worker {spec.worker_id!r} exists already, from {PLACES[known.source]}"
         elif spec.worker_id in ids:
             yield f"worker {spec.worker_id!r} is given twice"
         ids.add(spec.worker_id)
@@ -143,7 +142,7 @@ def _worker_clashes(part: FleetPart, others: Desired) -> Iterable[str]:
         if same is not None and same.spec.worker_id != spec.worker_id:
             yield (
                 f"worker {spec.worker_id!r} has the URL of worker {same.spec.worker_id!r},"
-                f" one of {PLACES[same.source]}"
+                f" which comes from {PLACES[same.source]}"
             )
         elif own_urls.get(spec.url, spec.worker_id) != spec.worker_id:
             yield f"workers {own_urls[spec.url]!r} and {spec.worker_id!r} have the same URL"
@@ -158,54 +157,54 @@ def _alias_clashes(part: FleetPart, others: Desired, served: Collection[str]) ->
     for name, targets in part.aliases.items():
         known = others.aliases.get(name)
         if known is not None:
-            yield f"alias {name!r} is one of {PLACES[known.source]}"
+            yield f"alias {name!r} exists already, from {PLACES[known.source]}"
         elif name in models:
             yield f"alias {name!r} has the name of a model that is served"
         elif name in aimed:
-            yield f"alias {name!r} is what another alias leads to; an alias leads to models only"
+            yield f"alias {name!r} is the target of another alias; targets must be models"
         for target in targets:
             if target in part.aliases or target in others.aliases:
-                yield f"alias {name!r} leads to the alias {target!r}; allowed: models"
+                yield f"alias {name!r} has the alias {target!r} as target; targets must be models"
 
 
-# --- the way there --------------------------------------------------------------------------------
+# --- steps ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """A worker that the fleet, or the supervisor of embedded workers, has added."""
+    """A current worker, added by the fleet or by the supervisor of embedded workers."""
 
     spec: WorkerSpec
     source: Source
     draining: bool = False
     idle: bool = False
-    """Draining, and without calls."""
+    """True if it is draining and has no calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Add this worker."""
+    """Add a worker."""
 
     worker: DesiredWorker
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Give it no new calls."""
+    """Stop new calls to a worker."""
 
     worker_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Undrain:
-    """It takes calls again."""
+    """Resume calls to a worker."""
 
     worker_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """It has drained: take it out."""
+    """Remove a drained worker."""
 
     worker_id: str
 
@@ -214,9 +213,9 @@ Change = Join | Drain | Undrain | Remove
 
 
 def changes(desired: Desired, present: Mapping[str, Present]) -> list[Change]:
-    """Return the steps that can be taken now; call again when a draining worker is idle.
+    """Return the steps that can be executed now; call it again when a draining worker is idle.
 
-    Embedded workers are added and removed by their supervisor: they are only drained and undrained.
+    Embedded workers are only drained and undrained; their supervisor adds and removes them.
     """
     wanted = {name: worker for name, worker in desired.workers.items() if not worker.drained}
     steps: list[Change] = []
@@ -236,7 +235,7 @@ def changes(desired: Desired, present: Mapping[str, Present]) -> list[Change]:
 
 
 def _is(there: Present, wanted: DesiredWorker) -> bool:
-    """Return whether the present worker is the wanted one."""
+    """Return whether the current worker equals the desired one."""
     if "embedded" in (there.source, wanted.source):
         return there.source == wanted.source  # its supervisor chose the URL
     return there.spec == wanted.spec

@@ -1,7 +1,7 @@
-"""``/admin/cluster/workers`` and ``/admin/cluster/aliases``: the fleet, of all sources.
+"""``/admin/cluster/workers`` and ``/admin/cluster/aliases``: the fleet of all sources.
 
-What is changed here is stored and holds after a restart. Workers of all sources are shown and drained
-here; else they and aliases of other sources are changed where they come from.
+Changes are stored and survive a restart. Workers of all sources are shown and drained here; other
+changes of workers and aliases of other sources are made at their source.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ async def read_worker(worker_id: str, request: Request) -> WorkerOut:
 def join_worker(
     body: WorkerJoin, request: Request, session: WriteSession, fleet: Changes
 ) -> WorkerOut:
-    """Add a worker. It serves once it answers and reports the model."""
+    """Add a worker. It serves once it responds and reports the model."""
     row = fleet.join(body)
     changing.apply_after_commit(request.app.state.fleet, session)
     return worker_out(repository.spec_of(row), "api", "joining")
@@ -73,9 +73,9 @@ def join_worker(
 def drain_worker(
     worker_id: str, request: Request, session: WriteSession, fleet: Changes
 ) -> WorkerOut:
-    """Let a worker of any source finish its calls, and give it no more. It stays listed.
+    """Drain a worker of any source: it finishes its calls, gets no new ones and stays listed.
 
-    ``note`` names the models that no worker serves then.
+    ``note`` names the models that no worker serves any more.
     """
     return changing.drain_worker(request.app.state.fleet, session, fleet, worker_id)
 
@@ -84,7 +84,7 @@ def drain_worker(
 def undrain_worker(
     worker_id: str, request: Request, session: WriteSession, fleet: Changes
 ) -> WorkerOut:
-    """Give a drained worker calls again, as soon as it answers."""
+    """Resume calls to a drained worker once it responds."""
     return changing.undrain_worker(request.app.state.fleet, session, fleet, worker_id)
 
 
@@ -96,7 +96,7 @@ def remove_worker(
     fleet: Changes,
     query: Annotated[RemoveQuery, Query()],
 ) -> None:
-    """Drain a worker, then forget it. ``force=true`` does not wait for its calls."""
+    """Drain a worker, then remove it. ``force=true`` does not wait for its calls."""
     fleet.remove(worker_id)
     changing.apply_after_commit(
         request.app.state.fleet, session, drop=worker_id if query.force else ""
@@ -105,7 +105,7 @@ def remove_worker(
 
 @router.get("/aliases", dependencies=[Depends(require_admin)])
 async def list_aliases(request: Request, query: Annotated[Paging, Query()]) -> Page[AliasOut]:
-    """Aliases of all sources, by name."""
+    """Return the aliases of all sources, by name."""
     return aliases_page(request.app.state.fleet, query)
 
 
@@ -113,7 +113,7 @@ async def list_aliases(request: Request, query: Annotated[Paging, Query()]) -> P
 def put_alias(
     name: AliasName, body: AliasPut, request: Request, session: WriteSession, fleet: Changes
 ) -> AliasOut:
-    """Make an alias or change it; holds for the next call."""
+    """Create or change an alias; effective from the next call."""
     row = fleet.put_alias(name, body)
     changing.apply_after_commit(request.app.state.fleet, session)
     return alias_out(row.name, body.target, "api", set(request.app.state.fleet.models.ready()))
@@ -121,6 +121,6 @@ def put_alias(
 
 @router.delete("/aliases/{name:path}", status_code=status.HTTP_204_NO_CONTENT)
 def remove_alias(name: AliasName, request: Request, session: WriteSession, fleet: Changes) -> None:
-    """Remove an alias; calls for it answer 404 from now on."""
+    """Remove an alias; calls for it get 404 from now on."""
     fleet.remove_alias(name)
     changing.apply_after_commit(request.app.state.fleet, session)

@@ -1,11 +1,11 @@
-"""The fleet file: workers, aliases and tokenizers as JSON, and the task that watches it.
+"""Fleet file: workers, aliases and tokenizers as JSON, and the task that watches it.
 
-The file is checked every second, off the event loop. What is new and right replaces this source's
-part; what is wrong is logged once, shown on the cluster page, and the last good part stays. A file
-that is replaced by renaming another over it, as editors and Kubernetes do, is seen like any change.
+The file is checked every second, off the event loop. A valid change replaces this source's part; an
+invalid one is logged once and shown on the cluster page, and the last valid part stays in force. A
+replacement by a rename, as editors and Kubernetes do it, counts as a change.
 
-Weakness: a change counts after up to two seconds, and one that is written in two halves may be seen
-as wrong in between; the second half mends it.
+Weakness: a change takes up to two seconds, and a file that is written in two steps may be reported as
+invalid in between.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ logger = logging.getLogger(__name__)
 
 POLL_S = 1.0
 SETTLED_S = 2.0
-"""A file whose time is younger may have changed without a new time: its content is compared."""
+"""Age in seconds of the file's time up to which the content is compared, too."""
 MAX_FILE_BYTES = 4 * 1024 * 1024
 _SHOWN = 3
-"""Problems that are named at once."""
+"""Maximum number of problems in one message."""
 
 
 class FleetFileError(ValueError):
@@ -54,7 +54,7 @@ class ModelIn(Strict):
 
 
 class FleetFileBody(Strict):
-    """The file's content."""
+    """Content of the file."""
 
     workers: list[WorkerIn] = Field(default_factory=list, max_length=MAX_WORKERS)
     aliases: dict[ModelName, AliasTargets] = Field(default_factory=dict, max_length=MAX_ALIASES)
@@ -85,9 +85,9 @@ def parse_fleet(content: bytes) -> FleetPart:
         aliases=body.aliases,
         tokenizers={name: model.tokenizer for name, model in body.models.items()},
     )
-    _refuse(clashes(part, Desired()))
+    _reject(clashes(part, Desired()))
     declared = {spec.model for spec in part.workers}
-    _refuse([f"alias {n!r} has the name of a model" for n in part.aliases if n in declared])
+    _reject([f"alias {n!r} has the name of a model" for n in part.aliases if n in declared])
     return part
 
 
@@ -100,7 +100,7 @@ def read_fleet(path: Path) -> FleetPart:
 
 
 class FleetFileWatch:
-    """Follows one file. ``apply`` takes a part that fits; it belongs to the event loop."""
+    """Watches one file. ``apply`` receives a valid part, on the event loop."""
 
     def __init__(
         self,
@@ -111,10 +111,10 @@ class FleetFileWatch:
         *,
         poll_s: float = POLL_S,
     ) -> None:
-        """``others`` is the fleet without this file, ``served`` the models served now."""
+        """``others`` returns the fleet without this file, ``served`` the served models."""
         self.path = path
         self.problem = ""
-        """Why the file as it is now is not in force; empty: it is."""
+        """Reason why the current file is not in force; empty if it is."""
         self._others = others
         self._served = served
         self._apply = apply
@@ -126,35 +126,35 @@ class FleetFileWatch:
         """Watch the file until the task is cancelled."""
         while True:
             try:
-                await self.look()
+                await self.check()
             except Exception:
                 logger.exception("the check of the fleet file failed")
             await asyncio.sleep(self._poll_s)
 
-    async def look(self) -> None:
-        """Apply the file if it has changed, or was wrong before: what it clashed with may be gone."""
+    async def check(self) -> None:
+        """Apply the file if it has changed or was invalid: a conflict may have been resolved."""
         try:
             part = await asyncio.to_thread(self._read)
             if part is None:
                 return
-            _refuse(clashes(part, self._others(), self._served()))
+            _reject(clashes(part, self._others(), self._served()))
         except (OSError, FleetFileError) as error:
             problem = _text(error)
             if problem != self.problem:
                 logger.error(
-                    "the fleet file %s is not used, what was there before stays: %s",
+                    "the fleet file %s is invalid, the last valid one stays in force: %s",
                     self.path,
                     problem,
                 )
             self.problem = problem
             return
         if self.problem:
-            logger.info("the fleet file %s is right again", self.path)
+            logger.info("the fleet file %s is valid again", self.path)
         self.problem = ""
         self._apply(part)
 
     def _read(self) -> FleetPart | None:
-        """Return the part; None if nothing has changed. Blocks."""
+        """Return the part; None if the file is unchanged. Blocks."""
         status = self.path.stat()
         stamp = (status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev)
         settled = time.time() - status.st_mtime > SETTLED_S
@@ -174,7 +174,7 @@ def _content(path: Path) -> bytes:
         return file.read(MAX_FILE_BYTES + 1)
 
 
-def _refuse(problems: list[str]) -> None:
+def _reject(problems: list[str]) -> None:
     if problems:
         more = len(problems) - _SHOWN
         tail = f"; and {more} more" if more > 0 else ""
@@ -191,7 +191,7 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _problem(error: Any) -> str:
-    """Return an error of pydantic with its place; for an unknown field also the known ones."""
+    """Return a pydantic error with its location; for an unknown field also the known ones."""
     where = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
         depth = error["loc"][0] if len(error["loc"]) > 1 else ""

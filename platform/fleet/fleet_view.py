@@ -1,4 +1,4 @@
-"""The fleet as the admin API shows it: what is wanted, beside what is there."""
+"""Views of the fleet for the admin API: desired and current state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fairserve.platform.fleet.worker_spec import WorkerSpec
 
 
 async def workers_out(parts: FleetParts) -> list[WorkerOut]:
-    """Return all workers by id, those that are leaving included. On the event loop."""
+    """Return all workers by id, including leaving ones. Call it on the event loop."""
     fleet, pool, pools, models = parts.running, parts.pool, parts.model_pools, parts.models
     calls = {worker.worker_id: worker.calls for worker in (await parts.control.cluster()).workers}
     here = {member.worker_id: member for member in pool.members()}
@@ -53,7 +53,7 @@ async def workers_out(parts: FleetParts) -> list[WorkerOut]:
 
 
 def member_views(pool: WorkerPool, pools: ModelPools) -> list[dict[str, Any]]:
-    """Return the members of the pool; one whose model is not served yet is joining."""
+    """Return the members of the pool; a member is joining until its model is served."""
     views = pool.views()
     for view in views:
         if view["state"] == "ready" and (loading := pools.loading_of(view["worker_id"])):
@@ -62,7 +62,7 @@ def member_views(pool: WorkerPool, pools: ModelPools) -> list[dict[str, Any]]:
 
 
 def spec_of(fleet: RunningFleet, wanted: DesiredWorker) -> WorkerSpec:
-    """Return the worker's specification; an embedded worker's as its process reported it."""
+    """Return the worker's specification; for an embedded worker with the port of its process."""
     there = fleet.present.get(wanted.spec.worker_id)
     return there.spec if wanted.source == "embedded" and there is not None else wanted.spec
 
@@ -80,14 +80,12 @@ def state_of(fleet: RunningFleet, pool: Container[str], worker_id: str) -> str:
 
 
 def drain_note(models: Models, worker_id: str) -> str | None:
-    """Return the cost of draining this worker; None if others do its work. From any thread."""
+    """Return the effect of draining this worker; None if others replace it. From any thread."""
     alone = models.models_without(worker_id)
     if alone:
         names = ", ".join(map(repr, alone))
-        return (
-            f"no other worker serves {names}: its calls wait, and answer 503 if they wait too long"
-        )
-    return None if models.ready() else "no worker serves now: calls answer 503"
+        return f"no other worker serves {names}: its calls wait, and get 503 after the maximum wait"
+    return None if models.ready() else "no worker serves: calls get 503"
 
 
 def worker_out(
@@ -101,7 +99,7 @@ def worker_out(
     drain: DrainNote | None = None,
     note: str | None = None,
 ) -> WorkerOut:
-    """Return the view of one worker. ``model`` is the one that it reported."""
+    """Return the view of one worker. ``model`` is its reported model."""
     return WorkerOut(
         id=spec.worker_id,
         source=source,
@@ -123,7 +121,7 @@ def worker_out(
 
 
 def alias_out(name: str, targets: Targets, source: Source, ready: set[str]) -> AliasOut:
-    """Return one alias; ``ready`` are the models that have a worker."""
+    """Return the view of an alias; ``ready`` are the models with a worker."""
     serving = [target for target in targets if target in ready]
     return AliasOut(name=name, source=source, target=dict(targets), serving=serving)
 
@@ -131,9 +129,9 @@ def alias_out(name: str, targets: Targets, source: Source, ready: set[str]) -> A
 def models_out(
     models: Models, pools: ModelPools, seen: Iterable[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return every model with its workers; ``seen`` is what control knows of each.
+    """Return every model with its workers; ``seen`` is control's view of each.
 
-    ``ready`` is false for one without a worker, and while its tokenizer is being loaded.
+    ``ready`` is false without a worker, and while the tokenizer is being loaded.
     """
     served = {model.worker_name: model for model in models.served()}
     known = {view["model"]: view for view in seen}
@@ -153,7 +151,7 @@ def models_out(
 
 
 async def cluster_out(parts: FleetParts) -> dict[str, Any]:
-    """Return workers, models, queue and load, as control sees them now."""
+    """Return workers, models, queue and load from control's current view."""
     view = asdict(await parts.control.cluster())
     known = {worker["worker_id"]: worker for worker in view.pop("workers")}
     seen_models = view.pop("models")

@@ -17,16 +17,16 @@ logger = logging.getLogger(__name__)
 def authorize(
     spec: WorkerSpec, client: HttpWorkerClient, environment: Mapping[str, str] | None = None
 ) -> None:
-    """Give the client its token, as the environment has it now.
+    """Set the client's token from the environment.
 
-    Raises ValueError if there is none; neither that nor a log contains the token.
+    Raises ValueError if it is missing; neither the error nor a log contains the token.
     """
     name = spec.api_key_env
     if not name:
         return
     token = (os.environ if environment is None else environment).get(name, "").strip()
     if not token:
-        raise ValueError(f"the environment variable {name} with its token is not set")
+        raise ValueError(f"the environment variable {name}, which has its token, is not set")
     if not token.isascii() or not token.isprintable():
         raise ValueError(f"the environment variable {name} is not a token of printable ASCII")
     client.authorize(token)
@@ -36,7 +36,7 @@ async def facts_of(spec: WorkerSpec, client: HttpWorkerClient) -> WorkerFacts:
     """Return the facts that the worker reports, checked.
 
     Raises WorkerUnavailableError, or ValueError if it does not serve its model. A version that may lack
-    something is logged, and the worker taken.
+    features is logged and accepted.
     """
     facts = await client.facts(spec.model)
     warning = version_warning(facts.version)

@@ -1,8 +1,8 @@
-"""Pass the KV events of the workers to control's router.
+"""Forward the KV events of the workers to control's router.
 
 Each worker has one subscriber (:mod:`fairserve.engine.kv_events.subscriber`) from its join to its
-loss. Block keys are those of control, whose seed the hasher has. If events of a worker are lost, the
-router uses its own view of that cache, and the log records it. Belongs to the event loop.
+loss. The hasher computes block keys with control's seed. If events of a worker are lost, the router
+uses its own view of that cache, which is logged. Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ logger = logging.getLogger(__name__)
 
 
 class KvEventBridge:
-    """Makes KV event subscribers that share one ZMQ context. ``close`` after they are closed."""
+    """Creates KV event subscribers with a common ZMQ context. Call ``close`` after theirs."""
 
     def __init__(self, hasher: BlockHasher, post: Callable[[CacheReport], None]) -> None:
         self._hasher = hasher
         self._post = post
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._incomplete: set[str] = set()
-        """Workers of whose caches something is not known."""
+        """Workers with lost events."""
 
     def follow(self, worker_id: str, endpoints: KvEndpoints, capacity_tokens: int) -> KvSubscriber:
-        """Follow a worker that has just joined, until the subscriber is closed."""
+        """Subscribe to a worker that has just joined, until the subscriber is closed."""
         self._incomplete.discard(worker_id)
         view = KvView(worker_id, self._hasher, capacity_tokens)
         subscriber = KvSubscriber(self._context, endpoints, view, self._forward)
@@ -48,7 +48,7 @@ class KvEventBridge:
             elif not report.complete and worker_id not in self._incomplete:
                 self._incomplete.add(worker_id)
                 logger.warning(
-                    "worker %s: KV events are missing; the router goes by its own view of its cache",
+                    "worker %s: KV events are missing; the router uses its own view of the cache",
                     worker_id,
                 )
         self._post(report)

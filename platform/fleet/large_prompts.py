@@ -1,8 +1,8 @@
-"""Threads of their own for large prompts, shared by all models and dealt out to tenants in turn.
+"""Dedicated threads for large prompts, shared by all models and scheduled round-robin by tenant.
 
-Small prompts never wait behind a large one, and a tenant's large prompt waits for at most one of every
-other tenant, however many those have sent. How many wait is bounded by the memory for bodies
-(:mod:`fairserve.platform.serving.bodies`). O(1) for each prompt.
+Small prompts never wait for a large one, and a tenant's large prompt waits for at most one of each
+other tenant. The memory for bodies bounds the queue (:mod:`fairserve.platform.serving.bodies`). O(1)
+per prompt.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import TypeVar
 
 T = TypeVar("T")
 THREADS = 1
-"""One, so that other work always finds a core."""
+"""Number of threads: one, so that other work has a core."""
 
 
 class LargePrompts:
-    """Runs work in a few threads, fairly by tenant. Belongs to one event loop."""
+    """Runs work in a few threads, round-robin by tenant. Belongs to one event loop."""
 
     def __init__(self, threads: int = THREADS) -> None:
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="large prompts")
@@ -29,7 +29,7 @@ class LargePrompts:
     async def run(self, tenant: str, work: Callable[[], T]) -> T:
         """Return what ``work`` returns, once it is the tenant's turn.
 
-        Cancelled, it leaves the queue; work that has begun runs to its end and keeps its thread.
+        Cancellation removes it from the queue; work that has started keeps its thread until its end.
         """
         await self._turn(tenant)
         running = asyncio.get_running_loop().run_in_executor(self._executor, work)
@@ -46,16 +46,16 @@ class LargePrompts:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._next()  # it was its turn at this very moment
+                self._next()  # it had just been scheduled
             raise
 
     def _ended(self, running: asyncio.Future[T]) -> None:
         if not running.cancelled():
-            running.exception()  # seen, also where nobody waits any more
+            running.exception()  # retrieved, in case the waiter was cancelled
         self._next()
 
     def _next(self) -> None:
-        """Give the free thread to the tenant that has waited longest for a turn."""
+        """Assign the free thread to the tenant that has waited longest."""
         while self._waiting:
             tenant, turns = self._waiting.popitem(last=False)
             turn = turns.popleft()
@@ -67,5 +67,5 @@ class LargePrompts:
         self._free += 1
 
     def close(self) -> None:
-        """End the threads; what waits is abandoned."""
+        """End the threads and drop queued work."""
         self._executor.shutdown(wait=False, cancel_futures=True)

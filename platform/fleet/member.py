@@ -1,4 +1,4 @@
-"""A worker of the pool: its client, its circuit, and what is known of it."""
+"""A worker of the pool: its client, its circuit, and its state."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ _USER_INFO = re.compile(r"//[^/@]*@")
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """Changed by the pool and its watch only."""
+    """State of a worker, changed by the pool and its watch only."""
 
     spec: WorkerSpec
     http: HttpWorkerClient
     watched: WatchedClient
     queue: QueuedClient | None
-    """Stands before a worker of kind ``openai``."""
+    """Local queue of a worker of kind ``openai``."""
     circuit: Circuit
     watch: asyncio.Task[None] | None = None
     facts: WorkerFacts | None = None
-    """Facts that it reported when it joined last."""
+    """Facts that it reported at its last join."""
     capacity_tokens: int = 0
-    """Size of its KV cache, as it was reported to control."""
+    """Size of its KV cache as reported to control."""
     ready: bool = False
-    """Control knows it."""
+    """True if control has the worker."""
     there: bool = False
-    """Calls that it has can continue: its last probe succeeded."""
+    """True if its calls can continue: its last probe succeeded."""
     lost_s: float | None = None
-    """When it was lost after it had served, by the pool's clock."""
+    """Time of its last loss after it had served, by the pool's clock."""
     draining: bool = False
     reason: str = ""
-    """Why it has not joined, or what was wrong with it last."""
+    """Reason why it has not joined, or its last problem."""
     refused: bool = False
-    """It is well and cannot join: it must be changed, or its configuration."""
+    """True if it is healthy and cannot join until it or its configuration is changed."""
     metrics: WorkerMetrics | None = None
     foreign: ForeignLoad = field(default_factory=ForeignLoad)
     foreign_tokens: int = 0
@@ -54,7 +54,7 @@ class Member:
 
     @property
     def worker_id(self) -> str:
-        """Unique in the pool."""
+        """Return its id, unique in the pool."""
         return self.spec.worker_id
 
     @property
@@ -64,7 +64,7 @@ class Member:
 
     @property
     def state(self) -> MemberState:
-        """Return the state that status pages show."""
+        """Return the state for status pages."""
         if self.draining:
             return "draining"
         if self.ready:
@@ -112,7 +112,7 @@ class Member:
         return "worker" if complete else "router"
 
     def unfollow(self) -> None:
-        """Hear no more of its cache."""
+        """Unsubscribe from its KV events."""
         if self.follower is not None:
             self.follower.close()
             self.follower = None

@@ -1,15 +1,14 @@
-"""Keeps a pool of workers for every model, with the model's context and tokenizer.
+"""Pools of workers by model, with the model's context length and tokenizer.
 
-A pool begins with its first worker. Its tokenizer is loaded in a thread, and the model is served once
-it is there; other models do not wait for it. The tokenizer is the one that the fleet names for the
-model, else the setting ``model`` (for embedded workers and those of ``worker_urls``), else what the
-worker names as the model's ``root``, else the model's own name, as a folder or hub id. If none of them
-is on this host, workers that have ``/tokenize`` count prompts at once, and a tokenizer that the hub
-has takes over when it has been fetched.
+A pool is created with its first worker. Its tokenizer is loaded in a thread, after which the model is
+served; other models do not wait for it. The tokenizer is the one that the fleet configures for the
+model, else the setting ``model`` (for embedded workers and those of ``worker_urls``), else the ``root``
+that the worker reports, else the model's name, as a folder or hub id. If none of them is on this host,
+workers with ``/tokenize`` count prompts until a tokenizer has been fetched from the hub.
 
-Weakness: where neither is to be had, tokens are estimated from bytes. Such a model is served all
-the same, because its worker counts for itself; but limits by tokens are then rough, and the router
-cannot match what the worker publishes of its cache.
+Weakness: if neither is available, tokens are estimated from bytes. The model is served, because its
+worker counts by itself; but token limits are approximate, and the router cannot match the KV events
+of the worker.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ UNKNOWN_CONTEXT = 1 << 31
 LOCAL_SOURCES = ("embedded", "settings")
 """Worker kinds whose model the setting ``model`` names."""
 MISSING_S = 600.0
-"""A name that has no tokenizer is not looked up again for so long."""
+"""Seconds for which a failed tokenizer lookup is cached."""
 MAX_MISSING = 256
 
 
@@ -58,7 +57,7 @@ class Load(Protocol):
 
 
 TokenizeAt = Callable[[Collection[str], Mapping[str, Any]], Awaitable[TokenIds]]
-"""Asks one of these workers; see :meth:`~fairserve.platform.fleet.pool.WorkerPool.tokenize`."""
+"""Tokenises at one of the workers, :meth:`~fairserve.platform.fleet.pool.WorkerPool.tokenize`."""
 
 
 @dataclass(slots=True)
@@ -68,23 +67,23 @@ class _Pool:
     kinds: dict[str, ServerKind] = field(default_factory=dict)
     """By worker."""
     last_context_tokens: int = UNKNOWN_CONTEXT
-    """While there is no worker: that of the last one."""
+    """Context of the last worker, used while there is none."""
     local: bool = False
     root: str = ""
-    """Folder or hub id that its first worker loaded the model from."""
+    """Folder or hub id from which its first worker loaded the model."""
     tokenizing: set[str] = field(default_factory=set)
-    """Its workers that have ``/tokenize``."""
+    """Workers of the pool with ``/tokenize``."""
     tokenizers: tuple[str, ...] = ()
-    """Names under which its tokenizer is looked for, in this order."""
+    """Candidate names of its tokenizer, in order of preference."""
     not_here: bool = False
-    """None of them is on this host."""
+    """True if none of the candidates is on this host."""
     reader: PromptReader | WorkerPromptReader | None = None
     loading: asyncio.Task[None] | None = None
     created: int = field(default_factory=lambda: int(time.time()))
 
 
 class ModelPools:
-    """Keeps ``models`` up to date. Belongs to the event loop."""
+    """Updates ``models`` as workers join and leave. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -96,7 +95,7 @@ class ModelPools:
         load: Load = load_counter,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``local_model`` is the setting ``model``; ``on_ready`` hears of the first model served."""
+        """``local_model`` is the setting ``model``; the first served model calls ``on_ready``."""
         self._models = models
         self._local_model = local_model
         self._on_ready = on_ready
@@ -104,7 +103,7 @@ class ModelPools:
         self._load = load
         self._clock = clock
         self._missing: dict[tuple[str, bool], float] = {}
-        """Names without a tokenizer, here or at the hub, with the end of what is known of them."""
+        """Names without a tokenizer, here or at the hub, with the expiry of the cached result."""
         self._pools: dict[str, _Pool] = {}
         self._desired = Desired()
         self._draining: set[str] = set()
@@ -115,7 +114,7 @@ class ModelPools:
     # --- workers ----------------------------------------------------------------------------------
 
     def worker_joins(self, spec: WorkerSpec, facts: WorkerFacts) -> None:
-        """Add a worker with its facts. Raises ValueError if they do not fit its specification."""
+        """Add a worker with its facts. Raises ValueError if they contradict its specification."""
         try:
             model = self._model_of(spec, facts)
         except ValueError as error:
@@ -127,7 +126,7 @@ class ModelPools:
         known = [n for n in (facts.context_tokens, facts.kv_capacity_tokens or spec.kv_tokens) if n]
         pool.context_tokens[spec.worker_id] = min(known, default=UNKNOWN_CONTEXT)
         pool.kinds[spec.worker_id] = facts.kind
-        self._leave(spec.worker_id, keep=model)  # it may have returned with another model
+        self._leave(spec.worker_id, keep=model)  # it may have served another model before
         pool.root = pool.root or facts.root
         if facts.tokenizes:
             pool.tokenizing.add(spec.worker_id)
@@ -137,7 +136,7 @@ class ModelPools:
         pool.local = pool.local or worker is None or worker.source in LOCAL_SOURCES
         self._publish(model)
         for other in [name for name, each in self._pools.items() if not each.context_tokens]:
-            self._publish(other)  # it was perhaps this worker that its calls waited for
+            self._publish(other)  # its calls may have waited for this worker
 
     def _model_of(self, spec: WorkerSpec, facts: WorkerFacts) -> str:
         if not facts.models:
@@ -156,13 +155,13 @@ class ModelPools:
             self._publish(model)
 
     def worker_undrains(self, worker_id: str) -> None:
-        """Let a drained worker take calls again."""
+        """Resume calls to a drained worker."""
         self._draining.discard(worker_id)
         for model in self.models_of(worker_id):
             self._publish(model)
 
     def worker_left(self, worker_id: str) -> None:
-        """Remove a worker. Its model is dropped with its last one, unless another is expected."""
+        """Remove a worker. Its model is dropped with the last worker, unless another is expected."""
         self._draining.discard(worker_id)
         self._problems.pop(worker_id, None)
         self._leave(worker_id)
@@ -179,9 +178,9 @@ class ModelPools:
                 self._publish(model)
 
     def _is_awaited(self, model: str) -> bool:
-        """Return whether an absent worker serves the model, or may: it has not reported its models.
+        """Return whether an absent worker serves the model, or may serve it because it never joined.
 
-        Calls wait for it, as they do for one that was lost.
+        Calls wait for such a worker as for a lost one.
         """
         return any(
             worker.spec.model == model
@@ -191,11 +190,11 @@ class ModelPools:
         )
 
     def models_of(self, worker_id: str) -> list[str]:
-        """Return the model that a worker serves, if it has joined once."""
+        """Return the model of a worker that has joined once; else an empty list."""
         return [name for name, pool in self._pools.items() if worker_id in pool.context_tokens]
 
     def problem_of(self, worker_id: str) -> str:
-        """Why a worker cannot join; empty if nothing is known against it."""
+        """Return the reason why a worker cannot join; empty if there is none."""
         return self._problems.get(worker_id, "")
 
     def loading_of(self, worker_id: str) -> str:
@@ -207,7 +206,7 @@ class ModelPools:
         return ""
 
     def workers(self) -> Mapping[str, Collection[str]]:
-        """Return all workers of each model, draining ones included."""
+        """Return all workers of each model, including draining ones."""
         return {name: tuple(pool.context_tokens) for name, pool in self._pools.items()}
 
     # --- the fleet --------------------------------------------------------------------------------
@@ -218,10 +217,10 @@ class ModelPools:
         self._models.set_aliases({name: alias.targets for name, alias in desired.aliases.items()})
         for model in list(self._pools):
             self._publish(model)
-        self._tell_expected()
+        self._publish_expected()
 
     def prefetch(self) -> None:
-        """Load the local model's tokenizer now: it takes as long as a worker's start."""
+        """Start loading the local model's tokenizer, in parallel with the start of its workers."""
         self._prefetched = asyncio.create_task(self._fetch((self._local_model,)))
 
     async def close(self) -> None:
@@ -236,17 +235,17 @@ class ModelPools:
                 pool.reader.close()
         self._large_prompts.close()
 
-    # --- what is served ---------------------------------------------------------------------------
+    # --- served models ----------------------------------------------------------------------------
 
     def _publish(self, model: str) -> None:
         pool = self._pools[model]
         if not pool.context_tokens and not self._is_awaited(model):
-            # The reader is left to its calls: its threads end when nobody counts any more.
+            # The old reader is not closed: its threads end after its last call.
             if pool.loading is not None:
                 pool.loading.cancel()
             del self._pools[model]
             self._models.drop(model)
-            self._tell_expected()
+            self._publish_expected()
             return
         tokenizers = self._tokenizers_of(model, pool)
         if tokenizers != pool.tokenizers or (pool.reader is None and pool.loading is None):
@@ -254,7 +253,7 @@ class ModelPools:
             if pool.loading is not None:
                 pool.loading.cancel()
             pool.loading = asyncio.create_task(self._read(model, pool), name=f"tokenizer {model}")
-        self._tell_expected()
+        self._publish_expected()
         if pool.not_here and pool.tokenizing and (pool.reader is None or not pool.reader.exact):
             pool.reader = WorkerPromptReader(model, partial(self._tokenize, pool.tokenizing))
         if pool.reader is None:
@@ -279,11 +278,11 @@ class ModelPools:
             )
         )
         if first and self._on_ready is not None:
-            # After the worker that just reported its facts has joined.
+            # Runs after the worker that just reported its facts has joined.
             asyncio.get_running_loop().call_soon(self._on_ready)
             self._on_ready = None
 
-    def _tell_expected(self) -> None:
+    def _publish_expected(self) -> None:
         self._models.set_expected(self._desired.declared_models() | set(self._pools))
 
     def _tokenizers_of(self, model: str, pool: _Pool) -> tuple[str, ...]:
@@ -299,11 +298,12 @@ class ModelPools:
         if reader is None:
             pool.not_here = True
             if pool.tokenizing and self._pools.get(model) is pool:
-                self._publish(model)  # its workers count, until there is something better
+                self._publish(model)  # its workers count until a tokenizer is fetched
             reader = await self._fetch(pool.tokenizers)
         if reader is None and pool.reader is None:
             logger.warning(
-                "no tokenizer for %s: token counts are estimates; name one for the model", model
+                "no tokenizer for %s: token counts are estimates; configure one for the model",
+                model,
             )
             reader = PromptReader(BytesCounter(), large=self._large_prompts)
         pool.reader = reader or pool.reader
@@ -312,7 +312,7 @@ class ModelPools:
             self._publish(model)
 
     async def _fetch(self, names: tuple[str, ...]) -> PromptReader | None:
-        """Return the reader of the first tokenizer that is here, or else at the hub."""
+        """Return the reader of the first tokenizer on this host, else at the hub."""
         here = await self._first(names, fetch=False)
         return here or await self._first(names, fetch=True)
 
@@ -328,7 +328,7 @@ class ModelPools:
         return None
 
     async def _take_prefetched(self, names: tuple[str, ...]) -> PromptReader | None:
-        """Return the reader that was loaded ahead if it is one of these, once."""
+        """Return the prefetched reader if it is one of these; only once."""
         task = self._prefetched
         here = self._local_model in names or BUILTIN_MODEL_NAME in names
         if task is None or task is asyncio.current_task() or not here:

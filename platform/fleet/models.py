@@ -1,8 +1,8 @@
-"""The models that are served, as clients see them: names, aliases, splits, and the resolution of names.
+"""Served models as clients see them: names, aliases, splits, and the resolution of names.
 
-A name is a served model's, or an alias that leads to one or, by weight, to several versions of one.
-An alias leads to models only, never to another alias. A run stays with its version (``splits``),
-unless that has no worker. The workers of each are kept by :mod:`fairserve.platform.fleet.model_pools`.
+A name is that of a served model, or an alias of one model or, by weight, of several versions. An alias
+refers to models only, never to another alias. A run keeps its version (``splits``) unless that has no
+worker. :mod:`fairserve.platform.fleet.model_pools` has the workers of each model.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from fairserve.platform.fleet.worker_prompt import WorkerPromptReader
 
 SHOWN_NAMES = 50
 ABSENT_S = 30.0
-"""Calls of a model whose workers have all been lost for so long do not wait for one."""
+"""Seconds after the loss of all workers of a model during which its calls wait for one."""
 BODY_BYTES_PER_TOKEN = 16
-"""Bytes of a request for each token of the context. English has 4 to 5 characters in a token; text that
-JSON escapes takes up to 12 bytes."""
+"""Request bytes per token of the context. English has 4 to 5 characters per token; text escaped in
+JSON takes up to 12 bytes."""
 BODY_BASE_BYTES = 64 * 1024
-"""For the fields that are no part of the prompt."""
+"""Request bytes for fields other than the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +35,19 @@ class ServedModel:
     worker_name: str
     """Name of the model at the workers, and of their pool."""
     context_tokens: int
-    """Prompt and output together, within the KV cache of the smallest worker."""
+    """Maximum tokens of prompt and output, within the KV cache of the smallest worker."""
     reader: PromptReader | WorkerPromptReader
     workers: frozenset[str] = frozenset()
-    """Ids of the workers that take its calls, whether they are up or not."""
+    """Ids of the workers for its calls, up or not."""
     created: int = field(default_factory=lambda: int(time.time()))
     drained: frozenset[str] = frozenset()
-    """Ids of its workers that take no calls for now."""
+    """Ids of its drained workers."""
     kinds: frozenset[str] = frozenset()
     """Kinds of server among the others; see :mod:`fairserve.engine.wire.request_fields`."""
 
     @property
     def max_body_bytes(self) -> int | None:
-        """Return the longest body whose prompt may fit the context; None for models with images."""
+        """Return the maximum size of a body whose prompt may fit the context; None with images."""
         if self.reader.takes_media:
             return None
         return BODY_BASE_BYTES + BODY_BYTES_PER_TOKEN * self.context_tokens
@@ -69,7 +69,7 @@ class Resolved:
 
     model: ServedModel
     answer_name: str
-    """The model's name in the answer, as in ``/v1/models``."""
+    """The model's name in the response, as in ``/v1/models``."""
 
 
 class Models:
@@ -78,8 +78,8 @@ class Models:
     def __init__(
         self, is_up: Callable[[str], bool], absent_s: Callable[[str], float] = lambda _: 0.0
     ) -> None:
-        """By worker id, ``is_up`` says whether it would begin with a call now, and ``absent_s`` since
-        when one that has served does not.
+        """By worker id, ``is_up`` returns whether it would start a call, ``absent_s`` the seconds since
+        a lost worker last served.
         """
         self._is_up = is_up
         self._absent_s = absent_s
@@ -106,7 +106,7 @@ class Models:
         self._aliases = dict(aliases)
 
     def set_expected(self, names: Collection[str]) -> None:
-        """Models that are to be served, maybe soon: a call for one answers 503 until then."""
+        """Set the models that are not served yet but configured: their calls get 503, not 404."""
         self._expected = frozenset(names)
 
     def _index(self) -> None:
@@ -118,13 +118,13 @@ class Models:
                 names.setdefault(name, model)
         self._names = names
 
-    # --- what is asked ----------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self._models)
 
     def served(self) -> list[ServedModel]:
-        """Return all models, the first served first."""
+        """Return all models in the order in which they were first served."""
         return list(self._models.values())
 
     def names(self) -> set[str]:
@@ -137,11 +137,11 @@ class Models:
         return sum(map(self._is_up, model.workers)) if model is not None else 0
 
     def ready(self) -> list[str]:
-        """Return the models that have a worker now."""
+        """Return the models with a worker that is up."""
         return [name for name, model in self._models.items() if self._has_worker(model)]
 
     def models_without(self, worker_id: str) -> list[str]:
-        """Return the models of this worker, drained or not, that no other worker serves now."""
+        """Return the models of this worker, drained or not, that no other worker serves."""
         return [
             name
             for name, model in self._models.items()
@@ -152,7 +152,7 @@ class Models:
     def resolve(self, requested: str, key: str) -> Resolved:
         """Return the model that a name resolves to, for the run with this ``key``.
 
-        Raises NotFoundError naming what is allowed, UnavailableError for what is not served yet.
+        Raises NotFoundError, which names the allowed models, and UnavailableError for expected models.
         """
         model = self._names.get(requested)
         if model is not None:
@@ -168,9 +168,9 @@ class Models:
         raise self._unknown(requested)
 
     def max_body_bytes(self, is_allowed: Callable[[str], bool]) -> int | None:
-        """Return the longest body that any of the models with an allowed name takes; None for no limit.
+        """Return the maximum body size over the models with an allowed name; None for no limit.
 
-        There is none while a model is expected, or where no model is allowed: the error says so.
+        There is no limit while a model is expected or if none is allowed; later checks reject the call.
         """
         if self._expected - self._models.keys():
             return None
@@ -180,7 +180,7 @@ class Models:
         return max(known) if known and len(known) == len(limits) else None
 
     def max_body_bytes_of(self, name: str) -> int | None:
-        """Return the longest body of a call to this name; None for no limit or no such name."""
+        """Return the maximum body size of a call to this name; None for no limit or an unknown name."""
         model = self._names.get(name)
         models = [model] if model is not None else self._known(self._aliases.get(name, {}))
         limits = [each.max_body_bytes for each in models]
@@ -188,7 +188,7 @@ class Models:
         return max(known) if known and len(known) == len(limits) else None
 
     def listings(self) -> list[dict[str, Any]]:
-        """Return the entries of ``/v1/models``; an alias is there once one of its models is."""
+        """Return the entries of ``/v1/models``, with aliases of at least one served model."""
         if not self._models:
             raise _starting("no worker is ready yet")
         entries = [model.listing() for model in self._models.values()]
@@ -214,13 +214,13 @@ class Models:
         return self._models[pick_available(alias, known, key, up)]
 
     def _check_present(self, model: ServedModel) -> None:
-        """Calls wait for a worker that was lost just now, and not for one that has long been away."""
+        """Raise UnavailableError if all workers have been lost for too long for calls to wait."""
         if not model.workers or model.drained:
             return
         absent_s = min(map(self._absent_s, model.workers))
         if absent_s >= ABSENT_S:
             raise UnavailableError(
-                f"no worker of {model.names[0]!r} has answered for {absent_s:.0f} s",
+                f"no worker of {model.names[0]!r} has responded for {absent_s:.0f} s",
                 code="no_worker",
                 headers={"Retry-After": "10"},
             )

@@ -1,11 +1,10 @@
-"""Pool of the workers that calls may be sent to, which reports their state to control.
+"""Pool of the workers, which reports their state to control.
 
-Each worker has a task that probes it (:mod:`fairserve.platform.fleet.watch`). Well and unknown to
-control: it joins, with its reported facts. Its circuit opens when calls do not begin there, or when
-it does not answer: then it is lost to control, and joins again once it is well. The same loop serves
-supervised processes and servers anywhere. A worker that drains gets no calls and stays until it is
-removed: when its last call has ended is the fleet's affair
-(:mod:`fairserve.platform.fleet.running_fleet`).
+A task probes each worker (:mod:`fairserve.platform.fleet.watch`). A healthy worker that control does not
+have joins, with its reported facts. Its circuit opens when calls do not start there or it does not
+respond: control then removes it until it is healthy again. Embedded and external workers are handled
+alike. A draining worker gets no new calls and remains until
+:mod:`fairserve.platform.fleet.running_fleet` removes it.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ TOKENIZE_ATTEMPTS = 2
 
 
 class WorkerPool(Mapping[str, WorkerClient]):
-    """Clients by worker id, of the workers that are there: a lost one is not in the mapping.
+    """Clients of the reachable workers, by worker id.
 
-    One that only failed calls show to be sick is in it until a probe fails, so that streams in progress
-    there can end; control gives it no more calls. A draining one is, too.
+    A worker whose circuit was opened by calls remains in the mapping until a probe fails, so that
+    its streams can finish; control sends it no more calls. Draining workers remain, too.
     """
 
     def __init__(
@@ -63,10 +62,10 @@ class WorkerPool(Mapping[str, WorkerClient]):
         circuit: CircuitOptions = CircuitOptions(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``on_facts`` gets the facts of each worker that joins; its ValueError rejects the worker.
+        """``on_facts`` receives the facts of each worker that joins; its ValueError rejects the worker.
 
-        Without ``kv_event_bridge`` no KV events are followed. ``local_scheduler`` orders the queues
-        before workers of kind ``openai``.
+        Without ``kv_event_bridge`` KV events are ignored. ``local_scheduler`` orders the local queues of
+        workers of kind ``openai``.
         """
         self._control = control
         self._session = session
@@ -94,20 +93,20 @@ class WorkerPool(Mapping[str, WorkerClient]):
         return member is not None and member.ready and not member.draining
 
     def absent_s(self, worker_id: str) -> float:
-        """Seconds since a worker that has served was lost; 0 if it serves, or is about to join."""
+        """Return the seconds since a worker was lost; 0 if it serves or has not joined yet."""
         member = self._members.get(worker_id)
         if member is None or member.ready or member.lost_s is None:
             return 0.0
         return self._clock() - member.lost_s
 
     async def tokenize(self, worker_ids: Collection[str], body: Mapping[str, Any]) -> TokenIds:
-        """Return the token ids of a prompt, from the least busy of these workers that answers.
+        """Return the token ids of a prompt, computed by the least busy responding worker of these.
 
-        Raises WorkerUnavailableError, and WorkerRejectedError for a prompt that is refused.
+        Raises WorkerUnavailableError, and WorkerRejectedError if the worker rejects the prompt.
         """
         members = [m for m in self._members.values() if m.worker_id in worker_ids and m.there]
         members.sort(key=lambda member: member.watched.sequences)
-        failure = WorkerUnavailableError("no worker that counts prompts is up")
+        failure = WorkerUnavailableError("no worker with /tokenize is up")
         for member in members[:TOKENIZE_ATTEMPTS]:
             try:
                 return await member.http.tokenize(body)
@@ -116,20 +115,20 @@ class WorkerPool(Mapping[str, WorkerClient]):
         raise failure
 
     def members(self) -> list[Member]:
-        """Return all members, to be read only."""
+        """Return all members, read-only."""
         return list(self._members.values())
 
     def views(self) -> list[dict[str, Any]]:
-        """Return all members as status pages show them."""
+        """Return the views of all members for status pages."""
         now_s = self._clock()
         return [member.view(now_s) for member in self._members.values()]
 
-    # --- who is watched ---------------------------------------------------------------------------
+    # --- membership -------------------------------------------------------------------------------
 
     def add(self, spec: WorkerSpec) -> None:
-        """Watch a worker from now on; it joins when it is well.
+        """Add a worker and probe it; it joins once it is healthy.
 
-        Raises ValueError for an id that is here, and for a local scheduler with wrong options.
+        Raises ValueError for a known id, and for a local scheduler with wrong options.
         """
         if spec.worker_id in self._members:
             raise ValueError(f"worker {spec.worker_id!r} is in the pool already")
@@ -153,12 +152,12 @@ class WorkerPool(Mapping[str, WorkerClient]):
         return QueuedClient(client, queue, self._clock)
 
     def _calls_fail(self, member: Member) -> None:
-        """Handle a circuit that calls have opened. Calls in progress there continue if they can."""
+        """Handle a circuit that failed calls opened. Calls in progress continue if they can."""
         logger.warning("worker %s: %s", member.worker_id, member.circuit.reason)
         self._watch.lose(member, there=True)
 
     def drain(self, worker_id: str) -> None:
-        """Stop new calls to the worker; it stays until :meth:`remove`. Unknown ids are ignored."""
+        """Stop new calls to the worker; it remains until :meth:`remove`. Unknown ids are ignored."""
         member = self._members.get(worker_id)
         if member is None or member.draining:
             return
@@ -167,7 +166,7 @@ class WorkerPool(Mapping[str, WorkerClient]):
             self._control.post(ev.WorkerDraining(worker_id))
 
     def undrain(self, worker_id: str) -> bool:
-        """Let the worker take calls again; False if it has to join first. Unknown ids are ignored."""
+        """Resume calls to the worker; False if it has to join first. Unknown ids are ignored."""
         member = self._members.get(worker_id)
         if member is None or not member.draining:
             return False
@@ -176,12 +175,12 @@ class WorkerPool(Mapping[str, WorkerClient]):
             self._control.post(ev.WorkerUndrained(worker_id))
             return True
         if member.watch is not None:
-            member.watch.cancel()  # it may be in a long pause
+            member.watch.cancel()  # it may be sleeping for long
         self._start_watch(member)
         return False
 
     def busy(self, worker_id: str) -> bool:
-        """Return whether calls are in progress at the worker, or wait in front of it."""
+        """Return whether the worker has calls in progress or in its local queue."""
         member = self._members.get(worker_id)
         if member is None:
             return False
@@ -198,7 +197,7 @@ class WorkerPool(Mapping[str, WorkerClient]):
         self._watch.lose(member, there=False)
 
     async def close(self) -> None:
-        """Stop watching."""
+        """Stop all probes."""
         tasks = [m.watch for m in self._members.values() if m.watch is not None]
         for task in tasks:
             task.cancel()

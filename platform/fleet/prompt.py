@@ -1,11 +1,11 @@
-"""Tokenises prompts, only to route and to count: the worker gets the call unchanged.
+"""Tokenise prompts for routing and counting; the worker gets the call unchanged.
 
-The chat template and the tokenizer are the model's own. *System tokens* are those of the rendered
-leading system and developer messages and tool definitions (ALGORITHMS section 0). A short prompt is
-tokenised at once, a longer one in a thread, a large one in the threads for large ones, and one that is
-certainly too long for the model not at all: the event loop is never blocked for a millisecond.
+The chat template and the tokenizer are the model's. *System tokens* are those of the rendered leading
+system and developer messages and tool definitions (ALGORITHMS section 0). A short prompt is tokenised
+on the event loop, a longer one in a thread, a large one in the threads for large prompts, and one that
+is certainly too long not at all: the event loop is never blocked for a millisecond.
 
-Weakness: what a template makes of images, and templates given per request, are not counted.
+Weakness: tokens of images and templates given per request are not counted.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from fairserve.platform.fleet.large_prompts import LargePrompts
 from fairserve.platform.fleet.token_bound import chars_per_token
 
 INLINE_CHARS = 2_000
-"""Longer texts go to the threads; so many characters take about half a millisecond."""
+"""Characters above which a text is tokenised in a thread; this many take about 0.5 ms."""
 LARGE_CHARS = 32_768
-"""Longer texts go to the threads for large prompts: each takes tens of milliseconds or more."""
+"""Characters above which a text is a large prompt, which takes tens of milliseconds or more."""
 THREADS = 4
 SYSTEM_ROLES = ("system", "developer")
 ESTIMATE = "estimate"
@@ -39,13 +39,13 @@ TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
 
 
 _IMPORTING = threading.Lock()
-"""Held while transformers is imported: two threads that do it at once see half of it."""
+"""Held while transformers is imported: concurrent imports see a partial module."""
 MEDIA_FIELDS = ("vision", "image", "video", "audio", "mm_")
-"""Beginnings of field names in the configuration of a model that takes more than text."""
+"""Prefixes of field names in the configuration of a multimodal model."""
 
 
 class PromptTooLongError(Exception):
-    """The prompt has at least ``tokens`` tokens, more than were allowed; it was not tokenised."""
+    """The prompt has at least ``tokens`` tokens, more than allowed; it was not tokenised."""
 
     def __init__(self, tokens: int) -> None:
         super().__init__(f"at least {tokens} tokens")
@@ -59,18 +59,18 @@ class Prompt:
     token_ids: TokenIds
     system_tokens: int
     exact: bool = True
-    """True if the count is that of the model. An estimate rejects nothing."""
+    """True if the model's tokenizer counted. Calls are never rejected for an estimate."""
 
     @property
     def input_tokens(self) -> int:
-        """Tokens that are not system tokens."""
+        """Return the number of tokens that are not system tokens."""
         return len(self.token_ids) - self.system_tokens
 
 
 class PromptCounter(Protocol):
-    """Renders and tokenises for one model. Called from several threads at once.
+    """Renders and tokenises for one model. Must be thread-safe.
 
-    A prompt that certainly has more than ``max_tokens`` may raise PromptTooLongError.
+    Raises PromptTooLongError for some prompts with more than ``max_tokens``.
     """
 
     def chat(
@@ -88,12 +88,12 @@ class PromptCounter(Protocol):
 
 
 class TemplateCounter:
-    """With a transformers tokenizer and its chat template."""
+    """A counter with a transformers tokenizer and its chat template."""
 
     def __init__(self, tokenizer: Any, *, takes_media: bool = False) -> None:
         self._tokenizer = tokenizer
         self.takes_media = takes_media
-        """True if the model takes images or sound, which make bodies long and no tokens here."""
+        """True if the model accepts images or sound, which lengthen bodies but are not counted."""
         self._chars_per_token = chars_per_token(tokenizer.backend_tokenizer)
 
     def chat(
@@ -139,30 +139,30 @@ class TemplateCounter:
             text = self._tokenizer.apply_chat_template(
                 messages, tools=tools, add_generation_prompt=complete, tokenize=False
             )
-        except Exception as error:  # templates raise what they like
+        except Exception as error:  # templates may raise anything
             raise InvalidRequestError(
-                f"messages: the model's chat template refuses them: {error}", param="messages"
+                f"messages: the model's chat template rejects them: {error}", param="messages"
             ) from error
         return str(text)
 
     def _system_chars(
         self, text: str, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
     ) -> int:
-        """Return the number of rendered characters that are of system messages and tools alone."""
+        """Return the number of rendered characters of the system messages and tools."""
         leading = leading_system_messages(messages)
         if not leading and not tools:
             return 0
         try:
             alone = self._render(messages[:leading], tools, complete=False)
         except InvalidRequestError:
-            # Some templates want a user message; its own text differs from any real one early on.
+            # Some templates require a user message; this text differs early from any real one.
             user = {"role": "user", "content": "\x00"}
             alone = self._render([*messages[:leading], user], tools, complete=False)
         return _common_prefix(text, alone)
 
 
 class BytesCounter:
-    """Without a tokenizer: one token for four bytes. An estimate; the worker's own count is kept."""
+    """An estimate without a tokenizer: four bytes are one token. The worker's count replaces it."""
 
     def chat(
         self,
@@ -189,13 +189,13 @@ class PromptReader:
     def __init__(
         self, counter: PromptCounter, source: str = ESTIMATE, large: LargePrompts | None = None
     ) -> None:
-        """``large`` has the threads for large prompts; without it, they share those of others."""
+        """``large`` has the threads for large prompts; without it they use the common threads."""
         self.exact = not isinstance(counter, BytesCounter)
-        """True if counts are those of the model. Estimates reject nothing."""
+        """True if the model's tokenizer counts. Calls are never rejected for an estimate."""
         self.source = source
         """Folder or hub id of the tokenizer, or ``estimate``."""
         self.takes_media = bool(getattr(counter, "takes_media", not self.exact))
-        """True if the model takes images or sound, or if that is unknown."""
+        """True if the model accepts images or sound, or if that is unknown."""
         self._counter = counter
         self._large = large
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenizer")
@@ -238,16 +238,16 @@ class PromptReader:
 
 
 class NoTokenizerError(Exception):
-    """There is no usable tokenizer of that name. The message is the reason."""
+    """There is no usable tokenizer of this name. The message is the reason."""
 
 
 def load_counter(name: str | Path, *, fetch: bool = False) -> PromptCounter:
     """Load the counter of a checkpoint folder or hub id. Raises NoTokenizerError.
 
-    Without ``fetch`` only folders and the hub's local cache are searched. Slow (seconds, it imports
-    transformers): call it in a thread.
+    Without ``fetch`` only folders and the hub's local cache are searched. Takes seconds, because it
+    imports transformers: call it in a thread.
     """
-    # A prompt is tokenised by the thread that asks for it and by no others: the pools are the bound.
+    # The calling thread alone tokenises a prompt: the thread pools bound the parallelism.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         if fetch:
@@ -260,13 +260,13 @@ def load_counter(name: str | Path, *, fetch: bool = False) -> PromptCounter:
         tokenizer = AutoTokenizer.from_pretrained(str(name), local_files_only=not fetch)
     except NoTokenizerError:
         raise
-    except Exception as error:  # libraries of tokenizers raise what they like
+    except Exception as error:  # tokenizer libraries may raise anything
         raise NoTokenizerError(" ".join(str(error).split())[:200]) from error
     if not hasattr(tokenizer, "backend_tokenizer") or not tokenizer.chat_template:
         raise NoTokenizerError("it has no chat template")
     try:
         fields, _ = PretrainedConfig.get_config_dict(str(name), local_files_only=not fetch)
-    except (OSError, ValueError):  # nobody knows
+    except (OSError, ValueError):  # unknown
         return TemplateCounter(tokenizer, takes_media=True)
     takes_media = any(field.startswith(MEDIA_FIELDS) for field in fields)
     return TemplateCounter(tokenizer, takes_media=takes_media)
@@ -281,7 +281,7 @@ def leading_system_messages(messages: list[dict[str, Any]]) -> int:
 
 
 def _flat(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a message whose text parts are one string, as templates of text models expect it."""
+    """Return a message with its text parts joined, as templates of text models expect it."""
     content = message.get("content")
     if not isinstance(content, list):
         return message
@@ -294,7 +294,7 @@ def _at_most(max_tokens: int | None) -> dict[str, int]:
 
 
 def _chars(value: Any) -> int:
-    """Characters of all texts in a JSON value, each value counted as one; stops at LARGE_CHARS."""
+    """Return the characters of all texts in a JSON value plus one per value, up to LARGE_CHARS."""
     total, rest = 0, [value]
     while rest and total <= LARGE_CHARS:
         part = rest.pop()
@@ -307,7 +307,7 @@ def _chars(value: Any) -> int:
 
 
 def _common_prefix(text: str, other: str) -> int:
-    """Length of the longest common prefix; O(n log n) in C."""
+    """Return the length of the longest common prefix; O(n log n) in C."""
     low, high = 0, min(len(text), len(other))
     while low < high:
         middle = (low + high + 1) // 2

@@ -59,7 +59,7 @@ def count_drains(session: Session) -> int:
 
 
 def forget_drains(session: Session, but: Collection[str]) -> None:
-    """Delete the drains of all other workers."""
+    """Delete the drains of all workers except ``but``."""
     known = session.scalars(select(FleetDrain.worker_id))
     for worker_id in set(known) - set(but):
         session.execute(delete(FleetDrain).where(FleetDrain.worker_id == worker_id))

@@ -1,9 +1,9 @@
-"""Carries out what the fleet shall be: joins, drains and removes workers as the sources change.
+"""Apply the desired fleet: join, drain and remove workers as the sources change.
 
-Belongs to the event loop; what it shows may be read from any thread, because it is replaced whole.
-Draining workers are checked twice a second until they have no call: then they are removed, but for
-embedded ones, whose processes stay. A drained worker is still one of its model's, so that the model
-stays known and its calls wait, until no source names the worker any more.
+Belongs to the event loop; its public state may be read from any thread, because it is replaced whole.
+Draining workers are checked twice a second and removed once they have no call, except embedded ones,
+whose processes continue. A drained worker counts as a worker of its model, whose calls therefore wait,
+until no source has the worker any more.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from fairserve.platform.fleet.worker_spec import WorkerSpec
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 0.5
+CHECK_S = 0.5
 APPLY_TIMEOUT_S = 30.0
 
 
@@ -44,7 +44,7 @@ class FleetPool(Protocol):
     """The part of the worker pool that the fleet uses."""
 
     def add(self, spec: WorkerSpec) -> None:
-        """Watch a worker; it joins when it is healthy."""
+        """Add a worker; it joins once it is healthy."""
         ...
 
     def drain(self, worker_id: str) -> None:
@@ -52,7 +52,7 @@ class FleetPool(Protocol):
         ...
 
     def undrain(self, worker_id: str) -> bool:
-        """New calls for it again; False if it has to join first."""
+        """Resume calls to the worker; False if it has to join first."""
         ...
 
     def busy(self, worker_id: str) -> bool:
@@ -72,11 +72,11 @@ class FleetModels(Protocol):
         ...
 
     def worker_drains(self, worker_id: str) -> None:
-        """Record that the worker starts no more calls."""
+        """Record that the worker gets no new calls."""
         ...
 
     def worker_undrains(self, worker_id: str) -> None:
-        """Record that the worker takes calls again."""
+        """Record that the worker gets calls again."""
         ...
 
     def worker_left(self, worker_id: str) -> None:
@@ -94,24 +94,24 @@ class RunningFleet:
         cluster: Callable[[], Awaitable[ClusterView]],
         *,
         drains: Mapping[str, DrainNote] | None = None,
-        look_s: float = LOOK_S,
+        check_s: float = CHECK_S,
     ) -> None:
-        """``cluster`` asks control which workers have calls; ``drains`` hold from the start."""
+        """``cluster`` reads the workers' calls from control; ``drains`` are in force from the start."""
         self._pool = pool
         self._models = models
         self._cluster = cluster
-        self._look_s = look_s
+        self._check_s = check_s
         self._parts: dict[Source, FleetPart] = {}
         self._drains = dict(drains or {})
         if self._drains:
-            logger.warning("drained, so that they take no calls: %s", ", ".join(self._drains))
+            logger.warning("drained workers, which get no calls: %s", ", ".join(self._drains))
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._draining = asyncio.Event()
         self.desired = Desired()
-        """To be read only, from any thread."""
+        """Read-only, from any thread."""
         self.present: Mapping[str, Present] = {}
-        """Workers in the pool, by id; to be read only, from any thread."""
+        """Workers in the pool by id; read-only, from any thread."""
 
     def without(self, source: Source) -> Desired:
         """Return the parts of the other sources."""
@@ -124,7 +124,7 @@ class RunningFleet:
         self._take()
 
     def set_stored(self, stored: StoredFleet, drop: str = "") -> None:
-        """Apply a changed fleet of the database. ``drop``: a worker that is removed without draining."""
+        """Apply a changed fleet of the database. ``drop`` is removed without draining."""
         self._parts["api"] = stored.part
         self._drains = dict(stored.drains)
         if drop in self.present:
@@ -136,13 +136,13 @@ class RunningFleet:
         before, self.desired = self.desired, merge(self._parts, self._drains)
         self._models.set_fleet(self.desired)
         for worker_id in before.workers.keys() - self.desired.workers.keys() - self.present.keys():
-            self._models.worker_left(worker_id)  # it was drained, and had gone before
+            self._models.worker_left(worker_id)  # it was drained and removed before
         self._step()
 
     def reload(self, load: Callable[[], StoredFleet], drop: str = "") -> None:
-        """:meth:`set_stored` from another thread, after a change; returns when it holds.
+        """Load and apply the stored fleet, from another thread; return when it is in force.
 
-        ``load`` reads what is stored, so that of two changes the later one holds in the end.
+        ``load`` reads the database, so that the later of two concurrent changes wins.
         """
         with self._lock:
             stored = load()
@@ -177,13 +177,13 @@ class RunningFleet:
             await self._draining.wait()
             draining = [worker_id for worker_id, each in self.present.items() if each.draining]
             try:
-                self._look(draining, await self._cluster())
+                self._check(draining, await self._cluster())
             except Exception:
                 logger.exception("the check of the draining workers failed")
-            await asyncio.sleep(self._look_s)
+            await asyncio.sleep(self._check_s)
 
-    def _look(self, draining: Collection[str], view: ClusterView) -> None:
-        """``draining``: those that drained when control was asked; it may not know of others."""
+    def _check(self, draining: Collection[str], view: ClusterView) -> None:
+        """Check the workers that were draining when ``view`` was read from control."""
         busy = {worker.worker_id for worker in view.workers if worker.calls}
         self.present = {
             worker_id: replace(there, idle=worker_id not in busy and not self._pool.busy(worker_id))
@@ -207,20 +207,18 @@ class RunningFleet:
         for step in steps:
             match step:
                 case Join(worker):
-                    logger.info("worker %s at %s is added", worker.spec.worker_id, worker.spec.url)
+                    logger.info("added worker %s at %s", worker.spec.worker_id, worker.spec.url)
                     self._add(worker.spec)
                 case Drain(worker_id):
-                    logger.info("worker %s drains", worker_id)
+                    logger.info("draining worker %s", worker_id)
                     self._models.worker_drains(worker_id)
                     self._pool.drain(worker_id)
                 case Undrain(worker_id):
-                    logger.info("worker %s takes calls again", worker_id)
+                    logger.info("undrained worker %s", worker_id)
                     if self._pool.undrain(worker_id):
                         self._models.worker_undrains(worker_id)
                 case Remove(worker_id):
-                    logger.info(
-                        "worker %s at %s is removed", worker_id, leaving[worker_id].spec.url
-                    )
+                    logger.info("removed worker %s at %s", worker_id, leaving[worker_id].spec.url)
                     self._pool.remove(worker_id)
                     wanted = self.desired.workers.get(worker_id)
                     if wanted is None or not wanted.drained:

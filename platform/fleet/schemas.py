@@ -1,4 +1,4 @@
-"""Workers and aliases as people write them: in bodies of the admin API and in the fleet file."""
+"""Schemas of workers and aliases, in the admin API and the fleet file."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from fairserve.platform.fleet.worker_spec import WorkerKind, WorkerSpec
 MAX_WORKERS = 1000
 MAX_ALIASES = 1000
 MAX_DRAINS = 4000
-"""Above, those of workers that no source names any more are forgotten."""
+"""Number of drains above which those of unknown workers are deleted."""
 MAX_TARGETS = 20
 MAX_WEIGHT = 1e6
 URL_CHARS = 500
 KEY_NAME = "FAIRSERVE_WORKER_KEY_"
-"""Only variables of such names may be named through the API: their values are sent to the URL that the
-same request names, and an admin key must not be a way to read the server's other secrets."""
+"""Required prefix of environment variables named through the API. Their values are sent to a URL of the
+same request; the prefix keeps an admin key from reading the server's other secrets."""
 
 _PRINTABLE = r"^[^\x00-\x20\x7f]([^\x00-\x1f\x7f]*[^\x00-\x20\x7f])?$"
 
 
 def _url(value: str) -> str:
     """Return a base URL without a trailing slash or ``/v1``."""
-    problem = "a worker URL is http:// or https:// with a host, without user, query or fragment"
+    problem = "a worker URL must be http:// or https:// with a host, without user, query, fragment"
     try:
         parts = urlsplit(value.strip())
         port = parts.port
@@ -54,7 +54,7 @@ def _url(value: str) -> str:
 
 
 def targets_of(value: Any) -> dict[str, float]:
-    """``"llama"`` or ``{"chat-v1": 9, "chat-v2": 1}`` as weights by model."""
+    """Return the weights by model of ``"llama"`` or ``{"chat-v1": 9, "chat-v2": 1}``."""
     if isinstance(value, str):
         value = {value: 1}
     if not isinstance(value, dict) or not 1 <= len(value) <= MAX_TARGETS:
@@ -64,7 +64,7 @@ def targets_of(value: Any) -> dict[str, float]:
             raise ValueError(f"a model's name has 1 to {WIDE_ID_CHARS} characters")
         number = isinstance(weight, int | float) and not isinstance(weight, bool)
         if not number or not math.isfinite(weight) or not 0 < weight <= MAX_WEIGHT:
-            raise ValueError(f"the weight of {name!r} is not a number above 0 and up to 1,000,000")
+            raise ValueError(f"the weight of {name!r} must be a number above 0 and up to 1,000,000")
     return {name: float(weight) for name, weight in value.items()}
 
 
@@ -88,7 +88,7 @@ class WorkerIn(Strict):
     url: WorkerUrl
     kind: WorkerKind = "vllm"
     model: ModelName | None = None
-    """Model at the worker; empty for the first that it reports."""
+    """Name of the model at the worker; null for the first that it reports."""
     kv_events: Endpoint | None = None
     kv_replay: Endpoint | None = None
     kv_tokens: int | None = Field(None, ge=256, le=1 << 40)
@@ -117,7 +117,7 @@ class WorkerIn(Strict):
 
 
 class WorkerJoin(WorkerIn):
-    """A worker that joins through the API; ``tokenizer`` is that of its ``model``."""
+    """A worker added through the API; ``tokenizer`` belongs to its ``model``."""
 
     tokenizer: TokenizerName | None = None
 
@@ -126,9 +126,7 @@ class WorkerJoin(WorkerIn):
         if self.tokenizer is not None and self.model is None:
             raise FieldError("tokenizer", "tokenizer needs model")
         if self.api_key_env is not None and not self.api_key_env.startswith(KEY_NAME):
-            raise FieldError(
-                "api_key_env", f"api_key_env: allowed are names that begin with {KEY_NAME}"
-            )
+            raise FieldError("api_key_env", f"api_key_env must begin with {KEY_NAME}")
         return self
 
 
@@ -136,7 +134,7 @@ class RemoveQuery(Strict):
     """Options for the removal of a worker."""
 
     force: bool = False
-    """At once: answers that have begun there break off."""
+    """Remove at once; responses in progress are cut off."""
 
 
 class AliasPut(Strict):
@@ -146,30 +144,30 @@ class AliasPut(Strict):
 
 
 class WorkerOut(BaseModel):
-    """A worker of any source. Fields that nobody set are null."""
+    """A worker of any source. Unset fields are null."""
 
     id: str
     source: str
     state: str
-    """``joining``, ``serving``, ``draining``, ``drained``, or ``leaving``: drained, then gone."""
+    """``joining``, ``serving``, ``draining``, ``drained``, or ``leaving``: removed once drained."""
     problem: str
-    """Why it cannot join, or what was wrong with it last."""
+    """Reason why it cannot join, or its last problem."""
     url: str
     kind: str
     model: str | None
-    """The model that it serves, or shall serve."""
+    """The served or configured model."""
     kv_events: str | None
     kv_replay: str | None
     kv_tokens: int | None
     concurrency: int
     api_key_env: str | None
     calls: int
-    """Under way on it."""
+    """Calls in progress at the worker."""
     drained_by: str | None = None
-    """Visible prefix of the key that drained it, while it is drained."""
+    """Visible prefix of the key that drained it; null if it is not drained."""
     drained_at: datetime | None = None
     note: str | None = None
-    """Cost of its drain: models that no other worker serves."""
+    """Effect of its drain: models that no other worker serves."""
 
 
 class AliasOut(BaseModel):
@@ -179,4 +177,4 @@ class AliasOut(BaseModel):
     source: str
     target: dict[str, float]
     serving: list[str]
-    """Those of its models that have a worker now."""
+    """Models of the alias that have a worker."""

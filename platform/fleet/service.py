@@ -1,4 +1,4 @@
-"""Changing the fleet through the API: checked against all sources, stored, audited."""
+"""Changes of the fleet through the API: checked against all sources, stored and audited."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _AUDITED = (
 
 
 class FleetChanges:
-    """Changes within one request. The caller commits, and then has the running fleet load them."""
+    """Changes within one request. The caller commits, then reloads the running fleet."""
 
     def __init__(
         self, session: Session, principal: Principal, desired: Desired, served: Collection[str]
     ) -> None:
-        """``desired`` is the fleet of all sources, ``served`` the names of models served now."""
+        """``desired`` is the fleet of all sources, ``served`` the names of the served models."""
         self._session = session
         self._principal = principal
         self._desired = desired
@@ -51,12 +51,12 @@ class FleetChanges:
     # --- workers ----------------------------------------------------------------------------------
 
     def join(self, body: WorkerJoin) -> FleetWorker:
-        """Store a new worker. Raises ConflictError naming what it clashes with.
+        """Store a new worker. Raises ConflictError, which names the conflict.
 
-        A drain that is left from another worker of this id is not its own.
+        Deletes a leftover drain of an earlier worker with this id.
         """
         if repository.count_workers(self._session) >= MAX_WORKERS:
-            raise ConflictError(f"{MAX_WORKERS} workers have joined; remove one first")
+            raise ConflictError(f"the limit of {MAX_WORKERS} workers is reached; remove one first")
         self._check(FleetPart(workers=(body.spec(),)), self._desired)
         row = FleetWorker(**body.model_dump(), drained=False, created_at=utc_now())
         self._session.add(row)
@@ -66,9 +66,9 @@ class FleetChanges:
         return row
 
     def drain(self, worker_id: str) -> tuple[DesiredWorker, bool]:
-        """Have a worker of any source finish its calls and take no more, also after a restart.
+        """Drain a worker of any source: it gets no new calls, also after a restart.
 
-        Returns the worker with its drain, and whether it was not drained before.
+        Returns the worker with its drain, and whether the drain is new.
         """
         worker = self._any_worker(worker_id)
         drain = self._session.get(FleetDrain, worker_id)
@@ -79,18 +79,18 @@ class FleetChanges:
             by, at = self._principal.key_prefix, utc_now()
             drain = FleetDrain(worker_id=worker_id, drained_by=by, drained_at=at)
             self._session.add(drain)
-            self._tell_drained(worker, drained=True)
+            self._notify_drained(worker, drained=True)
         return replace(worker, drain=repository.note_of(drain)), changed
 
     def undrain(self, worker_id: str) -> tuple[DesiredWorker, bool]:
-        """Have a drained worker serve again. Returns it, and whether it was drained."""
+        """Undrain a worker. Returns it, and whether it was drained."""
         worker = self._any_worker(worker_id)
         changed = self._delete_drain(worker_id)
         if changed:
-            self._tell_drained(worker, drained=False)
+            self._notify_drained(worker, drained=False)
         return replace(worker, drain=None), changed
 
-    def _tell_drained(self, worker: DesiredWorker, *, drained: bool) -> None:
+    def _notify_drained(self, worker: DesiredWorker, *, drained: bool) -> None:
         worker_id, source = worker.spec.worker_id, worker.source
         row = self._session.get(FleetWorker, worker_id)
         if row is not None:
@@ -106,7 +106,7 @@ class FleetChanges:
         return drain is not None
 
     def remove(self, worker_id: str) -> None:
-        """Forget a worker, and its drain."""
+        """Delete a worker and its drain."""
         row = self._worker(worker_id)
         self._record("worker.remove", worker_id, _plain(row), None)
         self._delete_drain(worker_id)
@@ -127,14 +127,14 @@ class FleetChanges:
         if row is not None:
             return DesiredWorker(repository.spec_of(row), "api")
         worker = self._desired.workers.get(worker_id)
-        if worker is None or worker.source == "api":  # one of the API that is not stored has left
+        if worker is None or worker.source == "api":  # an API worker without a row was removed
             raise _no_worker(worker_id)
         return worker
 
     # --- aliases ----------------------------------------------------------------------------------
 
     def put_alias(self, name: str, body: AliasPut) -> FleetAlias:
-        """Store an alias, or change it. Raises ConflictError naming what it clashes with."""
+        """Store or change an alias. Raises ConflictError, which names the conflict."""
         row = self._session.get(FleetAlias, name)
         others = {n: a for n, a in self._desired.aliases.items() if (n, a.source) != (name, "api")}
         others_only = Desired(self._desired.workers, others, self._desired.tokenizers)
@@ -142,7 +142,9 @@ class FleetChanges:
         before = None if row is None else {"targets": row.targets}
         if row is None:
             if repository.count_aliases(self._session) >= MAX_ALIASES:
-                raise ConflictError(f"there are {MAX_ALIASES} aliases; remove one first")
+                raise ConflictError(
+                    f"the limit of {MAX_ALIASES} aliases is reached; remove one first"
+                )
             row = FleetAlias(name=name)
             self._session.add(row)
         row.targets, row.updated_at = body.target, utc_now()
@@ -151,7 +153,7 @@ class FleetChanges:
         return row
 
     def remove_alias(self, name: str) -> None:
-        """Forget an alias."""
+        """Delete an alias."""
         row = self._session.get(FleetAlias, name)
         if row is None:
             other = self._desired.aliases.get(name)
@@ -180,7 +182,7 @@ class FleetChanges:
 
 
 def _elsewhere(what: str, source: str) -> ConflictError:
-    return ConflictError(f"{what} is one of {PLACES[source]}; change it there")
+    return ConflictError(f"{what} comes from {PLACES[source]}; change it there")
 
 
 def _no_worker(worker_id: str) -> NotFoundError:

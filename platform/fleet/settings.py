@@ -11,7 +11,7 @@ from fairserve.platform.base.settings import RoomSettings, TextList, empty_is_no
 
 
 class FleetSettings(RoomSettings):
-    """Embedded workers, and external ones that the server's start names."""
+    """Settings of embedded workers, and of external workers given at the start."""
 
     model: str = Field(
         "",
@@ -23,8 +23,8 @@ class FleetSettings(RoomSettings):
     worker_urls: TextList = Field(
         (),
         description="Base URLs of external workers, separated by commas; their ids are w0, w1, ... "
-        "Embedded workers start only if no external ones are named here, in a fleet "
-        "file or through the admin API.",
+        "Embedded workers start only if none is configured here, in a fleet file or through "
+        "the admin API.",
         json_schema_extra={"default_text": "none"},
     )
     fleet_file: Annotated[Path | None, BeforeValidator(empty_is_none)] = Field(
@@ -34,8 +34,8 @@ class FleetSettings(RoomSettings):
     )
     kv_events: bool = Field(
         True,
-        description="Let embedded workers publish changes of their prefix caches, and follow all "
-        "workers that do, so that the router knows which worker has cached what.",
+        description="Let embedded workers publish changes of their prefix caches, and subscribe to "
+        "all workers that do, so that the router knows the contents of each cache.",
     )
     worker_kv_events: TextList = Field(
         (),
@@ -58,7 +58,7 @@ class FleetSettings(RoomSettings):
         value = tuple(url for url in value if url)
         for url in value:
             if not url.startswith(("http://", "https://")):
-                raise ValueError("a worker URL starts with http:// or https://")
+                raise ValueError("a worker URL must start with http:// or https://")
         if len(set(value)) != len(value):
             raise ValueError("a worker URL is given twice")
         return tuple(url.rstrip("/") for url in value)
@@ -69,7 +69,9 @@ class FleetSettings(RoomSettings):
         for pair in value:
             endpoints = pair.split()
             if len(endpoints) > 2 or not all(e.startswith(("tcp://", "ipc://")) for e in endpoints):
-                raise ValueError("each is one or two endpoints, tcp://HOST:PORT or ipc://PATH")
+                raise ValueError(
+                    "each entry must be one or two endpoints, tcp://HOST:PORT or ipc://PATH"
+                )
         return value
 
     @model_validator(mode="after")

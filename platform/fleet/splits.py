@@ -1,11 +1,10 @@
-"""Which version of a split answers: weighted rendezvous hashing of the run, without any state.
+"""Choose the version of a split by weighted rendezvous hashing of the run, without state.
 
-A split divides the runs of one name among versions of a model by weight. Each version draws a number
-from a stable hash (BLAKE2b) of split, version and key, an exponential with its weight as rate, and
-the smallest wins (Thaler and Ravishankar's highest random weight, in its weighted form). So the same
-key gets the same version in every process and after every restart, shares follow the weights, and a
-change of one weight moves only the runs that it has to: to a version that grew, or from one that
-shrank.
+A split divides the runs of one name among versions of a model by weight. Each version draws an
+exponential number with its weight as rate from a stable hash (BLAKE2b) of split, version and key; the
+smallest wins (weighted form of Thaler and Ravishankar's highest random weight). The same key gets the
+same version in every process and after restarts, shares follow the weights, and a change of one weight
+moves the minimum of runs: to a version that grew, or from one that shrank.
 
 Weakness: shares are of runs, not of tokens, and hold on average only.
 """
@@ -17,7 +16,7 @@ import math
 from collections.abc import Collection, Mapping
 
 Targets = Mapping[str, float]
-"""Models with their weights, all above zero; a plain alias has one."""
+"""Models with their positive weights; a plain alias has one model."""
 
 
 def pick_version(split: str, targets: Targets, key: str) -> str:
@@ -28,9 +27,9 @@ def pick_version(split: str, targets: Targets, key: str) -> str:
 
 
 def pick_available(split: str, targets: Targets, key: str, available: Collection[str]) -> str:
-    """Return the version for a run among those that are available; among all if none is.
+    """Return the version for a run among the available ones, or among all if none is available.
 
-    Runs of the others keep theirs: only the runs of a missing version go elsewhere, by weight.
+    Only runs of an unavailable version are moved, by weight.
     """
     there = {version: weight for version, weight in targets.items() if version in available}
     return pick_version(split, there or targets, key)
@@ -41,6 +40,6 @@ def _draw(split: str, version: str, key: str, weight: float) -> float:
     digest = hashlib.blake2b(digest_size=8)
     for part in parts:
         digest.update(len(part).to_bytes(4, "big") + part)
-    # Never 0 or 1: the middle of one of 2^53 equal steps, which a float holds exactly.
+    # Never 0 or 1: the middle of one of 2^53 equal steps, which a float represents exactly.
     uniform = ((int.from_bytes(digest.digest(), "big") >> 11) + 0.5) / (1 << 53)
     return -math.log(uniform) / weight

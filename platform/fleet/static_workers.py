@@ -1,4 +1,4 @@
-"""The workers that the setting ``worker_urls`` names."""
+"""The workers of the setting ``worker_urls``."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""Starts the embedded workers as child processes, and starts them again when they die.
+"""Start the embedded workers as child processes, and restart them when they die.
 
-A worker prints one JSON line when it is ready; its port comes from there. One that cannot start prints
-the reason instead, and is not started again if none has ever been ready. A worker that dies is
-replaced after a pause that doubles up to a bound and is forgotten once it has run for a while. The
-children are in sessions of their own, so that Ctrl-C reaches only the server, which then drains
-before it ends them; they end by themselves when the server is gone.
+A ready worker prints one JSON line with its port. A worker that cannot start prints the reason instead
+and is not restarted if none has ever been ready. A dead worker is restarted after a delay that doubles
+up to a bound and is reset once the worker has run for a while. Each child has its own session, so that
+Ctrl-C reaches only the server, which drains before it ends them; children end when the server dies.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ logger = logging.getLogger(__name__)
 FIRST_PAUSE_S = 0.5
 LAST_PAUSE_S = 30.0
 HEALTHY_S = 60.0
-"""A worker that ran for so long begins with the first pause again."""
+"""Run time in seconds after which the restart delay is reset."""
 GIVE_UP_AFTER = 3
-"""Starts that failed before any worker ever became ready: the settings must be wrong."""
+"""Number of failed starts, before any worker was ever ready, after which the server gives up."""
 
 
 class WorkersFailedError(Exception):
@@ -45,7 +44,7 @@ class WorkersFailedError(Exception):
 
 @dataclass(slots=True)
 class Process:
-    """A supervised worker, as status pages show it."""
+    """State of a supervised worker for status pages."""
 
     worker_id: str
     pid: int | None = None
@@ -76,12 +75,12 @@ def worker_command(
 
 
 def socket_folder(data_dir: Path) -> Path:
-    """Return a folder for the workers' sockets, which carry prompts: only this user may read it.
+    """Return a folder for the workers' sockets, readable by this user only, as they carry prompts.
 
-    In ``data_dir``, or elsewhere if its path is too long for a socket or its disk takes none.
+    It is in ``data_dir``, or elsewhere if that path is too long or its disk does not support sockets.
     """
     folder = data_dir.resolve() / "sockets"
-    shutil.rmtree(folder, ignore_errors=True)  # of a server that was killed
+    shutil.rmtree(folder, ignore_errors=True)  # leftovers of a killed server
     folder.mkdir(mode=0o700, parents=True)
     longest = folder / "1234567-replays"
     try:
@@ -95,7 +94,7 @@ def socket_folder(data_dir: Path) -> Path:
 
 
 class Supervisor:
-    """``count`` workers with ids ``w0``, ``w1``, ... Belongs to one event loop."""
+    """Supervisor of ``count`` workers ``w0``, ``w1``, ... Belongs to one event loop."""
 
     def __init__(
         self,
@@ -111,16 +110,16 @@ class Supervisor:
         self._on_ready = on_ready
         self._on_lost = on_lost
         self._backoff = Backoff(first_pause_s, LAST_PAUSE_S)
-        self._random = random.Random()  # noqa: S311  a pause is no secret
+        self._random = random.Random()  # noqa: S311  a delay is not a secret
         self._processes = [Process(f"w{number}") for number in range(count)]
         self._children: dict[str, asyncio.subprocess.Process] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._any_ready = False
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Gets a WorkersFailedError if no worker ever becomes ready."""
+        """Future that fails with WorkersFailedError if no worker ever becomes ready."""
 
     def processes(self) -> list[Process]:
-        """Return the workers, to be read only."""
+        """Return the workers, read-only."""
         return list(self._processes)
 
     def start(self) -> None:
@@ -141,14 +140,16 @@ class Supervisor:
         if ends:
             _, late = await asyncio.wait(ends, timeout=grace_s)
             if late:
-                logger.warning("%d workers had to be killed", len(late))
+                logger.warning(
+                    "killed %d workers that did not stop within %.0f s", len(late), grace_s
+                )
             for child in children:
                 _signal(child, signal.SIGKILL)
             await asyncio.gather(*ends)
         self._children.clear()
 
     async def _keep(self, process: Process) -> None:
-        """Run one worker after the other in the same place until the task is cancelled."""
+        """Run and restart a worker until the task is cancelled."""
         failures = pauses = 0
         while True:
             began_s = time.monotonic()
@@ -156,7 +157,7 @@ class Supervisor:
             failures = 0 if was_ready else failures + 1
             if not self._any_ready and (reason or failures >= GIVE_UP_AFTER):
                 if not self.failed.done():
-                    text = f"the workers end before they are ready ({failures} times)"
+                    text = f"the workers ended {failures} times before they were ready"
                     if reason:
                         text = f"worker {process.worker_id} cannot start: {reason}"
                     self.failed.set_exception(WorkersFailedError(text))
@@ -169,7 +170,7 @@ class Supervisor:
     async def _run_once(self, process: Process) -> tuple[bool, str]:
         """Start a worker and wait for its end.
 
-        Returns whether it was ready in between, and the reason why it could not start, if it gave one.
+        Returns whether it became ready, and the reported reason if it could not start.
         """
         child = await asyncio.create_subprocess_exec(
             *self._command,
@@ -182,7 +183,7 @@ class Supervisor:
         process.starts += 1
         ready, reason = False, ""
         assert child.stdout is not None
-        # To its end, also after it is ready: a full pipe would stop the worker.
+        # Reads to the end, also after it is ready: a full pipe would block the worker.
         async for line in child.stdout:
             event = _event(line)
             if event.get("event") == "failed":
@@ -202,7 +203,7 @@ class Supervisor:
 
 
 def _event(line: bytes) -> dict[str, Any]:
-    """Return a worker's report of itself; empty for any other line."""
+    """Return a worker's JSON report; empty for any other line."""
     try:
         message = orjson.loads(line)
     except orjson.JSONDecodeError:

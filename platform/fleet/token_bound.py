@@ -1,9 +1,9 @@
-"""A lower bound of a prompt's tokens that needs no tokenising, for tokenizers that allow one.
+"""Lower bound of a prompt's tokens without tokenisation, for tokenizers that allow one.
 
-No token represents more characters than the longest text of the vocabulary, if every byte of a text
-ends up in some token. That is so for byte-level BPE and for BPE with byte fallback, as long as their
-normalizers do not shorten a text; canonical composition (NFC) shortens it to a quarter at most. For all
-others there is no bound: some drop white space, or make one unknown token of many characters.
+If every byte of a text becomes part of a token, no token represents more characters than the longest
+text of the vocabulary. This holds for byte-level BPE and BPE with byte fallback, provided that their
+normalizers do not shorten a text; canonical composition (NFC) shortens it to a quarter at most. Other
+tokenizers have no bound: some drop white space, or map many characters to one unknown token.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 NFC_SHRINKS = 4
-"""No character has a canonical decomposition of more characters than this."""
+"""Maximum length of a character's canonical decomposition."""
 KEEPING_PRE_TOKENIZERS = {"ByteLevel", "Digits", "Metaspace"}
 Step = Mapping[str, Any]
 
 
 def chars_per_token(tokenizer: Any) -> int | None:
-    """Return the most characters that a token represents; None where there is no bound.
+    """Return the maximum number of characters per token; None if there is no bound.
 
     ``tokenizer`` is a ``tokenizers.Tokenizer``. Slow: reads its whole vocabulary.
     """
     added = tokenizer.get_added_tokens_decoder().values()
     if any(token.lstrip or token.rstrip for token in added):
-        return None  # such a token takes any amount of white space with it
+        return None  # such a token absorbs any amount of white space
     before = list(_steps(tokenizer.pre_tokenizer, "pretokenizers"))
     byte_level = any(step["type"] == "ByteLevel" for step in before)
     model = json.loads(tokenizer.model.__getstate__())
@@ -44,7 +44,7 @@ def chars_per_token(tokenizer: Any) -> int | None:
 
 
 def _steps(stage: Any, name: str) -> Iterator[Step]:
-    """Yield the steps of a normalizer or pre-tokenizer, those of sequences one by one."""
+    """Yield the steps of a normalizer or pre-tokenizer, with sequences flattened."""
     if stage is None:
         return
     rest = [json.loads(stage.__getstate__())]

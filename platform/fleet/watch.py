@@ -1,8 +1,8 @@
-"""Probes each worker periodically: joins it, reports it, and notifies control when it is lost.
+"""Probe each worker periodically: join it, report it, and notify control of its loss.
 
-A probe asks for the worker's health and, once it has joined, for its metrics, every ``REPORT_S``. One
-that has not joined is probed more often at first, so that a process that has just started joins
-soon. While its circuit is open it is not probed.
+A probe reads the worker's health and, once it has joined, its metrics, every ``REPORT_S``. A worker
+that has not joined is probed more often at first, so that a new process joins soon. A worker with an
+open circuit is not probed.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from fairserve.scheduling import events as ev
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 0.1
-"""Seconds between probes of a worker that has not joined. Other servers are probed less often."""
-SOON_S = 30.0
-"""If it has not joined after so long, nobody waits for it any more."""
-AWAY_S = 5.0
-"""Seconds between probes from then on, and of a worker that was rejected."""
+STARTUP_PROBE_S = 0.1
+"""Seconds between probes of a starting worker of kind ``vllm``; ``REPORT_S`` for other kinds."""
+STARTUP_S = 30.0
+"""Seconds after which a worker that has not joined is probed less often."""
+SLOW_PROBE_S = 5.0
+"""Seconds between probes after ``STARTUP_S``, and of a rejected worker."""
 REPORT_S = 1.0
 DEFAULT_KV_TOKENS = 32_768
 """KV capacity of a worker that does not report the size of its cache."""
@@ -37,7 +37,7 @@ OnFacts = Callable[[WorkerSpec, WorkerFacts], None]
 
 
 class Watch:
-    """The looks of one pool. :meth:`run` is one worker's task."""
+    """Prober of one pool; :meth:`run` is the task of one worker."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Watch:
         kv_event_bridge: KvEventBridge | None,
         clock: Callable[[], float],
     ) -> None:
-        """As in :class:`~fairserve.platform.fleet.pool.WorkerPool`."""
+        """Parameters as in :class:`~fairserve.platform.fleet.pool.WorkerPool`."""
         self._control = control
         self._on_facts = on_facts
         self._kv_event_bridge = kv_event_bridge
@@ -58,26 +58,26 @@ class Watch:
         while True:
             if member.circuit.should_probe(self._clock()):
                 try:
-                    await self._look(member)
+                    await self._probe(member)
                 except Exception as error:
                     logger.exception("a probe of worker %s failed", member.worker_id)
-                    self._not_well(member, f"internal error: {type(error).__name__}")
+                    self._unhealthy(member, f"internal error: {type(error).__name__}")
             now_s = self._clock()
             if member.ready:
                 since_s = now_s
             await asyncio.sleep(self._pause_s(member, now_s - since_s))
 
-    def _pause_s(self, member: Member, away_s: float) -> float:
+    def _pause_s(self, member: Member, absent_s: float) -> float:
         if member.circuit.state == "open":
             return max(0.0, member.circuit.until_s - self._clock())
         if member.ready:
             return REPORT_S
-        if member.refused or away_s >= SOON_S:
-            return AWAY_S
-        return LOOK_S if member.spec.kind == "vllm" else REPORT_S
+        if member.refused or absent_s >= STARTUP_S:
+            return SLOW_PROBE_S
+        return STARTUP_PROBE_S if member.spec.kind == "vllm" else REPORT_S
 
     def lose(self, member: Member, *, there: bool) -> None:
-        """Let control send nothing to the worker. With ``there``, calls in progress can continue."""
+        """Remove the worker from control. With ``there``, calls in progress can continue."""
         member.there = member.there and there
         if member.queue is not None:
             member.queue.requeue("the worker was lost")
@@ -91,23 +91,23 @@ class Watch:
             member.ready, member.lost_s = False, self._clock()
             self._control.post(ev.WorkerLost(member.worker_id))
 
-    # --- one look ---------------------------------------------------------------------------------
+    # --- one probe --------------------------------------------------------------------------------
 
-    async def _look(self, member: Member) -> None:
+    async def _probe(self, member: Member) -> None:
         try:
             if not member.ready:
                 authorize(member.spec, member.http)
             wrong = await member.http.probe()
         except ValueError as error:
-            self._refuse(member, str(error))
+            self._reject(member, str(error))
             return
         if wrong:
-            self._not_well(member, wrong)
+            self._unhealthy(member, wrong)
             return
         if not member.ready or not await self._report(member):
             await self._join(member)
 
-    def _not_well(self, member: Member, wrong: str) -> None:
+    def _unhealthy(self, member: Member, wrong: str) -> None:
         member.reason, member.refused = wrong, False
         circuit = member.circuit
         if not member.ready and circuit.state == "closed":
@@ -117,8 +117,8 @@ class Watch:
                 logger.warning("worker %s: %s", member.worker_id, circuit.reason)
             self.lose(member, there=False)
 
-    def _refuse(self, member: Member, reason: str) -> None:
-        """Log once that a healthy worker must not join."""
+    def _reject(self, member: Member, reason: str) -> None:
+        """Reject a healthy worker; log each reason once."""
         if reason != member.reason:
             logger.error("worker %s cannot join: %s", member.worker_id, reason)
         member.reason, member.refused = reason, True
@@ -126,13 +126,13 @@ class Watch:
         member.circuit.probe_passed(self._clock())
 
     async def _report(self, member: Member) -> bool:
-        """Report that the worker is still there; False if control has forgotten it."""
+        """Report the worker's load; False if control no longer has it."""
         member.circuit.probe_passed(self._clock())
         member.metrics = await member.http.metrics()
         known = {worker.worker_id: worker for worker in (await self._control.cluster()).workers}
         seen = known.get(member.worker_id)
         if not member.ready:
-            return True  # it was lost while it was asked
+            return True  # it was lost while its metrics were read
         if seen is None:
             member.ready = False
             return False
@@ -156,10 +156,10 @@ class Watch:
             self._on_facts(member.spec, facts)
         except WorkerUnavailableError as error:
             logger.debug("worker %s: %s", member.worker_id, error)
-            self._not_well(member, str(error))
+            self._unhealthy(member, str(error))
             return
         except ValueError as error:
-            self._refuse(member, str(error))
+            self._reject(member, str(error))
             return
         spec = member.spec
         member.circuit.probe_passed(self._clock())

@@ -1,12 +1,11 @@
-"""Counts prompts with the worker's own tokenizer: ``/tokenize``, of vLLM and of the embedded engine.
+"""Count prompts with the worker's tokenizer: ``/tokenize`` of vLLM and the embedded engine.
 
-For models whose tokenizer is not to be had here: a name of the operator's own, a host without the
-internet. Counts and token ids are those of the worker, so limits by tokens and the router's view of its
-cache are exact. The system tokens are the beginning that the prompt shares with its leading system
-messages alone.
+This serves models whose tokenizer is not available on this host: a custom name, or no internet access.
+Counts and token ids are the worker's, so token limits and the router's view of its cache are exact. The
+system tokens are the common prefix of the prompt and its leading system messages alone.
 
-Weakness: one more request for each call, two with system messages, some milliseconds each. While no
-worker can be asked, counts are estimates.
+Cost: one more request per call, two with system messages, some milliseconds each. Weakness: counts are
+estimates while no worker responds.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from fairserve.platform.fleet.prompt import (
 logger = logging.getLogger(__name__)
 
 Tokenize = Callable[[Mapping[str, Any]], Awaitable[TokenIds]]
-"""Asks a worker; raises WorkerUnavailableError, or WorkerRejectedError for a prompt that is wrong."""
+"""Tokenises at a worker; raises WorkerUnavailableError, or WorkerRejectedError for a bad prompt."""
 
 
 class WorkerPromptReader:
@@ -39,10 +38,10 @@ class WorkerPromptReader:
     exact = True
     source = "worker"
     takes_media = True
-    """Nobody here knows whether the model takes images or sound."""
+    """True: the model may accept images or sound."""
 
     def __init__(self, model: str, tokenize: Tokenize) -> None:
-        """``model`` is what the workers call it."""
+        """``model`` is its name at the workers."""
         self._model = model
         self._tokenize = tokenize
         self._estimate = BytesCounter()
@@ -57,7 +56,7 @@ class WorkerPromptReader:
     ) -> Prompt:
         """Return the prompt of a chat request; ``tenant`` and ``max_tokens`` have no effect.
 
-        Raises InvalidRequestError naming ``messages`` if the worker's template refuses them.
+        Raises InvalidRequestError with the field ``messages`` if the worker's template rejects them.
         """
         leading = leading_system_messages(messages)
         try:
@@ -88,7 +87,7 @@ class WorkerPromptReader:
         return Prompt(ids, 0)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing; no resource is open."""
 
     async def _chat_ids(
         self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, *, complete: bool
@@ -110,12 +109,12 @@ class WorkerPromptReader:
         try:
             return await self._chat_ids(leading, tools, complete=False)
         except WorkerRejectedError:
-            # Some templates want a user message; its own text differs from any real one early on.
+            # Some templates require a user message; this text differs early from any real one.
             user = {"role": "user", "content": "\x00"}
             return await self._chat_ids([*leading, user], tools, complete=True)
 
     def _warn(self, error: Exception) -> None:
-        logger.warning("no worker of %s counts its prompts (%s): estimated", self._model, error)
+        logger.warning("no worker of %s tokenises (%s): estimating tokens", self._model, error)
 
 
 def _common_prefix(one: TokenIds, other: TokenIds) -> int:

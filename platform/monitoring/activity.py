@@ -1,10 +1,9 @@
-"""Service per client and counts per tenant over the last half hour, while calls run.
+"""Service per client and counts per tenant over the last half hour, updated while calls run.
 
-Listens to control: a call's usage arrives at each progress and at its end. The difference to what was
-counted of the call before goes to its client, in the open bucket of five seconds: service is
-the linear cost of the ledger (prompt + 2 * output tokens, cached ones included), so that the sum over
-all buckets is that of the ledger's rows as long as every client has a name. A client is a tenant's
-app and user.
+Listens to control, which reports a call's usage at each progress and at its end. The difference to the
+previous report is added to the call's client in the open bucket of five seconds. Service is the linear
+cost of the ledger (prompt + 2 * output tokens, including cached ones), so that the sum over all buckets
+equals that of the ledger's rows while every client is named. A client is a tenant's app and user.
 
 Memory: 360 buckets of at most 500 served and 100 refused clients and 100 tenants
 (:mod:`fairserve.platform.monitoring.activity_bucket`), at most ``MAX_KNOWN`` clients with their sums of
@@ -12,11 +11,10 @@ the last 1, 5 and 30 minutes, the open bucket included, and one entry per queued
 
 Cost: O(1) a progress, about 0.3 microseconds; closing a bucket O(its clients), once in 5 s.
 
-Jain's index here is ``(sum x)^2 / (n * sum x^2)`` of x = service over entitled service, by levels and in
-the currency of the system in force (:mod:`fairserve.platform.control.entitlement`). It covers clients
-with demand: those that were served in the interval, and those that have calls at its end and were served
-nothing. Clients without a name are left out. None if no client was served. Weakness: a client with
-little demand lowers the index.
+Jain's index is ``(sum x)^2 / (n * sum x^2)`` with x = service / entitled service, by levels and in the
+unit of the system in force (:mod:`fairserve.platform.control.entitlement`). It covers named clients with
+demand: those served in the interval, and those with calls at its end and no service. It is None if no
+client was served. Weakness: a client with little demand lowers the index.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ from fairserve.scheduling.fairness.cost import Linear
 
 BUCKET_S = 5.0
 WINDOWS = (12, 60, 360)
-"""Closed buckets of the last 1, 5 and 30 minutes."""
+"""Numbers of closed buckets in the windows of 1, 5 and 30 minutes."""
 BUCKETS = WINDOWS[-1]
 MAX_KNOWN = 10_000
 
@@ -48,7 +46,7 @@ _WP, _WQ = _SERVICE.wp, _SERVICE.wq
 
 
 class Known:
-    """The sums of a client over the closed buckets that name it. Read only."""
+    """The sums of a client over the closed buckets that name it. Read-only."""
 
     __slots__ = ("buckets", "refused", "service", "since")
 
@@ -64,7 +62,7 @@ class Known:
 
 
 class _CountedCall:
-    """The counted service of a call, and the client's entry to which it was added last."""
+    """The counted service of a call, and the client's entry to which it was last added."""
 
     __slots__ = ("served", "service")
 
@@ -74,16 +72,16 @@ class _CountedCall:
 
 
 class Activity(CallListener):
-    """Belongs to the event loop. ``now_s`` is the time of the monotonic clock."""
+    """Current activity, for use on the event loop. ``now_s`` is monotonic time."""
 
     def __init__(self, entitled: Entitled, clock: Callable[[], float]) -> None:
-        """``entitled`` returns the service that clients are entitled to now."""
+        """``entitled`` returns the current entitlement of clients."""
         self._entitled = entitled
         self._clock = clock
         self._open = OpenBucket(int(clock() // BUCKET_S))
         self._ends_s = (self._open.number + 1) * BUCKET_S
         self._closed: dict[int, ClosedBucket] = {}
-        """Closed buckets by number, ascending. One in which nothing happened has no entry."""
+        """Closed buckets by number, ascending. An empty bucket has no entry."""
         self._known: dict[Client, Known] = {}
         self._live_counts: dict[Client, LiveCounts] = {}
         self._calls: dict[str, _CountedCall] = {}
@@ -151,7 +149,7 @@ class Activity(CallListener):
             bucket.workers[worker_id] = (before[0] + prompt, before[1] + cached)
 
     def call_dropped(self, call: ObservedCall) -> None:
-        """Forget a call that has no row."""
+        """Remove a call that gets no ledger row."""
         self._leave(call)
         del self._calls[call.call.call_id]
 
@@ -188,7 +186,7 @@ class Activity(CallListener):
         return self._open
 
     def settle(self, now_s: float) -> None:
-        """Close the open bucket if its time is over."""
+        """Close the open bucket if its interval has ended."""
         self._at(now_s)
 
     def _roll(self, now_s: float) -> None:
@@ -222,7 +220,7 @@ class Activity(CallListener):
                 del known[owner]
 
     def _forget_until(self, before: int, number: int) -> None:
-        """Remove old buckets from the windows: the open one was ``before`` and is ``number`` now."""
+        """Remove expired buckets from the windows when ``number`` is opened after ``before``."""
         for window, length in enumerate(WINDOWS):
             for old in range(before - length, min(before, number - length - 1) + 1):
                 bucket = self._closed.get(old)
@@ -249,7 +247,7 @@ class Activity(CallListener):
 
     @property
     def number(self) -> int:
-        """Number of the open bucket. Bucket n begins at ``n * BUCKET_S``."""
+        """Return the number of the open bucket. Bucket n begins at ``n * BUCKET_S``."""
         return self._open.number
 
     def buckets(self) -> Mapping[int, ClosedBucket]:
@@ -257,7 +255,7 @@ class Activity(CallListener):
         return self._closed
 
     def clients(self) -> Iterator[Client]:
-        """Yield the clients of the last half hour that have a name or live calls."""
+        """Yield the clients of the last half hour that are named or have live calls."""
         yield from self._known
         newcomers: Iterable[Client]
         seen = self._known.keys()
@@ -265,7 +263,7 @@ class Activity(CallListener):
         yield from (owner for owner in newcomers if owner not in seen)
 
     def service(self, owner: Client) -> tuple[float, float, float]:
-        """Return the service of a client in the last 1, 5 and 30 minutes, with the open bucket."""
+        """Return a client's service in the last 1, 5 and 30 minutes, including the open bucket."""
         served = self._open.clients.get(owner)
         now = 0.0 if served is None else served.service
         entry = self._known.get(owner)
@@ -285,7 +283,7 @@ class Activity(CallListener):
         return (0, 0) if found is None else (found.queued, found.running)
 
     def minute_jain(self, tenant: str | None) -> float | None:
-        """Return Jain's index of the last minute, of a tenant's clients or all; cached per bucket."""
+        """Return Jain's index of the last minute, of one or all tenants; cached per bucket."""
         if tenant not in self._minute_jain:
             services = {
                 owner: service

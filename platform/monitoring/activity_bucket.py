@@ -1,8 +1,8 @@
 """Buckets of five seconds: service by client, and counts by tenant.
 
-A bucket is open while calls are counted in it, and closed after that. A closed bucket names the clients
-that were served most and those that were rejected most; the others are a number and a sum. The same
-holds for tenants: the unnamed ones are the difference to the whole.
+A bucket is open while calls are counted in it, then closed. A closed bucket names the clients with most
+service and with most rejections, and has a number and a sum for the others. The counts of unnamed
+tenants are the difference of the total and the named ones.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from fairserve.platform.control.messages import Client
 from fairserve.scheduling.metrics import jain_index
 
 MAX_CLIENTS = 500
-"""Served clients that a closed bucket keeps by name."""
+"""Maximum number of named served clients in a closed bucket."""
 MAX_REFUSED = 100
-"""Rejected clients that a closed bucket keeps by name."""
+"""Maximum number of named rejected clients in a closed bucket."""
 MAX_TENANTS = 100
 MAX_REASONS = 24
-"""Most reasons of rejection in the counts of one tenant."""
+"""Maximum number of rejection reasons in the counts of one tenant."""
 OTHER_REASON = "other"
 
 _LEAST_DELAY_S = 0.001
@@ -33,12 +33,12 @@ K = TypeVar("K")
 V = TypeVar("V", int, float, tuple[float, int])
 
 Entitled = Callable[[Collection[Client]], Mapping[Client, float]]
-"""Returns the service that each of these clients is entitled to among them, in any unit."""
+"""Returns the entitled service of each of these clients among them, in any unit."""
 
 
 class Served:
-    """The service of one client in one bucket. Each call keeps a reference, so that a progress does not
-    look it up by client.
+    """The service of one client in one bucket. Each call has a reference, which saves a lookup by client
+    at each progress.
     """
 
     __slots__ = ("number", "service")
@@ -50,7 +50,7 @@ class Served:
 
 
 NOT_SERVED = Served(-1)
-"""Placeholder of a call that was not served: it belongs to no bucket."""
+"""Placeholder for calls without service; it belongs to no bucket."""
 
 
 class LiveCounts:
@@ -64,8 +64,8 @@ class LiveCounts:
 
 
 class Counts:
-    """Counts of the calls of one tenant, or of all, in one bucket. Delays are counted by logarithmic
-    steps of 25 %, so that a quantile is exact to 12 %.
+    """Counts of the calls of one or all tenants in one bucket. Delays are counted in logarithmic steps
+    of 25 %, so that a quantile is exact to 12 %.
     """
 
     __slots__ = (
@@ -89,19 +89,19 @@ class Counts:
         self.refused: dict[str, int] = {}
         """Rejected calls by reason."""
         self.ended: dict[str, int] = {}
-        """Accepted calls that ended, by outcome."""
+        """Ended calls by outcome."""
         self.runs_begun = 0
         self.runs_ended = 0
         self.prompt_tokens = 0
-        """Prompt tokens of calls that ended; ``cached_tokens`` are a part of them."""
+        """Prompt tokens of ended calls, including ``cached_tokens``."""
         self.cached_tokens = 0
         self.delays: dict[int, int] = {}
         # Set when the bucket is closed.
         self.service = 0.0
         self.clients = 0
-        """Number of clients that were served."""
+        """Number of served clients."""
         self.queued = 0
-        """Queued calls at the end of the bucket, as ``running`` are the running ones."""
+        """Queued calls at the end of the bucket; ``running`` likewise."""
         self.running = 0
         self.jain: float | None = None
 
@@ -129,7 +129,7 @@ class Counts:
 
     @property
     def weight(self) -> tuple[float, int]:
-        """Rank by which a closed bucket keeps tenants."""
+        """Return the rank by which a closed bucket selects named tenants."""
         return self.service, self.accepted + sum(self.refused.values())
 
     def add(self, other: Counts) -> None:
@@ -154,7 +154,7 @@ class Counts:
 
 
 class OpenBucket:
-    """The current bucket. Its size grows with the clients served and rejected in five seconds."""
+    """The current bucket. Its size is O(clients served or rejected in five seconds)."""
 
     __slots__ = ("clients", "number", "refused", "tenants", "workers")
 
@@ -164,7 +164,7 @@ class OpenBucket:
         self.refused: dict[Client, int] = {}
         self.tenants: dict[str, Counts] = {}
         self.workers: dict[str, tuple[int, int]] = {}
-        """Prompt tokens, and the cached ones among them, of ended calls by worker."""
+        """Prompt tokens and cached prompt tokens of ended calls, by worker."""
 
     def served(self, owner: Client) -> Served:
         """Return the entry that counts the service of a client."""
@@ -181,7 +181,7 @@ class OpenBucket:
         return counts
 
     def close(self, live_counts: Mapping[Client, LiveCounts], entitled: Entitled) -> ClosedBucket:
-        """Return the closed bucket; ``live_counts`` are the clients that have calls now."""
+        """Return the closed bucket; ``live_counts`` has the clients with live calls."""
         services = {owner: served.service for owner, served in self.clients.items()}
         named = largest(services, MAX_CLIENTS)
         for owner, service in services.items():
@@ -202,7 +202,7 @@ class OpenBucket:
 
 
 class ClosedBucket:
-    """A closed bucket; ``whole`` are the counts of all calls. Read only."""
+    """A closed bucket; ``whole`` has the counts of all calls. Read-only."""
 
     __slots__ = ("clients", "number", "other_tenants", "refused", "tenants", "whole", "workers")
 
@@ -217,18 +217,18 @@ class ClosedBucket:
         weights = {tenant: counts.weight for tenant, counts in bucket.tenants.items()}
         self.tenants = {tenant: bucket.tenants[tenant] for tenant in largest(weights, MAX_TENANTS)}
         self.other_tenants = len(bucket.tenants) - len(self.tenants)
-        """Number of tenants without a name."""
+        """Number of unnamed tenants."""
         self.workers = bucket.workers
 
     @property
     def others(self) -> tuple[int, float]:
-        """Number and service of the served clients without a name."""
+        """Return the number and service of the unnamed served clients."""
         named = sum(self.clients.values())
         return self.whole.clients - len(self.clients), self.whole.service - named
 
 
 def of_entitled(services: Mapping[Client, float], entitled: Entitled) -> dict[Client, float]:
-    """Return each client's service divided by the service that it is entitled to."""
+    """Return each client's service divided by its entitled service."""
     due = entitled(services)
     return {owner: service / due[owner] for owner, service in services.items()}
 

@@ -1,4 +1,4 @@
-"""Pages of clients, which are found by the names of their tenants and apps, too."""
+"""Search of clients by the names of their tenants and apps, in addition to ids."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairserve.platform.monitoring.schemas import ClientQuery
 async def clients_page(
     clients: Clients, sessions: SessionFactory, query: ClientQuery
 ) -> ClientPage:
-    """Return the clients of the last half hour, those with most service first."""
+    """Return the clients of the last half hour, sorted by service."""
     named = await asyncio.to_thread(_named, sessions, query) if query.query else ()
     return clients.page(
         query.tenant,

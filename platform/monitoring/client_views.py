@@ -9,7 +9,7 @@ from fairserve.platform.control.messages import CallView, LevelView
 from fairserve.scheduling.dispatch.admission import LimitsInUse
 
 MAX_CALLS = 100
-"""Most queued and running calls in the view of one client."""
+"""Maximum number of queued and running calls in the view of one client."""
 
 ClientSort = Literal[
     "service_1m",
@@ -30,14 +30,14 @@ class ClientView:
     app: str
     user: str
     service_1m: float
-    """Service of the last minute, by the ledger's cost, with the open bucket, as the next two."""
+    """Service of the last minute in the ledger's unit, with the open bucket; likewise the next two."""
     service_5m: float
     service_30m: float
     service_share: float | None
-    """Share of the service of the last five minutes among the shown clients; None without any."""
+    """Share of the shown clients' service in the last five minutes; None if there was none."""
     entitled_share: float | None
     """Entitled share among the shown clients that were served in the last five minutes or have live
-    calls; None if it is not one of them."""
+    calls; None if the client is not one of them."""
     weight: float
     queued_calls: int
     running_calls: int
@@ -45,11 +45,11 @@ class ClientView:
     """Rejected calls of the last 30 minutes."""
     blocked: bool
     user_rpm: int | None
-    """Limits under overload, calls a minute: of the user, and of its app as a whole."""
+    """Overload limits of the user and of its app as a whole, in calls per minute."""
     app_rpm: int | None
     counter: float | None
-    """The feeder's counter above that of the least served sibling with calls queued, in the feeder's
-    unit, the largest of all models; None where none is queued, or the feeder counts nothing."""
+    """Difference of the feeder's counter to that of the least served sibling with queued calls, in the
+    feeder's unit, as the maximum over models; None without queued calls or counters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +72,11 @@ class ClientDetail:
     user_weight: float
     bucket_s: float
     at: list[float]
-    """Ends of the closed buckets, UTC epoch seconds, the earliest first."""
+    """Ends of the closed buckets, in UTC epoch seconds, earliest first."""
     service: list[float | None]
-    """Service in each bucket; None where the client may be one without a name."""
+    """Service by bucket; None if the client may be one of the unnamed."""
     refused: list[int]
     levels: list[LevelView]
     limits: LimitsInUse
     calls: list[CallView]
-    """Live calls, the first accepted first, at most :data:`MAX_CALLS`."""
+    """Live calls in order of acceptance, at most :data:`MAX_CALLS`."""

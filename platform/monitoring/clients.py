@@ -1,7 +1,7 @@
-"""Views of the clients of the last half hour, as a list and one by one.
+"""Views of the clients of the last half hour: a paged list, and details of one.
 
-Cost of a page: O(clients) to select and weigh them, plus the cost of a view for each client shown. A
-tenant's page contains nothing of other tenants: its shares are those among the tenant's own clients.
+Cost of a page: O(clients) to select and rank, plus a view for each client shown. A tenant's page has no
+data of other tenants: shares are among the tenant's own clients.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fairserve.platform.monitoring.client_views import (
 
 
 class _Seen(NamedTuple):
-    """A client with the figures that every client needs."""
+    """A client with the figures for selection and ranking."""
 
     owner: Client
     service: tuple[float, float, float]
@@ -32,7 +32,7 @@ class _Seen(NamedTuple):
 
     @property
     def active(self) -> bool:
-        """True for a client that was served in the last five minutes or has live calls."""
+        """Return whether the client was served in the last five minutes or has live calls."""
         return self.service[1] > 0 or self.live_calls != (0, 0)
 
 
@@ -53,11 +53,11 @@ _BY: dict[ClientSort, Callable[[Activity, _Seen], float]] = {
     "refused_calls": lambda activity, seen: activity.refusals(seen.owner),
     "name": lambda activity, seen: 0,
 }
-"""Descending; ties, and ``name``, by tenant, app and user."""
+"""Sort keys, descending; ties and ``name`` are sorted by tenant, app and user."""
 
 
 class Clients:
-    """Called on the event loop. The clocks are those of control."""
+    """The clients of the last half hour, for use on the event loop. The clocks are control's."""
 
     def __init__(
         self,
@@ -81,11 +81,11 @@ class Clients:
         query: str = "",
         named: Collection[str] = (),
     ) -> ClientPage:
-        """Return a page of the clients of the last half hour, of a tenant or of all.
+        """Return a page of the clients of the last half hour, of one or all tenants.
 
-        ``query`` is a part of an id in any case; clients of tenants and apps in ``named`` match, too.
-        The largest come first, ties and ``name`` by tenant, app and user. Shares are those among the
-        clients of the tenant, or of all.
+        ``query`` is a substring of an id, ignoring case; clients of tenants and apps in ``named`` match,
+        too. The order is descending, for ties and ``name`` by tenant, app and user. Shares are among
+        the clients of the tenant, or all.
         """
         self._activity.settle(self._clock())
         found = self._seen(tenant)
@@ -108,9 +108,9 @@ class Clients:
     def one(
         self, tenant: str, app: str, user: str, *, within: str | None = None
     ) -> ClientDetail | None:
-        """Return a client with everything; None if it is not one of the last half hour.
+        """Return the details of a client; None if it had no call in the last half hour.
 
-        Its shares are those among the clients of the tenant ``within``, or of all.
+        Its shares are among the clients of the tenant ``within``, or all.
         """
         owner = (tenant, app, user)
         self._activity.settle(self._clock())
@@ -149,7 +149,7 @@ class Clients:
         ]
 
     def _shares(self, found: Iterable[_Seen]) -> _Shares:
-        """Return shares of the last five minutes, in the unit of the system in force."""
+        """Return the shares of the last five minutes, in the unit of the system in force."""
         active = {seen.owner: seen.service[1] for seen in found if seen.active}
         shares, typical = self._control.entitlements(active)
         counted = {owner: service / typical[owner[1]] for owner, service in active.items()}

@@ -1,4 +1,4 @@
-"""``/admin/live`` and ``/admin/clients``: current service, and the settings of each client."""
+"""``/admin/live`` and ``/admin/clients``: current service, and the state of each client."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def read_live(request: Request, query: Annotated[LiveQuery, Query()]) -> R
 
 @router.get("/clients")
 async def list_clients(request: Request, query: Annotated[ClientQuery, Query()]) -> ClientPage:
-    """The clients of the last half hour, those first that were served most."""
+    """Return the clients of the last half hour, sorted by service."""
     state = request.app.state
     return await clients_page(state.clients, state.session_factory, query)
 
@@ -47,5 +47,7 @@ async def read_client(
     clients: Clients = request.app.state.clients
     found = clients.one(tenant_id, app_id, user)
     if found is None:
-        raise NotFoundError("it had no call in the last half hour", code="client_not_found")
+        raise NotFoundError(
+            "the client had no call in the last 30 minutes", code="client_not_found"
+        )
     return ClientOut.of(found)

@@ -1,8 +1,8 @@
-"""The last half hour: a sample of the cluster every five seconds, beside the counts of calls.
+"""History of the last half hour: counts of calls, and a sample of the cluster every five seconds.
 
 A sample is taken at the end of each bucket of :mod:`fairserve.platform.monitoring.activity`. Samples are
-in memory only, as long as the buckets: a restart begins with none. Each new sample is published to the
-subscribers, whose number is bounded (:mod:`fairserve.platform.base.subscribers`).
+kept in memory as long as the buckets; a restart loses them. Each sample is published to a bounded number
+of subscribers (:mod:`fairserve.platform.base.subscribers`).
 
 Cost of a sample: O(workers + clients of the bucket), once in 5 s; of a snapshot: O(360 * (its clients +
 workers)), on the event loop.
@@ -36,26 +36,26 @@ OnSample = Callable[[Sample], None]
 
 
 class PoolMember(Protocol):
-    """A worker of the pool, as a sample needs it."""
+    """The attributes of a worker that a sample reads."""
 
     @property
     def worker_id(self) -> str:
-        """Its id, unique in the pool."""
+        """Return its id, unique in the pool."""
         ...
 
     @property
     def state(self) -> str:
-        """Its state as status pages show it."""
+        """Return its state for status pages."""
         ...
 
     @property
     def metrics(self) -> WorkerMetrics | None:
-        """Its last metrics; None if it reports none."""
+        """Return its last metrics; None if it does not report any."""
         ...
 
 
 class History:
-    """Belongs to the event loop. The clocks are those of control."""
+    """The history of samples, for use on the event loop. The clocks are control's."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class History:
         clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
-        """``members`` returns the workers of the pool, whether control knows them or not."""
+        """``members`` returns all workers of the pool, including those that control does not have."""
         self._control = control
         self._activity = activity
         self._members = members
@@ -75,7 +75,7 @@ class History:
         """Samples by bucket, ascending."""
         self._subscribers: Subscribers[str, Sample] = Subscribers()
         self._leaders: dict[tuple[str | None, int], Sequence[Client]] = {}
-        """Clients that were served most, cached until the next sample."""
+        """Clients with most service, cached until the next sample."""
 
     async def run(self) -> None:
         """Take samples until the task is cancelled."""
@@ -83,14 +83,14 @@ class History:
             due_s = (self._activity.number + 1) * BUCKET_S
             await asyncio.sleep(max(0.0, due_s - self._clock()))
             if self._clock() < due_s:
-                continue  # the loop woke a moment too early
+                continue  # the sleep ended slightly too early
             try:
                 await self.take()
             except Exception:
-                logger.exception("no sample was taken")
+                logger.exception("cannot take a sample of the cluster")
 
     async def take(self) -> Sample | None:
-        """Sample the bucket that ended; None if it has a sample."""
+        """Take the sample of the last bucket and return it; None if it has one already."""
         activity = self._activity
         activity.settle(self._clock())
         number = activity.number - 1
@@ -131,9 +131,9 @@ class History:
     def snapshot(
         self, tenant: str | None = None, *, clients: int = SHOWN_CLIENTS, buckets: int = BUCKETS
     ) -> LiveSnapshot:
-        """Return at most ``buckets`` buckets up to the last sample; of a tenant only its own figures.
+        """Return at most ``buckets`` buckets up to the last sample; for a tenant only its own figures.
 
-        ``clients`` is the number of clients by name, those that were served most.
+        ``clients`` is the number of named clients: those with most service.
         """
         activity, offset_s = self._activity, self._wall() - self._clock()
         last = next(reversed(self._samples), None)
@@ -153,7 +153,7 @@ class History:
         )
 
     def subscribe(self, on_sample: OnSample) -> Callable[[], None]:
-        """Deliver each new sample, on the event loop; the result ends that.
+        """Call ``on_sample`` with each new sample, on the event loop. The result unsubscribes.
 
         Raises UnavailableError if there are too many subscribers.
         """

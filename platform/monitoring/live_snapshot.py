@@ -1,7 +1,7 @@
-"""The last half hour as arrays by time, for charts: plain data, one entry a bucket, the earliest first.
+"""Chart data of the last half hour: arrays with one entry per bucket, earliest first.
 
-A count is 0 where nothing happened. None: there was nothing to measure (delays, hit rate, index), no
-sample was taken, or a bucket has no counts by this tenant's name.
+A count is 0 in an empty bucket. None means that there was nothing to measure (delays, hit rate, index),
+that the sample is missing, or that the tenant is unnamed in the bucket.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _OUTCOMES: tuple[CallOutcome, ...] = ("completed", "failed", "cancelled", "expir
 
 @dataclass(frozen=True, slots=True)
 class WorkerSample:
-    """A worker at the end of a bucket, with the prompt tokens of the calls that ended in the bucket."""
+    """A worker at the end of a bucket, with the prompt tokens of calls that ended in it."""
 
     worker_id: str
     model: str
     state: str
     demand_tokens: int | None
-    """None if control does not know the worker at present."""
+    """None if control does not have the worker."""
     kv_capacity_tokens: int | None
     calls: int | None
     waiting_tokens: int | None
     reported_running: int | None
-    """Running sequences that the worker reports, foreign ones included; None without a report."""
+    """Running sequences reported by the worker, including foreign ones; None without a report."""
     reported_waiting: int | None
     kv_used_share: float | None
     prompt_tokens: int
@@ -59,13 +59,13 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class ActivitySeries:
-    """Counts of calls and runs, of one tenant or of all."""
+    """Counts of calls and runs, of one or all tenants."""
 
     service: Series
     clients: Series
-    """Number of clients that were served."""
+    """Number of served clients."""
     jain_index: Series
-    """Jain's index as :mod:`fairserve.platform.monitoring.activity` defines it."""
+    """Jain's index, defined in :mod:`fairserve.platform.monitoring.activity`."""
     accepted: Series
     refused: dict[str, Series]
     """Rejected calls by reason."""
@@ -78,7 +78,7 @@ class ActivitySeries:
     queue_p50_s: Series
     queue_p99_s: Series
     prompt_tokens: Series
-    """Prompt tokens of calls that ended; ``cached_tokens`` are a part of them."""
+    """Prompt tokens of ended calls, including ``cached_tokens``."""
     cached_tokens: Series
 
 
@@ -94,7 +94,7 @@ class ClientSeries:
 
 @dataclass(frozen=True, slots=True)
 class ModelSeries:
-    """One model's pool, and the loads at which its overload begins and ends."""
+    """One model's pool, with the loads at which its overload begins and ends."""
 
     high_watermark: float
     low_watermark: float
@@ -106,7 +106,7 @@ class ModelSeries:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSeries:
-    """One worker; fields as in :class:`WorkerSample`, ``model`` and ``state`` are the latest."""
+    """One worker, with the fields of :class:`WorkerSample`; ``model`` and ``state`` are the latest."""
 
     model: str
     state: str
@@ -136,27 +136,27 @@ class ClusterSeries:
 
 @dataclass(frozen=True, slots=True)
 class LiveSnapshot:
-    """The figures of all tenants, or those that one tenant may see."""
+    """The figures of all tenants, or those visible to one tenant."""
 
     tenant: str | None
     bucket_s: float
     at: list[float]
-    """End of each bucket, UTC epoch seconds."""
+    """End of each bucket, in UTC epoch seconds."""
     overloaded: list[bool | None]
     """True if any model is overloaded."""
     minute_jain_index: float | None
-    """Jain's index of the last minute and the open bucket."""
+    """Jain's index of the last minute, including the open bucket."""
     activity: ActivitySeries
     clients: list[ClientSeries]
-    """Those that were served most in the half hour."""
+    """Clients with most service in the half hour."""
     other_clients: Series
-    """The service of all others."""
+    """Service of all other clients."""
     cluster: ClusterSeries | None
     """None in a tenant's view."""
 
 
 def leaders(activity: Activity, tenant: str | None, most: int) -> list[Client]:
-    """Return the clients that were served most in the half hour, the largest first. O(clients)."""
+    """Return the clients with most service in the half hour, descending. O(clients)."""
     owners = (
         owner
         for owner in activity.clients()
@@ -174,7 +174,7 @@ def build(
     clients: Sequence[Client],
     at: Callable[[int], float],
 ) -> LiveSnapshot:
-    """Return the arrays over these buckets; ``clients`` are shown by name, ``at`` gives their ends."""
+    """Return the arrays over these buckets for named ``clients``; ``at`` has the buckets' ends."""
     buckets = activity.buckets()
     found = [buckets.get(number) for number in numbers]
     taken = [samples.get(number) for number in numbers]
@@ -205,7 +205,7 @@ _NOTHING = Counts()
 
 
 def _counts(bucket: ClosedBucket | None, tenant: str | None) -> Counts | None:
-    """Return the counts of a bucket; None if the tenant may be one without a name."""
+    """Return the counts of a bucket; None if the tenant may be one of the unnamed."""
     if bucket is None:
         return _NOTHING
     if tenant is None:
@@ -214,7 +214,7 @@ def _counts(bucket: ClosedBucket | None, tenant: str | None) -> Counts | None:
 
 
 def _column(rows: Sequence[object], name: str) -> list[Any]:
-    """Return an attribute of each row; None where there is no row."""
+    """Return an attribute of each row, with None for missing rows."""
     return [None if row is None else getattr(row, name) for row in rows]
 
 
@@ -259,7 +259,7 @@ def _cluster(samples: Sequence[Sample | None]) -> ClusterSeries:
 
 
 def _rows(samples: Sequence[Sequence[Any] | None], key: str) -> dict[str, list[Any]]:
-    """Return the rows of each worker or model by its name; None in samples without it."""
+    """Return the rows of each worker or model by its name, with None in samples without it."""
     found: dict[str, list[Any]] = {}
     for number, sample in enumerate(samples):
         for row in sample or ():
@@ -273,7 +273,7 @@ _AS_OF_LAST = ("model", "state", "high_watermark", "low_watermark")
 
 
 def _series(kind: type[S], rows: Sequence[Any]) -> S:
-    """Return the arrays of one worker or model; some fields are its latest values."""
+    """Return the arrays of one worker or model; some fields have the latest value only."""
     last = next(row for row in reversed(rows) if row is not None)
     names = kind.__dataclass_fields__
     values: dict[str, Any] = {

@@ -1,6 +1,6 @@
-"""Monitoring as one part of the server: activity and views of clients, metrics, and the history.
+"""Composition of the monitoring: activity and views of clients, metrics, and the history.
 
-It listens to control and reads it through its port; nothing in control depends on it.
+It listens to control and reads it through its port; control does not depend on it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fairserve.platform.monitoring.history import History, PoolMember
 
 
 class Monitoring:
-    """Belongs to the event loop of control, before whose first call it is made."""
+    """All parts of the monitoring, created before control's first call, for use on its event loop."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Monitoring:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """``members`` returns the workers of the pool; the clocks are those of control."""
+        """``members`` returns the workers of the pool; the clocks are control's."""
 
         def entitled(clients: Collection[Client]) -> dict[Client, float]:
             return control.entitlements(clients).service()

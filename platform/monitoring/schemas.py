@@ -18,7 +18,7 @@ from fairserve.throttling.base import LimitUse
 
 
 class LiveQuery(Strict):
-    """``tenant``: only the figures that it may see. ``clients`` by name, and ``buckets``, at most."""
+    """Query of the live view: a tenant, and the maximum numbers of named clients and buckets."""
 
     tenant: ObjectId | None = None
     clients: int = Field(SHOWN_CLIENTS, ge=0, le=100)
@@ -26,7 +26,7 @@ class LiveQuery(Strict):
 
 
 class ClientQuery(Paging):
-    """``query``: a part of a tenant's, app's or user's id, or of a tenant's or app's name."""
+    """Query of the clients; ``query`` is part of a tenant's, app's or user's id, or of a name."""
 
     tenant: ObjectId | None = None
     sort: ClientSort = "service_5m"
@@ -34,30 +34,30 @@ class ClientQuery(Paging):
 
 
 class BudgetOut(BaseModel):
-    """A budget in its present period."""
+    """A budget in its current period."""
 
     limit: Amount
     spent: Amount
     held: Amount
-    """Cost held for queued and running calls."""
+    """Cost reserved for queued and running calls."""
     reset_s: float
     soft: bool
-    """True if the soft end is passed."""
+    """True if the soft budget is exceeded."""
     scope: str
 
 
 class LimitsOut(BaseModel):
-    """Limits of the next call, each of the quota subject with the least left; null without a limit."""
+    """Limits of the next call, from the quota subject with the least remaining; null is no limit."""
 
     requests: LimitUse | None
     tokens: LimitUse | None
     budget: BudgetOut | None
     throttle: LimitUse | None
-    """Overload limit, which applies under overload only."""
+    """Overload limit, active only under overload."""
 
 
 class ClientCallOut(BaseModel):
-    """A queued or running call; tokens and service so far."""
+    """A queued or running call, with its tokens and service so far."""
 
     state: str
     interaction: str
@@ -69,7 +69,7 @@ class ClientCallOut(BaseModel):
     accepted_at: datetime
     age_s: float
     queue_s: float | None
-    """Null while it waits for a worker."""
+    """Null while the call is queued."""
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
@@ -85,15 +85,15 @@ class WeightsOut(BaseModel):
 
 
 class ClientOut(BaseModel):
-    """One client; the arrays have one entry a bucket, the earliest first."""
+    """One client; the arrays have one entry per bucket, earliest first."""
 
     client: ClientView
     weights: WeightsOut
     bucket_s: float
     at: list[float]
-    """Ends of the buckets, UTC epoch seconds."""
+    """Ends of the buckets, in UTC epoch seconds."""
     service: list[float | None]
-    """Null where it may be one of the clients without a name."""
+    """Service by bucket; null if the client may be one of the unnamed."""
     refused: list[int]
     levels: list[LevelView]
     limits: LimitsOut

@@ -12,14 +12,14 @@ from fairserve.platform.tenancy.system.settings import TuningSettings
 
 
 class ReportingSettings(RoomSettings):
-    """Retention and bounds of what is reported, and how fresh it is."""
+    """Retention, bounds and refresh intervals of reports, exports and recordings."""
 
     usage_retention_days: int = Field(
         730,
         ge=1,
         le=3650,
-        description="Days that usage reports reach back. They are made of rollups, which remain "
-        "when the ledger's rows are deleted.",
+        description="Days of history in usage reports. Reports use rollups, which remain when the "
+        "ledger's rows are deleted.",
     )
     usage_rollup_interval_s: float = Field(
         5.0,
@@ -37,20 +37,20 @@ class ReportingSettings(RoomSettings):
         20,
         ge=1,
         le=10_000,
-        description="Report exports of one tenant that may wait or be in progress; more answer 429.",
+        description="Queued and running report exports of one tenant; further requests get 429.",
     )
     export_max_bytes: int = Field(
         1 << 30,
         ge=1 << 20,
         le=1 << 44,
         description="Total size of the files of report exports in the database. When it is "
-        "reached, new exports answer 429 and those in progress fail.",
+        "reached, new exports get 429 and running ones fail.",
     )
     export_max_bytes_per_tenant: int = Field(
         1 << 28,
         ge=1 << 20,
         le=1 << 44,
-        description="The same for one tenant.",
+        description="Total size of the files of one tenant's report exports.",
     )
     export_poll_interval_s: float = Field(
         2.0,
@@ -80,12 +80,12 @@ class ReportSettings(Protocol):
 
     @property
     def tenancy(self) -> TenancySettings:
-        """Currency, and how profiles are learned."""
+        """Return the settings of currency and profile learning."""
         ...
 
     @property
     def reporting(self) -> ReportingSettings:
-        """Retention and bounds of exports."""
+        """Return retention and bounds of exports."""
         ...
 
     @property

@@ -241,7 +241,7 @@ class Platform:
         self._tasks.append(asyncio.create_task(self.fleet.run(), name="fleet"))
         if settings.fleet_file is not None:
             self.fleet_watch = wiring.fleet_watch(settings.fleet_file, self.fleet, self.models)
-            await self.fleet_watch.look()
+            await self.fleet_watch.check()
             self._tasks.append(asyncio.create_task(self.fleet_watch.run(), name="fleet file"))
 
     def _notify_ready(self) -> None:

@@ -1,11 +1,11 @@
 """Authentication: API keys to principals, through a small cache. Knows no web framework.
 
-A key is looked up by its keyed hash, off the event loop; it is as good as unknown while its app or
-tenant is suspended or deleted. Answers are cached for 30 s, so that a revocation on one replica reaches
-the others within that time, and this process at once. While the database does not answer, keys seen in
-the last five minutes stay valid and all others get 503. Streams of events ask again while they last
+A key is looked up by its keyed hash, off the event loop; it counts as unknown while its app or tenant
+is suspended or deleted. Results are cached for 30 s: a revocation takes effect in this process at once,
+on other replicas within that time. While the database does not answer, keys used in the last five
+minutes stay valid and all others get 503. Event streams repeat the check
 (:meth:`Authenticator.confirm`).
-Weakness: a key revoked elsewhere during such an outage of ours is honoured for those minutes.
+Weakness: a key that another replica revokes during such an outage stays valid for those minutes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CACHE_TTL_S = 30.0
 CACHE_ENTRIES = 10_000
 STALE_S = 300.0
 CONFIRM_TTL_S = 1.0
-"""Seconds for which the streams of one key share one check of its validity."""
+"""Seconds for which all streams of a key share one check of its validity."""
 MAX_KEY_CHARS = 256
 
 
@@ -62,9 +62,9 @@ class _Entry:
 
 
 class Authenticator:
-    """Principals by key. Bounded, safe to use from any thread.
+    """A bounded cache of principals by key, safe to use from any thread.
 
-    Valid and unknown keys are cached apart, so that a flood of guesses drops no valid key.
+    Valid and unknown keys have separate caches, so that guessed keys never evict a valid one.
     """
 
     def __init__(
@@ -92,13 +92,13 @@ class Authenticator:
         self._known: OrderedDict[str, _Entry] = OrderedDict()
         self._unknown: OrderedDict[str, float] = OrderedDict()
         self._confirmed: OrderedDict[str, float] = OrderedDict()
-        """By key id, when the key was last known to work."""
+        """Time of the last successful check, by key id."""
         self._generation = 0
 
     async def authenticate(self, key: str, *, audited: bool = True) -> Principal:
-        """Return the principal of a key. Raises AuthenticationError, or UnavailableError.
+        """Return the principal of a key. Raises AuthenticationError or UnavailableError.
 
-        Waits for the database in a thread, and only if the cache does not know. Unless ``audited``, the
+        Reads the database, in a thread, only on a cache miss. Unless ``audited``, the
         caller records failures itself.
         """
         try:
@@ -113,9 +113,9 @@ class Authenticator:
             raise
 
     async def confirm(self, principal: Principal) -> None:
-        """Check that the key of a principal still works. Raises AuthenticationError if it does not.
+        """Check that the principal's key is still valid. Raises AuthenticationError if it is not.
 
-        While the database does not answer, it works for five minutes more.
+        While the database does not answer, the key stays valid for five minutes.
         """
         if not self._recently_confirmed(principal.key_id):
             await asyncio.to_thread(self._confirm, principal.key_id)
@@ -128,10 +128,10 @@ class Authenticator:
         tenant_id: str | None = None,
         admin: bool = False,
     ) -> None:
-        """Drop what is cached of a key, or of all keys of an app, of a tenant or for admins; call it
-        after the commit.
+        """Drop the cached entries of a key, or of all keys of an app, a tenant or the admins. Call
+        it after the commit.
 
-        Look-ups in progress may have read before the commit: their answers are not cached.
+        Lookups in progress may have read before the commit; their results are not cached.
         """
         with self._lock:
             self._generation += 1
@@ -200,7 +200,7 @@ class Authenticator:
 
     def _confirm(self, key_id: str) -> None:
         if self._recently_confirmed(key_id):
-            return  # by another stream, while this one waited for a thread
+            return  # another stream checked the key while this one waited for a thread
         with self._lock:
             generation = self._generation
         now_s = self._monotonic_s()
@@ -208,7 +208,7 @@ class Authenticator:
             row = self._working_key(ApiKey.id == key_id)
         except SQLAlchemyError:
             with self._lock:
-                # The five minutes of a key that was never confirmed begin now.
+                # The five minutes of a key that was never confirmed start now.
                 confirmed_s = self._confirmed.setdefault(key_id, now_s)
             if now_s - confirmed_s >= self._stale_s:
                 raise _invalid_key() from None
@@ -263,7 +263,7 @@ class Authenticator:
         )
 
     def _note_use(self, row: ApiKey, present_hash: str) -> None:
-        """Store the key under the present secret, and when it was used: the hour, or its creation."""
+        """Store the key's hash under the current secret and its last use, to the hour."""
         changes: dict[str, object] = {}
         hour = self._now().replace(minute=0, second=0, microsecond=0)
         used_at = max(hour, row.created_at)
@@ -281,14 +281,15 @@ class Authenticator:
                     .values(**changes)
                 )
         except DBAPIError:
-            pass  # a database that cannot be written now still authenticates
+            pass  # authentication works on a database that cannot be written at the moment
 
     def _stale(self, digest: str, error: SQLAlchemyError) -> Principal:
         with self._lock:
             entry = self._known.get(digest)
         if entry is None or self._monotonic_s() - entry.looked_up_s >= self._stale_s:
             raise UnavailableError(
-                "the key cannot be checked at present", headers={"Retry-After": "5"}
+                "the API key cannot be checked: the database does not answer",
+                headers={"Retry-After": "5"},
             ) from error
         self._check_expiry(entry)
         return entry.principal
@@ -299,7 +300,7 @@ class Authenticator:
 
 
 def _invalid_key() -> AuthenticationError:
-    # One text for unknown, revoked and expired: a stranger learns nothing about keys that exist.
+    # One message for unknown, revoked and expired keys: it does not reveal which keys exist.
     return AuthenticationError(
         "the API key is unknown, revoked or expired", headers={"WWW-Authenticate": "Bearer"}
     )

@@ -19,7 +19,7 @@ from fairserve.platform.tenancy.auth import (
 
 
 async def current_principal(request: Request) -> Principal:
-    """Dependency: the principal of ``Authorization: Bearer <key>``, whatever its scope.
+    """Provide the principal of ``Authorization: Bearer <key>``, of any scope.
 
     The server finds it before it reads the body (:mod:`fairserve.platform.server.http.intake`).
     """
@@ -36,12 +36,12 @@ CurrentPrincipal = Annotated[Principal, Depends(current_principal)]
 
 
 async def require_tenant(principal: CurrentPrincipal, request: Request) -> Principal:
-    """Dependency: a tenant key, or an admin key with ``?tenant=<id>`` (:func:`tenant_principal`)."""
+    """Require a tenant key, or an admin key with ``?tenant=<id>`` (:func:`tenant_principal`)."""
     return tenant_principal(principal, request.query_params.get("tenant"))
 
 
 async def require_admin(principal: CurrentPrincipal) -> Principal:
-    """Dependency: an admin key."""
+    """Require an admin key."""
     return require_scope(principal, "admin")
 
 

@@ -1,7 +1,7 @@
-"""Keys that may read usage, rejections and runs, and the app that they ask for.
+"""Access of keys to usage, rejections and runs.
 
-An app key reads its own app, a tenant key all apps of the tenant, an admin key those of the tenant that
-it names.
+An app key reads its own app, a tenant key all apps of the tenant, an admin key those of the tenant
+that it names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class NamesApp(Protocol):
 
     @property
     def app(self) -> str | None:
-        """Id of the app; None if the query names none."""
+        """Id of the app; None if the query does not name one."""
         ...
 
 
@@ -41,7 +41,7 @@ Reader = Annotated[Principal, Depends(_reader)]
 
 
 def asked_app(session: Session, principal: Principal, query: NamesApp) -> str | None:
-    """Return the app that the query names, or the key's own.
+    """Return the app that the query names, else the key's own app.
 
     Raises NotFoundError for an app that the key may not read.
     """
@@ -55,7 +55,7 @@ def asked_app(session: Session, principal: Principal, query: NamesApp) -> str | 
 
 
 def knows_app(session: Session, tenant_id: str, app_id: str) -> bool:
-    """Return whether the tenant has this app, or has usage of it in the rollups."""
+    """Return whether the tenant has this app, or the rollups contain usage of it."""
     present = select(App.id).where(App.id == app_id, App.tenant_id == tenant_id)
     past = select(UsageCalls.app_id).where(
         UsageCalls.level == "day_app",

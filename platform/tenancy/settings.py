@@ -1,4 +1,4 @@
-"""Settings of what tenants are granted and billed, and of what is learned about their apps."""
+"""Settings of quotas, billing, retention, learned profiles and sign-ins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TenancySettings(RoomSettings):
     contract_limits: bool = Field(
         True,
         description="Enforce the quotas of tenants, apps and users (calls and tokens a minute, "
-        "parallel calls, budgets). Off: usage is counted, and no call is rejected.",
+        "parallel calls, budgets). Off: usage is counted, but no quota rejects a call.",
     )
     contract_rates_cut_runs: bool = Field(
         False,
@@ -92,7 +92,7 @@ class TenancySettings(RoomSettings):
 
     @property
     def learning_options(self) -> LearningOptions | None:
-        """Options of the learning of profiles; None if nothing is learned."""
+        """Return the options of profile learning; None if it is off."""
         if not self.profile_learning:
             return None
         return LearningOptions(

@@ -1,6 +1,6 @@
-"""``/admin/throttling``: the system, its parameters, their history, and the rejections.
+"""``/admin/throttling``: the system, its parameters with their history, and rejections.
 
-Under ``/v1/throttling`` tenants and apps read their own rejections.
+Tenants and apps read their own rejections under ``/v1/throttling``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fairserve.platform.tuning.preview.service import preview_of
 from fairserve.platform.tuning.schemas import (
     EventOut,
     EventQuery,
-    RefusalOut,
+    RejectionOut,
     ThrottlingChanged,
     ThrottlingOut,
     ThrottlingPut,
@@ -31,7 +31,7 @@ router = APIRouter()
 
 @router.get("/admin/throttling", dependencies=[Depends(require_admin)])
 def read_throttling(request: Request, session: ReadSession) -> ThrottlingOut:
-    """Return the system in force, and every parameter with value, default, unit and meaning."""
+    """Return the system in force, and each parameter with value, default, unit and description."""
     settings = request.app.state.settings.tuning
     return service.report(settings, service.load_current(session, settings))
 
@@ -40,7 +40,7 @@ def read_throttling(request: Request, session: ReadSession) -> ThrottlingOut:
 def change_throttling(
     body: ThrottlingPut, request: Request, session: WriteSession, principal: AdminPrincipal
 ) -> ThrottlingChanged:
-    """Change it while running: parameters that are left out return to their defaults."""
+    """Change the settings at run time; omitted parameters are reset to their defaults."""
     state = request.app.state
     return service.change_and_apply(session, principal, state.settings.tuning, state.control, body)
 
@@ -49,7 +49,7 @@ def change_throttling(
 async def preview_throttling(body: PreviewIn, request: Request) -> PreviewOut:
     """Replay the last minutes with and without a change, and return both results.
 
-    Nothing changes. 409 while another preview runs, or without a recording.
+    The settings in force do not change. 409 while another preview runs, or without a recording.
     """
     return await preview_of(request.app.state.preview, body, request.is_disconnected)
 
@@ -68,12 +68,12 @@ def list_versions(session: ReadSession, query: Annotated[Paging, Query()]) -> Pa
 
 @router.get("/admin/throttling/events", dependencies=[Depends(require_admin)])
 def list_all_events(session: ReadSession, query: Annotated[EventQuery, Query()]) -> Page[EventOut]:
-    """List rejections of all tenants, or of one, newest first."""
+    """List the rejections of one or all tenants, newest first."""
     return events.page(session, query, tenant_id=query.tenant, app_id=query.app)
 
 
 @router.get("/admin/throttling/events/{call_id}", dependencies=[Depends(require_admin)])
-def read_any_event(call_id: str, request: Request, session: ReadSession) -> RefusalOut:
+def read_any_event(call_id: str, request: Request, session: ReadSession) -> RejectionOut:
     """Return one rejection, with its explanation."""
     currency = request.app.state.settings.tenancy.currency
     return events.one(session, call_id, tenant_id=None, app_id=None, currency=currency)
@@ -83,7 +83,7 @@ def read_any_event(call_id: str, request: Request, session: ReadSession) -> Refu
 def list_events(
     session: ReadSession, principal: Reader, query: Annotated[EventQuery, Query()]
 ) -> Page[EventOut]:
-    """List rejections of an app, or of a tenant's apps, newest first."""
+    """List the rejections of an app, or of a tenant's apps, newest first."""
     app_id = asked_app(session, principal, query)
     return events.page(session, query, tenant_id=principal.tenant_id, app_id=app_id)
 
@@ -95,7 +95,7 @@ def read_event(
     session: ReadSession,
     principal: Reader,
     _: Annotated[TenantQuery, Query()],
-) -> RefusalOut:
+) -> RejectionOut:
     """Return one rejection of an app, or of a tenant's apps, with its explanation."""
     currency = request.app.state.settings.tenancy.currency
     tenant_id, app_id = principal.tenant_id, principal.app_id

@@ -1,7 +1,7 @@
-"""Rejections with the state that they were decided on: all for operators, their own for others.
+"""Queries on rejections, with the state that they were decided on.
 
-Model and agent come from the ledger's row of the same call. A page, and its count, are read in the order
-of an index; filters by user, run or reason scan all rejections of the tenant or the app.
+Operators read all rejections, others their own. Model and agent come from the ledger's row of the call.
+Pages and counts use an index; filters by user, run or reason scan all rejections of the tenant or app.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fairserve.platform.db.schemas import Page
 from fairserve.platform.reporting.usage.repository import REFUSAL_INPUTS
 from fairserve.platform.tuning import repository
 from fairserve.platform.tuning.explanation import explain
-from fairserve.platform.tuning.schemas import EventOut, EventQuery, RefusalOut
+from fairserve.platform.tuning.schemas import EventOut, EventQuery, RejectionOut
 
 _OF_CALL = (LedgerCall.model, LedgerCall.served_model, LedgerCall.agent)
 _MONEY = frozenset({"budget_limit", "budget_spent", "budget_held", "call_cost"})
@@ -29,7 +29,7 @@ EventRows: TypeAlias = "Select[ThrottlingEvent, str, str | None, str | None]"
 def page(
     session: Session, query: EventQuery, *, tenant_id: str | None, app_id: str | None
 ) -> Page[EventOut]:
-    """Return a page of the rejections within a tenant and an app, newest first; None stands for all."""
+    """Return a page of the rejections within a tenant and an app, newest first; None for all."""
     where = _where(query, tenant_id, app_id)
     items = listed(session, query, tenant_id=tenant_id, app_id=app_id)
     total = session.scalar(select(func.count()).select_from(ThrottlingEvent).where(*where))
@@ -39,13 +39,13 @@ def page(
 def listed(
     session: Session, query: EventQuery, *, tenant_id: str | None, app_id: str | None
 ) -> list[EventOut]:
-    """Return the same page without the count."""
+    """Return the rejections of :func:`page` without the count."""
     found = session.execute(rows(query, tenant_id=tenant_id, app_id=app_id))
     return [_out(event, model, served, agent) for event, model, served, agent in found]
 
 
 def rows(query: EventQuery, *, tenant_id: str | None, app_id: str | None) -> EventRows:
-    """Return the query of a page: events, each with model, served model and agent of its call."""
+    """Return the query of a page: events with model, served model and agent of the call."""
     return (
         _events()
         .where(*_where(query, tenant_id, app_id))
@@ -62,15 +62,15 @@ def one(
     tenant_id: str | None,
     app_id: str | None,
     currency: str,
-) -> RefusalOut:
-    """Return a rejection within a tenant and an app. Raises NotFoundError, also for another owner's."""
+) -> RejectionOut:
+    """Return a rejection. Raises NotFoundError, also for a rejection of another tenant or app."""
     where = [ThrottlingEvent.call_id == call_id, *_owned(tenant_id, app_id)]
     row = session.execute(_events().where(*where)).one_or_none()
     if row is None:
         raise NotFoundError("there is no such rejection", param="call_id")
     stored, model, served_model, agent = row
     event = _out(stored, model, served_model, agent)
-    return RefusalOut(
+    return RejectionOut(
         **dict(event),
         throttling_version=repository.version_at(session, event.at),
         currency=currency,

@@ -1,7 +1,7 @@
-"""A rejection in plain words: the limit, the load, the state of its run, and the answer to the client.
+"""Explain a rejection in sentences: the limit, the load, the state of its run, and the retry time.
 
-Sentences use only what the event holds: one from before revision 12 has neither load nor run, and gets
-fewer. ``REASONS`` has every reason that the core or control can produce.
+The sentences use only fields of the event: events from before revision 12 have neither load nor run.
+``REASONS`` has every reason that the core or control can produce.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ class Reason(NamedTuple):
     """Sentences for one reason."""
 
     text: str
-    """Sentence with fields of the event in braces; ``without`` applies if one of these is null."""
+    """Sentence with fields of the event in braces; ``without`` is used if one of these is null."""
     without: str
     load: Literal["cause", "any", "given", ""] = ""
-    """Role of the load: the cause, without influence (any), context only (given), or left out."""
+    """Role of the load: ``cause``, ``any`` (no influence), ``given`` (context), or omitted."""
     spares_runs: bool = False
-    """Calls of a run in progress that is immune are not rejected for this reason."""
+    """True if calls of an immune run in progress are never rejected for this reason."""
     retry: Literal["given", "period", "no"] = "given"
-    """Answer to the client: a time to retry, the end of the period, or nothing."""
+    """Retry in the response: after a time, at the end of the period, or none."""
 
 
 _CALLS = "of {limit:,} calls within {window_s:g} s for {subject} was reached"
 _BUDGET = (
-    "The budget of this {holder} is {budget_limit}: {budget_spent} was spent and {budget_held} held for"
-    " running calls, and this call could cost {call_cost}."
+    "The budget of this {holder} is {budget_limit}: {budget_spent} was spent, {budget_held} was reserved"
+    " for running calls, and this call could cost up to {call_cost}."
 )
-_ROOM = "The budget of this {holder} did not cover the possible cost of this call."
+_ROOM = "The budget of this {holder} did not cover the maximum cost of this call."
 
 REASONS: Mapping[str, Reason] = {
     "user_blocked": Reason("", "An operator has blocked this user.", retry="no"),
@@ -46,7 +46,7 @@ REASONS: Mapping[str, Reason] = {
     ),
     **{
         f"rpm_{scope}_limit": Reason(
-            f"The limit {_CALLS}: this would have been accepted call number {{count:,}}.",
+            f"The limit {_CALLS}: the call would have been accepted call number {{count:,}}.",
             f"The limit of calls for {subject} was reached.",
             load="any",
         )
@@ -54,7 +54,7 @@ REASONS: Mapping[str, Reason] = {
     },
     **{
         f"overloaded_{scope}_limit": Reason(
-            f"The limit {_CALLS}: this was call number {{count:,}}; rejected calls count, too.",
+            f"The limit {_CALLS}: the call was number {{count:,}}, including rejected calls.",
             f"The limit of calls for {subject} was reached.",
             load="cause",
             spares_runs=True,
@@ -62,65 +62,65 @@ REASONS: Mapping[str, Reason] = {
         for scope, subject in (("user", "this user"), ("app", "the app as a whole"))
     },
     "overloaded_new_users_limit": Reason(
-        "The app may begin runs of {limit:,} new users within {window_s:g} s: this would have been"
-        " number {count:,}, and the app had not shown this user for a day.",
-        "As many new users as the app may show within a minute had begun runs.",
+        "The limit of the app is runs of {limit:,} new users within {window_s:g} s: this user, without"
+        " calls for a day, would have been number {count:,}.",
+        "The app's limit of new users per minute was reached.",
         load="cause",
         spares_runs=True,
     ),
     "contract_rpm": Reason(
-        "The quota of this {holder} is {limit:,} calls within {window_s:g} s: this would have been"
+        "The quota of this {holder} is {limit:,} calls within {window_s:g} s: the call would have been"
         " number {count:,}.",
-        "The calls a minute of this {holder}'s quota were used up.",
+        "The calls per minute of this {holder}'s quota were used up.",
         load="any",
         spares_runs=True,
     ),
     "contract_tpm": Reason(
         "The quota of this {holder} is {limit:,} tokens within {window_s:g} s: with the prompt and the"
-        " longest answer of this call they would have been {count:,}.",
-        "The tokens a minute of this {holder}'s quota did not suffice for this call.",
+        " maximum output of this call, usage would have been {count:,}.",
+        "The tokens per minute of this {holder}'s quota did not suffice for this call.",
         load="any",
         spares_runs=True,
     ),
     "contract_call_too_large": Reason(
-        "The quota of this {holder} is {limit:,} tokens a minute, and the prompt and the longest"
-        " answer of this call alone have {count:,}.",
-        "This call alone has more tokens than the quota of this {holder} allows a minute.",
+        "The quota of this {holder} is {limit:,} tokens per minute, and the prompt and the maximum"
+        " output of this call alone have {count:,}.",
+        "This call alone has more tokens than the quota of this {holder} allows per minute.",
         retry="no",
     ),
     "contract_parallel": Reason(
-        "The quota of this {holder} is {limit:,} calls at a time: this would have been number"
+        "The quota of this {holder} is {limit:,} parallel calls: the call would have been number"
         " {count:,}.",
         "All parallel calls of this {holder}'s quota were in use.",
         load="any",
     ),
     "contract_budget": Reason(_BUDGET, _ROOM, retry="period"),
     "contract_budget_held": Reason(
-        f"{_BUDGET} It would fit if those calls cost less than their maximum.",
-        f"{_ROOM} It would fit if the running calls cost less than their maximum.",
+        f"{_BUDGET} It may fit once the running calls have cost less than their maximum.",
+        f"{_ROOM} It may fit once the running calls have cost less than their maximum.",
     ),
     "contract_soft_budget": Reason(
-        "The soft limit of the budget of this {holder} is {budget_limit}: {budget_spent} was spent, and"
-        " beyond it no new run begins.",
-        "The budget of this {holder} has passed its soft limit, beyond which no new run begins.",
+        "The soft budget of this {holder} is {budget_limit}: {budget_spent} was spent, and beyond it new"
+        " runs are rejected.",
+        "The soft budget of this {holder} was exceeded, and beyond it new runs are rejected.",
         spares_runs=True,
         retry="period",
     ),
     "contract_too_many_users": Reason(
         "",
-        f"The server keeps accounts of {MAX_ACCOUNTS:,} budgets, and this {{holder}} had none.",
+        f"The server's limit of {MAX_ACCOUNTS:,} budgets in use was reached before this {{holder}}'s.",
     ),
     "queue_full": Reason(
-        "{count:,} calls were waiting for its model; allowed: {limit:,}.",
+        "{count:,} calls were queued for its model; the limit is {limit:,}.",
         "The queue of its model was full.",
         load="given",
     ),
     "queue_share_full": Reason(
-        "{count:,} calls of this {scope} were waiting for its model; allowed: {limit:,}.",
+        "{count:,} calls of this {scope} were queued for its model; the limit is {limit:,}.",
         "This client's share of its model's queue was full.",
         load="given",
     ),
-    "draining": Reason("", "The server was stopping and took no new calls."),
+    "draining": Reason("", "The server was draining and accepted no new calls."),
 }
 
 _MONEY = ("budget_limit", "budget_spent", "budget_held", "call_cost")
@@ -129,7 +129,7 @@ _MONEY = ("budget_limit", "budget_spent", "budget_held", "call_cost")
 def explain(event: EventOut, currency: str = "") -> list[str]:
     """Return one to four sentences on a rejection, the limit first. ``currency`` labels amounts."""
     reason = REASONS.get(event.reason)
-    if reason is None:  # of a newer version
+    if reason is None:  # from a newer version
         reason = Reason("", "The call was rejected: {reason}.")
     sentences = (
         _limit(event, reason, currency),
@@ -167,11 +167,11 @@ def _load(event: EventOut, reason: Reason) -> str:
     queued = f"{_number(event.queued_calls or 0, 'call')} in its queue"
     if capacity:
         asked = (
-            f"{_percent(demand / capacity)} of its KV capacity was in demand"
+            f"the demand was {_percent(demand / capacity)} of its KV capacity"
             f" ({demand:,} of {capacity:,} tokens, {queued})"
         )
     else:
-        asked = f"no worker accepted calls ({demand:,} tokens were in demand, {queued})"
+        asked = f"no worker accepted calls (the demand was {demand:,} tokens, {queued})"
     model = f"Its model was {'overloaded' if event.overloaded else 'not overloaded'}: {asked}"
     if reason.load == "any":
         return f"{model}; this limit applies at any load."
@@ -179,7 +179,7 @@ def _load(event: EventOut, reason: Reason) -> str:
         return f"{model}."
     return (
         f"{model}; an overload begins at {_percent(event.high_watermark)} and ends at"
-        f" {_percent(event.low_watermark)}, and during it clients over a limit begin no new run."
+        f" {_percent(event.low_watermark)}, and new runs of clients over a limit are rejected meanwhile."
     )
 
 
@@ -187,29 +187,29 @@ def _run(event: EventOut, reason: Reason) -> str:
     if event.under_way is None or event.run_calls is None or event.run_tokens is None:
         return "Its run was in progress." if event.mid_run else ""
     if not event.under_way:
-        return "Its run was not in progress: this would have been its first call."
+        return "Its run was not in progress: the call would have been its first."
     so_far = f"{_number(event.run_calls, 'call')} and {_number(event.run_tokens, 'token')}"
     if not reason.spares_runs or event.immune:
-        return f"Its run was in progress with {so_far}, which does not count here."
+        return f"Its run was in progress with {so_far}, which does not matter for this limit."
     if event.expected_calls is None or event.expected_tokens is None or not event.immunity_factor:
-        return f"Its run was in progress with {so_far}, and no longer immune."
+        return f"Its run was in progress with {so_far} and was no longer immune."
     return (
-        f"Its run was in progress with {so_far}, and no longer immune: that ends at"
-        f" {event.immunity_factor:g} times the app's longest usual run,"
+        f"Its run was in progress with {so_far} and was no longer immune: immunity ends at"
+        f" {event.immunity_factor:g} times the app's longest usual run, which is"
         f" {event.expected_calls:,g} calls or {event.expected_tokens:,.0f} tokens."
     )
 
 
 def _retry(event: EventOut, reason: Reason) -> str:
     if reason.retry == "no":
-        return "The answer named no time for a retry."
+        return "A retry does not help, so the response had no Retry-After."
     if event.retry_after_s is None:
         return ""
     if reason.retry == "period":
         begins = event.at + timedelta(seconds=event.retry_after_s + 0.5)
         return (
-            f"The next period begins at {begins:%Y-%m-%d %H:%M} UTC; the answer asked the client"
-            " to wait for it."
+            f"The next period begins at {begins:%Y-%m-%d %H:%M} UTC, the time of Retry-After in the"
+            " response."
         )
     return f"The client may retry after {max(1, math.ceil(event.retry_after_s)):,} s."
 

@@ -14,7 +14,7 @@ from fairserve.platform.db.operations import ThrottlingSetting
 def history(
     session: Session, *, limit: int, offset: int
 ) -> tuple[Sequence[ThrottlingSetting], int]:
-    """Return versions, newest first, and their number."""
+    """Return a page of the versions, newest first, and their number."""
     rows = session.scalars(
         select(ThrottlingSetting)
         .order_by(ThrottlingSetting.version.desc())
@@ -25,7 +25,7 @@ def history(
 
 
 def version_at(session: Session, time: datetime) -> int:
-    """Return the newest version that was stored at a time; 0 if there was none."""
+    """Return the version in force at a time; 0 if there was none."""
     found = session.scalar(
         select(ThrottlingSetting.version)
         .where(ThrottlingSetting.created_at <= time)

@@ -1,4 +1,4 @@
-"""Requests and answers of ``/admin/throttling``."""
+"""Requests and responses of ``/admin/throttling``."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ MAX_VALUE_CHARS = 100
 
 
 def _check_scalar(value: object) -> object:
-    """Name the allowed types: the union itself would name only its first one."""
+    """Check a value; the error names all allowed types, where the union's would name the first."""
     if isinstance(value, str) and len(value) > MAX_VALUE_CHARS:
-        raise ValueError(f"the text has {len(value)} characters; allowed: {MAX_VALUE_CHARS}")
+        raise ValueError(f"the text has {len(value)} characters; the limit is {MAX_VALUE_CHARS}")
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError('the number is not finite; infinity is written as "inf"')
+        raise ValueError('the number is not finite; write infinity as "inf"')
     if value is not None and not isinstance(value, (bool, int, float, str)):
-        raise ValueError("allowed: a number, a text, true, false or null")
+        raise ValueError("must be a number, a text, true, false or null")
     return value
 
 
@@ -51,11 +51,11 @@ InteractionId = Annotated[
     str,
     StringConstraints(min_length=1, max_length=WIDE_ID_CHARS, pattern=NO_CONTROL_CHARACTERS),
 ]
-"""A run's id as its client writes it."""
+"""The client's id of a run."""
 
 
 class ThrottlingChoice(Strict):
-    """A system and its parameters. Omitted ones have their defaults."""
+    """A system and its parameters; omitted parameters have their defaults."""
 
     system: ObjectId
     parameters: dict[Annotated[str, StringConstraints(min_length=1, max_length=100)], Scalar] = (
@@ -64,10 +64,10 @@ class ThrottlingChoice(Strict):
 
 
 class ThrottlingPut(ThrottlingChoice):
-    """The settings to apply. Omitted parameters return to their defaults."""
+    """The settings to apply; omitted parameters are reset to their defaults."""
 
     expected_version: int | None = Field(None, ge=0)
-    """Version that must be in force; with another one the change is rejected with 409."""
+    """Version that must be in force; otherwise the change is rejected with 409."""
 
 
 class ParameterOut(BaseModel):
@@ -83,7 +83,7 @@ class ParameterOut(BaseModel):
 
 
 class ThrottlingOut(BaseModel):
-    """The settings in force. Version 0 is the server's settings."""
+    """The settings in force; version 0 is the server's settings."""
 
     version: int
     system: str
@@ -93,16 +93,16 @@ class ThrottlingOut(BaseModel):
     local: str
     parameters: list[ParameterOut]
     systems: list[str]
-    """Systems to choose from; ``rpm-20`` stands for any number."""
+    """Available systems; ``rpm-20`` represents any number."""
     author: str | None
     created_at: datetime | None
 
 
 class ThrottlingChanged(ThrottlingOut):
-    """Answer to a change."""
+    """Response to a change."""
 
     after_worker_restart: list[str]
-    """Changed parameters of the workers' local scheduler: running workers keep the old ones."""
+    """Changed parameters of the workers' local scheduler, which apply to restarted workers only."""
 
 
 class VersionOut(BaseModel):
@@ -132,7 +132,7 @@ class EventQuery(Paging):
 
 
 class EventOut(BaseModel):
-    """A rejection, and the state it was decided on. Null: not applicable, or not recorded then."""
+    """A rejection with the state that it was decided on. Null: not applicable or not recorded."""
 
     call_id: str
     at: datetime
@@ -141,7 +141,7 @@ class EventOut(BaseModel):
     user: str
     interaction_id: str
     model: str | None
-    """Requested name; ``served_model`` is the model that it resolved to."""
+    """Requested name, which resolved to ``served_model``."""
     served_model: str | None
     agent: str | None
     reason: str
@@ -151,45 +151,45 @@ class EventOut(BaseModel):
     window_s: float | None
     retry_after_s: float | None
     mid_run: bool
-    """True if a call of its run had been served."""
+    """True if an earlier call of its run had been served."""
     system: str | None
     overloaded: bool | None
-    """True if the call's model was overloaded; all load figures are of that model."""
+    """True if the call's model was overloaded; all load figures are this model's."""
     demand_tokens: int | None
-    """KV tokens of its running and queued calls, without the rejected one."""
+    """KV tokens of the model's running and queued calls, without the rejected one."""
     capacity_tokens: int | None
-    """KV capacity of its workers that accepted calls, in tokens."""
+    """KV capacity of the model's workers that accepted calls, in tokens."""
     high_watermark: float | None
-    """Demand over capacity at which an overload begins."""
+    """Ratio of demand to capacity at which an overload begins."""
     low_watermark: float | None
-    """Demand over capacity at which it ends."""
+    """Ratio of demand to capacity at which an overload ends."""
     queued_calls: int | None
     call_tokens: int | None
-    """Prompt and longest output of the call over all samples."""
+    """Tokens of the call's prompt and maximum output over all samples."""
     run_calls: int | None
-    """Accepted calls of its run so far."""
+    """Accepted calls of its run."""
     run_tokens: int | None
-    """Tokens of those that had ended."""
+    """Tokens of the ended calls of its run."""
     expected_calls: float | None
-    """Expected calls of a run by the app's profile; ``expected_tokens`` likewise."""
+    """Calls of the app's longest usual run; ``expected_tokens`` likewise."""
     expected_tokens: float | None
     immunity_factor: float | None
-    """Multiple of the app's longest usual run at which immunity ends; null: it never ends."""
+    """Multiple of the app's longest usual run at which immunity ends; null if it never ends."""
     under_way: bool | None
     immune: bool | None
     budget_limit: Cost | None
-    """Hard or soft limit, in the deployment's currency; set for rejections by a budget."""
+    """Hard or soft budget in the deployment's currency; null in other rejections."""
     budget_spent: Cost | None
     budget_held: Cost | None
-    """Maximum cost of running calls."""
+    """Maximum cost of running calls, which is reserved."""
     call_cost: Cost | None
     """Maximum cost of the rejected call."""
 
 
-class RefusalOut(EventOut):
-    """One rejection with its explanation."""
+class RejectionOut(EventOut):
+    """A rejection with its explanation."""
 
     throttling_version: int
-    """Newest version of the settings at that time; 0: the server's settings."""
+    """Version of the settings in force at the time; 0 for the server's settings."""
     currency: str
     explanation: list[str]

@@ -1,4 +1,4 @@
-"""Throttling settings in force, and their change at run time: checked, versioned, audited."""
+"""Throttling settings in force, and their changes at run time: validated, versioned, audited."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from fairserve.scheduling.system import SystemConfig
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """The system in force and the parameters that an operator set. Version 0: none was set."""
+    """The system in force and the parameters set by an operator. Version 0: none were set."""
 
     system: str
     parameters: dict[str, Any] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Current:
 
 
 def load_current(session: Session, settings: TuningSettings) -> Current:
-    """Return the newest version, or the server's own settings."""
+    """Return the newest version, or the server's settings."""
     row = newest_choice(session)
     if row is None:
         return Current(settings.system)
@@ -59,14 +59,18 @@ def change(
 ) -> tuple[Current, dict[str, Any], list[str]]:
     """Store the next version.
 
-    Return it with all options for the running control, and the names of the changed parameters that
-    running workers do not apply.
+    Returns it with all options for the running control, and the names of the changed parameters that
+    apply only to restarted workers.
 
-    Raises InvalidRequestError naming a parameter, ConflictError if ``expected_version`` is past.
+    Raises InvalidRequestError, which names the parameter, and ConflictError if ``expected_version`` is
+    not in force.
     """
     before = load_current(session, settings)
     if body.expected_version is not None and body.expected_version != before.version:
-        raise ConflictError(f"version {before.version} is in force", param="expected_version")
+        raise ConflictError(
+            f"expected_version does not match: version {before.version} is in force",
+            param="expected_version",
+        )
     after, options = checked(settings, body)
     row = ThrottlingSetting(
         version=before.version + 1,
@@ -93,7 +97,7 @@ def change(
 def checked(
     settings: TuningSettings, body: ThrottlingChoice
 ) -> tuple[SystemConfig, dict[str, Any]]:
-    """Return the system and all options of a choice. Raises InvalidRequestError naming a parameter."""
+    """Return the system and all options of a choice. Raises InvalidRequestError for a parameter."""
     try:
         after = system_config(settings, body.system, body.parameters)
         return after, effective_options(settings, body.system, body.parameters)
@@ -103,7 +107,7 @@ def checked(
 
 
 def kept_by_workers(before: SystemConfig, after: SystemConfig) -> list[str]:
-    """Return the changed parameters of the workers' scheduler, which is chosen at their start."""
+    """Return the changed parameters of the workers' scheduler, which apply at their start."""
     if before.local != after.local:
         return ["local"]
     old, new = before.local_options, after.local_options

@@ -51,7 +51,7 @@ def test_flooding_clients_are_shown_and_updated_live(operator, server, world):
 
 def test_the_list_is_searched_sorted_and_paged(operator):
     operator.open("/console/clients")
-    operator.page.get_by_label("Find").fill("BEN")
+    operator.page.get_by_label("Search").fill("BEN")
     operator.page.get_by_role("button", name="Show").click()
     operator.page.wait_for_url("**query=BEN**")
     assert rows(operator) == ["team/ben"]
@@ -84,7 +84,7 @@ def test_the_page_of_one_client(operator, world):
     assert "of 400" in text, "the app's limit, as far as it is used"
     operator.page.locator("[data-chart=service][aria-label*='Service']").wait_for()
     assert operator.page.locator("table", has_text="Counter").locator("tbody tr").count() >= 2
-    for name, place in (("Its rejections", "refusals"), ("Its usage", "usage")):
+    for name, place in (("User's rejections", "refusals"), ("User's usage", "usage")):
         operator.page.get_by_role("link", name=name).click()
         operator.page.wait_for_url(f"**/console/{place}?user=flooder**")
         operator.page.go_back()
@@ -141,7 +141,7 @@ def test_a_blocked_user_is_rejected_until_unblocked(operator, server, world):
     operator.open(path_of(world["one"], "ann"))
     operator.page.get_by_role("button", name="Block").click()
     operator.page.wait_for_url("**?done=user")
-    assert "The user's settings apply" in operator.text()
+    assert "User settings saved" in operator.text()
     with pytest.raises(openai.PermissionDeniedError) as rejected:
         call(server, key, "ann")
     assert rejected.value.code == "user_blocked"
@@ -162,7 +162,7 @@ def test_a_change_is_audited_and_keeps_hidden_fields(operator, server, world):
     operator.open(path_of(world["one"], "contracted"))
     assert "No calls in the last half hour" in operator.text()
     assert "reject new runs" in operator.text()
-    save(operator, Weight="0.5", Calls_a_minute_under_overload="30")
+    save(operator, Weight="0.5", Calls_per_minute_under_overload="30")
     operator.page.wait_for_url("**?done=user")
     after = server.admin("GET", place)
     assert (after["weight"], after["rpm"], after["blocked"]) == (0.5, 30, True)
@@ -176,20 +176,20 @@ def test_a_change_is_audited_and_keeps_hidden_fields(operator, server, world):
     assert (after["weight"], after["rpm"], after["blocked"]) == (0.5, 30, False)
     assert after["contract"] == before["contract"]
     operator.page.get_by_role("button", name="Reset").click()
-    operator.page.get_by_text("all are defaults").wait_for()
+    operator.page.get_by_text("all have their defaults").wait_for()
     assert server.admin("GET", place)["contract"]["rpm_limit"] is None
 
 
 def test_invalid_values_change_nothing_and_are_kept(operator, server, world):
     place = f"/admin/users/{world['one']['tenant_id']}/cautious"
     operator.open(path_of(world["one"], "cautious"))
-    save(operator, Weight="a lot", Calls_a_minute_under_overload="0")
+    save(operator, Weight="a lot", Calls_per_minute_under_overload="0")
     weight = operator.page.get_by_label("Weight", exact=True)
     operator.page.locator("[aria-invalid=true]").first.wait_for()
     assert weight.input_value() == "a lot"
     assert weight.get_attribute("aria-invalid") == "true"
     assert operator.page.locator("[aria-invalid=true]").count() == 2
-    assert "Allowed: a valid number." in operator.text()
+    assert "Must be a valid number." in operator.text()
     assert not operator.faults()
     assert server.admin("GET", place)["updated_at"] is None
 
@@ -223,12 +223,12 @@ def test_an_app_is_changed(operator, server):
     app = server.new_app(name="changed")
     operator.open(f"/console/clients/apps?tenant={app['tenant_id']}")
     operator.page.get_by_role("link", name="changed", exact=True).click()
-    save(operator, Weight="2", Calls_a_minute_of_each_user="40")
+    save(operator, Weight="2", Calls_per_minute_of_each_user="40")
     operator.page.wait_for_url("**?done=app")
     place = f"/v1/apps/{app['id']}?tenant={app['tenant_id']}"
     after = server.admin("GET", place)
     assert (after["weight"], after["limits"]["user_rpm"]) == (2, 40)
-    save(operator, Calls_a_minute_of_each_user="")
+    save(operator, Calls_per_minute_of_each_user="")
     operator.page.wait_for_url("**?done=app")
     operator.page.wait_for_load_state()
     assert server.admin("GET", place)["limits"]["user_rpm"] is None
@@ -250,7 +250,7 @@ def test_a_tenant_changes_only_permitted_fields_of_its_app(browser, server):
         assert visit.page.get_by_label("Weight", exact=True).count() == 0
         assert visit.page.get_by_label("Source").count() == 0
         csrf = visit.page.locator("input[name=csrf]").first.input_value()
-        save(visit, Name="renamed", Calls_a_minute_of_the_app_as_a_whole="900")
+        save(visit, Name="renamed", Calls_per_minute_of_the_app="900")
         visit.page.wait_for_url("**?done=app")
         after = server.request("GET", f"/v1/apps/{app['id']}", app["tenant_key"])
         assert (after["name"], after["limits"]["app_rpm"]) == ("renamed", 900)
@@ -276,7 +276,7 @@ def test_a_tenant_changes_only_permitted_fields_of_its_app(browser, server):
         )
         save(visit, Name="taken")
         visit.page.locator("#name[aria-invalid=true]").wait_for()
-        assert "has an app of this name" in visit.text()
+        assert "of the tenant has this name" in visit.text()
 
 
 def test_a_tenant_sees_only_its_own_clients(browser, server, world):

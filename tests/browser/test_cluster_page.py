@@ -45,7 +45,7 @@ def test_a_worker_is_drained_and_serves_again(operator, server, app):
     operator.page.wait_for_url("**?done=draining")
     assert "gets no new ones" in operator.page.get_by_role("status").first.inner_text()
     row(operator, "w0").get_by_text("drained", exact=True).wait_for()
-    assert f"drained with {server.admin_key[:4]}" in row(operator, "w0").inner_text()
+    assert f"drained by {server.admin_key[:4]}" in row(operator, "w0").inner_text()
     assert workers_of_calls(server, app) == {"w1"}
     operator.page.get_by_role("button", name="Undrain w0").click()
     operator.page.wait_for_url("**?done=undrained")
@@ -107,7 +107,7 @@ def test_a_job_is_run(operator, server):
     ]
     operator.page.get_by_role("button", name="Run retention now").click()
     operator.page.wait_for_url("**?done=job")
-    assert "The job runs soon." in operator.text()
+    assert "Job requested; it runs soon." in operator.text()
     (change,) = server.admin("GET", "/admin/audit?action=job.run")["items"]
     assert change["target"] == "retention"
 
@@ -124,7 +124,7 @@ def test_missing_workers_are_not_found(operator, server):
     assert operator.page.locator("tr[id^=worker-]").count() == 1
     operator.open(f"{CLUSTER}?worker=<b>")
     assert "No workers match." in operator.text()
-    assert operator.page.get_by_label("Workers whose").input_value() == "<b>"
+    assert operator.page.get_by_label("Worker or model").input_value() == "<b>"
 
 
 def test_tenants_have_no_cluster(browser, server, app):

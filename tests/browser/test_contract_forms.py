@@ -11,7 +11,7 @@ def set_limits(visit, title, fields):
     form.locator("summary").click()
     for label, value in fields.items():
         form.get_by_label(label, exact=True).fill(value)
-    form.get_by_role("button", name="Set the limits").click()
+    form.get_by_role("button", name="Set limits").click()
     return form
 
 
@@ -21,7 +21,7 @@ def test_the_quota_of_a_user_is_set_and_applied(operator, server):
     server.admin("PUT", place, json={"weight": 2})
     operator.open(path_of(app, "limited"))
     title = "Change the quota"
-    set_limits(operator, title, {"Calls a minute": "1", "Models": f"{MODEL}\n{ODD}"})
+    set_limits(operator, title, {"Calls per minute": "1", "Models": f"{MODEL}\n{ODD}"})
     operator.page.wait_for_url("**?done=user")
     held = server.admin("GET", place)
     assert held["weight"] == 2
@@ -33,7 +33,7 @@ def test_the_quota_of_a_user_is_set_and_applied(operator, server):
     with pytest.raises(openai.RateLimitError) as rejected:
         call(server, app["api_key"], "limited")
     assert "Rate limit exceeded (contract_rpm): 2 calls of this user" in str(rejected.value)
-    wrong = {"Calls a minute": "", "Budget, USD": "3", "Budget's period": "often"}
+    wrong = {"Calls per minute": "", "Budget, USD": "3", "Budget period": "often"}
     form = set_limits(operator, title, wrong)
     form.locator("[aria-invalid=true]").wait_for()
     assert form.get_attribute("open") is not None, "what is wrong is seen"
@@ -41,12 +41,12 @@ def test_the_quota_of_a_user_is_set_and_applied(operator, server):
     assert form.get_by_label("Budget, USD", exact=True).input_value() == "3"
     assert not operator.faults()
     assert server.admin("GET", place)["contract"] == held["contract"]
-    form.get_by_label("Budget's period").fill("1d")
-    form.get_by_label("Beyond the soft budget").select_option("finish_runs")
-    form.get_by_role("button", name="Set the limits").click()
+    form.get_by_label("Budget period").fill("1d")
+    form.get_by_label("Action above the soft budget").select_option("finish_runs")
+    form.get_by_role("button", name="Set limits").click()
     operator.page.get_by_text("finish_runs without a soft_budget").wait_for()
     form.get_by_label("Soft budget, USD").fill("2")
-    form.get_by_role("button", name="Set the limits").click()
+    form.get_by_role("button", name="Set limits").click()
     operator.page.wait_for_url("**?done=user")
     contract = server.admin("GET", place)["contract"]
     assert (contract["rpm_limit"], contract["soft_end"]) == (None, "finish_runs")
@@ -67,9 +67,9 @@ def test_quotas_of_tenants_and_apps_are_set(browser, operator, server):
     with browser.visit(server.url) as visit:
         visit.sign_in(app["tenant_key"])
         visit.open(f"/console/clients/apps/{app['id']}")
-        set_limits(visit, "Change the quota of the app", {"Calls a minute": "50"})
+        set_limits(visit, "Change the quota of the app", {"Calls per minute": "50"})
         visit.page.wait_for_url("**?done=app")
-        set_limits(visit, "Change the quota of its users", {"Tokens a minute": "9000"})
+        set_limits(visit, "Change the quota of its users", {"Tokens per minute": "9000"})
         visit.page.get_by_text("9,000").wait_for()
         assert not visit.faults()
     place = f"/v1/apps/{app['id']}?tenant={app['tenant_id']}"

@@ -58,7 +58,7 @@ def test_a_run_appears_is_opened_and_cancelled(operator, server, app):
     page.wait_for_url("**?done=cancelled")
     with pytest.raises(openai.APIStatusError):
         held.result(60)
-    assert "The run is cancelled" in operator.text()
+    assert "Run cancelled" in operator.text()
     operator.open(LIST)
     row.get_by_text("cancelled").first.wait_for()
     (change,) = server.admin("GET", "/admin/audit?action=interaction.cancel")["items"]

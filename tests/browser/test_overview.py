@@ -93,7 +93,7 @@ def test_a_changed_limit_affects_the_traffic_and_is_reverted(operator, flood):
     assert field.input_value() == "50"
     assert flood.burst(3) == 0
     page.get_by_role("button", name=re.compile("Revert")).first.click()
-    page.get_by_text("The earlier settings are in force again").wait_for()
+    page.get_by_text("The settings of the earlier version are in force").wait_for()
     assert field.input_value() == "0.3"
     assert flood.burst(3) == 3
     operator.open("/console/audit?action=throttling.change")

@@ -108,7 +108,7 @@ def test_an_invalid_value_is_shown_at_its_field(browser, server, put, newest, sc
         visit.page.get_by_role("button", name="Preview" if scripts else "Apply").click()
         visit.page.wait_for_selector(f"{BYPASS}[aria-invalid=true]")
         text = visit.page.locator("#p-feeder\\.max_bypass-wrong").inner_text()
-        assert text == "“a few” is not allowed; allowed: a whole number"
+        assert text == "“a few” is not allowed; must be a whole number"
         described = visit.page.get_attribute(BYPASS, "aria-describedby")
         assert described.startswith("p-feeder.max_bypass-wrong ")
         assert visit.page.input_value(BYPASS) == "a few"
@@ -140,7 +140,7 @@ def test_two_operators_do_not_overwrite_each_other(operator, server, put, holds)
     other = put(feeder__max_bypass=11, immunity_factor=6)["version"]
     apply(operator)
     alert = operator.page.get_by_role("alert").inner_text()
-    assert "the settings changed meanwhile" in alert
+    assert "the settings were changed by somebody else" in alert
     assert f"Version {other} is in force, stored by {server.admin_key[:12]}" in alert
     assert "feeder.max_bypass default → 11" in alert
     assert "immunity_factor default → 6" in alert
@@ -167,7 +167,7 @@ def test_values_set_by_an_operator_are_kept(operator, put, newest):
     }
     version = newest()["version"]
     apply(operator)
-    assert "Nothing was stored" in operator.page.locator("#settings .alarm").inner_text()
+    assert "No change: these settings" in operator.page.locator("#settings .alarm").inner_text()
     assert newest()["version"] == version
 
 
@@ -244,9 +244,9 @@ def test_a_preview_shows_the_effect_of_a_change(browser, server, traffic, put, s
         visit.page.wait_for_selector("#preview .sentences", timeout=60_000)
         text = visit.page.locator("#preview").inner_text()
         assert "throttle.limit default → 100" in text
-        assert "0 calls would be rejected instead of 1" in text
-        assert "Fidelity" in text
-        assert "Users most affected" in text
+        assert "0 calls would have been rejected instead of 1" in text
+        assert "Accuracy" in text
+        assert "Most affected users" in text
         assert visit.page.locator("#preview tr", has_text="u0").count() == 1
         row = visit.page.locator("#preview tr", has_text="Rejected calls").first
         assert row.locator("td").all_inner_texts() == ["1", "0"]

@@ -245,7 +245,10 @@ def test_an_internal_error_fails_immediately_and_is_logged(world, monkeypatch, c
     export = world.request_export(**LISTED)
     monkeypatch.setattr(content.interactions, "count", lambda *args, **more: 1 / 0)
     assert world.make() == 1
-    assert world.read_export(export)["error"] == "internal error; see the server's log"
+    assert (
+        world.read_export(export)["error"]
+        == "internal error; an operator finds details in the server's log"
+    )
     assert "ZeroDivisionError" in caplog.text
 
 
@@ -334,7 +337,7 @@ make_exports(session_factory(connect(url)), Settings())
 """
 
 
-@pytest.mark.parametrize("where", ["_write_part", "_check_room"])
+@pytest.mark.parametrize("where", ["_write_part", "_check_capacity"])
 def test_another_process_finishes_after_a_kill(world, engine, where):
     """The process is killed between two parts, or within the transaction of one."""
     whole = whole_file(world)

@@ -183,8 +183,8 @@ def test_workers_of_other_sources_cannot_be_changed(management):
     assert "has the URL of worker 'f'" in rejected("POST", WORKERS, {"id": "x", "url": url(2)})
     body = {"id": "x", "url": url(6), "model": "chat"}
     assert "the name of an alias" in rejected("POST", WORKERS, body)
-    assert "one of the fleet file" in rejected("PUT", f"{ALIASES}/chat", {"target": "m"})
-    assert "one of the fleet file; change it there" in rejected("DELETE", f"{ALIASES}/chat")
+    assert "from the fleet file" in rejected("PUT", f"{ALIASES}/chat", {"target": "m"})
+    assert "comes from the fleet file; change it there" in rejected("DELETE", f"{ALIASES}/chat")
     assert stored(management) == FleetPart()
 
 
@@ -258,14 +258,14 @@ def test_a_drain_names_the_models_without_a_worker(management):
         models.serve(ServedModel(("llama",), "llama", 100, None, frozenset(workers)))
         admin(management, "POST", f"{WORKERS}/w0/undrain")
         notes.append(admin(management, "POST", f"{WORKERS}/w0/drain")["note"])
-    alone = "no other worker serves 'llama': its calls wait, and answer 503 if they wait too long"
+    alone = "no other worker serves 'llama': its calls wait, and get 503 after the maximum wait"
     assert notes == [None, alone]
     resting = ServedModel(("llama",), "llama", 100, None, drained=frozenset({"w0"}))
     models.serve(resting)
     assert admin(management, "POST", f"{WORKERS}/w0/drain")["note"] == alone
     models.drop("llama")
     answered = admin(management, "POST", f"{WORKERS}/w0/drain")["note"]
-    assert answered == "no worker serves now: calls answer 503"
+    assert answered == "no worker serves: calls get 503"
 
 
 @ON_BOTH
@@ -343,9 +343,9 @@ def test_aliases_are_one_level_and_hide_no_model(management):
     models.serve(ServedModel(("llama",), "llama", 100, None))
     admin(management, "PUT", f"{ALIASES}/x", {"target": "m"})
     for name, target, problem in (
-        ("y", "x", "leads to the alias 'x'; allowed: models"),
-        ("m", "n", "is what another alias leads to"),
-        ("self", "self", "leads to the alias 'self'"),
+        ("y", "x", "has the alias 'x' as target; targets must be models"),
+        ("m", "n", "is the target of another alias"),
+        ("self", "self", "has the alias 'self' as target"),
         ("llama", "m", "the name of a model that is served"),
     ):
         answer = admin(management, "PUT", f"{ALIASES}/{name}", {"target": target}, status=409)
@@ -365,9 +365,9 @@ def test_aliases_are_bounded(management, monkeypatch):
         session.execute(insert(FleetAlias), names)
     body = {"id": "a", "url": url(5)}
     answer = admin(management, "POST", WORKERS, body, status=409)
-    assert answer["error"]["message"] == "2 workers have joined; remove one first"
+    assert answer["error"]["message"] == "the limit of 2 workers is reached; remove one first"
     answer = admin(management, "PUT", f"{ALIASES}/more", {"target": "m"}, status=409)
-    assert answer["error"]["message"] == "there are 2 aliases; remove one first"
+    assert answer["error"]["message"] == "the limit of 2 aliases is reached; remove one first"
     admin(management, "PUT", f"{ALIASES}/a1", {"target": "n"})
     with management.state.session_factory() as session:
         assert session.scalar(select(func.count(FleetWorker.id))) == 2

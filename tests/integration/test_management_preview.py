@@ -118,7 +118,7 @@ def test_a_preview_compares_and_changes_nothing(management, happened):
     assert found["fidelity"]["trust"] == "good"
     assert found["proposed"]["refused_calls"] == 0 < found["current"]["refused_calls"]
     assert found["users"][0]["user"] == "u0"
-    assert found["sentences"][0].startswith("With this setting 0 calls would be rejected")
+    assert found["sentences"][0].startswith("0 calls would have been rejected")
     assert preview(management) == found
 
 
@@ -308,7 +308,5 @@ def test_a_running_server_previews_its_own_traffic(tmp_path):
         assert found["proposed"]["refused_calls"] == 0
         assert found["proposed"]["completed_interactions"] == 12
         assert found["users"][0]["user"] == "flooder"
-        assert found["sentences"][0] == (
-            "With this setting 0 calls would be rejected instead of 7."
-        )
+        assert found["sentences"][0] == ("0 calls would have been rejected instead of 7.")
         assert server.admin("GET", PATH)["system"] == "rpm-5"

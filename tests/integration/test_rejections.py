@@ -115,12 +115,12 @@ def test_a_rejection_has_its_inputs_and_explanation(management):
     )
     assert (found["throttling_version"], found["currency"]) == (0, "USD")
     assert found["explanation"] == [
-        "The limit of 20 calls within 60 s for this user was reached: this was call number 21; rejected"
-        " calls count, too.",
-        "Its model was overloaded: 236 % of its KV capacity was in demand (2,360 of 1,000 tokens, 7"
-        " calls in its queue); an overload begins at 200 % and ends at 120 %, and during it clients"
-        " over a limit begin no new run.",
-        "Its run was not in progress: this would have been its first call.",
+        "The limit of 20 calls within 60 s for this user was reached: the call was number 21, including"
+        " rejected calls.",
+        "Its model was overloaded: the demand was 236 % of its KV capacity (2,360 of 1,000 tokens, 7"
+        " calls in its queue); an overload begins at 200 % and ends at 120 %, and new runs of"
+        " clients over a limit are rejected meanwhile.",
+        "Its run was not in progress: the call would have been its first.",
         "The client may retry after 12 s.",
     ]
     error = management.call(management.admin, "GET", "/admin/throttling/events/c2", status=404)
@@ -136,11 +136,11 @@ def test_money_is_shown_in_the_currency(management):
     assert (found["budget_limit"], found["budget_spent"], found["budget_held"]) == (5.0, 4.75, 0.0)
     assert found["call_cost"] == 0.300000001
     assert found["explanation"][0] == (
-        "The budget of this app is 5.00 USD: 4.75 USD was spent and 0.00 USD held for running calls,"
-        " and this call could cost 0.300000001 USD."
+        "The budget of this app is 5.00 USD: 4.75 USD was spent, 0.00 USD was reserved for running"
+        " calls, and this call could cost up to 0.300000001 USD."
     )
     assert found["explanation"][-1] == (
-        "The next period begins at 2026-03-02 00:00 UTC; the answer asked the client to wait for it."
+        "The next period begins at 2026-03-02 00:00 UTC, the time of Retry-After in the response."
     )
 
 
@@ -167,8 +167,8 @@ def test_a_rejection_of_an_older_server_has_nulls(management):
     names = {*(field.name for field in fields(RejectionContext)), "model", "agent", "budget_limit"}
     assert {found[name] for name in names} == {None}
     assert found["explanation"] == [
-        "The limit of 2 calls within 60 s for this user was reached: this would have been accepted call"
-        " number 3.",
+        "The limit of 2 calls within 60 s for this user was reached: the call would have been accepted"
+        " call number 3.",
         "Its run was in progress.",
         "The client may retry after 1 s.",
     ]

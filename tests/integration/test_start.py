@@ -135,7 +135,7 @@ def test_reading_commands_create_no_database(start_error, settings):
         (f"alembic_version SET version_num = '{HEAD - 1:04}'", "`fairserve db upgrade`"),
         ("schema_info SET min_reader = 9999", "install the newer version"),
         (f"alembic_version SET version_num = '{HEAD + 1:04}'", "`fairserve db downgrade`"),
-        ("alembic_version SET version_num = 'ae1027a6acf'", "none of ours"),
+        ("alembic_version SET version_num = 'ae1027a6acf'", "which is not FairServe's"),
     ],
 )
 def test_an_unsuitable_schema(start_error, settings, made, change, reason):
@@ -167,7 +167,7 @@ def test_a_lost_secret_key_is_not_replaced(start_error, settings, lost):
     assert "`fairserve db replace-secret-key`" in error
     assert not lost.exists()
     lost.write_text("another one, of sufficient length, from elsewhere\n")
-    assert f"the secret key {lost} is another one" in start_error(*serve(settings))
+    assert f"the secret key {lost} is not the key" in start_error(*serve(settings))
 
 
 def test_a_lost_secret_key_is_detected_by_stored_keys(start_error, settings, made, lost):

@@ -86,7 +86,7 @@ def test_a_secret_is_shown_once_and_never_stored(world, caplog):
     [
         (
             {"url": "https://127.0.0.2.example:8443/"},
-            "url: 127.0.0.2.example (port 8443) has no address",
+            "url: 127.0.0.2.example (port 8443) cannot be resolved",
         ),
         ({"url": "http://10.0.0.1/"}, "url: 10.0.0.1 (port 80) has an address that is not public"),
         (

@@ -192,7 +192,7 @@ def test_a_failing_event_loses_no_row(world, monkeypatch, caplog):
     world.write([world.refused("c")], [world.run()])
     assert world.events == []
     assert len(world.rows(Interaction)) == len(world.rows(LedgerCall)) == 1
-    assert "webhook events are lost: IntegrityError" in caplog.text
+    assert "cannot write webhook events, they are lost: IntegrityError" in caplog.text
 
 
 def test_without_endpoints_events_cost_one_query(world):

@@ -56,7 +56,7 @@ def test_a_receiver_that_times_out_is_a_failure(world, one):
     assert (row.state, row.last_status, row.last_error) == (
         "pending",
         None,
-        "no answer within 0.05 s",
+        "no response within 0.05 s",
     )
 
 

@@ -13,7 +13,7 @@ WORDS = 100
 """Number of words of a held call: six such calls are an overload."""
 DEADLINE_S = 60
 LIMIT = 20
-"""Calls a minute of each user that the app allows under overload."""
+"""Calls per minute of each user that the app allows under overload."""
 
 
 class Flood:

@@ -211,7 +211,7 @@ class ChildServer(GatewayServer):
 def _eager():
     """Make servers of this process poll often, handle no signals, and fetch no tokenizers."""
 
-    fleet = functools.partial(RunningFleet, look_s=LOOK_S)
+    fleet = functools.partial(RunningFleet, check_s=LOOK_S)
     fleet_file = functools.partial(FleetFileWatch, poll_s=LOOK_S)
     with ExitStack() as stack:
         for place, name, value in (

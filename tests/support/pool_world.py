@@ -17,7 +17,7 @@ CIRCUIT = CircuitOptions(calls=3, probes=2, first_pause_s=0.02, last_pause_s=0.1
 
 def probe_often(monkeypatch):
     """Make probes follow one another almost immediately."""
-    for name in ("LOOK_S", "REPORT_S", "AWAY_S"):
+    for name in ("STARTUP_PROBE_S", "REPORT_S", "SLOW_PROBE_S"):
         monkeypatch.setattr(watch, name, 0.01)
 
 

@@ -13,7 +13,7 @@ from fairserve.platform.reporting.traffic.lines import EndedCall
 from fairserve.platform.reporting.traffic.segments import SegmentWriter
 from fairserve.platform.tuning.preview.input import (
     PreviewJob,
-    RefusedCall,
+    RejectedCall,
     ServedCall,
     Workers,
 )
@@ -102,7 +102,7 @@ class History:
             reason, mid_run = refusal.decision.reason, refusal.mid_run
             at = EPOCH + sample.end_s
             self._again_s[call.call_id] = sample.end_s + refusal.decision.retry_after_s
-            self.refused.append(RefusedCall(*who, MODEL, call.interaction_id, at, reason, mid_run))
+            self.refused.append(RejectedCall(*who, MODEL, call.interaction_id, at, reason, mid_run))
             return
         asked_s = self._again_s.get(call.call_id, sample.arrival_s)
         at = EPOCH + asked_s

@@ -1,10 +1,10 @@
-"""Background jobs on Celery: a task for each, beat to send them, Redis for messages and results.
+"""Run background jobs on Celery: one task per job, beat as scheduler, Redis as broker and backend.
 
 A task is one pass of a job (:mod:`fairserve.platform.background.jobs.passes`). Messages carry only the
-job's name, because its work is in the database: beat sends a lost one again at the job's next interval,
-and a duplicate is harmless. So a worker may be killed at any point, Redis may lose everything, and
-several beats may run. A message that no worker took within two intervals is dropped, and beat sends none
-while many are waiting: a queue without workers does not grow.
+job's name, because its work is in the database: beat replaces a lost message at the job's next interval,
+and duplicates are harmless. Workers may therefore be killed at any point, Redis may lose its data, and
+several beats may run. A message expires after two intervals, and beat sends none while many are queued,
+so that a queue without workers does not grow.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ logger = logging.getLogger(__name__)
 
 QUEUE = "fairserve"
 TASK = "fairserve.jobs."
-"""Prefix of task names, before the job's name."""
+"""Prefix of the task names, followed by the job's name."""
 MOST_WAITING = 100
-"""Messages in the queue at which beat stops sending."""
+"""Number of queued messages at which beat stops sending."""
 SLICE_S = 30.0
 """Seconds after which a pass stops; the next message continues it."""
 UNSEEN_S = 300
-"""Seconds after which a message that was taken and not acknowledged is delivered again."""
+"""Seconds after which an unacknowledged message is redelivered."""
 RESULTS_S = 3600
 """Seconds for which results are kept."""
 
@@ -82,14 +82,14 @@ def celery_app(settings: JobSettings, jobs: Mapping[str, Job] = JOBS) -> Celery:
 
 
 class _Process:
-    """State that the tasks of one worker process share, created at its first use after the fork."""
+    """State shared by the tasks of one worker process, created at its first use after the fork."""
 
     def __init__(self, settings: JobSettings) -> None:
         self._settings = settings
         self._context: JobContext | None = None
 
     def open(self, **_: Any) -> None:
-        """Drop what was inherited: a worker process uses no connection of its parent."""
+        """Drop inherited state: a worker process must not use connections of its parent."""
         self._context = None
 
     def close(self, **_: Any) -> None:
@@ -100,7 +100,7 @@ class _Process:
 
     @property
     def context(self) -> JobContext:
-        """Return the context of this process; create it at the first call."""
+        """Return the context of this process, created by the first call."""
         if self._context is None:
             engine = connect(self._settings.db.effective_database_url, pool_size=2)
             self._context = JobContext(
@@ -115,59 +115,59 @@ def _task(job: Job, process: _Process) -> Any:
         try:
             return run_pass(job, process.context, lambda: time.monotonic() >= until_s)
         except JobFailedError:
-            return 0  # kept and logged; its state has the time of the next attempt
+            return 0  # stored and logged; the job's state has the time of the next attempt
         except (OperationalError, InterfaceError) as error:
-            logger.warning("the job %s waits for the database: %s", job.name, type(error).__name__)
+            logger.warning("cannot run job %s, database error: %s", job.name, type(error).__name__)
             return 0
 
-    run.__doc__ = f"One pass: {job.about}."
+    run.__doc__ = f"Run one pass of the job, which {job.about}."
     return run
 
 
 class BoundedScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
-    """Beat in memory, which stops sending to a queue that no worker empties.
+    """In-memory beat scheduler that stops sending while the queue is long.
 
-    It stores nothing, so all jobs are due at its start: otherwise jobs with long intervals would never
-    run under a beat that restarts often.
+    It stores no state, so all jobs are due at its start: otherwise jobs with long intervals would never
+    run with a beat that restarts often.
     """
 
     def setup_schedule(self) -> None:
-        """Create the entries."""
+        """Create the schedule's entries."""
         super().setup_schedule()
         for entry in self.schedule.values():
             entry.last_run_at = datetime.fromtimestamp(0, UTC)
 
     def apply_async(self, entry: ScheduleEntry, *args: Any, **kwargs: Any) -> Any:
-        """Send a message, unless too many are waiting."""
+        """Send a message unless too many are queued."""
         with self.app.connection_for_read() as connection:
             waiting = connection.default_channel.client.llen(QUEUE)
         if waiting >= MOST_WAITING:
-            logger.warning("%d messages wait in the queue; check that a worker is running", waiting)
+            logger.warning("%d messages are queued; check that a worker is running", waiting)
             return None
         return super().apply_async(entry, *args, **kwargs)
 
 
 class JobsOnCelery:
-    """The jobs of a server whose jobs Celery's workers run."""
+    """Job runner of a server that leaves the jobs to Celery's workers."""
 
     def __init__(self, settings: JobSettings) -> None:
         self._app = celery_app(settings)
-        # Without this a request waits 6 s for a connection, also with ``retry=False``.
+        # Otherwise a request waits 6 s for a connection, even with ``retry=False``.
         self._app.conf.broker_transport_options["max_retries"] = 0
 
     def start(self) -> None:
-        """Do nothing: beat and the workers are processes of their own."""
+        """Do nothing: beat and the workers are separate processes."""
 
     def request(self, name: str) -> None:
-        """Send a message, so that a worker runs a pass of this job soon.
+        """Send a message that makes a worker run a pass of this job.
 
-        While Redis does not answer, the job waits for its next interval.
+        If Redis does not respond, the job runs at its next interval.
         """
         try:
             self._app.send_task(TASK + name, expires=UNSEEN_S, retry=False, ignore_result=True)
         except RedisAwayError as error:
-            logger.warning("the job %s waits for Redis: %s", name, type(error).__name__)
+            logger.warning("cannot request job %s, Redis error: %s", name, type(error).__name__)
 
     async def stop(self) -> None:
-        """Close the connections; the jobs themselves run elsewhere."""
+        """Close the connections; running jobs are not affected."""
         self._app.close()

@@ -1,4 +1,4 @@
-"""``/admin/jobs``: the background jobs, their failures, and running one again."""
+"""``/admin/jobs``: background jobs with their failures, and requests to run one."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ router = APIRouter(prefix="/admin/jobs", dependencies=[Depends(require_admin)])
 
 @router.get("")
 def list_jobs(request: Request, session: ReadSession) -> Jobs:
-    """All background jobs, with the error of those that fail."""
+    """Return all background jobs, with the last error of failing ones."""
     return jobs_out(session, request.app.state.settings)
 
 
 @router.post("/{job}/run", status_code=status.HTTP_202_ACCEPTED)
 def run_job(job: str, request: Request, session: WriteSession, principal: AdminPrincipal) -> JobOut:
-    """Run a job soon, dead or not: its failures are forgotten, its last error stays to be read."""
+    """Run a job soon, dead or not: its failures are reset, its last error is kept."""
     state = request.app.state
     return run_soon(session, state.settings, state.jobs, principal, job)

@@ -1,4 +1,4 @@
-"""Background jobs inside the server: each has a loop of its own and runs its passes in a thread."""
+"""Run background jobs inside the server: each job has its own loop and runs its passes in a thread."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class JobsInProcess:
             self._tasks.append(asyncio.create_task(self._keep_running(job), name=f"job {job.name}"))
 
     def request(self, name: str) -> None:
-        """Run a pass of this job soon. From any thread; without effect before :meth:`start`."""
+        """Run a pass of this job soon. Thread-safe; has no effect before :meth:`start`."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._wanted[name].set)
 
     async def stop(self) -> None:
-        """Stop all jobs; their current transactions are finished."""
+        """Stop all jobs after their current transactions."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -55,11 +55,11 @@ class JobsInProcess:
                 await self._pass(job)
                 away = False
             except JobFailedError:
-                pass  # kept and logged; its state has the time of the next attempt
+                pass  # stored and logged; the job's state has the time of the next attempt
             except SQLAlchemyError as error:
                 if not away:
                     logger.warning(
-                        "the job %s waits for the database: %s", job.name, type(error).__name__
+                        "cannot run job %s, database error: %s", job.name, type(error).__name__
                     )
                 away = True
             rest_s = min(job.rest * (time.monotonic() - began_s), MAX_REST_S)

@@ -1,8 +1,8 @@
-"""A background job: a function that does the work that is due, and may be called at any time.
+"""Definition of a background job: a function that does the due work and may be called at any time.
 
-Every job finds its work in the database, does it in short transactions, and returns its amount. It may
-be interrupted at any point, run by several processes at once, and repeated without a second effect. So
-either the server itself or Celery's workers may run it.
+A job finds its work in the database, does it in short transactions, and returns its amount. It is
+idempotent and may be interrupted at any point and run by several processes at once, so that either the
+server or Celery's workers can run it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Stopping = Callable[[], bool]
 
 @dataclass(frozen=True, slots=True)
 class JobContext:
-    """The database, settings and secrets that jobs use."""
+    """The database, settings and secrets of the jobs."""
 
     sessions: SessionFactory
     settings: JobSettings
@@ -34,9 +34,9 @@ class Job:
     name: str
     about: str
     interval_s: Callable[[JobSettings], float]
-    """Least seconds from the end of one pass to the begin of the next."""
+    """Minimum seconds from the end of one pass to the start of the next."""
     run: Callable[[JobContext, Stopping], int]
-    """Does the work that is due, until it has to stop; returns its amount."""
+    """Does the due work until it has to stop; returns its amount."""
     rest: float = 10.0
-    """Least pause after a pass inside the server, as a multiple of the pass's duration, so that the job
-    takes little of a core that also serves calls. 0 for a job that mostly waits."""
+    """Minimum pause after a pass in the server, as a multiple of the pass's duration, to limit the load
+    on a core that also serves calls. 0 for a job that mostly waits."""

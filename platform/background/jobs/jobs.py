@@ -1,4 +1,4 @@
-"""All background jobs."""
+"""Registry of all background jobs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _export(context: JobContext, stopping: Stopping) -> int:
 _ALL = (
     Job(
         "rollup",
-        "sums the ledger for usage reports",
+        "rolls up the ledger for usage reports",
         lambda settings: settings.reporting.usage_rollup_interval_s,
         _roll_up,
     ),
@@ -62,14 +62,14 @@ _ALL = (
     ),
     Job(
         "exports",
-        "makes report exports, and deletes expired ones",
+        "runs report exports, and deletes expired ones",
         lambda settings: settings.reporting.export_poll_interval_s,
         _export,
         rest=1.0,
     ),
     Job(
         "retention",
-        "deletes what is older than its retention",
+        "deletes rows that are older than their retention",
         lambda settings: 3600.0,
         _delete_old,
     ),

@@ -1,8 +1,8 @@
-"""One pass of a job; its result or error is stored, whichever process runs it.
+"""Run one pass of a job, and store its result or error for all processes.
 
-A failed pass is repeated after growing delays. A job that failed ``MOST_FAILURES`` times in a row counts
-as dead: it is shown with its error until an operator replays it or one of its hourly attempts succeeds.
-While the database is down nothing counts as a failure, because nothing could be stored.
+A failed pass is retried with increasing delays. A job with ``MOST_FAILURES`` consecutive failures is
+dead: it is shown with its error until an operator replays it or one of its hourly attempts succeeds.
+Failures while the database is down are not counted, because they cannot be stored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 MOST_FAILURES = 8
 BACKOFF = Backoff(5.0, 3600.0)
 KEEP_EVERY_S = 60.0
-"""Least seconds between records of passes without work, so that idle jobs hardly write."""
+"""Minimum seconds between records of passes without work, so that idle jobs rarely write."""
 
 
 class JobFailedError(Exception):
@@ -37,10 +37,10 @@ class JobFailedError(Exception):
 def run_pass(
     job: Job, context: JobContext, stopping: Stopping, *, now: Callable[[], datetime] = utc_now
 ) -> int:
-    """Run one pass if the job is due; return the amount of work done.
+    """Run one pass if the job is due; return the amount of work.
 
-    Raises OperationalError while the database is down, and JobFailedError for every other error, which
-    is stored and logged first.
+    Raises OperationalError while the database is down, and JobFailedError for other errors, after they
+    are stored and logged.
     """
     before = state_of(context.sessions, job.name)
     if before is not None and not _may_run(before, now()):
@@ -67,7 +67,7 @@ def state_of(sessions: SessionFactory, name: str) -> JobState | None:
 
 
 def replay(session: Session, name: str) -> JobState | None:
-    """Let a failing or dead job run at once. Its last error stays readable.
+    """Allow a failing or dead job to run at once. Its last error is kept.
 
     The caller commits. Returns the state; None if the job never ran.
     """

@@ -1,4 +1,4 @@
-"""Answers of ``/admin/jobs``."""
+"""Responses of ``/admin/jobs``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairserve.platform.background.jobs.passes import retry_at
 from fairserve.platform.db.jobs import JobState
 
 Health = Literal["fine", "failing", "dead", "late", "new"]
-"""late: the last run is far longer ago than its interval, its runner may be down; new: it never ran."""
+"""``late``: the last pass is far older than the interval, the runner may be down; ``new``: no pass."""
 
 
 class JobOut(BaseModel):
@@ -26,9 +26,9 @@ class JobOut(BaseModel):
     """End of its last successful pass, to the minute."""
     took_s: float | None
     done: int
-    """Work of that pass: rows, profiles, deliveries, files; always 0 for the rollup."""
+    """Rows, profiles, deliveries or files processed by that pass; always 0 for the rollup."""
     failures: int
-    """Failed passes in a row."""
+    """Consecutive failed passes."""
     failed_at: datetime | None
     retry_at: datetime | None
     error: str
@@ -37,7 +37,7 @@ class JobOut(BaseModel):
 
     @classmethod
     def of(cls, job: Job, interval_s: float, state: JobState | None, now: datetime) -> Self:
-        """Return the job as the API shows it."""
+        """Return the API's view of a job."""
         if state is None:
             state = JobState(name=job.name, done=0, failures=0, error="")
         return cls(

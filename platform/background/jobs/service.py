@@ -1,4 +1,4 @@
-"""The state of the background jobs, and the order to run one soon."""
+"""State of the background jobs, and requests to run a job."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class JobRequests(Protocol):
 
 
 def jobs_out(session: Session, settings: JobSettings) -> Jobs:
-    """Return all background jobs, with the error of those that fail."""
+    """Return all background jobs, with the last error of failing ones."""
     states = {state.name: state for state in session.scalars(select(JobState))}
     now = utc_now()
     return Jobs(
@@ -43,13 +43,13 @@ def jobs_out(session: Session, settings: JobSettings) -> Jobs:
 def run_soon(
     session: Session, settings: JobSettings, runner: JobRequests, principal: Principal, name: str
 ) -> JobOut:
-    """Run a job soon, dead or not; its failures are reset, its last error stays readable.
+    """Run a job soon, dead or not; its failures are reset, its last error is kept.
 
     Raises NotFoundError.
     """
     found = JOBS.get(name)
     if found is None:
-        raise NotFoundError(f"there is no such job; there are: {', '.join(JOBS)}", param="job")
+        raise NotFoundError(f"there is no such job; use one of {', '.join(JOBS)}", param="job")
     state = replay(session, name)
     after_commit(session, lambda: runner.request(name))
     audit.record(session, principal, "job.run", name)

@@ -1,16 +1,16 @@
-"""Detection of budget limits that were reached, when the ledger writes the calls that reach them.
+"""Detect reached budget limits when the ledger writes the calls that reach them.
 
-Control holds the spending of a budget in memory and reports it only to the caller of the next call; a
-soft limit that only warns leaves no trace. So the database is asked: the spending of the holder in its
-period (:mod:`fairserve.platform.reporting.usage.period_spending`) is compared with its quota. A
+Control has the spending of a budget in memory and reports it only in the response to the next call, and
+a soft budget that warns is not recorded. Therefore the subject's spending in its period is read from the
+database (:mod:`fairserve.platform.reporting.usage.period_spending`) and compared with its quota. A
 rejection for a spent budget counts, too.
 
-Cost, only for tenants with an endpoint for budgets: two queries a batch, and a sum per holder at its
-first call, then once a minute while it spends (less often if a sum takes long), and when the spending
-since the last sum may have reached a limit. The memory decides only when to ask; therefore a replay, a
-rollback or another server cannot cause a wrong event.
+Cost, only for tenants with an endpoint for budgets: two queries per batch, and one sum per subject at
+its first call, then once a minute while it spends (less often if a sum is slow), and when the spending
+since the last sum may have reached a limit. The state in memory only decides when to read the database;
+a replay, a rollback or another server therefore cannot cause a wrong event.
 
-Weakness: with several servers the event is up to a minute late, and needs a further call of the holder.
+Weakness: with several servers the event is up to a minute late and needs another call of the subject.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from fairserve.throttling.quotas.periods import parse_duration
 
 CHECK_S = 60.0
 REST = 20
-"""Pause after a sum, as a multiple of its duration, unless a limit may have been reached."""
+"""Minimum pause after a sum, as a multiple of its duration, unless a limit may be reached."""
 MAX_HOLDERS = 10_000
-"""Holders in memory; the least recently seen one is dropped, and summed anew later."""
+"""Maximum number of subjects in memory; the least recently used is dropped and summed again later."""
 _IDS = 500
 
 End = Literal["soft", "hard"]
 _REFUSED: Mapping[str, End] = {"contract_budget": "hard", "contract_soft_budget": "soft"}
 _SCOPE_OF = {"tenant": "tenant", "app": "app", "app_user": "user", "user": "user"}
-"""Names that rejections use for the holders."""
+"""Names of the subjects in rejections."""
 
 
 class _Budget(NamedTuple):
-    """A holder's budget in one period."""
+    """A subject's budget in one period."""
 
     holder: Holder
     duration: str
@@ -60,7 +60,7 @@ class _Budget(NamedTuple):
 
 @dataclass(slots=True)
 class _Met:
-    """A batch's calls under one budget."""
+    """A batch's calls that count against one budget."""
 
     limits: dict[End, int]
     last: CallRecord
@@ -70,15 +70,15 @@ class _Met:
 
 @dataclass(slots=True)
 class _Known:
-    """Memory of one budget: its last sum, and the spending since."""
+    """State of one budget: its last sum, and the spending since then."""
 
     spent: int
     next_s: float
-    """Latest time of the next sum."""
+    """Time by which the next sum is due."""
 
 
 class BudgetWatch:
-    """Detects reached limits. Not thread-safe: it belongs to the ledger's thread."""
+    """Detector of reached limits. Not thread-safe: it belongs to the ledger's thread."""
 
     def __init__(self, currency: str, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._currency = currency
@@ -88,8 +88,8 @@ class BudgetWatch:
     def reached(
         self, session: Session, calls: Sequence[CallRecord], anonymous: Collection[str], now: float
     ) -> list[Event]:
-        """Return the limits that these calls, written in this transaction, have reached, without those
-        that have an event already. ``anonymous``: ids of calls of erased users, which count for nobody.
+        """Return the limits reached by these calls, which this transaction writes, that have no event
+        yet. ``anonymous`` has the ids of calls of erased users, which are not attributed to a user.
         """
         found = _met(session, calls, anonymous, now)
         ids = {
@@ -115,7 +115,7 @@ class BudgetWatch:
     def _spent(
         self, session: Session, budget: _Budget, added: int, least: int, ask: bool
     ) -> int | None:
-        """Return the spending; None if a sum is not worth it, or not available now."""
+        """Return the spending; None if a sum is not due or not available."""
         began_s = self._monotonic_s()
         known = self._known.get(budget)
         if known is not None:
@@ -163,7 +163,7 @@ class BudgetWatch:
 def _met(
     session: Session, calls: Sequence[CallRecord], anonymous: Collection[str], now: float
 ) -> dict[_Budget, _Met]:
-    """Return the budgets of these calls, in periods that are not over."""
+    """Return the budgets of these calls in periods that have not ended."""
     telling = [call for call in calls if call.cost > 0 or call.refusal_reason in _REFUSED]
     contracts = _contracts(session, telling)
     found: dict[_Budget, _Met] = {}
@@ -189,7 +189,7 @@ def _met(
 
 
 def _contracts(session: Session, calls: Sequence[CallRecord]) -> dict[Holder, Contract]:
-    """Return the quotas with a budget that these calls may count against."""
+    """Return the quotas with budgets of these calls."""
     if not calls:
         return {}
     users = sorted({_user(call) for call in calls})
@@ -211,7 +211,7 @@ def _contracts(session: Session, calls: Sequence[CallRecord]) -> dict[Holder, Co
 def _held(
     contracts: Mapping[Holder, Contract], call: CallRecord, anonymous: bool
 ) -> Iterator[tuple[Holder, Contract]]:
-    """Yield the holders of a call's budgets; a user's own replaces the one of each user."""
+    """Yield the subjects of a call's budgets; a user's quota replaces that of each user."""
     tenant, app, user = call.tenant, call.app, _user(call)
     for holder in (Holder(tenant, "tenant"), Holder(tenant, "app", app)):
         if holder in contracts:

@@ -1,8 +1,8 @@
-"""Claims of deliveries that are due, and the outcomes of their attempts.
+"""Claims of due deliveries, and the outcomes of their attempts.
 
-A claim leaves a lease in the delivery's row (:mod:`fairserve.platform.db.leases`); nothing is locked
-while it is sent. Endpoints take turns: first the one served longest ago, each with a few deliveries. An
-endpoint that fails again and again pauses, so that it delays no other.
+A claim stores a lease in the delivery's row (:mod:`fairserve.platform.db.leases`); nothing is locked
+while it is sent. Endpoints are served round-robin with a few deliveries each, the least recently served
+first. An endpoint with repeated failures pauses, so that it does not delay others.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ DELIVERIES = LeasedTable(
     due_at="next_attempt_at",
 )
 PER_ENDPOINT = 4
-"""Deliveries to one endpoint at a time, of one process; one if its last attempt failed."""
-GONE = "the receiver answered 410 (gone)"
+"""Concurrent deliveries of a process to one endpoint; one if its last attempt failed."""
+GONE = "the receiver responded with 410 (gone)"
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A delivery that this process is to send before its lease expires."""
+    """A delivery that this process must send before the lease expires."""
 
     lease: RowLease[WebhookDelivery]
     endpoint_id: str
@@ -46,16 +46,16 @@ class Claimed:
     url: str
     body: bytes
     secrets: tuple[bytes, ...]
-    """Signing secrets in force at the claim; empty if they are lost."""
+    """Signing secrets in force at the claim; empty if their platform key is no longer set."""
     attempts: int
-    """Attempts at this delivery, including this one."""
+    """Attempts of this delivery, including this one."""
     failing: bool
-    """True if the last attempt at its endpoint failed."""
+    """True if the last attempt at the endpoint failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Outcome of an attempt: the HTTP status of the answer, if there was one, and the error."""
+    """Outcome of an attempt: the HTTP status of the response, if any, and the error."""
 
     status: int | None
     error: str = ""
@@ -76,13 +76,13 @@ def claim(
     failing_slots: int,
     busy: Mapping[str, int],
 ) -> list[Claimed]:
-    """Claim at most ``slots`` due deliveries, ``failing_slots`` of them for endpoints that failed last.
+    """Claim at most ``slots`` due deliveries, at most ``failing_slots`` of them for failing endpoints.
 
-    ``busy``: deliveries that this process is sending already, by endpoint.
+    ``busy`` has the deliveries that this process is sending, by endpoint.
     """
     full = [endpoint_id for endpoint_id, number in busy.items() if number >= PER_ENDPOINT]
     with sessions() as session:
-        # On SQLite a transaction that may write would keep all others waiting.
+        # On SQLite a transaction that may write would block all others.
         if not read_only(session).scalars(_endpoints(now, 1, full, failing_slots)).all():
             return []
     claimed: list[Claimed] = []
@@ -106,7 +106,7 @@ def claim(
 def _endpoints(
     now: datetime, limit: int, full: Collection[str], failing_slots: int
 ) -> Select[WebhookEndpoint]:
-    """Return the endpoints with due deliveries, the one served longest ago first."""
+    """Return the endpoints with due deliveries, least recently served first."""
     due = (
         select(WebhookDelivery.event_id)
         .where(WebhookDelivery.endpoint_id == WebhookEndpoint.id, DELIVERIES.waiting(now))
@@ -159,7 +159,7 @@ def _take(
 def record(
     sessions: SessionFactory, claimed: Claimed, outcome: Outcome, now: datetime, max_attempts: int
 ) -> None:
-    """Store the outcome of an attempt; change nothing if the lease is lost."""
+    """Store the outcome of an attempt; has no effect if the lease is lost."""
     with sessions.begin() as session:
         endpoint = session.get(
             WebhookEndpoint, claimed.endpoint_id, with_for_update={"key_share": True}
@@ -191,7 +191,7 @@ def record(
 
 
 def release(sessions: SessionFactory, claimed: Claimed) -> None:
-    """Release a delivery whose attempt was cut off: it is due again at once."""
+    """Release a delivery with an interrupted attempt, which is due again at once."""
     with sessions.begin() as session:
         claimed.lease.end(session)
 

@@ -1,9 +1,9 @@
-"""Delivery of webhooks: at least once, under the same id, by any number of processes.
+"""Deliver webhooks at least once, with a fixed id, from any number of processes.
 
-A plain function for a thread or a task. Inside it an event loop sends several deliveries at a time; each
-is claimed, sent and recorded by itself, so that a slow receiver delays no other, and failing receivers
-have at most half of the slots. A process may be killed at any point: its deliveries are due again when
-their leases expire, and receivers recognise repetitions by ``webhook-id``.
+A plain function for a thread or a task. Its event loop sends several deliveries at a time; each is
+claimed, sent and recorded separately, so that a slow receiver does not delay others, and failing
+receivers have at most half of the slots. A process may be killed at any point: its deliveries are due
+again when their leases expire, and receivers recognise repetitions by ``webhook-id``.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.key_hash import KeyHasher
 
 SLOTS = 16
-"""Deliveries that a process sends at a time."""
+"""Maximum concurrent deliveries of a process."""
 FAILING_SLOTS = SLOTS // 2
 NAME_THREADS = 4 * SLOTS
-"""Threads for name lookups. A lookup cannot be stopped: a slow one occupies its thread."""
+"""Threads for DNS lookups. A lookup cannot be cancelled: a slow one occupies its thread."""
 POLL_INTERVAL_S = 0.2
-"""Seconds between checks for due deliveries and for the end."""
+"""Seconds between checks for due deliveries and for a stop."""
 
 
 def deliver_due(
@@ -43,9 +43,9 @@ def deliver_due(
 ) -> int:
     """Send all due deliveries, and return the number of attempts.
 
-    Returns early when ``stopping`` returns True, and releases the deliveries in progress. Raises
-    SQLAlchemyError if the database fails; claimed deliveries are due again when their leases expire. Not
-    for a thread with a running event loop.
+    When ``stopping`` returns True, releases the deliveries in progress and returns. Raises
+    SQLAlchemyError if the database fails; claimed deliveries are due again when their leases expire.
+    Must not be called in a thread with a running event loop.
     """
     return asyncio.run(_Deliverer(sessions, settings, hasher, stopping, now, resolve).run())
 
@@ -68,7 +68,7 @@ class _Deliverer:
         self._max_attempts = settings.webhook_max_attempts
         self._guard = guard_of(settings, resolve)
         self._lease = timedelta(seconds=2 * self._timeout_s + 1)
-        # Slow name lookups must not delay the database.
+        # Slow DNS lookups must not delay database access.
         self._names = ThreadPoolExecutor(NAME_THREADS, thread_name_prefix="webhook names")
         self._running: dict[asyncio.Task[None], Claimed] = {}
 
@@ -109,7 +109,7 @@ class _Deliverer:
         )
 
     async def _some(self) -> None:
-        """Wait for the first delivery to finish, or a moment. Raises the error of a delivery."""
+        """Wait briefly for a delivery to finish. Raises the error of a delivery."""
         done, _ = await asyncio.wait(
             self._running, timeout=POLL_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED
         )

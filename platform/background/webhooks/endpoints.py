@@ -1,6 +1,6 @@
 """``/v1/webhooks`` for tenants (and admins who name one), ``/admin/webhooks`` for operators.
 
-A signing secret is only in the answer to the request that created it; such answers must not be cached.
+A signing secret is only in the response to the request that created it, which must not be cached.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ router = APIRouter()
 Named = Annotated[TenantQuery, Query()]
 
 _looking_up = BoundedSemaphore(4)
-"""Slow name lookups must not occupy all threads of the API."""
+"""Maximum concurrent URL checks: slow DNS lookups must not occupy all threads of the API."""
 
 
 def _webhooks(request: Request, session: WriteSession, principal: TenantPrincipal) -> Webhooks:
@@ -64,7 +64,7 @@ def create_webhook(
     response: Response,
     _: Named,
 ) -> WebhookWithSecret:
-    """Register a URL; only this answer contains its signing secret."""
+    """Register a URL; only this response contains its signing secret."""
     _check(request, body.url)
     webhooks = _webhooks(request, session, principal)
     return _with_secret(webhooks, *webhooks.create(body), response)
@@ -94,7 +94,7 @@ def change_webhook(
     principal: TenantPrincipal,
     _: Named,
 ) -> WebhookOut:
-    """Change URL, events or description, disable, or enable again."""
+    """Change URL, events or description, disable or enable."""
     if body.url is not None:
         _check(request, body.url)
     webhooks = _webhooks(request, session, principal)
@@ -111,7 +111,7 @@ def delete_webhook(webhook_id: str, webhooks: WritableWebhooks, _: Named) -> Web
 def rotate_secret(
     webhook_id: str, webhooks: WritableWebhooks, response: Response, _: Named
 ) -> WebhookWithSecret:
-    """Create a new signing secret; for a day messages are signed with the old one, too."""
+    """Create a new signing secret; for a day, messages are signed with the old one, too."""
     return _with_secret(webhooks, *webhooks.rotate(webhook_id), response)
 
 
@@ -137,21 +137,21 @@ def list_deliveries(
 def replay_delivery(
     webhook_id: str, event_id: str, webhooks: WritableWebhooks, _: Named
 ) -> QueuedOut:
-    """Send a delivered or dead event again, with all attempts."""
+    """Requeue a delivered or dead event, with all attempts."""
     webhooks.replay(webhook_id, event_id)
     return QueuedOut(event_id=event_id)
 
 
 @router.post("/v1/webhooks/{webhook_id}/replay", status_code=status.HTTP_202_ACCEPTED)
 def replay_dead(webhook_id: str, webhooks: WritableWebhooks, _: Named) -> ReplayOut:
-    """Send all dead deliveries again."""
+    """Requeue all dead deliveries."""
     replayed, left = webhooks.replay_dead(webhook_id)
     return ReplayOut(replayed=replayed, left=left)
 
 
 @router.get("/admin/webhooks/dead", dependencies=[Depends(require_admin)])
 def list_dead(session: ReadSession, query: Annotated[DeadQuery, Query()]) -> Page[DeadDeliveryOut]:
-    """List the dead deliveries of all tenants, the last first."""
+    """List the dead deliveries of all tenants, latest first."""
     rows, total = repository.dead(session, query.limit, query.offset)
     items = [
         DeadDeliveryOut(
@@ -165,11 +165,11 @@ def list_dead(session: ReadSession, query: Annotated[DeadQuery, Query()]) -> Pag
 
 
 def _check(request: Request, url: str) -> None:
-    """Check a URL before the transaction begins, because a name lookup can take long."""
+    """Check a URL before the transaction begins, because a DNS lookup can be slow."""
     settings: BackgroundSettings = request.app.state.settings.background
     if not _looking_up.acquire(blocking=False):
         raise UnavailableError(
-            "too many URLs are being checked at present", headers={"Retry-After": "1"}
+            "too many URLs are being checked; retry in 1 s", headers={"Retry-After": "1"}
         )
     try:
         guard_of(settings).check(url)

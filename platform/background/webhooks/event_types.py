@@ -1,4 +1,4 @@
-"""Types of the events that tenants can subscribe to."""
+"""Types of events for subscriptions of tenants."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from typing import Literal, get_args
 EventType = Literal["interaction.finished", "budget.reached", "calls.throttled"]
 TYPES: tuple[EventType, ...] = get_args(EventType)
 TEST = "webhook.test"
-"""Type of a test event, which is sent on request, whatever an endpoint subscribes to."""
+"""Type of a test event, which is sent on request regardless of the subscription."""

@@ -1,7 +1,7 @@
 """Events for tenants, and their payloads; an event's id is derived from its cause.
 
-The same record of the journal always has the same event id, so a replay sends nothing twice. Payloads
-have the shape that the Standard Webhooks specification suggests: type, timestamp, data.
+A record of the journal always has the same event id, so a replay sends nothing twice. Payloads have the
+format of the Standard Webhooks specification: type, timestamp, data.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ MINUTE_S = 60
 class Event:
     """One event.
 
-    ``at`` is its time, ``origin`` the begin of its run or call; UTC epoch seconds. ``user`` is the one
-    that the data names, or empty.
+    ``at`` is its time, ``origin`` the start of its run or call, in UTC epoch seconds. ``user`` is the
+    user in the data, or empty.
     """
 
     id: str
@@ -50,9 +50,9 @@ def event_id(tenant: str, event_type: str, *key: str | float) -> str:
 
 
 def finished(original: InteractionRecord, record: InteractionRecord) -> Event:
-    """Return the event of a run that ended. ``record`` is the original, or a copy under a pseudonym.
+    """Return the event of an ended run. ``record`` is the original, or a copy under a pseudonym.
 
-    A run that continues after its end has a further event at its next end.
+    A run that continues after its end gets another event at its next end.
     """
     key = (original.app, _run(original.interaction_id), original.ended_at)
     return Event(
@@ -78,7 +78,7 @@ def finished(original: InteractionRecord, record: InteractionRecord) -> Event:
 
 
 def throttled_key(call: CallRecord) -> tuple[str, str, float]:
-    """Return the key of an event: rejections with the same app, reason and minute share one."""
+    """Return the key of an event: rejections with the same app, reason and minute share an event."""
     return call.app, call.refusal_reason, float(call.accepted_at // MINUTE_S * MINUTE_S)
 
 
@@ -115,7 +115,7 @@ def test_event(tenant: str, endpoint_id: str, now: datetime) -> Event:
 
 
 def time_text(epoch_s: float) -> str:
-    """Return a time as payloads write it: RFC 3339 in UTC."""
+    """Return a time in the format of payloads, RFC 3339 in UTC."""
     return datetime.fromtimestamp(epoch_s, UTC).isoformat().replace("+00:00", "Z")
 
 

@@ -1,12 +1,12 @@
 """Guard against requests to internal hosts: webhooks go to public addresses and to allowed networks.
 
-A tenant chooses the URL and the server sends the request, so without this it could reach what only the
-server can reach (SSRF). The URL is parsed by the library that sends the request, the host is resolved
-here, every address of it must be allowed, and the connection goes to the very addresses that were
-checked: a name that resolves differently the next time (DNS rebinding) gains nothing. The check runs
-when an endpoint is set and again at each attempt.
+A tenant chooses the URL and the server sends the request, which could otherwise reach hosts of the
+server's network (SSRF). The URL is parsed by the library that sends the request, the host is resolved
+here, all its addresses must be allowed, and the connection uses exactly the checked addresses, so that
+a changed DNS answer (DNS rebinding) has no effect. The check runs when an endpoint is set and at each
+attempt.
 
-Weakness: a public address may belong to the operator's own gateway, which only its firewall can know.
+Weakness: a public address may belong to the operator's own gateway; only a firewall can protect it.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from fairserve.platform.db.webhooks import URL_CHARS
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
 Resolve = Callable[[str, int], Sequence[str]]
-"""Returns the addresses of a host, for a port; blocks. Raises OSError if it has none."""
+"""Returns the addresses of a host for a port. Blocks. Raises OSError if there are none."""
 
 _GLOBAL_UNICAST = IPv6Network("2000::/3")
 _NAT64 = IPv6Network("64:ff9b::/96")
 _NOT_PUBLIC: tuple[Network, ...] = (
-    # Networks that some versions of Python's lists of special networks lack.
+    # Networks that are missing from the lists of special networks of some Python versions.
     IPv4Network("192.88.99.0/24"),
     IPv6Network("3fff::/20"),
 )
 _PRINTABLE = re.compile(r"[!-\[\]-~]+")
-"""ASCII without space and backslash, which libraries read differently."""
+"""ASCII without space and backslash, which libraries parse differently."""
 _NAME = re.compile(r"[\w.-]+", re.ASCII)
 _ENDS_IN_NUMBER = re.compile(r"(.*\.)?(0[xX][0-9a-fA-F]*|[0-9]+)\.?")
 """Hosts that some libraries parse as IPv4 addresses: decimal, octal, hexadecimal, shortened."""
 
 
 class UnsafeUrlError(ValueError):
-    """The URL is not allowed; the text names the problem and what is allowed."""
+    """The URL is not allowed; the message names the problem and the allowed values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An allowed URL, and the addresses that were checked."""
+    """An allowed URL with its checked addresses."""
 
     url: URL
     host: str
@@ -62,13 +62,13 @@ class Target:
 
 
 def system_resolve(host: str, port: int) -> list[str]:
-    """Return the addresses that the system's resolver finds."""
+    """Return the addresses from the system's resolver."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
 class Guard:
-    """Checks URLs. ``allowed``: networks that need not be public."""
+    """Checks URLs. ``allowed`` are networks that need not be public."""
 
     def __init__(
         self,
@@ -82,13 +82,13 @@ class Guard:
         self._resolve = resolve
 
     def check(self, text: str) -> Target:
-        """Return the target of a URL. Blocks while its host is resolved. Raises UnsafeUrlError."""
+        """Return the target of a URL. Blocks during the DNS lookup. Raises UnsafeUrlError."""
         url, host, port = self._parts(text)
         addresses = self._addresses(host, port)
         if not addresses:
-            raise UnsafeUrlError(f"{host} (port {port}) has no address that can be looked up")
+            raise UnsafeUrlError(f"{host} (port {port}) cannot be resolved")
         if not all(self._may_be_sent_to(address) for address in addresses):
-            # The address itself would reveal internal names to strangers.
+            # The message does not contain the address, which would reveal internal DNS records.
             raise UnsafeUrlError(
                 f"{host} (port {port}) has an address that is not public; allowed: hosts with public"
                 " addresses only, and networks that the operator allows"
@@ -150,7 +150,7 @@ class Guard:
 
 
 def is_public(address: Address) -> bool:
-    """Return whether packets to an address leave for the internet, in whichever form it is written."""
+    """Return whether an address is public, including the IPv4 addresses that it embeds."""
     inner = _within(address)
     if inner:
         return all(is_public(each) for each in inner)

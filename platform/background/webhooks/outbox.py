@@ -1,9 +1,9 @@
-"""Outbox of webhook events: they are written in the transaction that writes the ledger's rows.
+"""Transactional outbox: webhook events are written in the transaction of the ledger's rows.
 
-So an event exists if and only if its rows do. A replay of the journal produces the same events, which
-exist already and stay unchanged. A batch without any tenant that has an endpoint costs one query. There
-are no events for what ended before an endpoint was set, or so long ago that its event may have been
-deleted.
+An event exists if and only if its rows do. A replay of the journal produces the same events, which are
+not written again. There are no events for runs and calls that ended before the endpoint was set, or so
+long ago that their event may have been deleted. Cost of a batch without tenants with an endpoint: one
+query.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint, Web
 logger = logging.getLogger(__name__)
 
 MAX_PENDING = 10_000
-"""Pending deliveries of one endpoint; beyond it the oldest are dead."""
+"""Maximum pending deliveries of one endpoint, above which the oldest become dead."""
 OVERFLOW = f"more than {MAX_PENDING} deliveries were pending"
 _ROWS = 500
 
@@ -38,7 +38,7 @@ Endpoints = Mapping[str, Sequence[WebhookEndpoint]]
 
 
 class Outbox:
-    """Writes events. Belongs to the ledger's thread."""
+    """Writer of events. Belongs to the ledger's thread."""
 
     def __init__(self, settings: BackgroundSettings, currency: str) -> None:
         self._retention = timedelta(days=settings.webhook_retention_days)
@@ -52,7 +52,7 @@ class Outbox:
     ) -> None:
         """Write the events of the records of this transaction. The caller commits.
 
-        Each record is a pair: the journal's, and the one to publish, which differ for an erased user.
+        Each record is a pair: the journal's, and the published one, which differ for an erased user.
         """
         tenants = {call.tenant for call, _ in calls} | {run.tenant for run, _ in runs}
         endpoints = _enabled(session, tenants)
@@ -60,11 +60,11 @@ class Outbox:
             return
         now = utc_now()
         try:
-            # A row of the ledger is never lost to an event that cannot be written.
+            # An event that cannot be written must not affect the ledger's rows.
             with session.begin_nested():
                 write(session, self._events(session, endpoints, calls, runs, now), endpoints, now)
         except (DataError, IntegrityError) as error:
-            logger.error("webhook events are lost: %s", type(error).__name__)
+            logger.error("cannot write webhook events, they are lost: %s", type(error).__name__)
 
     def _events(
         self,
@@ -107,9 +107,9 @@ class Outbox:
 
 
 def write(session: Session, events: Sequence[Event], endpoints: Endpoints, now: datetime) -> None:
-    """Write new events that an endpoint subscribes to, each with its deliveries, which are due at once.
+    """Write new events with an endpoint's subscription, and their deliveries, which are due at once.
 
-    The endpoints are locked, or there is no other writer. The caller commits.
+    The caller has locked the endpoints or is the only writer, and commits.
     """
     takers = {
         event.id: [
@@ -117,7 +117,7 @@ def write(session: Session, events: Sequence[Event], endpoints: Endpoints, now: 
         ]
         for event in events
     }
-    # In one order, so that writers cannot deadlock.
+    # In a fixed order, so that writers cannot deadlock.
     rows = [
         {
             "id": event.id,
@@ -154,7 +154,7 @@ def write(session: Session, events: Sequence[Event], endpoints: Endpoints, now: 
 
 
 def bound_pending(session: Session, endpoint_id: str, now: datetime) -> None:
-    """Mark the oldest pending deliveries of an endpoint as dead beyond ``MAX_PENDING``."""
+    """Mark the oldest pending deliveries of an endpoint above ``MAX_PENDING`` as dead."""
     pending = (WebhookDelivery.endpoint_id == endpoint_id, WebhookDelivery.state == "pending")
     number = session.scalar(select(func.count(WebhookDelivery.event_id)).where(*pending)) or 0
     if number <= MAX_PENDING:
@@ -174,7 +174,7 @@ def bound_pending(session: Session, endpoint_id: str, now: datetime) -> None:
 
 
 def _enabled(session: Session, tenants: Collection[str]) -> dict[str, list[WebhookEndpoint]]:
-    """Return the enabled endpoints of tenants, locked against their deletion."""
+    """Return the enabled endpoints of tenants, locked against deletion."""
     found: dict[str, list[WebhookEndpoint]] = {}
     statement = (
         select(WebhookEndpoint)
@@ -188,7 +188,7 @@ def _enabled(session: Session, tenants: Collection[str]) -> dict[str, list[Webho
 
 
 def _throttled(refused: Iterable[CallRecord]) -> list[Event]:
-    """Return one event for each tenant, app, reason and minute: that of the first rejection."""
+    """Return one event per tenant, app, reason and minute, from the first rejection."""
     first: dict[tuple[Any, ...], CallRecord] = {}
     for call in refused:
         key = (call.tenant, *throttled_key(call))

@@ -16,13 +16,13 @@ from fairserve.platform.db.webhooks import (
 )
 
 Row = tuple[WebhookDelivery, str, str]
-"""A delivery, its event's type, and its tenant."""
+"""A delivery with its event's type and its tenant."""
 
 
 def get(
     session: Session, tenant_id: str, endpoint_id: str, *, lock: bool = False
 ) -> WebhookEndpoint | None:
-    """Return the tenant's endpoint; ``lock`` keeps other writers off it."""
+    """Return the tenant's endpoint; ``lock`` locks its row."""
     statement = select(WebhookEndpoint).where(
         WebhookEndpoint.id == endpoint_id, WebhookEndpoint.tenant_id == tenant_id
     )
@@ -54,7 +54,7 @@ def delivery(session: Session, endpoint_id: str, event_id: str) -> WebhookDelive
 def deliveries(
     session: Session, endpoint_id: str, state: DeliveryState | None, limit: int, offset: int
 ) -> tuple[list[Row], int]:
-    """Return deliveries of an endpoint, newest first, and their number."""
+    """Return a page of an endpoint's deliveries, newest first, and their number."""
     conditions = [WebhookDelivery.endpoint_id == endpoint_id]
     if state is not None:
         conditions.append(WebhookDelivery.state == state)
@@ -66,7 +66,7 @@ def deliveries(
 
 
 def dead(session: Session, limit: int, offset: int) -> tuple[list[Row], int]:
-    """Return all tenants' dead deliveries, the last first, and their number."""
+    """Return a page of all tenants' dead deliveries, latest first, and their number."""
     conditions = [WebhookDelivery.state == "dead"]
     order = (
         WebhookDelivery.settled_at.desc(),
@@ -80,12 +80,12 @@ def dead(session: Session, limit: int, offset: int) -> tuple[list[Row], int]:
 
 
 def count_deliveries(session: Session, *conditions: ColumnElement[bool]) -> int:
-    """Return the number of deliveries that meet the conditions."""
+    """Return the number of deliveries that match the conditions."""
     return session.scalar(select(func.count(WebhookDelivery.event_id)).where(*conditions)) or 0
 
 
 def replay_dead(session: Session, endpoint_id: str, now: datetime, limit: int) -> int:
-    """Make an endpoint's dead deliveries pending again, oldest first; return their number."""
+    """Requeue an endpoint's dead deliveries, oldest first; return their number."""
     oldest = (
         select(WebhookDelivery.event_id)
         .where(WebhookDelivery.endpoint_id == endpoint_id, WebhookDelivery.state == "dead")
@@ -105,7 +105,7 @@ def replay_dead(session: Session, endpoint_id: str, now: datetime, limit: int) -
 
 
 def queued_again(now: datetime) -> dict[str, object]:
-    """Return the columns of a delivery that is queued again."""
+    """Return the columns of a requeued delivery."""
     return {
         "state": "pending",
         "attempts": 0,

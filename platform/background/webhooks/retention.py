@@ -1,4 +1,4 @@
-"""Deletion of settled deliveries after their retention, and of events without any."""
+"""Delete settled deliveries after their retention, and events without deliveries."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ _KEYS = 500
 def delete_old(session: Session, before: datetime, *, max_rows: int = 5_000) -> int:
     """Delete old deliveries and events, at most ``max_rows`` of each; return their number.
 
-    Old are deliveries that were settled before a time, those that were due before it and never sent
-    (their endpoint is disabled), and events without deliveries. Call it again, in a new transaction,
-    until it returns 0.
+    Deletes deliveries settled before the time, unsent ones due before it (their endpoint is disabled),
+    and events without deliveries. Call it again in a new transaction until it returns 0.
     """
     key = (WebhookDelivery.endpoint_id, WebhookDelivery.event_id)
     old = or_(
@@ -27,7 +26,7 @@ def delete_old(session: Session, before: datetime, *, max_rows: int = 5_000) -> 
     deliveries = [tuple(row) for row in session.execute(select(*key).where(old).limit(max_rows))]
     for start in range(0, len(deliveries), _KEYS):
         part = deliveries[start : start + _KEYS]
-        # The condition is repeated: a delivery may have been replayed since the read.
+        # The condition is repeated because a delivery may have been replayed since the read.
         session.execute(
             delete(WebhookDelivery).where(tuple_(*key).in_(part), old),
             execution_options={"synchronize_session": False},

@@ -1,8 +1,8 @@
-"""Delays between the attempts at a delivery, and pauses of an endpoint that fails many times in a row.
+"""Delays between attempts of a delivery, and pauses of an endpoint after consecutive failures.
 
-The delays grow as the Standard Webhooks specification suggests. Each is lengthened by up to a tenth, by
-a hash of the delivery, so that the deliveries of one outage are not repeated at the same moment, and
-tests can compute when they are.
+The delays increase as the Standard Webhooks specification suggests. Each gets a jitter of up to 10 %
+from a hash of the delivery, so that the deliveries of one outage are not retried at the same time, and
+tests can compute the times.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from email.utils import parsedate_to_datetime
 from fairserve.engine.backoff import Backoff
 
 DELAYS_S = (5, 30, 120, 600, 1800, 3600, 3 * 3600, 6 * 3600, 12 * 3600)
-"""Seconds after the first, second, ... attempt at a delivery; the last delay repeats."""
+"""Delays in seconds after the first, second, ... attempt of a delivery; the last one repeats."""
 JITTER = 0.1
 
 PAUSE_AFTER_FAILURES = 5
-"""Failures in a row after which an endpoint pauses."""
+"""Number of consecutive failures after which an endpoint pauses."""
 PAUSES = Backoff(30.0, 600.0)
 
 
 def delay_s(endpoint_id: str, event_id: str, attempts: int, asked_s: float | None = None) -> float:
-    """Return the seconds to wait after so many attempts.
+    """Return the seconds to wait after this many attempts.
 
-    ``asked_s`` is the receiver's ``Retry-After``; it counts up to the delay after the next attempt.
+    ``asked_s`` is the receiver's ``Retry-After``, bounded by the delay after the next attempt.
     """
     own_s = _own_delay_s(attempts) * (1 + JITTER * _fraction(endpoint_id, event_id, attempts))
     if asked_s is None:
@@ -34,9 +34,9 @@ def delay_s(endpoint_id: str, event_id: str, attempts: int, asked_s: float | Non
 
 
 def pause_s(failures: int) -> float:
-    """Return the seconds that an endpoint pauses after so many failures in a row.
+    """Return the pause of an endpoint in seconds after this many consecutive failures.
 
-    They are shorter than the delay of a delivery that has failed as often.
+    It is shorter than the delay of a delivery with as many failures.
     """
     return PAUSES.pause_s(failures - PAUSE_AFTER_FAILURES + 1)
 

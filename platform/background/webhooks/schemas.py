@@ -1,4 +1,4 @@
-"""Requests and answers of ``/v1/webhooks``."""
+"""Requests and responses of ``/v1/webhooks``."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class WebhookCreate(Strict):
     """A new endpoint."""
 
     url: Url
-    """Target of the deliveries: https, and a host with public addresses only."""
+    """Target of the deliveries: an https URL of a host with public addresses only."""
     events: Types
     description: Description = ""
     enabled: bool = True
 
 
 class WebhookPatch(Strict):
-    """Changes of an endpoint; omitted or null fields stay unchanged."""
+    """Changes of an endpoint; omitted or null fields are unchanged."""
 
     url: Url | None = None
     events: Types | None = None
@@ -61,12 +61,12 @@ class WebhookOut(BaseModel):
     disabled_reason: str | None
     """Reason for which the platform disabled it."""
     failures: int
-    """Failed attempts since the last successful one."""
+    """Consecutive failed attempts."""
     rests_until: datetime | None
-    """End of a pause after many failures in a row."""
+    """End of the pause after many consecutive failures."""
     secret_version: int
     secret_outdated: bool
-    """True if an earlier secret key of the platform made it: rotate it before that key is removed."""
+    """True if the secret is derived from a previous platform key; rotate it before that is removed."""
     previous_secret_until: datetime | None
     """Time until which the previous secret signs, too."""
     created_at: datetime
@@ -79,7 +79,7 @@ class WebhookWithSecret(WebhookOut):
 
 
 class DeliveryOut(BaseModel):
-    """An event on its way to an endpoint."""
+    """The delivery of an event to an endpoint."""
 
     event_id: str
     """The ``webhook-id`` of the message."""
@@ -88,7 +88,7 @@ class DeliveryOut(BaseModel):
     attempts: int
     next_attempt_at: datetime | None
     last_status: int | None
-    """HTTP status of the receiver's last answer."""
+    """HTTP status of the receiver's last response."""
     last_error: str | None
     created_at: datetime
     delivered_at: datetime | None
@@ -102,13 +102,13 @@ class DeadDeliveryOut(DeliveryOut):
 
 
 class QueuedOut(BaseModel):
-    """An event that was queued for an endpoint."""
+    """An event queued for an endpoint."""
 
     event_id: str
 
 
 class ReplayOut(BaseModel):
-    """Numbers of dead deliveries that are pending again, and of those beyond the limit."""
+    """Numbers of requeued dead deliveries, and of those beyond the limit."""
 
     replayed: int
     left: int

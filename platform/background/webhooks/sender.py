@@ -1,9 +1,9 @@
-"""One attempt at a delivery: a signed POST to checked addresses.
+"""One attempt of a delivery: a signed POST to checked addresses.
 
-Each attempt has a connection of its own, to the addresses of its
-:class:`~fairserve.platform.background.webhooks.guard.Target` and no others; TLS and the Host header
-name the host. Redirects are not followed, the environment's proxies are not used, only the beginning of
-the answer is read, and less is stored.
+Each attempt opens a connection to the addresses of its
+:class:`~fairserve.platform.background.webhooks.guard.Target` only; TLS and the Host header use the host
+name. Redirects are not followed, proxies of the environment are not used, and only the beginning of the
+response is read and stored.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ UNSIGNED = (
 async def send(
     claimed: Claimed, guard: Guard, names: Executor, timeout_s: float, now: Callable[[], datetime]
 ) -> Outcome:
-    """Send one delivery; ``names`` runs name lookups. Raises nothing but CancelledError."""
+    """Send one delivery; ``names`` runs DNS lookups. Raises only CancelledError."""
     if not claimed.secrets:
         return Outcome(None, UNSIGNED)
     try:
@@ -46,9 +46,9 @@ async def send(
     except UnsafeUrlError as error:
         return Outcome(None, printable(f"not sent: {error}"))
     except TimeoutError:
-        return Outcome(None, f"no answer within {timeout_s:g} s")
+        return Outcome(None, f"no response within {timeout_s:g} s")
     except Exception as error:
-        # No answer of a receiver may affect the other deliveries.
+        # No response of a receiver may affect other deliveries.
         return Outcome(None, printable(f"{type(error).__name__}: {error}"))
 
 
@@ -81,7 +81,7 @@ async def _post(claimed: Claimed, target: Target, now: Callable[[], datetime]) -
 
 
 async def _beginning(answer: aiohttp.ClientResponse) -> str:
-    """Return the part of the body that arrived with the head; do not wait for more."""
+    """Return the part of the body that arrived with the headers, without waiting for more."""
     try:
         async with asyncio.timeout(BODY_S):
             return (await answer.content.read(MAX_ANSWER_BYTES)).decode("utf-8", "replace")
@@ -90,13 +90,13 @@ async def _beginning(answer: aiohttp.ClientResponse) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text as it is stored: short, on one line, without control characters."""
+    """Return a text for storage: short, on one line, without control characters."""
     words = " ".join(text[: 4 * ERROR_CHARS].split())
     return "".join(char if char.isprintable() else "?" for char in words)[:ERROR_CHARS]
 
 
 class _Checked(AbstractResolver):
-    """Resolves to the checked addresses, and looks up nothing."""
+    """Resolver that returns the checked addresses without a lookup."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -120,4 +120,4 @@ class _Checked(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """Do nothing: there is no connection to close."""
+        """Do nothing: there is nothing to close."""

@@ -1,8 +1,8 @@
-"""Service for a tenant's endpoints: register, change, rotate, delete, test, replay.
+"""Operations on a tenant's endpoints: register, change, rotate, delete, test, replay.
 
-Methods use the session of the HTTP request and leave the commit to it. URLs are checked beforehand, so
-that no name lookup holds a transaction open. Changes are audited without the query of a URL, which may
-contain secrets.
+Methods use the session of the HTTP request and do not commit. URLs are checked before, so that no DNS
+lookup holds a transaction open. Changes are audited without the query of a URL, which may contain
+secrets.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from fairserve.platform.tenancy.apps.repository import tenant_exists
 from fairserve.platform.tenancy.auth import Principal
 
 MAX_ENDPOINTS = 20
-"""Endpoints of one tenant."""
+"""Maximum number of endpoints of a tenant."""
 
 
 class Webhooks:
-    """The endpoints of one tenant, within one request.
+    """The endpoints of one tenant within one request.
 
-    Raises NotFoundError without that tenant, and for endpoints of another one.
+    Raises NotFoundError for an unknown tenant and for endpoints of another tenant.
     """
 
     def __init__(self, session: Session, principal: Principal, hasher: KeyHasher) -> None:
@@ -62,7 +62,7 @@ class Webhooks:
         )
 
     def describe(self, endpoint: WebhookEndpoint) -> WebhookOut:
-        """Return the endpoint as the API shows it."""
+        """Return the API's view of an endpoint."""
         until = endpoint.previous_until
         return WebhookOut(
             id=endpoint.id,
@@ -82,7 +82,7 @@ class Webhooks:
 
     def create(self, body: WebhookCreate) -> tuple[WebhookEndpoint, str]:
         """Register an endpoint; return it with its signing secret."""
-        # Concurrent registrations wait here, so that the limit holds.
+        # Serialises concurrent registrations, so that the limit is enforced.
         self._session.get(Tenant, self._tenant_id, with_for_update={"key_share": True})
         if repository.count(self._session, self._tenant_id) >= MAX_ENDPOINTS:
             raise ConflictError(
@@ -110,7 +110,7 @@ class Webhooks:
     def change(self, endpoint_id: str, body: WebhookPatch) -> WebhookEndpoint:
         """Change URL, events, description or state.
 
-        An endpoint that is enabled again gets events from now on, and its pending deliveries.
+        An endpoint that is enabled again gets new events and its pending deliveries.
         """
         endpoint = self.get(endpoint_id, lock=True)
         before = _audited(endpoint)
@@ -154,11 +154,11 @@ class Webhooks:
         return endpoint, self._secret(endpoint)
 
     def test(self, endpoint_id: str) -> str:
-        """Queue a test event for this endpoint alone; return its id."""
+        """Queue a test event for this endpoint only; return its id."""
         endpoint = self.get(endpoint_id, lock=True)
         if not endpoint.enabled:
             raise ConflictError("the webhook is disabled; enable it first", code="disabled")
-        self._require_room(endpoint_id)
+        self._check_capacity(endpoint_id)
         now = utc_now()
         _wake(endpoint)
         event = test_event(self._tenant_id, endpoint_id, now)
@@ -173,14 +173,14 @@ class Webhooks:
         return repository.deliveries(self._session, self.get(endpoint_id).id, state, limit, offset)
 
     def replay(self, endpoint_id: str, event_id: str) -> None:
-        """Queue a delivered or dead event again. Raises ConflictError if it is pending."""
+        """Requeue a delivered or dead event. Raises ConflictError if it is pending."""
         endpoint = self.get(endpoint_id, lock=True)
         delivery = repository.delivery(self._session, endpoint_id, event_id)
         if delivery is None:
             raise NotFoundError("there is no such delivery", param="event_id")
         if delivery.state == "pending":
             raise ConflictError("the delivery is pending already", code="pending")
-        self._require_room(endpoint_id)
+        self._check_capacity(endpoint_id)
         before = {"state": delivery.state, "attempts": delivery.attempts}
         for name, value in repository.queued_again(utc_now()).items():
             setattr(delivery, name, value)
@@ -189,9 +189,9 @@ class Webhooks:
         self._record("webhook.replay", endpoint_id, before, {"event": event_id})
 
     def replay_dead(self, endpoint_id: str) -> tuple[int, int]:
-        """Queue all dead deliveries again, oldest first.
+        """Requeue all dead deliveries, oldest first.
 
-        Returns the number of queued ones, and of those left because too many are pending.
+        Returns the number of requeued ones, and of those not requeued because too many are pending.
         """
         endpoint = self.get(endpoint_id, lock=True)
         room = MAX_PENDING - self._in_state(endpoint_id, "pending")
@@ -214,10 +214,10 @@ class Webhooks:
             WebhookDelivery.state == state,
         )
 
-    def _require_room(self, endpoint_id: str) -> None:
+    def _check_capacity(self, endpoint_id: str) -> None:
         if self._in_state(endpoint_id, "pending") >= MAX_PENDING:
             raise ConflictError(
-                f"at most {MAX_PENDING} deliveries of a webhook are pending",
+                f"the webhook has {MAX_PENDING} pending deliveries, which is the limit; retry later",
                 code="too_many_pending",
             )
 
@@ -243,12 +243,12 @@ class Webhooks:
 
 
 def _since(was: dict[str, float], types: Collection[str], now: datetime) -> dict[str, float]:
-    """Return the begin of each subscription; existing ones keep theirs."""
+    """Return the start of each subscription; that of existing ones is unchanged."""
     return {name: was.get(name, now.timestamp()) for name in types}
 
 
 def _wake(endpoint: WebhookEndpoint) -> None:
-    """Clear the failures of an endpoint, so that it is tried at once."""
+    """Reset the failures of an endpoint, so that its next attempt is at once."""
     endpoint.failures, endpoint.rests_until = 0, None
 
 

@@ -1,8 +1,8 @@
 """Signatures by the Standard Webhooks specification (https://www.standardwebhooks.com).
 
-HMAC-SHA256 over ``id.timestamp.body``. Signing secrets are stored nowhere: they are derived from the
-platform's secret key, the endpoint's id and a version, so a copy of the database cannot sign. After two
-replacements of the platform's secret key nothing is signed: rotate each endpoint's secret in between.
+HMAC-SHA256 over ``id.timestamp.body``. Signing secrets are not stored but derived from the platform's
+secret key, the endpoint's id and a version, so a copy of the database cannot sign. Rotate each
+endpoint's secret between two replacements of the platform's secret key; otherwise nothing is signed.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from fairserve.platform.db.webhooks import WebhookEndpoint
 
 PREFIX = "whsec_"
 GRACE = timedelta(hours=24)
-"""Time after a rotation in which the previous secret signs, too."""
+"""Time after a rotation during which the previous secret signs, too."""
 
 
 def derive(hasher: KeyHasher, endpoint_id: str, version: int, secret_id: str) -> bytes | None:
-    """Return one signing secret; None if the platform's secret key of this id is no longer set."""
+    """Return a signing secret; None if the platform's secret key of this id is no longer set."""
     return hasher.subkey(f"webhook {endpoint_id} {version}", secret_id)
 
 
@@ -31,9 +31,9 @@ def secret_text(secret: bytes) -> str:
 
 
 def signing_secrets(hasher: KeyHasher, endpoint: WebhookEndpoint, now: datetime) -> list[bytes]:
-    """Return the secrets in force, the present one first.
+    """Return the secrets in force, the current one first.
 
-    Empty if the platform's secret key that they are derived from is no longer set.
+    Empty if the platform's secret key from which they are derived is no longer set.
     """
     version = endpoint.secret_version
     present = derive(hasher, endpoint.id, version, endpoint.secret_id)

@@ -1,4 +1,4 @@
-"""Admin keys, for operators: their holders, their last use, and revocation."""
+"""Page of the admin keys, for operators: names, last use, and revocation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def show(request: Request, viewer: AdminViewer) -> Response:
 
 @router.post("")
 def create(request: Request, viewer: AdminViewer, form: OwnForm) -> Response:
-    """Create a further key, and show it once."""
+    """Create a key, and show it once."""
     values = {
         "name": forms.given(form.get("name")),
         "expires_at": forms.given(form.get("expires_at")),
@@ -47,7 +47,7 @@ def create(request: Request, viewer: AdminViewer, form: OwnForm) -> Response:
 
 @router.post("/rotate")
 def rotate(request: Request, viewer: AdminViewer, form: OwnForm) -> Response:
-    """Create a key that replaces all others, and show it once. This sign-in ends with its key."""
+    """Replace all keys by a new one, and show it once. The current session ends."""
     return _issue(request, viewer, form, lambda ring: ring.rotate(0.0))
 
 
@@ -59,7 +59,7 @@ def change(key_id: str, request: Request, viewer: AdminViewer, form: OwnForm) ->
     else:
         body = forms.read(KeyPatch, {"name": form.get("name", "")})
         if isinstance(body, dict):
-            return _page(request, viewer, wrong={"": f"The name is not allowed. {body['name']}"})
+            return _page(request, viewer, wrong={"": f"Invalid name. {body['name']}"})
         wrong = _store(request, viewer, lambda ring: ring.rename(key_id, body.name))
         done = "key_renamed"
     if wrong:

@@ -1,4 +1,4 @@
-"""Apps: their weight and limits, and the profile of their runs."""
+"""Pages of apps: weight, limits, and the profile of their runs."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ from fairserve.platform.tenancy.quotas.schemas import ContractBody
 router = APIRouter(prefix="/console/clients/apps")
 
 VERSIONS = 20
-"""Versions of a profile on a page."""
+"""Versions of a profile per page."""
 
 
 class StageRow(NamedTuple):
-    """A stage as declared, as observed, and as in force."""
+    """Declared, observed and effective values of a stage."""
 
     declared: StageOut | None
     seen: StageSeen | None
@@ -61,7 +61,7 @@ class StageRow(NamedTuple):
 def list_all(
     request: Request, viewer: AnyViewer, session: ReadSession, options: Options
 ) -> Response:
-    """List the viewer's apps, or all tenants', or deleted ones."""
+    """List the apps of the viewer or of all tenants, or deleted ones."""
     tenant = scoped(viewer, filters(request).get("tenant"), request)
     forced = {} if tenant is None else {"tenant": tenant}
     found = all_apps_page(
@@ -97,7 +97,7 @@ def sources(
 
 
 def _owner(app_id: str, request: Request, viewer: AnyViewer) -> Principal:
-    """Return the viewer, acting for the app's tenant. Raises NotFoundError for a foreign app."""
+    """Return the viewer's principal within the app's tenant. Raises NotFoundError."""
     with request.app.state.session_factory() as session:
         app = read_only(session).get(App, app_id)
     if app is None or viewer.tenant_id not in (None, app.tenant_id):
@@ -150,7 +150,7 @@ def change_profile(
     options: Options,
     form: OwnForm,
 ) -> Response:
-    """Let the profile be learned, trust its owner, or freeze the one in force."""
+    """Use the learned or the declared profile, or pin the current one."""
     body = forms.read(ProfileModeBody, {"mode": form.get("mode", "")})
     if isinstance(body, ProfileModeBody):
         mode = body
@@ -168,7 +168,7 @@ def change_profile(
 
 
 def patch_of(form: Mapping[str, str], *, weigh: bool) -> AppPatch | forms.Wrong:
-    """Return the changes of a form; with ``weigh`` including the weight."""
+    """Return the changes of a form, with ``weigh`` including the weight."""
     action = form.get("action", "")
     if action in ("suspend", "resume"):
         return AppPatch(suspended=action == "suspend")
@@ -186,7 +186,7 @@ def patch_of(form: Mapping[str, str], *, weigh: bool) -> AppPatch | forms.Wrong:
 
 
 def stage_rows(profile: AppProfileOut) -> list[StageRow]:
-    """Return one row a stage, up to the last stage of any of the three."""
+    """Return one row per stage, up to the last stage of the three profiles."""
     declared, seen = profile.declared.stages, profile.seen.stages
     held = profile.in_force.profile.stages
     return [StageRow(*each) for each in zip_longest(declared, seen, held)]

@@ -1,4 +1,4 @@
-"""Audit log: changes with their authors."""
+"""Page of the audit log: changes with their authors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ router = APIRouter(prefix="/console/audit")
 
 @router.get("")
 def show(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
-    """List changes, newest first; a tenant sees those of its own objects."""
+    """List changes, newest first; for a tenant, those of its objects."""
     given = filters(request)
     forced = {"tenant": scoped(viewer, given.get("tenant"), request)}
     found = changes_page(session, asked(request, AuditQuery, **forced))

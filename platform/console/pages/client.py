@@ -1,4 +1,4 @@
-"""One client: its service against its entitled share, and an operator's settings for its user."""
+"""Page of one client: its service and entitled share, and the settings of its user."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ router = APIRouter(prefix="/console/clients")
 
 POLL_INTERVAL_S = 1.0
 POLLS_PER_REFRESH = 5
-"""Polls after which the moving parts are sent again."""
+"""Polls after which the live parts are sent again."""
 
 
 class Client(NamedTuple):
@@ -83,7 +83,7 @@ Shown = Annotated[Client, Depends(_client)]
 
 @router.get("/stream/{tenant_id}/{app_id}/{user:path}")
 async def follow(client: Shown, request: Request, viewer: AnyViewer) -> Response:
-    """Send the moving parts every few seconds."""
+    """Send the live parts every few seconds."""
 
     async def pieces() -> AsyncIterator[bytes]:
         while True:
@@ -100,7 +100,7 @@ async def follow(client: Shown, request: Request, viewer: AnyViewer) -> Response
 
 @router.get("/{tenant_id}/{app_id}/{user:path}")
 async def show(client: Shown, request: Request, viewer: AnyViewer) -> Response:
-    """Show a client; one without recent calls has its settings only."""
+    """Show a client; without recent calls, only its settings."""
     return await _page(request, viewer, client)
 
 
@@ -124,7 +124,7 @@ def _store(
             request, lambda session: reset_user(tenant, user, request, session, principal)
         )
     if action not in ("save", "block", "unblock", "contract"):
-        return {"": "Allowed: save, block, unblock, contract, reset."}
+        return {"": "action must be save, block, unblock, contract or reset"}
     wrong: forms.Wrong = {}
 
     def store(session: Session) -> None:
@@ -138,14 +138,14 @@ def _store(
 
 
 def read_put(session: Session, tenant: str, user: str) -> UserPut:
-    """Return the settings in force for a user, as a body that would set them."""
+    """Return the settings in force for a user, as the body of a request that sets them."""
     held = read_user(tenant, user, session)
     contract = ContractBody.model_validate(held.contract.model_dump())
     return UserPut(weight=held.weight, rpm=held.rpm, blocked=held.blocked, contract=contract)
 
 
 def changed(held: UserPut, form: Mapping[str, str]) -> UserPut | forms.Wrong:
-    """Return the settings after a change; those that the form does not show stay."""
+    """Return the settings after a change; those that the form does not have are unchanged."""
     action = form.get("action", "")
     if action in ("block", "unblock"):
         return held.model_copy(update={"blocked": action == "block"})

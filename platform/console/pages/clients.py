@@ -1,4 +1,4 @@
-"""Clients of the last half hour: their service against their entitled shares."""
+"""Page of the clients of the last half hour: service and entitled shares."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ router = APIRouter(prefix="/console/clients")
 
 POLL_INTERVAL_S = 1.0
 POLLS_PER_REFRESH = 5
-"""Polls after which the list is sent again."""
+"""Number of polls after which the list is sent again."""
 MOST_ALARMS = 3
 SORTS = (
     ("service_5m", "Share, 5 min"),
@@ -42,7 +42,7 @@ SORTS = (
 
 
 class _Found(NamedTuple):
-    """The requested part of the list, and the figures above it."""
+    """The requested page of the list, and the totals."""
 
     clients: ClientPage
     of_all: Totals
@@ -51,7 +51,7 @@ class _Found(NamedTuple):
 
 @router.get("")
 async def show(request: Request, viewer: AnyViewer) -> Response:
-    """Show the list, live."""
+    """Show the live list."""
     query = _query(request, viewer)
     found = await _read(request, query)
     kept = filters(request)
@@ -131,5 +131,5 @@ def _sorted_by(request: Request, name: str) -> str:
 
 
 def _own_place(request: Request) -> str:
-    """Return the address of the list, also for a request of its stream."""
+    """Return the URL of the list, also for a request of its stream."""
     return "/console/clients" + place(request).removeprefix(request.url.path)

@@ -1,4 +1,4 @@
-"""Models and workers: load, health, and draining."""
+"""Page of models, workers and background jobs: load, health, draining."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ router = APIRouter(prefix="/console/cluster")
 PLACE = "/console/cluster"
 POLL_INTERVAL_S = 2.0
 POLLS_PER_JOBS = 5
-"""Polls between updates of the jobs."""
+"""Number of polls between updates of the jobs."""
 MOST_WORKERS = 100
 MOST_CHARTED = 16
 
@@ -59,7 +59,7 @@ async def show(request: Request, viewer: AdminViewer) -> Response:
 
 @router.get("/stream")
 async def follow(request: Request, viewer: AdminViewer) -> Response:
-    """Send models and workers when they change, charts with each sample, jobs now and then."""
+    """Send models and workers on changes, charts with each sample, and jobs periodically."""
     text = _filter(request)
     history: History = request.app.state.history
 
@@ -105,7 +105,7 @@ async def follow(request: Request, viewer: AdminViewer) -> Response:
 def drain(
     worker_id: str, request: Request, viewer: AdminViewer, form: OwnForm, session: WriteSession
 ) -> Response:
-    """Give a worker no more calls."""
+    """Drain a worker."""
     fleet: FleetParts = request.app.state.fleet
     changes = changing.changes_of(fleet, session, viewer.principal)
     changing.drain_worker(fleet, session, changes, worker_id)
@@ -116,7 +116,7 @@ def drain(
 def undrain(
     worker_id: str, request: Request, viewer: AdminViewer, form: OwnForm, session: WriteSession
 ) -> Response:
-    """Give it calls again."""
+    """Undrain a worker."""
     fleet: FleetParts = request.app.state.fleet
     changes = changing.changes_of(fleet, session, viewer.principal)
     changing.undrain_worker(fleet, session, changes, worker_id)
@@ -145,13 +145,13 @@ def _history(request: Request) -> tuple[list[float], dict[str, WorkerSeries]]:
 async def _part_values(
     request: Request, text: str, rates: dict[str, float | None]
 ) -> dict[str, Any]:
-    """Return the values of the moving part; ``text`` is a part of worker ids or models."""
+    """Return the template values of the live part; ``text`` filters worker ids and models."""
     fleet: FleetParts = request.app.state.fleet
     cluster = await cluster_out(fleet)
     aliases = aliases_page(fleet, Paging(limit=MAX_PAGE)).items
     members = {worker["worker_id"]: worker for worker in cluster["workers"]}
     workers = [each for each in await workers_out(fleet) if text in f"{each.id} {each.model}"]
-    # Workers that need attention come first.
+    # Workers that need attention are listed first.
     workers.sort(key=lambda each: (each.state == "serving" and not each.problem, each.id))
     shown = workers[:MOST_WORKERS]
     return {

@@ -1,4 +1,4 @@
-"""Runs: first those in progress, live, then the ended ones."""
+"""Page of runs: a live list of runs in progress, then ended ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ router = APIRouter(prefix="/console/interactions")
 
 POLL_INTERVAL_S = 2.0
 MOST_SHARE = 0.02
-"""Share of the time that is spent on finding changes, however long one search takes."""
+"""Maximum share of the time spent on the detection of changes."""
 SURE_S = 20.0
 """Seconds between unconditional reads of the list: an end may be stored late."""
 MOST_LIVE = 50
@@ -50,7 +50,7 @@ class Row(NamedTuple):
     """A run in the list."""
 
     key: str
-    """Its name within the page."""
+    """Id of its row in the page."""
     place: str
     tenant: str
     app: str
@@ -59,7 +59,7 @@ class Row(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The part of the list that is shown."""
+    """Shown part of the list."""
 
     live: list[RunView]
     more_live: bool
@@ -83,7 +83,7 @@ class Rows(NamedTuple):
 
 @router.get("")
 async def show(request: Request, viewer: AnyViewer) -> Response:
-    """Show live and ended runs, the latest opened first; the first page of the list is live."""
+    """Show live and ended runs, latest first; the first page of the list is live."""
     query = _query(request, viewer)
     found = await _find(request, query)
     given = {name: text for name, text in filters(request).items() if name != "offset"}
@@ -103,7 +103,7 @@ async def show(request: Request, viewer: AnyViewer) -> Response:
 
 @router.get("/stream")
 async def follow(request: Request, viewer: AnyViewer) -> Response:
-    """Send the rows of the list when one of them has changed."""
+    """Send the rows of the list when one has changed."""
     query = _query(request, viewer)
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -136,7 +136,7 @@ def _query(request: Request, viewer: Viewer) -> AnyInteractionQuery:
 
 
 async def _live(request: Request, query: AnyInteractionQuery) -> list[RunView]:
-    """Return live runs, up to one more than are shown."""
+    """Return live runs, at most one more than shown."""
     state = request.app.state
     which = replace(_which(query), state="live" if query.state in ("all", "live") else "ended")
     if which.state == "ended":

@@ -1,4 +1,4 @@
-"""First page: load, service, rejections and alarms of the last minutes, live."""
+"""Overview page: live load, service, rejections and alarms of the last minutes."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ WAIT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Contents of the page at one moment."""
+    """Contents of the page at one time."""
 
     live: LiveSnapshot
     charts: dict[str, Chart]
     alarms: list[Alarm]
     now: dict[str, Any] = field(default_factory=dict)
-    """Figures at the top."""
+    """Figures at the top of the page."""
 
 
 @router.get("")
@@ -118,7 +118,7 @@ async def _read(request: Request, viewer: Viewer, minutes: int) -> Overview:
 def _stored(
     request: Request, live: LiveSnapshot, with_jobs: bool
 ) -> tuple[dict[str, str], list[JobOut]]:
-    """Return the names of the apps in view, and the states of background jobs."""
+    """Return the names of the visible apps and the states of background jobs."""
     ids = {each.app for each in live.clients}
     with request.app.state.session_factory() as session:
         read_only(session)
@@ -130,7 +130,7 @@ def _stored(
 def _charts(live: LiveSnapshot, names: dict[str, str]) -> dict[str, Chart]:
     charts = {
         "service": overview_charts.service(live, names),
-        "refusals": live_charts.refusals_chart(live),
+        "refusals": live_charts.rejections_chart(live),
         "calls": overview_charts.calls(live),
         "waits": overview_charts.waits(live),
         "jain": overview_charts.jain(live),
@@ -147,7 +147,7 @@ def _charts(live: LiveSnapshot, names: dict[str, str]) -> dict[str, Chart]:
 
 
 def _now(live: LiveSnapshot) -> dict[str, Any]:
-    """Return the figures of the last minute, and of the last sample."""
+    """Return the figures of the last minute and the last sample."""
     activity, cluster = live.activity, live.cluster
     minute = round(60 / live.bucket_s)
 

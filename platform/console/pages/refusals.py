@@ -1,4 +1,4 @@
-"""Rejected calls, live, with the explanation of each."""
+"""Pages of rejected calls: a live list, and the explanation of each."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def show(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
 
 @router.get("/stream")
 def follow(request: Request, viewer: AnyViewer) -> Response:
-    """Send the rows of the list when there are new ones."""
+    """Send the rows of the list when new ones exist."""
     query = _query(request, viewer)
     factory = request.app.state.session_factory
 
@@ -89,7 +89,7 @@ def follow(request: Request, viewer: AnyViewer) -> Response:
 
 @router.get("/{call_id}")
 def explain(call_id: str, request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
-    """Show the explanation of a rejection, and the values that the decision was based on."""
+    """Show the explanation of a rejection, with the values that it was decided on."""
     currency = request.app.state.settings.tenancy.currency
     refusal = events.one(
         session, call_id, tenant_id=viewer.tenant_id, app_id=None, currency=currency

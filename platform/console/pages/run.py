@@ -1,4 +1,4 @@
-"""One run: its usage, its graph as it grows, and its cancellation."""
+"""Page of one run: its usage, its live graph, and its cancellation."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from fairserve.platform.serving.interactions.service import (
 router = APIRouter(prefix="/console/interactions")
 
 OF_RUN = "{tenant_id}/{app_id}/{run_id:path}"
-"""Last part of a path, because a run's id may contain slashes."""
+"""Rest of a path, because a run's id may contain slashes."""
 
 POLL_INTERVAL_S = 2.0
 REDRAW_S = 1.0
-"""Least seconds between drawings of a run."""
+"""Minimum seconds between two drawings of a run."""
 REST = 9.0
-"""Pause after drawing a large run, as a multiple of the drawing time."""
+"""Pause after the drawing of a run, as a multiple of its duration."""
 PER_PAGE = 500
-"""Calls on a page, as many as a picture shows."""
+"""Calls per page, the number that a drawing shows."""
 
 
 def _runs(tenant_id: str, app_id: str, viewer: AnyViewer, request: Request) -> Interactions:
-    """Return the runs of an app of the viewer's, or of any tenant's for an operator."""
+    """Return the runs of one of the viewer's apps; operators have access to all apps."""
     scoped(viewer, tenant_id, request)
     state = request.app.state
     with state.session_factory() as session:
@@ -58,7 +58,7 @@ def _runs(tenant_id: str, app_id: str, viewer: AnyViewer, request: Request) -> I
 
 Runs = Annotated[Interactions, Depends(_runs)]
 Offset = Annotated[int, Query(ge=0, le=MAX_CALLS)]
-"""Calls of the run before the page."""
+"""Number of calls before the page."""
 
 
 @router.get(f"/stream/{OF_RUN}")
@@ -71,7 +71,7 @@ async def follow(
     runs: Runs,
     offset: Offset = 0,
 ) -> Response:
-    """Send the page's moving part when it changes, until the run has ended."""
+    """Send the page's live part when it changes, until the run has ended."""
     control: ControlPort = request.app.state.control
     await runs.get(run_id)
 
@@ -153,6 +153,6 @@ def _values(tenant_id: str, app_id: str, run: InteractionOut, graph: GraphOut) -
             graph.offset, graph.limit, shown, graph.total, graph.offset + shown < graph.total
         ),
         "place": f"/console/interactions/{_own(tenant_id, app_id, run.id)}?",
-        # The library escapes every text in it.
+        # The library escapes all texts.
         "picture": Markup(picture[picture.index("<svg") :]),  # noqa: S704
     }

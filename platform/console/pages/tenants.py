@@ -1,4 +1,4 @@
-"""Tenants, for operators: weight, levels, quota and suspension."""
+"""Pages of tenants, for operators: weight, levels, quota and suspension."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fairserve.platform.tenancy.tenants.service import tenants_of
 router = APIRouter(prefix="/console/clients/tenants")
 
 MOST_APPS = 20
-"""Apps listed on a tenant's page."""
+"""Number of apps listed on a tenant's page."""
 
 
 @router.get("")

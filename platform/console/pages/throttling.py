@@ -1,4 +1,4 @@
-"""Throttling page: settings in force, changes with a preview, and earlier versions."""
+"""Page of the throttling settings: values in force, changes with a preview, and versions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairserve.platform.console import throttling_view as view
 from fairserve.platform.console.charts import Chart
 from fairserve.platform.console.guard import AdminViewer, Form, OwnForm, acting_for
 from fairserve.platform.console.lists import asked
-from fairserve.platform.console.live_charts import chart_events, load_chart, refusals_chart
+from fairserve.platform.console.live_charts import chart_events, load_chart, rejections_chart
 from fairserve.platform.console.rendering import page
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.streams import stream
@@ -36,7 +36,7 @@ SHOWN_BUCKETS = 120
 
 def _draw(request: Request) -> dict[str, Chart]:
     snapshot = request.app.state.history.snapshot(clients=0, buckets=SHOWN_BUCKETS)
-    return {"load": load_chart(snapshot), "refusals": refusals_chart(snapshot)}
+    return {"load": load_chart(snapshot), "refusals": rejections_chart(snapshot)}
 
 
 async def _charts(viewer: AdminViewer, request: Request) -> dict[str, Chart]:
@@ -50,7 +50,7 @@ Charts = Annotated[dict[str, Chart], Depends(_charts)]
 def show(
     request: Request, viewer: AdminViewer, session: ReadSession, live: Charts, done: str = ""
 ) -> Response:
-    """Show the settings in force, or the parameters of the system in the address."""
+    """Show the settings in force, or the parameters of the selected system."""
     query = asked(request, view.ThrottlingPageQuery)
     current = load_current(session, request.app.state.settings.tuning)
     try:
@@ -66,7 +66,7 @@ def show(
 
 @router.get("/stream")
 async def follow(request: Request, viewer: AdminViewer) -> Response:
-    """Send charts of load and rejections."""
+    """Send the charts of load and rejections."""
 
     def pieces() -> AsyncIterator[bytes]:
         return chart_events(request.app.state.history, lambda: _draw(request))
@@ -101,7 +101,7 @@ def apply(
 
 @router.post("/preview")
 async def preview(request: Request, viewer: AdminViewer, form: OwnForm, live: Charts) -> Response:
-    """Show the last minutes replayed under the form's settings; nothing changes."""
+    """Show a replay of the last minutes with the form's settings; stores nothing."""
 
     def read() -> tuple[Current, ParameterForm | None, FairServeError | None]:
         with request.app.state.session_factory() as session:
@@ -150,7 +150,7 @@ async def preview(request: Request, viewer: AdminViewer, form: OwnForm, live: Ch
 def revert(
     request: Request, viewer: AdminViewer, form: OwnForm, session: WriteSession, live: Charts
 ) -> Response:
-    """Apply an earlier version again, as a new one."""
+    """Apply an earlier version as a new one."""
     system, parameters = view.version(
         session, request.app.state.settings.tuning, view.version_of(form, "to")
     )
@@ -173,7 +173,7 @@ def _change(session: Session, viewer: Viewer, request: Request, body: Throttling
 def _read(
     request: Request, current: Current, form: Form
 ) -> tuple[ParameterForm | None, FairServeError | None]:
-    """Return the form's parameters, and its error, if any."""
+    """Return the form's parameters, and its error if there is one."""
     system = form.get("system", "") or current.system
     try:
         found = parameter_form(request.app.state.settings.tuning, current, system, form)
@@ -182,7 +182,7 @@ def _read(
     if not found.problems:
         return found, None
     names = ", ".join(field.name for field in found.problems)
-    return found, InvalidRequestError(f"nothing was changed: see {names}", param="parameters")
+    return found, InvalidRequestError(f"nothing was changed: correct {names}", param="parameters")
 
 
 def _page(
@@ -197,7 +197,7 @@ def _page(
     status: int | None = None,
     **more: Any,
 ) -> Response:
-    """Return the whole page; for a wrong form that a script sent, only the form."""
+    """Return the page; for an invalid form sent by a script, only the form."""
     settings = request.app.state.settings.tuning
     values = view.values(session, settings, shown, problem, form, **more)
     status = status or (200 if problem is None else problem.status)

@@ -1,4 +1,4 @@
-"""Usage reports: sums, plots, shares, and exported files."""
+"""Usage reports: sums, charts, shares, and downloads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from fairserve.platform.tenancy.readers import knows_app
 router = APIRouter(prefix="/console/usage")
 
 DAYS = 30
-"""Days of a report by default."""
+"""Default number of days of a report."""
 MOST_DAYS = 1000
 GROUPS: tuple[Group, ...] = ("tenant", "app", "user", "model", "day", "hour")
 
@@ -50,7 +50,7 @@ class _Asked(NamedTuple):
 
 @router.get("")
 def show(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
-    """Show the report."""
+    """Show the report page."""
     found = _asked(request, viewer, session)
     query, ask = found.query, found.ask
     with _slots(request).one(viewer.tenant_id):
@@ -78,7 +78,7 @@ def show(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
 
 @router.get("/report")
 def download(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
-    """Return the report as a file, or as a page for printing."""
+    """Return the report as a file or a page for printing."""
     query, ask, group = _asked(request, viewer, session)
     with _slots(request).one(viewer.tenant_id):
         found = document(query, query.format, ask, group, MAX_ANSWERED_ROWS)
@@ -102,7 +102,7 @@ def _asked(request: Request, viewer: Viewer, session: Session) -> _Asked:
     if query.group_by:
         group = query.group_by[0]
     if tenant is not None:
-        reports.refuse_tenant_groups(query)
+        reports.reject_tenant_groups(query)
         if query.app is not None and not knows_app(session, tenant, query.app):
             raise not_there(request)
     ask = reports.reporter(session, request.app.state.settings, tenant_id=tenant, app_id=query.app)
@@ -134,7 +134,7 @@ def name_of(report: UsageReport, group: Group, row: UsageRow) -> str:
 
 
 def _every_day(rows: Sequence[UsageRow], query: UsageQuery) -> list[UsageRow]:
-    """Return a row for each day of the query, also for days without usage."""
+    """Return one row per day of the query, including days without usage."""
     found = {row.day: row for row in rows if row.day is not None}
     days = sorted(found)
     first = query.first_day or (days[0] if days else utc_now().date())
@@ -149,7 +149,7 @@ def _charts(days: Sequence[UsageRow], currency: str) -> dict[str, Chart]:
     computed = [row.input_tokens - row.cached_tokens for row in days]
     delays = [
         series(f"{what} {name}", [getattr(getattr(row, field), name) for row in days])
-        for what, field in (("waiting", "queue_delay_s"), ("first token", "ttft_s"))
+        for what, field in (("queue delay", "queue_delay_s"), ("first token", "ttft_s"))
         for name in ("p50", "p99")
     ]
     return {

@@ -1,8 +1,8 @@
-/* The console's own script: charts that follow the server's events. Pages work without it, but for them.
+/* Script of the console: charts that follow the server's events. Pages work without it, except for charts.
  *
  * A chart is <div class="chart" data-chart="NAME" data-unit="UNIT">. Its data are the page's element
  * <script type="application/json" id="chart-data">: {NAME: {time: [s], series: [{label, values}], stacked,
- * bars, limits: [{label, value}], top}}, and later the events "charts" of the page's stream, of the same shape. */
+ * bars, limits: [{label, value}], top}}, then the events "charts" of the page's stream, in the same format. */
 "use strict";
 
 (() => {
@@ -34,7 +34,7 @@
     return Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(3)));
   }
 
-  // 24 hours, and days as they sort; the first of a day tells which it is.
+  // Format as 24-hour time; the first tick of a day has the date.
   function clock(seconds, step, before) {
     const time = new Date(1000 * seconds);
     const two = (value) => String(value).padStart(2, "0");
@@ -191,7 +191,7 @@
     document.querySelectorAll(".live").forEach((mark) => {
       mark.classList.toggle("on", on);
       mark.classList.toggle("off", !on);
-      const text = on ? "live" : "not connected, trying again";
+      const text = on ? "live" : "disconnected, reconnecting";
       if (mark.textContent !== text) mark.textContent = text;
     });
   }
@@ -214,12 +214,12 @@
     if (event.detail.type === "message") document.querySelectorAll(".live").forEach((mark) => mark.remove());
     else showLive(false);
   });
-  // A form with data-confirm asks first.
+  // Ask for confirmation before a form with data-confirm is sent.
   document.addEventListener("submit", (event) => {
     const question = event.target.dataset.confirm;
     if (question && !window.confirm(question)) event.preventDefault();
   }, true);
-  // Refused changes are shown, too: htmx alone would drop what is no success.
+  // Show rejected changes, too: by default htmx drops responses that are not successful.
   document.addEventListener("htmx:beforeSwap", (event) => {
     if (event.detail.xhr.status >= 400 && event.detail.xhr.status !== 401) {
       event.detail.shouldSwap = true;

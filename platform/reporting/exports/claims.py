@@ -1,8 +1,8 @@
-"""Claims of exports: one process at a time makes an export, and renews its lease while it does.
+"""Claims of exports: one process at a time runs an export, and renews its lease meanwhile.
 
-Each attempt has a number, which fences its writes (:mod:`fairserve.platform.db.leases`): an attempt that
-was taken over, cancelled or voided by an erasure changes nothing. Tenants take turns: the next export is
-of the tenant whose last attempt began longest ago.
+The number of an attempt fences its writes (:mod:`fairserve.platform.db.leases`): an attempt that lost
+its lease, was cancelled or voided by an erasure changes nothing. Tenants are scheduled round-robin: the
+next export is that of the tenant whose last attempt started longest ago.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ EXPORTS = LeasedTable(
 LEASE = timedelta(seconds=60)
 RENEWAL_INTERVAL_S = 15.0
 MAX_LOST = 3
-"""Attempts whose lease expired, after which an export fails."""
+"""Number of attempts with an expired lease after which an export fails."""
 
 Now = Callable[[], datetime]
 
 
 def claim(sessions: SessionFactory, now: Now, kept: timedelta) -> ReportExport | None:
-    """Claim the next export that waits or whose attempt was lost; return None if there is none.
+    """Claim the next queued export or one with an expired lease; return None if there is none.
 
-    It is ``running`` then, or ``failed`` if that was its last attempt. A finished export is kept for
+    It becomes ``running``, or ``failed`` if that was its last attempt. A finished export is kept for
     ``kept``.
     """
     with sessions.begin() as session:
@@ -49,8 +49,8 @@ def claim(sessions: SessionFactory, now: Now, kept: timedelta) -> ReportExport |
         if export.lost >= MAX_LOST:
             export.state = "failed"
             export.error = (
-                f"{export.lost} attempts to make the export were interrupted: its process was killed"
-                " or ran out of memory; request a smaller export, or try again"
+                f"{export.lost} attempts were interrupted: the process was killed or ran out of memory;"
+                " request a smaller export, or retry"
             )
             export.lease_until = None
             export.finished_at, export.expires_at = at, at + kept
@@ -88,7 +88,7 @@ def renew(session: Session, export: ReportExport, now: Now, **values: object) ->
 def renewing_lease(
     sessions: SessionFactory, export: ReportExport, now: Now
 ) -> AbstractContextManager[None]:
-    """Renew the lease from a thread: one statement of a report may take longer than a lease."""
+    """Renew the lease in a thread, as one statement of a report may take longer than a lease."""
     return renewing(
         sessions,
         lambda session: renew(session, export, now),
@@ -112,9 +112,9 @@ def end(
     error: str,
     sha256: str | None,
 ) -> None:
-    """Finish an attempt: as ``ready``, or with an ``error`` as ``failed``.
+    """Finish an attempt as ``ready``, or with an ``error`` as ``failed``.
 
-    A repetition changes nothing. Raises RowLeaseLostError if another attempt holds the export.
+    Idempotent. Raises RowLeaseLostError if another attempt holds the export.
     """
     at = now()
     error = fitting_text(error, TEXT_CHARS)
@@ -132,6 +132,6 @@ def end(
         )
         if not ended:
             row = session.get(ReportExport, export.id)
-            # A commit may have taken effect although its answer was lost.
+            # A commit may have succeeded although its response was lost.
             if row is None or (row.attempt, row.state) != (export.attempt, state):
                 raise RowLeaseLostError

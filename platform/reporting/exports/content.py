@@ -1,7 +1,7 @@
 """Contents of an export's file, as a stream of bytes.
 
-A report is made whole, as ``GET /v1/usage`` makes it; its limits of rows allow that. Interactions may
-be millions: they are read page by page, each page in a transaction of its own.
+A report is computed at once, as by ``GET /v1/usage``; its row limits bound the memory. Interactions, of
+which there may be millions, are read in pages, each in its own transaction.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Query = TypeVar("Query", UsageQuery, InteractionQuery)
 
 
 class Reader:
-    """Reads the rows of one export, each time in a transaction of its own."""
+    """Reads the rows of one export, with a new transaction for each read."""
 
     def __init__(self, sessions: SessionFactory, retry_while_db_down: RetryWhileDbDown) -> None:
         self._sessions = sessions
@@ -70,7 +70,7 @@ def media_type(export: ReportExport) -> str:
     """Return the media type of the file."""
     if export.kind == "interactions" and export.format == "json":
         return "application/x-ndjson"
-    format: Format = export.format  # type: ignore[assignment]  # the column holds nothing else
+    format: Format = export.format  # type: ignore[assignment]  # the column has no other value
     return MEDIA_TYPES[format]
 
 
@@ -85,7 +85,7 @@ def _report(export: ReportExport, reader: Reader, settings: ReportSettings) -> b
     default_group: Group = "user" if export.app_id else "app"
     if export.asked_by == "operator":
         default_group = "app" if export.tenant_id else "tenant"
-    format: Format = export.format  # type: ignore[assignment]  # the column holds nothing else
+    format: Format = export.format  # type: ignore[assignment]  # the column has no other value
 
     def make(session: Session) -> bytes:
         ask = reports.reporter(session, settings, tenant_id=export.tenant_id, app_id=export.app_id)

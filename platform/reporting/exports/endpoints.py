@@ -1,6 +1,6 @@
 """``/v1/usage/exports`` for apps and tenants, ``/admin/usage/exports`` for operators.
 
-An export is requested like a report, made in the background, and downloaded when it is ready.
+An export is requested like a report, computed in the background, and downloaded when it is ready.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fairserve.platform.reporting.exports.content import file_name, media_type
 from fairserve.platform.reporting.exports.repository import Viewer
 from fairserve.platform.reporting.exports.schemas import ExportOut, ExportPage, ExportRequest
 from fairserve.platform.reporting.exports.service import Exports, describe
-from fairserve.platform.reporting.usage.reports import refuse_tenant_groups
+from fairserve.platform.reporting.usage.reports import reject_tenant_groups
 from fairserve.platform.tenancy.principals import AdminPrincipal
 from fairserve.platform.tenancy.readers import Reader, asked_app
 
@@ -63,7 +63,7 @@ def create_export(
     query: Annotated[ExportRequest, Query()],
 ) -> ExportOut:
     """Request a report, or all interactions, as a file."""
-    refuse_tenant_groups(query)
+    reject_tenant_groups(query)
     export = exports.create(query, app_id=asked_app(session, principal, query))
     named = f"?tenant={principal.tenant_id}" if principal.scope == "admin" else ""
     response.headers["Location"] = f"/v1/usage/exports/{export.id}{named}"
@@ -84,7 +84,7 @@ def read_export(export_id: str, exports: Readable, _: Named) -> ExportOut:
 
 @router.get("/v1/usage/exports/{export_id}/file", response_class=StreamingResponse, responses=_FILE)
 def download_export(export_id: str, request: Request, exports: Readable, _: Named) -> Response:
-    """Download the file of an export that is ready."""
+    """Download the file of a finished export."""
     return _file(export_id, request, exports)
 
 
@@ -120,7 +120,7 @@ def read_any_export(export_id: str, exports: AllReadable) -> ExportOut:
     "/admin/usage/exports/{export_id}/file", response_class=StreamingResponse, responses=_FILE
 )
 def download_any_export(export_id: str, request: Request, exports: AllReadable) -> Response:
-    """Download the file of an export that is ready."""
+    """Download the file of a finished export."""
     return _file(export_id, request, exports)
 
 

@@ -1,8 +1,8 @@
-"""Deletion of exports that may name an erased end user.
+"""Delete the exports that may name an erased end user.
 
-Files are not searched: every file that may name users is deleted, of the user's tenant and of all
-tenants together, unless it was requested for another user alone. An export in progress starts again,
-because it may have read the user's rows before the erasure.
+Files are not searched: every file of the user's tenant, or of all tenants, that may name users is
+deleted, unless it covers another user only. A running export restarts, because it may have read the
+user's rows before the erasure.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from fairserve.platform.reporting.exports import repository
 
 
 def forget_user(sessions: SessionFactory, tenant_id: str, user: str) -> int:
-    """Delete the exports that may name a user of a tenant; return their number.
+    """Delete the exports that may name a user of a tenant, and return their number.
 
     Call it once no other table names the user. A repetition finishes an interrupted deletion.
     """
     theirs = or_(ReportExport.tenant_id == tenant_id, ReportExport.tenant_id.is_(None))
-    about = ReportExport.user_id.is_not_distinct_from(user)  # it is null in most
+    about = ReportExport.user_id.is_not_distinct_from(user)  # usually null
     may_name: list[ColumnElement[bool]] = [
         theirs,
         ReportExport.names_users.expression,
         or_(ReportExport.user_id.is_(None), about),
     ]
     with sessions.begin() as session:
-        # First, so that none becomes ready between this update and the search for ready ones.
+        # Before the search for ready exports, so that none becomes ready in between.
         repository.change(
             session,
             [*may_name, ReportExport.state == "running"],

@@ -1,6 +1,6 @@
-"""Interactions as CSV, JSON lines or Parquet, written while they are read.
+"""Stream interactions as CSV, JSON lines or Parquet.
 
-Each writer holds a page of rows, Parquet a row group, never the whole file.
+Each writer buffers a page of rows, Parquet a row group, never the whole file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COLUMNS: Mapping[str, Kind] = {
 }
 """Fields of :class:`InteractionUsage`, in this order."""
 GROUP_ROWS = 32_000
-"""Rows of a Parquet row group at most, and one page more."""
+"""Rows after which a Parquet row group ends; it may exceed this by one page."""
 
 
 def as_csv(pages: Pages) -> Iterator[bytes]:
@@ -54,7 +54,7 @@ def as_csv(pages: Pages) -> Iterator[bytes]:
 
 
 def as_json_lines(pages: Pages) -> Iterator[bytes]:
-    """Write one object a line, as the listing returns it."""
+    """Write one JSON object per line, as in the listing."""
     for page in pages:
         yield b"".join(row.model_dump_json().encode("utf-8") + b"\n" for row in page)
 
@@ -83,7 +83,7 @@ def as_parquet(pages: Pages) -> Iterator[bytes]:
 
 
 class _Drain(io.RawIOBase):
-    """A write-only file whose written bytes can be removed as they come."""
+    """A write-only file that hands over its bytes in steps."""
 
     def __init__(self) -> None:
         self._chunks: list[bytes] = []
@@ -93,12 +93,12 @@ class _Drain(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        """Keep the bytes until the next :meth:`drain`."""
+        """Buffer the bytes until the next :meth:`drain`."""
         self._chunks.append(bytes(data))
         return len(data)
 
     def drain(self) -> bytes:
-        """Return the bytes that were written since the last call."""
+        """Return the bytes written since the last call."""
         taken = b"".join(self._chunks)
         self._chunks.clear()
         return taken

@@ -1,4 +1,4 @@
-"""Retries while the database is down, so that an outage costs no attempt."""
+"""Retries while the database is down: an outage does not fail an attempt."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from fairserve.engine.backoff import Backoff
 
 MAX_WAIT_S = 300.0
-"""Seconds of waiting after which the error is raised; the attempt then counts as lost."""
+"""Maximum seconds of retries, after which the error is raised and the attempt is lost."""
 _BACKOFF = Backoff(0.1, 5.0)
 
 T = TypeVar("T")
 
 
 class StoppedError(Exception):
-    """The process has to stop."""
+    """The process is stopping."""
 
 
 class RetryWhileDbDown:
-    """Repeats an action while the database does not answer, until the process has to stop."""
+    """Retries an action while the database does not answer, until the process stops."""
 
     def __init__(
         self, stopping: Callable[[], bool], pause: Callable[[float], None] = time.sleep
@@ -33,7 +33,7 @@ class RetryWhileDbDown:
     def __call__(self, act: Callable[[], T]) -> T:
         """Return the result of ``act``.
 
-        Raises StoppedError while it waits, and the error of ``act`` after ``MAX_WAIT_S``.
+        Raises StoppedError if the process stops, and the error of ``act`` after ``MAX_WAIT_S``.
         """
         waited_s, failures = 0.0, 0
         while True:
@@ -49,6 +49,6 @@ class RetryWhileDbDown:
             waited_s += pause_s
 
     def check(self) -> None:
-        """Raise StoppedError if the process has to stop."""
+        """Raise StoppedError if the process is stopping."""
         if self._stopping():
             raise StoppedError

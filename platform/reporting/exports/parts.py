@@ -1,4 +1,4 @@
-"""The file of an attempt, written in parts; each short transaction also renews the lease.
+"""Write the file of an attempt in parts; each short transaction also renews the lease.
 
 The storage limits are checked with every part. Weakness: processes that write at the same time do not
 see each other's last part, so each of them may exceed a limit by one part.
@@ -23,7 +23,7 @@ PART_BYTES = 1 << 20
 
 
 class PartWriter:
-    """Splits the bytes of a file into parts and stores them; holds less than one part in memory."""
+    """Splits the bytes of a file into parts and stores them; buffers less than one part."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class PartWriter:
         now: Now,
     ) -> None:
         self.progress: float | None = None
-        """Share of the work that is done; stored with the next part."""
+        """Fraction done; stored with the next part."""
         self.size_bytes = 0
         self._sessions = sessions
         self._export = export
@@ -51,7 +51,7 @@ class PartWriter:
         return self._hash.hexdigest()
 
     def write(self, piece: bytes) -> None:
-        """Add to the file. Raises RowLeaseLostError, and ConflictError beyond a storage limit."""
+        """Append to the file. Raises RowLeaseLostError, and ConflictError beyond a storage limit."""
         self._hash.update(piece)
         self._pending += piece
         while len(self._pending) >= PART_BYTES:
@@ -76,13 +76,13 @@ class PartWriter:
                     size_bytes=size_bytes,
                     progress=self.progress,
                 )
-                self._check_room(session)
+                self._check_capacity(session)
                 key = {
                     "export_id": self._export.id,
                     "attempt": self._export.attempt,
                     "number": self._number,
                 }
-                # The part exists already if the answer to its commit was lost.
+                # The part exists already if the response to its commit was lost.
                 same = [getattr(ReportExportPart, name) == value for name, value in key.items()]
                 session.execute(delete(ReportExportPart).where(*same))
                 session.execute(insert(ReportExportPart).values(**key, data=data))
@@ -91,7 +91,7 @@ class PartWriter:
         self.size_bytes = size_bytes
         self._number += 1
 
-    def _check_room(self, session: Session) -> None:
+    def _check_capacity(self, session: Session) -> None:
         for where, setting in (
             (repository.same_bounds(self._export), "export_max_bytes_per_tenant"),
             ([], "export_max_bytes"),
@@ -99,6 +99,6 @@ class PartWriter:
             allowed: int = getattr(self._settings, setting)
             if repository.kept_bytes(session, where) > allowed:
                 raise ConflictError(
-                    f"this file would exceed the limit of {allowed:,} bytes of stored exports"
+                    f"the file would exceed the limit of {allowed:,} bytes of stored exports"
                     f" ({setting}); request a smaller export, or delete others"
                 )

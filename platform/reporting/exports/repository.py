@@ -1,4 +1,4 @@
-"""Queries on exports and their parts. Queries for a key are restricted to what the key may see."""
+"""Queries on exports and their parts. Queries for a key return only what the key may read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairserve.platform.db.exports import ReportExport, ReportExportPart
 
 UNFINISHED = ("queued", "running")
 _DELETED_PARTS = 16
-"""Parts deleted by one transaction."""
+"""Maximum number of parts deleted by one transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Viewer:
     app_id: str | None = None
 
     def sees(self) -> list[ColumnElement[bool]]:
-        """Return conditions on the exports that it may see. An operator sees all."""
+        """Return the conditions for the exports that it may read. An operator may read all."""
         if self.asks_as == "operator":
             return []
         own = [ReportExport.tenant_id == self.tenant_id]
@@ -36,14 +36,14 @@ class Viewer:
         return [*own, ReportExport.app_id == self.app_id, ReportExport.asked_by == "app"]
 
     def shares_bounds(self) -> list[ColumnElement[bool]]:
-        """Return conditions on the exports that share limits: a tenant's with its apps', operators'."""
+        """Return the conditions for the exports that share limits: a tenant's, or operators'."""
         if self.asks_as == "operator":
             return [ReportExport.asked_by == "operator"]
         return [ReportExport.tenant_id == self.tenant_id, ReportExport.asked_by != "operator"]
 
 
 def same_bounds(export: ReportExport) -> list[ColumnElement[bool]]:
-    """Return conditions on the exports that share limits with this one."""
+    """Return the conditions for the exports that share limits with this one."""
     operators = export.asked_by == "operator"
     return Viewer("operator" if operators else "tenant", export.tenant_id).shares_bounds()
 
@@ -51,7 +51,7 @@ def same_bounds(export: ReportExport) -> list[ColumnElement[bool]]:
 def get(
     session: Session, viewer: Viewer, export_id: str, *, lock: bool = False
 ) -> ReportExport | None:
-    """Return an export that the viewer may see; ``lock`` keeps other writers off it."""
+    """Return an export that the viewer may read; ``lock`` locks its row."""
     statement = select(ReportExport).where(ReportExport.id == export_id, *viewer.sees())
     if lock:
         statement = statement.with_for_update()
@@ -61,8 +61,8 @@ def get(
 def page(
     session: Session, viewer: Viewer, tenant_id: str | None, *, limit: int, offset: int
 ) -> tuple[Sequence[ReportExport], int]:
-    """Return exports that the viewer may see, newest first, of one tenant's usage or of any; and their
-    number.
+    """Return a page of the exports that the viewer may read, newest first, of one or all tenants; and
+    their number.
     """
     where = viewer.sees()
     if tenant_id is not None:
@@ -102,7 +102,7 @@ def change(session: Session, where: Sequence[ColumnElement[bool]], **values: obj
 def parts(
     sessions: SessionFactory, export_id: str, attempt: int, size_bytes: int
 ) -> Iterator[bytes]:
-    """Yield the parts of a file, each read in a transaction of its own.
+    """Yield the parts of a file, each read in its own transaction.
 
     Raises ConnectionAbortedError if the export was deleted: the parts so far are incomplete.
     """

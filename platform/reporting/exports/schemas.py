@@ -1,4 +1,4 @@
-"""Requests and answers of ``/v1/usage/exports``."""
+"""Requests and responses of ``/v1/usage/exports``."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ ExportState = Literal["queued", "running", "ready", "failed", "expired"]
 
 
 class ExportRequest(UsageRequest):
-    """A report, or with ``kind=interactions`` all single interactions of its days and filters."""
+    """Request of a report, or with ``kind=interactions`` of all interactions that match."""
 
     kind: ExportKind = "usage"
     state: InteractionState | None = None
-    """State of the interactions; they are exported as JSON lines, CSV or Parquet."""
+    """State of the interactions; their formats are JSON lines, CSV and Parquet."""
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
         if self.kind == "usage":
             if self.state is not None:
-                raise FieldError("state", "state is for kind=interactions")
+                raise FieldError("state", "state is allowed only with kind=interactions")
             return self
         if self.format == "html":
-            raise FieldError("format", "interactions are exported as json, csv or parquet")
+            raise FieldError("format", "the format of interactions must be json, csv or parquet")
         given = self.model_fields_set & {"group_by", "model", "limit", "offset"}
         if given:
             name = min(given)
-            raise FieldError(name, f"{name} is not for kind=interactions, which lists all of them")
+            raise FieldError(name, f"{name} is not allowed with kind=interactions")
         return self
 
 
 class ExportOut(BaseModel):
-    """An export. Values that are not known yet are null."""
+    """An export. Unknown values are null."""
 
     object: str = "usage.export"
     id: str
@@ -45,18 +45,18 @@ class ExportOut(BaseModel):
     format: str
     asked_by: Literal["app", "tenant", "operator"]
     tenant: str | None
-    """Tenant whose usage it holds; null: all tenants."""
+    """Tenant that the report covers; null for all tenants."""
     app: str | None
     user: str | None
     query: dict[str, Any]
-    """Other parameters of the request, as given."""
+    """The other parameters of the request, unchanged."""
     state: ExportState
     progress: float | None
-    """Share of the work that is done, between 0 and 1."""
+    """Fraction done, from 0 to 1."""
     size_bytes: int | None
     sha256: str | None
     error: str | None
-    """Reason of a failure."""
+    """Reason of the failure."""
     created_at: datetime
     finished_at: datetime | None
     expires_at: datetime | None

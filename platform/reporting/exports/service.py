@@ -1,7 +1,7 @@
 """Service behind the endpoints of exports: request, list, download, delete.
 
-A request that cannot succeed is rejected at once, as far as that can be checked. Methods use the
-session of the HTTP request and leave the commit to it.
+A request that cannot succeed is rejected at once if that can be checked. Methods use the session of
+the HTTP request and do not commit.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from fairserve.platform.reporting.usage.formats import require_extras
 from fairserve.platform.tenancy.auth import Principal
 
 MAX_LISTED = 1_000
-"""Exports of one tenant, including failed and expired ones that are not deleted yet."""
+"""Maximum number of exports of a tenant, including failed and expired ones until their deletion."""
 _RETRY_AFTER_S = 60
 
 
 class Exports:
-    """The exports that one request may reach."""
+    """The exports that one request may access."""
 
     def __init__(
         self, session: Session, principal: Principal, viewer: Viewer, settings: ReportingSettings
@@ -42,7 +42,7 @@ class Exports:
         self._settings = settings
 
     def create(self, query: ExportRequest, *, app_id: str | None) -> ReportExport:
-        """Queue an export, within an app that the viewer may read.
+        """Queue an export, of an app that the viewer may read.
 
         Raises InvalidRequestError for an impossible query, and RateLimitedError at a storage limit.
         """
@@ -50,7 +50,7 @@ class Exports:
         tenant_id = query.tenant if viewer.asks_as == "operator" else viewer.tenant_id
         require_extras(query.format)
         reports.check(self._session, query, tenant_id=tenant_id)
-        self._require_room()
+        self._check_capacity()
         export = ReportExport(
             id=new_id("exp"),
             asked_by=viewer.asks_as,
@@ -107,12 +107,12 @@ class Exports:
         return export
 
     def delete(self, export_id: str) -> None:
-        """Delete an export with its file; cancel one that waits or is in progress."""
+        """Delete an export with its file; cancel a queued or running one."""
         export = self.get(export_id, lock=True)
         repository.remove(self._session, [ReportExport.id == export.id])
         self._audit("export.delete", export)
 
-    def _require_room(self) -> None:
+    def _check_capacity(self) -> None:
         viewer, settings = self._viewer, self._settings
         if viewer.asks_as != "operator":
             locked = select(Tenant.id).where(Tenant.id == viewer.tenant_id)
@@ -122,11 +122,11 @@ class Exports:
         waiting = ReportExport.state.in_(repository.UNFINISHED)
         if repository.count(self._session, [*own, waiting]) >= settings.export_max_unfinished:
             raise _too_many(
-                f"{settings.export_max_unfinished} exports are waiting or in progress; wait for one"
-                " of them, or delete one"
+                f"{settings.export_max_unfinished} exports are queued or running, which is the limit;"
+                " wait for one of them, or delete one"
             )
         if repository.count(self._session, own) >= MAX_LISTED:
-            raise _too_many(f"there are {MAX_LISTED} exports; delete some")
+            raise _too_many(f"the limit of {MAX_LISTED} exports is reached; delete some")
         if repository.kept_bytes(self._session, own) >= settings.export_max_bytes_per_tenant:
             raise _too_many(
                 f"the stored files reach the limit of {settings.export_max_bytes_per_tenant:,} bytes;"
@@ -136,7 +136,7 @@ class Exports:
             raise _too_many("the space for export files is full; retry later, or delete exports")
 
     def _audit(self, action: str, export: ReportExport) -> None:
-        # The user is left out: an erasure does not search these entries.
+        # The user is omitted: an erasure does not search these entries.
         values: dict[str, Any] = {
             "kind": export.kind,
             "format": export.format,
@@ -156,7 +156,7 @@ class Exports:
 
 
 def describe(export: ReportExport, now: datetime | None = None) -> ExportOut:
-    """Return an export as the API shows it; ``now`` defaults to the present time."""
+    """Return the API's view of an export; ``now`` defaults to the current time."""
     over = repository.is_over(export, utc_now() if now is None else now)
     state = "expired" if over else export.state
     finished = state in ("ready", "expired")

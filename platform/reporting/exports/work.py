@@ -1,7 +1,7 @@
-"""The job that makes queued exports, and the one that deletes expired ones.
+"""Background jobs that run queued exports and delete expired ones.
 
 Plain functions for threads and task queues. Any number of processes may run them at once and be killed
-at any point: the next one starts an unfinished export again.
+at any point: an unfinished export is restarted by the next process.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from fairserve.platform.reporting.settings import ReportSettings
 logger = logging.getLogger(__name__)
 
 WAIT = timedelta(days=7)
-"""Time in the queue after which an export fails."""
+"""Maximum time in the queue, after which an export fails."""
 FORGOTTEN_AFTER = timedelta(days=1)
-"""Time that a row outlives its file."""
+"""Time for which a row is kept after its file was deleted."""
 _BATCH = 100
 
 
@@ -43,9 +43,9 @@ def make_exports(
     now: Now = utc_now,
     pause: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Make exports until none waits or ``stopping`` returns True; return the number handled.
+    """Run exports until none is queued or ``stopping`` returns True; return the number handled.
 
-    An export in progress is then released. Raises OperationalError if the database does not answer.
+    A stop releases the export in progress. Raises OperationalError if the database does not answer.
     """
     kept = timedelta(hours=settings.reporting.export_retention_hours)
     retry_while_db_down = RetryWhileDbDown(stopping, pause)
@@ -61,7 +61,9 @@ def make_exports(
             claims.release(sessions, export)
             break
         except RowLeaseLostError:
-            logger.info("export %s was deleted or taken over while it was in progress", export.id)
+            logger.info(
+                "export %s was deleted or claimed by another process while running", export.id
+            )
         handled += 1
     return handled
 
@@ -73,7 +75,7 @@ def _make(
     retry_while_db_down: RetryWhileDbDown,
     now: Now,
 ) -> None:
-    """Make a claimed export, or store why it failed."""
+    """Run a claimed export, or store the reason of its failure."""
     failed = export.state != "running"
     # Parts of earlier attempts; after the last attempt, all parts.
     retry_while_db_down(lambda: repository.drop_parts(sessions, export.id, export.attempt + failed))
@@ -98,7 +100,7 @@ def _make(
         error = refused.message
     except Exception:
         logger.exception("export %s failed", export.id)
-        error = "internal error; see the server's log"
+        error = "internal error; an operator finds details in the server's log"
     sha256 = None if error else writer.sha256
     retry_while_db_down(lambda: claims.end(sessions, export, now, kept, error=error, sha256=sha256))
     if error:
@@ -106,9 +108,9 @@ def _make(
 
 
 def expire_exports(sessions: SessionFactory, *, now: Now = utc_now) -> int:
-    """Delete the files of expired exports, later their rows, and parts that belong to no file.
+    """Delete the files of expired exports, later their rows, and parts without a file.
 
-    Returns the number of exports handled. It may be repeated at any point. Raises OperationalError.
+    Returns the number of exports handled. Idempotent. Raises OperationalError.
     """
     at = now()
     with sessions.begin() as session:
@@ -119,7 +121,7 @@ def expire_exports(sessions: SessionFactory, *, now: Now = utc_now) -> int:
             session,
             old,
             state="failed",
-            error=f"no process made it within {WAIT.days} days; check that a server is running",
+            error=f"not started within {WAIT.days} days; check that background jobs are running",
             lease_until=None,
             size_bytes=0,
             finished_at=at,
@@ -135,7 +137,7 @@ def expire_exports(sessions: SessionFactory, *, now: Now = utc_now) -> int:
 
 
 def _with_old_parts(sessions: SessionFactory) -> list[tuple[str, int]]:
-    """Return exports with obsolete parts, each with the first attempt whose parts are kept."""
+    """Return the exports with obsolete parts, each with the first attempt to keep."""
     kept = ReportExport.state.in_(("ready", "running"))
     parts = (
         select(ReportExportPart.export_id)

@@ -1,12 +1,12 @@
-"""Conversion of a recording into a trace: runs, dependencies, gaps, and small chained block ids.
+"""Convert a recording into a trace: runs, dependencies, gaps, and small chained block ids.
 
-A call depends on its parents, named by its client or found by the tracker. In recordings without
-parents it depends on the calls of the previous stage that had ended at its arrival. The gap is from the
-last end among these to its arrival. Calls that generated nothing (withdrawn, failed before the first
-token) are no load to replay: they are left out, and their dependents take over their dependencies.
+A call depends on its parents, named by its client or inferred by the tracker. In recordings without
+parents it depends on the calls of the previous stage that had ended at its arrival. The gap is the time
+from the last end of these to its arrival. Calls without output (cancelled, failed before the first
+token) are omitted, and their dependents inherit their dependencies.
 
-Whole runs are left out that began before the requested time, or that miss a call: it was deleted with
-its segment, or never written. The stages of the recorded calls reveal this.
+Runs that began before the requested time are omitted, as are runs with missing calls, which were deleted
+with their segment or never written; gaps in the stages of the recorded calls reveal them.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ Runs = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """A trace, and counts of what was left out of it."""
+    """A trace, with counts of the omitted runs and calls."""
 
     trace: Trace
     begin_at: float
-    """UTC epoch second that is second 0 of the trace."""
+    """UTC epoch second of the trace's second 0."""
     incomplete_runs: int
-    """Runs with missing calls."""
+    """Omitted runs with missing calls."""
     empty_calls: int
-    """Calls without output."""
+    """Omitted calls without output."""
 
 
 def export(calls: Sequence[RecordedCall], block_tokens: int, since_at: float) -> Export:
-    """Return the trace of all runs that began since. ``calls`` are in the order of their segments."""
+    """Return the trace of all runs that began since ``since_at``. ``calls`` are in segment order."""
     by_run: dict[str, list[RecordedCall]] = {}
     for call in calls:
         if call.opened_at >= since_at:
@@ -104,7 +104,7 @@ def _interaction(
 
 
 def _dependencies(run: Sequence[RecordedCall]) -> dict[str, list[str]] | None:
-    """Return the dependencies of each call; None if a call is missing. ``run`` is in order of begin."""
+    """Return the dependencies of each call; None if a call is missing. ``run`` is sorted by start."""
     stages = {call.call: call.stage for call in run}
     begun: dict[int, list[RecordedCall]] = {}  # by stage
     deps: dict[str, list[str]] = {}
@@ -124,7 +124,7 @@ def _dependencies(run: Sequence[RecordedCall]) -> dict[str, list[str]] | None:
 
 
 def _without_empty(call: str, deps: dict[str, list[str]], kept: dict[str, str]) -> list[str]:
-    """Return the dependencies of a call; calls that are left out are replaced by their own."""
+    """Return the dependencies of a call, with omitted calls replaced by their dependencies."""
     found: dict[str, None] = {}
     seen: set[str] = set()
     todo = list(reversed(deps[call]))
@@ -141,7 +141,7 @@ def _without_empty(call: str, deps: dict[str, list[str]], kept: dict[str, str]) 
 
 
 def _in_order(calls: list[TraceCall]) -> list[TraceCall]:
-    """Sort dependencies first: a named parent may not have ended when its child arrived."""
+    """Sort parents before children: a named parent may end after its child's arrival."""
     by_id = {call.call_id: call for call in calls}
     placed: dict[str, TraceCall] = {}
     for call in calls:
@@ -168,7 +168,7 @@ def _blocks(calls: Sequence[RecordedCall]) -> dict[int, Runs]:
         while node is not None and id(node) not in needed:
             chain.append(node)
             node = node.like
-        for link in reversed(chain):  # a call comes after the calls that it refers to
+        for link in reversed(chain):  # a call follows the calls that it refers to
             needed[id(link)] = link
     if not needed:
         return {}
@@ -188,7 +188,7 @@ def _blocks(calls: Sequence[RecordedCall]) -> dict[int, Runs]:
 
 
 def _runs(ids: npt.NDArray[np.int64]) -> Runs:
-    """Return consecutive ids as runs."""
+    """Return ids as runs of consecutive ids."""
     if not len(ids):
         return ()
     starts = np.concatenate([[0], np.flatnonzero(np.diff(ids) != 1) + 1])

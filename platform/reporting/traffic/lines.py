@@ -1,10 +1,10 @@
-"""Lines of a recording, one a call: counts, times, pseudonyms and block keys; no text, no token ids.
+"""Format of a recording, one line per call: counts, times, pseudonyms and block keys, no content.
 
-Names that clients choose (users, runs, calls, agents) become keyed hashes before they are written.
-Prompts of one run share a prefix, so a line holds only the block keys that no earlier line of its
-segment holds: ``like`` names the line with the longest common prefix, and its length in blocks. Keys are
-already chained and salted (:mod:`fairserve.scheduling.locality.block_keys`): equal keys mean equal whole
-prefixes, and isolation domains have no key in common.
+Names that clients choose (users, runs, calls, agents) are written as keyed hashes. Prompts of one run
+share a prefix, so a line has only the block keys that no earlier line of its segment has: ``like``
+refers to the line with the longest common prefix, and has its length in blocks. Keys are chained and
+salted (:mod:`fairserve.scheduling.locality.block_keys`): equal keys mean equal prefixes, and isolation
+domains have no common keys.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ import orjson
 
 FORMAT = 1
 KNOWN_KEYS = 131_072
-"""Keys of a segment kept in memory, about 12 MB; at the limit all are dropped."""
+"""Maximum number of a segment's keys in memory, about 12 MB; all are dropped at the limit."""
 
 Keys = npt.NDArray[np.uint64]
 
 
 class EndedCall(NamedTuple):
-    """A call as control knows it at its end. Times are UTC epoch seconds of one steady clock."""
+    """A call at its end. Times are UTC epoch seconds of one steady clock."""
 
     run: str
     opened_at: float
-    """Begin of the run; it distinguishes the run from a later one of the same name."""
+    """Start of the run, which distinguishes it from a later one of the same name."""
     call: str
     deps: tuple[str, ...]
-    """Parents, named by the client or found by the tracker."""
+    """Parents, named by the client or inferred by the tracker."""
     stage: int
     tenant: str
     app: str
@@ -58,7 +58,7 @@ class RecordedCall:
     opened_at: float
     call: str
     deps: tuple[str, ...] | None
-    """None if the client named none and the recording has none of the tracker's."""
+    """Parents of the call; None in recordings without parents."""
     stage: int
     tenant: str
     app: str
@@ -83,25 +83,25 @@ def header(block_tokens: int) -> bytes:
 
 
 class Pseudonyms:
-    """Keyed hashes of names that clients choose: under one salt equal names have equal hashes."""
+    """Keyed hashes of names that clients choose: equal names have equal hashes under one salt."""
 
     def __init__(self, salt: bytes) -> None:
         self._salt = salt
 
     def of(self, kind: str, *names: str) -> str:
-        """Return 16 hexadecimal digits. ``kind`` separates a user from an agent of the same name."""
+        """Return 16 hexadecimal digits. ``kind`` distinguishes a user and an agent of the same name."""
         text = "\0".join((kind, *names)).encode()
         return hashlib.blake2b(text, key=self._salt, digest_size=8).hexdigest()
 
 
 class LineEncoder:
-    """Encodes the lines of one segment, in order. Not thread-safe."""
+    """Encoder of the lines of one segment, in order. Not thread-safe."""
 
     def __init__(self, pseudonyms: Pseudonyms, known_keys: int = KNOWN_KEYS) -> None:
         self._names = pseudonyms
         self._most = known_keys
         self._known: dict[int, int] = {}
-        """Keys of written blocks, each with a line that holds it; always whole prefixes."""
+        """Line of each written block key; always complete prefixes."""
         self._lines = 0
 
     def line(self, call: EndedCall) -> bytes:
@@ -141,7 +141,7 @@ class LineEncoder:
         return text + b"\n"
 
     def _shared(self, keys: Sequence[int]) -> int:
-        """Return the number of leading known blocks: a binary search, because prefixes are whole."""
+        """Return the number of leading known blocks, by a binary search."""
         low, high = 0, len(keys)
         while low < high:
             middle = (low + high + 1) // 2

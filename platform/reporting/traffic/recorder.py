@@ -1,11 +1,11 @@
 """Recorder of live traffic: control reports each ended call, a thread writes the recording.
 
-The event loop pays for one tuple a call. Block keys are those that the router matched by, so nothing is
-hashed twice; names are hashed, and lines encoded and written, in the thread. Errors never reach the
-call: what exceeds the memory bound or cannot be written is dropped, counted and logged.
+Cost on the event loop: one tuple per call. Block keys are those of the router, so nothing is hashed
+twice; the thread hashes names and encodes and writes lines. Errors never affect the call: calls beyond
+the memory bound, or that cannot be written, are dropped, counted and logged.
 
-Accepted calls are recorded, completed or not. Rejected calls are not: their outputs are unknown, and a
-flood of them must not displace the rest.
+All accepted calls are recorded. Rejected calls are not: their outputs are unknown, and a flood of them
+must not displace the others.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ logger = logging.getLogger(__name__)
 
 MAX_PENDING_CALLS = 20_000
 MAX_PENDING_BLOCKS = 4_000_000
-"""Block keys of calls that are not written yet: 32 MB."""
+"""Maximum number of block keys of unwritten calls, 32 MB."""
 WRITE_S = 1.0
-"""Seconds between writes. The thread wakes by itself, so the event loop notifies nobody."""
+"""Seconds between writes. The thread polls, so the event loop does not notify it."""
 PRUNE_S = 600.0
 
 
 class TrafficRecorder(CallListener):
-    """Events belong to the event loop, the files to a thread. Call ``start`` and ``close`` once."""
+    """Recorder: events on the event loop, files in a thread. Call ``start`` and ``close`` once."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class TrafficRecorder(CallListener):
             wall=wall,
         )
         self._began_at = wall() - clock()
-        """Offset of wall time from monotonic time, fixed: steps of the wall clock distort no run."""
+        """Fixed offset of wall time from monotonic time: clock steps do not distort runs."""
         self._lock = threading.Lock()
         self._pending: list[EndedCall] = []
         self._pending_blocks = 0
@@ -67,18 +67,18 @@ class TrafficRecorder(CallListener):
         self._thread.start()
 
     def close(self) -> None:
-        """Write what is pending and stop the thread. May be repeated."""
+        """Write pending calls and stop the thread. Idempotent."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
     def call_ended(self, call: ObservedCall, outcome: CallOutcome, now_s: float) -> None:
-        """Keep what is recorded of an ended call. Raises nothing."""
+        """Queue the record of an ended call. Never raises."""
         try:
             self._take(self._call(call, now_s))
         except Exception:
-            logger.exception("a call was not recorded")
+            logger.exception("cannot record a call")
 
     def _call(self, live: ObservedCall, now_s: float) -> EndedCall:
         call, usage = live.call, live.usage
@@ -130,11 +130,11 @@ class TrafficRecorder(CallListener):
                 self._safely(calls)
 
     def _safely(self, calls: list[EndedCall]) -> None:
-        """Write and prune; log an error only when it begins."""
+        """Write and prune; log an error only when it first occurs."""
         try:
             self._writer.write(calls)
             self._failing = False
         except Exception as error:
             if not self._failing:
-                logger.warning("traffic is not recorded: %s", error)
+                logger.warning("cannot record traffic: %s", error)
             self._failing = True

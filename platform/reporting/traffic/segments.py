@@ -1,8 +1,8 @@
-"""Files of a recording: append-only segments in one folder, bounded in bytes and in age.
+"""Files of a recording: append-only segments in one folder, bounded in size and age.
 
-A new segment begins at a fixed share of the size bound or the retention, so that the oldest one can be
-deleted while nearly as much as allowed is kept. Nothing is synced to disk: a crash of the machine may
-lose the last moments. Readers need no lock; an incomplete last line is ignored.
+A new segment begins at a fixed fraction of the size bound or the retention, so that deleting the oldest
+one keeps nearly the allowed amount. Files are not synced: a crash of the machine may lose the last
+seconds. Readers need no lock; an incomplete last line is ignored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fairserve.platform.reporting.traffic.lines import (
 )
 
 SEGMENTS = 16
-"""Segments into which the size bound and the retention are divided."""
+"""Number of segments into which the size bound and the retention are divided."""
 SALT_FILE = "salt"
 SALT_BYTES = 32
 
@@ -43,7 +43,7 @@ def segment_paths(folder: Path) -> list[Path]:
 
 
 def load_salt(folder: Path) -> bytes:
-    """Return the secret of the pseudonyms; create it at the first call. Raises OSError."""
+    """Return the secret of the pseudonyms, created by the first call. Raises OSError."""
     path = folder / SALT_FILE
     with contextlib.suppress(FileNotFoundError):
         salt = path.read_bytes()
@@ -88,7 +88,7 @@ class SegmentWriter:
         self._size = 0
 
     def write(self, calls: list[EndedCall]) -> None:
-        """Append calls; after an error the rest is lost and the next calls get a new segment."""
+        """Append calls; an error loses the rest, and the next calls get a new segment."""
         try:
             waiting = deque(calls)
             while waiting:
@@ -113,7 +113,7 @@ class SegmentWriter:
                 total -= sizes[path]
 
     def _append(self, waiting: deque[EndedCall]) -> None:
-        """Append at least one call, and as many as the segment has space for."""
+        """Append calls while the segment has space, at least one."""
         if self._path is None or self._size >= self._max_bytes // SEGMENTS:
             self._begin()
         assert self._encoder is not None
@@ -143,7 +143,7 @@ class SegmentWriter:
 
 
 def read_recording(folder: Path, since_at: float) -> tuple[list[RecordedCall], int, int]:
-    """Return calls of segments with any that ended since, the tokens of a block, and damaged lines.
+    """Return the calls of segments that end after ``since_at``, the block size, and damaged lines.
 
     A server may be writing at the same time. Raises OSError for an unreadable segment.
     """
@@ -151,7 +151,7 @@ def read_recording(folder: Path, since_at: float) -> tuple[list[RecordedCall], i
     block_tokens = damaged = 0
     for size, lines in _segments(folder, since_at):
         if block_tokens and size != block_tokens:
-            calls.clear()  # of a version with other blocks, whose keys are not comparable
+            calls.clear()  # keys of another block size are not comparable
         block_tokens = size
         good, bad = decode_lines(lines)
         calls += good

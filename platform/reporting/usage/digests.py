@@ -1,8 +1,8 @@
-"""Quantiles that can be merged: t-digests (Dunning and Ertl) of the datasketches library.
+"""Mergeable quantiles: t-digests (Dunning and Ertl) of the datasketches library.
 
-A digest is a few hundred bytes for any number of values, exact for a handful, and off by well under 1 %
-of the rank at the median, much less at the ends. It depends on the order of its values, so they are
-sorted first.
+A digest has a few hundred bytes for any number of values. It is exact for a few values; otherwise its
+rank error is well below 1 % at the median and much smaller at the ends. It depends on the order of the
+values, so they are sorted first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def digest_of(values: Sequence[float]) -> bytes | None:
 
 
 def merged(digests: Iterable[bytes | None]) -> bytes | None:
-    """Return one digest of all values, merged in this order; None without values."""
+    """Return the digest of all values, merged in this order; None without values."""
     present = [digest for digest in digests if digest is not None]
     if len(present) < 2:
         return bytes(present[0]) if present else None

@@ -36,7 +36,7 @@ def read_usage(
     query: Annotated[UsageRequest, Query()],
 ) -> Response:
     """Return an app's usage to its key, and the usage of all its apps to a tenant key."""
-    reports.refuse_tenant_groups(query)
+    reports.reject_tenant_groups(query)
     app_id = asked_app(session, principal, query)
     settings: ReportSettings = request.app.state.settings
     ask = reports.reporter(session, settings, tenant_id=principal.tenant_id, app_id=app_id)
@@ -52,7 +52,7 @@ def read_usage(
 def read_all_usage(
     session: ReadSession, request: Request, query: Annotated[UsageRequest, Query()]
 ) -> Response:
-    """Return the usage of all tenants, or of one."""
+    """Return the usage of one or all tenants."""
     settings: ReportSettings = request.app.state.settings
     ask = reports.reporter(session, settings, tenant_id=query.tenant, app_id=query.app)
     return _answer(request, query, ask, "app" if query.tenant else "tenant", None)
@@ -62,7 +62,7 @@ def read_all_usage(
 def read_interactions(
     session: ReadSession, principal: Reader, query: Annotated[InteractionQuery, Query()]
 ) -> InteractionPage:
-    """List single interactions of an app, or of a tenant's apps, newest first."""
+    """List the interactions of an app, or of a tenant's apps, newest first."""
     app_id = asked_app(session, principal, query)
     return interactions.page(session, query, tenant_id=principal.tenant_id, app_id=app_id)
 
@@ -71,7 +71,7 @@ def read_interactions(
 def read_all_interactions(
     session: ReadSession, query: Annotated[InteractionQuery, Query()]
 ) -> InteractionPage:
-    """List single interactions of all tenants, or of one."""
+    """List the interactions of one or all tenants, newest first."""
     return interactions.page(session, query, tenant_id=query.tenant, app_id=query.app)
 
 

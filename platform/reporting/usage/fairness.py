@@ -1,17 +1,17 @@
-"""Fairness of a division of service: received shares against entitled shares.
+"""Fairness of the service: received shares compared with entitled shares.
 
-For tenants, apps or users it compares the share of the service with the entitled share
-(:func:`~fairserve.scheduling.fairness.level_weights.entitled_shares`, shown by the console and used
-by WSC), and computes Jain's index (Jain, Chiu and Hawe, 1984) of x = service / entitled share, which
-is (sum x)^2 / (n sum x^2): 1 if all received their entitled share, 1/n if one received everything.
+For tenants, apps or users, compares the share of the service with the entitled share
+(:func:`~fairserve.scheduling.fairness.level_weights.entitled_shares`, used by the console and by WSC),
+and computes Jain's index (Jain, Chiu and Hawe, 1984) of x = service / entitled share, which is
+(sum x)^2 / (n sum x^2): 1 if all received their entitled share, 1/n if one received everything.
 
-Service is counted as by the system in force. WSC counts slices of typical calls: weighted tokens,
-cached ones times ``cached_weight``, divided by those of a typical call of the app. Other systems count
-prompt tokens plus twice the output tokens. Departure: rollups do not have the stage of a call, so the
-typical call is the mean over the stages of the app's profile.
+Service is measured in the unit of the system in force. WSC counts fractions of typical calls: weighted
+tokens, with cached ones times ``cached_weight``, divided by those of a typical call of the app. Other
+systems count prompt tokens plus twice the output tokens. Departure: rollups do not have the stage of a
+call, so the typical call is the mean over the stages of the app's profile.
 
-Weights, levels and profiles are the present ones. Weakness: demand is unknown, so a client that asked
-for little lowers the index although nobody was treated unfairly.
+Weights, levels and profiles are the current ones. Weakness: demand is unknown, so a client with little
+demand lowers the index although no client was treated unfairly.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from fairserve.scheduling.feeders.wsc_options import WscOptions
 from fairserve.scheduling.metrics import jain_index
 
 MAX_OWNERS = 100_000
-"""Owners of service in one report at most: by tenant, app and user, and by day or hour."""
+"""Maximum number of (tenant, app, user) owners, times days or hours, in one report."""
 _LOOKED_UP = 1000
-"""Ids in a statement."""
+"""Maximum number of ids in one statement."""
 _TIMES: tuple[Group, ...] = ("day", "hour")
 _OWNER: tuple[Group, ...] = ("tenant", "app", "user")
 _COLUMNS = ("input_tokens", "system_tokens", "cached_tokens", "output_tokens", "service")
@@ -54,18 +54,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Levels by which service is divided, and the unit in which it is counted."""
+    """The levels that divide service, and its unit."""
 
     levels: str = DEFAULT_LEVELS
-    """Levels of the tenants that have none of their own."""
+    """Levels of tenants without their own."""
     wsc: WscOptions | None = None
-    """Options of WSC, which counts typical calls; None: another feeder, tokens are counted."""
+    """Options of WSC, which counts typical calls; None for other feeders, which count tokens."""
     learning: LearningOptions | None = None
-    """Options of profile learning; None: nothing is learned."""
+    """Options of profile learning; None if it is off."""
 
 
 def measure_of(session: Session, settings: ReportSettings) -> Measure:
-    """Return the measure of the system that is in force."""
+    """Return the measure of the system in force."""
     system = load_system(session, settings.tuning)
     wsc = WscOptions(**system.feeder_options) if system.feeder == "wsc" else None
     return Measure(system.levels, wsc, settings.tenancy.learning_options)
@@ -79,7 +79,7 @@ class _Shares(NamedTuple):
 
 
 class Division:
-    """The service of a selection, divided among its holders."""
+    """The division of a selection's service among its holders."""
 
     def __init__(self, holders: tuple[Group, ...], shares: Mapping[Time, _Shares]) -> None:
         self._holders = holders
@@ -87,12 +87,12 @@ class Division:
 
     @property
     def jain_index(self) -> float:
-        """Return Jain's index of received over entitled shares; only without days and hours."""
+        """Return Jain's index of received over entitled shares; not for groups by day or hour."""
         ((got, entitled),) = self._shares.values()
         return jain_index([got[key] / entitled[key] for key in got])
 
     def fairness(self, named: Mapping[Group, Any]) -> Fairness | None:
-        """Return the shares of one group of a report; None for one without service."""
+        """Return the shares of one group of a report; None if it has no service."""
         shares = self._shares.get(tuple(named[time] for time in _TIMES if time in named))
         key = tuple(named[group] for group in self._holders)
         if shares is None or key not in shares.got:
@@ -101,9 +101,9 @@ class Division:
 
 
 def division(session: Session, selection: Selection, measure: Measure) -> Division | None:
-    """Return the division among all holders of a report, over all its days and hours.
+    """Return the division among all holders of a report, over its whole time range.
 
-    Returns None without service, for other groups than holders, and for more than ``MAX_OWNERS``.
+    Returns None without service, for groups other than holders, and for more than ``MAX_OWNERS``.
     """
     return _division(session, selection, measure, ())
 
@@ -116,10 +116,10 @@ def add_fairness(
     keys: Sequence[Key],
     items: Sequence[UsageRow],
 ) -> None:
-    """Add the shares to each group of a page, within its day or hour in a report by these.
+    """Add the shares to each group of a page, relative to its day or hour if the report has these.
 
-    Reports by days or hours have none if shares depend on users by which the report does not group: for
-    apps without a level of their own, and for tenants if the system's only level is ``user``.
+    Reports by days or hours have no shares if these depend on users that are not groups of the report:
+    for apps without their own level, and for tenants if the system's only level is ``user``.
     """
     times = tuple(group for group in _TIMES if group in selection.groups)
     found = _division(session, selection, measure, times) if times and items else whole
@@ -138,7 +138,7 @@ def _division(
     known = _Known(session, selection, measure)
     detail = known.detail(holders)
     if times and detail == "user" and "user" not in holders:
-        return None  # users by days are many rows, which no other part of the report reads
+        return None  # it would need many rows by user and day, which the report does not read otherwise
     whose = _OWNER[: _OWNER.index(detail) + 1]
     names: tuple[Group, ...] = (*times, *whose)
     rows = _sums(session, selection.grouped(*names))
@@ -169,13 +169,13 @@ def _division(
 
 
 def _holders(selection: Selection) -> tuple[Group, ...]:
-    """Return the groups that name holders, if they are of one kind; users have a tenant."""
+    """Return the groups that identify holders, if they are of one kind; users include the tenant."""
     holders = tuple(group for group in selection.groups if group not in _TIMES)
     return holders if set(holders) - {"tenant"} in (set(), {"app"}, {"user"}) else ()
 
 
 def _sums(session: Session, selection: Selection) -> Sequence[Sequence[Any]]:
-    """Return the keys and sums of every group with service, at most one more than are allowed."""
+    """Return the keys and sums of groups with service, at most one more than the maximum."""
     keys = selection.keys(CALLS)
     column = CALLS.table.c
     sums = [func.sum(column[name]) for name in _COLUMNS]
@@ -187,7 +187,7 @@ def _sums(session: Session, selection: Selection) -> Sequence[Sequence[Any]]:
 class _Known:
     """Levels, weights and profiles of the tenants, apps and users of a selection.
 
-    What was purged has weight 1 and the default profile.
+    Purged ones have weight 1 and the default profile.
     """
 
     def __init__(self, session: Session, selection: Selection, measure: Measure) -> None:
@@ -213,7 +213,7 @@ class _Known:
         self._default = self._typical_of(DEFAULT_PROFILE)
 
     def detail(self, holders: tuple[Group, ...]) -> Detail:
-        """Return the detail at which service can be counted and entitled shares are known."""
+        """Return the detail that is needed to compute service and entitled shares."""
         if self._tenant_id is None:
             levels = {self._measure.levels, *self._own.values()}
         else:
@@ -225,7 +225,7 @@ class _Known:
         return "tenant" if self._slices is None else "app"
 
     def load_apps(self, session: Session, names: Iterable[str]) -> None:
-        """Look up the weights and typical calls of these apps."""
+        """Load the weights and typical calls of these apps."""
         for some in _portions(sorted(names)):
             wanted = select(App).options(selectinload(App.stages)).where(App.id.in_(some))
             apps = session.scalars(wanted).all()
@@ -242,7 +242,7 @@ class _Known:
         return whole if wsc.normalise == "interaction" else whole / profile.calls_per_interaction
 
     def service(self, app: str, sums: Sequence[Any]) -> float:
-        """Return the service of an app's calls, whose sums are as in ``_COLUMNS``."""
+        """Return the service of an app's calls, from sums in the order of ``_COLUMNS``."""
         text, system, cached, output, service = sums
         if self._slices is None or self._measure.wsc is None:
             return float(service)

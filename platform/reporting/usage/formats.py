@@ -11,10 +11,10 @@ from fairserve.platform.reporting.usage.schemas import Format, Group, UsageQuery
 from fairserve.platform.reporting.usage.table import MAX_ROWS, require_pyarrow, to_csv, to_parquet
 
 MAX_ANSWERED_ROWS = 10_000
-"""Rows of a table in a direct answer: two seconds of a processor. Exports have ``MAX_ROWS``."""
+"""Maximum rows of a table in a response, about 2 s of CPU time. Exports have ``MAX_ROWS``."""
 
 Ask = Callable[..., UsageReport]
-"""A function that makes the report of a :class:`UsageQuery`."""
+"""Function that computes the report of a :class:`UsageQuery`."""
 
 MEDIA_TYPES: Mapping[Format, str] = {
     "json": "application/json",
@@ -39,7 +39,7 @@ def document(
     default_group: Group,
     max_rows: int = MAX_ROWS,
 ) -> Document:
-    """Return the report as a document. CSV and Parquet hold all rows, JSON and HTML a page of them.
+    """Return the report as a document. CSV and Parquet have all rows, JSON and HTML a page.
 
     Raises InvalidRequestError for more than ``max_rows`` rows, or if an extra is not installed.
     """

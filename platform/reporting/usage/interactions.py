@@ -1,4 +1,4 @@
-"""Single interactions with their usage, newest first, from the ledger while it keeps their rows."""
+"""List interactions with their usage, newest first, from the rows of the ledger."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _NEWEST = (
 def page(
     session: Session, query: InteractionQuery, *, tenant_id: str | None, app_id: str | None
 ) -> InteractionPage:
-    """Return a page of the ended interactions within a tenant and an app; None stands for all.
+    """Return a page of the ended interactions within a tenant and an app; None for all.
 
-    The days of the query are those on which an interaction was opened.
+    The days of the query are those of the opening.
     """
     where = _where(query, tenant_id, app_id)
     runs = session.scalars(
@@ -62,9 +62,9 @@ def after(
     app_id: str | None,
     rows: int,
 ) -> list[InteractionUsage]:
-    """Return ``rows`` interactions after ``last``, in the order of :func:`page`; None: the first ones.
+    """Return ``rows`` interactions after ``last``, in the order of :func:`page`; None is the start.
 
-    The cost is the same at any depth. ``limit`` and ``offset`` of the query are ignored.
+    The cost is independent of the depth. ``limit`` and ``offset`` of the query are ignored.
     """
     where = _where(query, tenant_id, app_id)
     if last is not None:
@@ -147,7 +147,7 @@ def _used(
         )
         for tenant, app, interaction_id, *tokens, service, cost in found:
             counts = {name: int(count) for name, count in zip(TOKENS, tokens, strict=True)}
-            counts["input_tokens"] += counts["system_tokens"]  # rows store a prompt's parts apart
+            counts["input_tokens"] += counts["system_tokens"]  # stored separately
             used[tenant, app, interaction_id] = {
                 **counts,
                 "service": float(service),

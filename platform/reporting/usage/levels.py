@@ -1,7 +1,7 @@
 """Levels of the rollups, their tables as data, and the fold of one level into a coarser one.
 
-Folding is the same for every table: sums are added, digests are merged in the order of the rows, and
-the keys that a level sums over are empty. The same rows in the same order result in the same bytes.
+A fold adds sums, merges digests in the order of the rows, and empties the keys that the level sums
+over. The same rows in the same order result in the same bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Literal
 from sqlalchemy import Table
 
 from fairserve.platform.db.base import Base
-from fairserve.platform.db.usage import UsageCalls, UsageRefusals, UsageRuns
+from fairserve.platform.db.usage import UsageCalls, UsageRejections, UsageRuns
 from fairserve.platform.reporting.usage.digests import merged
 
 QUARTER_S = 900
@@ -34,11 +34,11 @@ _SUMMED_OVER: Mapping[Detail, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class RollupTable:
-    """A table of rollups, with its columns grouped by how a fold treats them."""
+    """A table of rollups, with its columns by their role in a fold."""
 
     model: type[Base]
     keys: tuple[str, ...]
-    """Key columns besides level, tenant and start."""
+    """Key columns other than level, tenant and start."""
     sums: tuple[str, ...]
     digests: tuple[str, ...] = ()
 
@@ -77,7 +77,7 @@ RUNS = RollupTable(
     ("app_id", "user_id"),
     (*STATES, "run_calls", *(f"wasted_{cause}" for cause in WASTE_CAUSES)),
 )
-REFUSALS = RollupTable(UsageRefusals, ("app_id", "user_id", "reason"), ("count", "mid_run"))
+REFUSALS = RollupTable(UsageRejections, ("app_id", "user_id", "reason"), ("count", "mid_run"))
 TABLES = (CALLS, RUNS, REFUSALS)
 
 
@@ -96,7 +96,7 @@ def fold(
     detail: Detail,
     merge: Callable[[Iterable[Any]], Any] = merged,
 ) -> list[Row]:
-    """Fold rows of a finer level into rows of this one, in the order in which their keys first occur.
+    """Fold rows of a finer level into rows of this one, in the order of their keys' first occurrence.
 
     ``merge`` merges digests.
     """

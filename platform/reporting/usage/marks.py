@@ -1,7 +1,7 @@
 """Record of the quarter hours that need a new rollup.
 
-The ledger writes a mark in the same transaction as the rows. A run that continues after its end is
-written again with a later end: then both quarter hours are marked.
+The ledger writes a mark in the same transaction as the rows. A run that continues after its end gets a
+later end; then both quarter hours are marked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ROWS = 500
 
 
 def quarter_of(time: datetime) -> int:
-    """Return the UTC epoch second at which the quarter hour of a time begins."""
+    """Return the start of the quarter hour of a time, in UTC epoch seconds."""
     return int(time.timestamp()) // QUARTER_S * QUARTER_S
 
 
@@ -48,7 +48,7 @@ def mark_ends_until_now(session: Session, rows: Sequence[Row]) -> None:
 
 
 def mark(session: Session, quarters: Iterable[tuple[str, str, int]]) -> None:
-    """Mark (tenant, app, start) as changed, in one order, so that writers cannot deadlock."""
+    """Mark (tenant, app, start) as changed, in a fixed order, so that writers cannot deadlock."""
     table = UsageDirty.__table__
     assert isinstance(table, Table)
     rows: list[dict[str, Any]] = [

@@ -1,4 +1,4 @@
-"""A report as one self-contained HTML page, for the screen and for A4 paper."""
+"""Render a report as one self-contained HTML page, for the screen and for A4 paper."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MOST_BARS = 15
 Ask = Callable[[UsageQuery], UsageReport]
 _TIMES = ("day", "hour")
 _EARLIEST, _LATEST = date(1970, 1, 1), date(9998, 12, 31)
-"""First and last day that an axis can show."""
+"""First and last supported day of an axis."""
 
 
 class Plot(NamedTuple):
-    """A picture with its caption; ``text`` is its description."""
+    """A plot with its caption; ``text`` is its description."""
 
     title: str
     text: str
@@ -33,7 +33,7 @@ class Plot(NamedTuple):
 
 
 def to_html(query: UsageQuery, ask: Ask, default_group: Group) -> bytes:
-    """Return the page. ``ask`` makes reports; without groups its bars are by ``default_group``."""
+    """Return the page. ``ask`` computes reports; without groups bars are by ``default_group``."""
     report = ask(query)
     by_day = ask(_asked(query, ["day"]))
     holders = [group for group in query.group_by if group not in _TIMES] or [default_group]
@@ -85,7 +85,7 @@ def _plots(by_day: UsageReport, by_holder: UsageReport, period: Period | None) -
     served = [row for row in by_holder.items if row.fairness is not None]
     served = sorted(served, key=lambda row: -row.service)[:MOST_BARS]
     if served:
-        title = f"Share of the service against share of entitlement, by {what}"
+        title = f"Received and entitled share of the service, by {what}"
         drawn = plots.shares(
             [_label(by_holder, row) for row in served],
             [row.fairness.service_share for row in served if row.fairness],

@@ -1,9 +1,9 @@
-"""Spending of one budget subject in a period so far, cheap enough for every check.
+"""Spending of one budget subject in the current period, cheap enough for every check.
 
-For a tenant or an app it sums whole days and quarter hours from the rollups, and raw rows only for
-quarter hours marked as changed, usually the last one. For one user it sums that user's raw rows by their
-index, because rollups of users are indexed by tenant only; days without raw rows come from the rollups.
-Rows that the caller has flushed count at once, because their marks are written with them.
+For a tenant or an app it sums days and quarter hours of the rollups, and raw rows only for marked
+quarter hours, usually the last one. For a user it sums the user's raw rows through their index, because
+rollups of users are indexed by tenant only; days without raw rows come from the rollups. Rows that the
+caller has flushed count at once, because their marks are written with them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fairserve.platform.db.usage import UsageCalls, UsageDirty, UsageState
 from fairserve.platform.reporting.usage.levels import DAY_S, QUARTER_S, level
 
 MAX_MARKS = 200
-"""Marks beyond which the rollups are far behind and summing raw rows would take long."""
+"""Number of marks above which the rollups are too far behind, and raw rows take too long to sum."""
 
 
 class Spender(NamedTuple):
@@ -32,9 +32,9 @@ class Spender(NamedTuple):
 
 
 def spent_in_period(session: Session, spender: Spender, begin: float, end: float) -> int | None:
-    """Return the spent nanounits of calls accepted from ``begin`` until before ``end``.
+    """Return the spent nanounits of calls accepted from ``begin`` to before ``end``.
 
-    Both are UTC epoch seconds on quarter hours. Returns None while the rollups are far behind.
+    Both are UTC epoch seconds on quarter hours. Returns None while the rollups are too far behind.
     """
     raw_from_s = int(session.scalar(select(UsageState.raw_from_s)) or 0)
     begin_s, end_s = int(begin), int(end)
@@ -91,7 +91,7 @@ def _raw(session: Session, spender: Spender, spans: Iterable[tuple[int, int]]) -
 
 
 def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return sorted spans, adjacent ones merged."""
+    """Return sorted spans with adjacent ones merged."""
     found: list[tuple[int, int]] = []
     for begin_s, end_s in spans:
         if found and found[-1][1] == begin_s:

@@ -21,11 +21,11 @@ _BLUE, _GREEN, _ORANGE, _GREY = "#3566a8", "#4b9b6b", "#d98032", "#9aa4b1"
 _LABEL_CHARS = 28
 _MOST_TICKS = 8
 _HALF_A_DAY = timedelta(hours=12)
-"""Margin of the time axis: the bar of a day is centred at midnight."""
+"""Margin of the time axis: the bar of a day is centred on midnight."""
 
 
 class Period(NamedTuple):
-    """The days of a time axis, both ends included, with or without usage."""
+    """First and last day of a time axis."""
 
     first: date
     last: date
@@ -51,7 +51,7 @@ def tokens_by_day(days: Sequence[UsageRow], period: Period) -> str:
 
 
 def cost_by_group(labels: Sequence[str], costs: Sequence[float], currency: str) -> str:
-    """Plot a bar for each group, the first on top."""
+    """Plot one bar per group, the first at the top."""
     figure, axes = _figure(0.9 + ROW_IN * len(labels))
     axes.barh(range(len(labels)), costs, color=_BLUE)
     _group_axis(axes, labels)
@@ -60,7 +60,7 @@ def cost_by_group(labels: Sequence[str], costs: Sequence[float], currency: str) 
 
 
 def shares(labels: Sequence[str], service: Sequence[float], entitled: Sequence[float]) -> str:
-    """Plot two bars for each group: its share of the service, and its entitled share."""
+    """Plot two bars per group: its share of the service, and its entitled share."""
     figure, axes = _figure(1.0 + 1.5 * ROW_IN * len(labels))
     places = range(len(labels))
     axes.barh([place - 0.2 for place in places], [100 * s for s in service], 0.38, color=_BLUE)
@@ -68,7 +68,7 @@ def shares(labels: Sequence[str], service: Sequence[float], entitled: Sequence[f
     _group_axis(axes, labels)
     axes.set_xlabel("% of the service")
     axes.legend(
-        ["got", "entitled to"], frameon=False, ncols=2, loc="lower right", bbox_to_anchor=(1, 1)
+        ["received", "entitled"], frameon=False, ncols=2, loc="lower right", bbox_to_anchor=(1, 1)
     )
     return _svg(figure)
 
@@ -150,7 +150,7 @@ def _group_axis(axes: Axes, labels: Sequence[str]) -> None:
     shown = [
         text if len(text) <= _LABEL_CHARS else text[: _LABEL_CHARS - 1] + "…" for text in labels
     ]
-    # A dollar sign in a name starts no formula.
+    # A dollar sign in a name must not start a formula.
     axes.set_yticks(range(len(labels)), labels=shown, parse_math=False)
     axes.margins(y=0.01)
     axes.invert_yaxis()

@@ -1,6 +1,6 @@
-"""The ledger's raw rows as rows of the finest level: quarter hours by user.
+"""Aggregate the ledger's raw rows to the finest level: quarter hours by user.
 
-The database sums; only durations are read one by one, for their digests.
+The database computes sums; only durations are read individually, for their digests.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fairserve.scheduling.events import CallOutcome
 
 
 class Window(NamedTuple):
-    """Some apps of a tenant within quarter hours of one UTC day."""
+    """Apps of a tenant within quarter hours of one UTC day."""
 
     tenant_id: str
     app_ids: Sequence[str]
@@ -90,7 +90,7 @@ def refusals(session: Session, window: Window) -> list[Row]:
 
 
 def epoch_quarter(session: Session, time: InstrumentedAttribute[datetime]) -> ColumnElement[int]:
-    """Return the SQL of the epoch second at which a time's quarter hour begins."""
+    """Return the SQL of the start of a time's quarter hour, in epoch seconds."""
     if session.get_bind().dialect.name == "postgresql":
         quarter = func.floor(func.extract("epoch", time) / QUARTER_S)
         return cast(quarter, BigInteger) * QUARTER_S
@@ -150,7 +150,7 @@ def _count(condition: ColumnElement[bool] | InstrumentedAttribute[bool]) -> Colu
 def _durations(
     session: Session, groups: Sequence[ColumnElement[Any]], where: ColumnElement[bool]
 ) -> dict[tuple[Any, ...], tuple[list[float], list[float]]]:
-    """Return queue delays and times to the first token of charged calls, by key."""
+    """Return queue delays and times to first token of charged calls, by key."""
     durations: dict[tuple[Any, ...], tuple[list[float], list[float]]] = defaultdict(
         lambda: ([], [])
     )

@@ -1,8 +1,8 @@
-"""Comparison of the rollups with the ledger's raw rows.
+"""Compare the rollups with the ledger's raw rows.
 
-Day by day (UTC), each sum of each level is compared with that of the raw rows, per tenant, app, user and
-model as far as the level distinguishes them; of digests the number of values. Only days with all raw
-rows, and quarter hours without marks, can be compared. Raw rows are read once, a tenant's day at a time.
+For each UTC day, each sum of each level is compared with that of the raw rows, per tenant, app, user and
+model as far as the level distinguishes them; for digests, the number of values is compared. Only days
+with all raw rows and without marks can be compared. Raw rows are read once, one tenant's day at a time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SOURCES: Sequence[tuple[Any, Any]] = (
 
 
 class Difference(NamedTuple):
-    """A rolled up sum that differs from the raw rows."""
+    """A rolled-up sum that differs from the raw rows."""
 
     table: str
     level: str
@@ -53,7 +53,7 @@ class Difference(NamedTuple):
     raw: float
 
     def __str__(self) -> str:
-        """Return one readable line."""
+        """Return a one-line description."""
         begin = datetime.fromtimestamp(self.start_s, UTC).isoformat(timespec="minutes")
         key = ", ".join(part for part in (self.tenant_id, *self.key) if part)
         return (
@@ -66,16 +66,16 @@ class Comparison(NamedTuple):
     """Result of a comparison."""
 
     compared: int
-    """Compared days, counted per tenant."""
+    """Number of compared days, per tenant."""
     marked: int
-    """Days left out because they wait for a rollup, counted per tenant."""
+    """Number of days skipped because they need a rollup, per tenant."""
     differences: list[Difference]
 
 
 def compare(
     sessions: SessionFactory, begin_s: int | None, end_s: int | None, *, most: int = 1000
 ) -> Comparison:
-    """Compare the days wholly within the bounds; stop after ``most`` differences."""
+    """Compare the days completely within the bounds; stop after ``most`` differences."""
     compared = marked = 0
     differences: list[Difference] = []
     with sessions() as session:
@@ -97,7 +97,7 @@ def compare(
 
 
 def repair(sessions: SessionFactory, differences: Iterable[Difference]) -> bool:
-    """Roll up the days of differences anew; return whether all were done."""
+    """Recompute the rollups of the days with differences; return whether all were done."""
     days = {(found.tenant_id, found.start_s // DAY_S * DAY_S) for found in differences}
     for tenant_id, day_s in sorted(days):
         with sessions.begin() as session:
@@ -120,7 +120,7 @@ def repair(sessions: SessionFactory, differences: Iterable[Difference]) -> bool:
 
 
 def _days(session: Session, begin_s: int | None, end_s: int | None) -> range:
-    """Return the UTC days of which all raw rows are kept, from the first row of any kind to the last."""
+    """Return the UTC days with complete raw rows, from the first row of any kind to the last."""
     kept_from_s = session.scalar(select(UsageState.raw_from_s)) or 0
     times: list[float] = []
     for _, time in _SOURCES:

@@ -1,4 +1,4 @@
-"""Renaming of a user in the rollups, which outlive the raw rows."""
+"""Rename a user in the rollups, which outlive the raw rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fairserve.platform.reporting.usage.marks import mark
 
 
 def rename_user(sessions: SessionFactory, tenant_id: str, user_id: str, new_id: str) -> None:
-    """Move a user's rows to another user id, and merge them with rows that it has already.
+    """Move a user's rows to another user id, merging them with existing rows.
 
     Each day is one transaction; a repetition finishes an interrupted renaming. Quarter hours with raw
     rows are marked, too, so that their next rollup agrees with the raw rows.

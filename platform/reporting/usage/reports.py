@@ -1,8 +1,8 @@
 """Usage reports from the rollups, never from raw rows.
 
-One statement sums a page of groups and counts all groups; further ones read what cannot be summed: the
-digests of the page's groups, rejections by reason, fairness over all groups. Groups are ordered by
-bytes, whatever the database's collation is, so that pages do not overlap.
+One statement sums a page of groups and counts all groups; others read the digests of the page's groups,
+rejections by reason, and the fairness over all groups. Groups are ordered by bytes, independent of the
+database's collation, so that pages do not overlap.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from fairserve.platform.reporting.usage.table import MAX_ROWS
 from fairserve.platform.reporting.usage.zones import day_bounds, local_day, offsets, zone_named
 
 MAX_HOURS_DAYS = 100
-"""Days that a report by hours covers at most."""
+"""Maximum days of a report by hours."""
 _RANKS = (0.5, 0.9, 0.99)
 _DIGESTS = {"queue_delay_s": "queue_delay", "ttft_s": "ttft"}
 
@@ -75,10 +75,10 @@ def report(
     measure: Measure = Measure(),
     max_groups: int | None = None,
 ) -> UsageReport:
-    """Return the report for ``query``, within a tenant and an app; None stands for all of them.
+    """Return the report for ``query``, within a tenant and an app; None for all.
 
-    ``measure`` is the unit of fairness. Raises InvalidRequestError for an unknown zone, for a report by
-    hours over too many days, and for more than ``max_groups`` groups.
+    ``measure`` defines service for fairness. Raises InvalidRequestError for an unknown zone, for a
+    report by hours over too many days, and for more than ``max_groups`` groups.
     """
     zone = zone_named(query.zone)
     selection = _selection(session, query, zone, tenant_id, app_id)
@@ -88,8 +88,8 @@ def report(
         total, page = _page(session, selection, query.limit, query.offset)
         if max_groups is not None and total > max_groups:
             raise InvalidRequestError(
-                f"the report has {total:,} rows; this format allows {max_groups:,}; narrow it by"
-                f" from, to or other filters, or request it as an export, which allows {MAX_ROWS:,}",
+                f"the report has {total:,} rows; this format allows {max_groups:,}: restrict it with"
+                f" from, to or other filters, or request an export, which allows {MAX_ROWS:,}",
                 param="format",
             )
         items = [UsageRow(**_named(selection, key, zone), **usage) for key, usage in page]
@@ -134,10 +134,12 @@ def check(session: Session, query: UsageQuery, *, tenant_id: str | None) -> None
     _selection(session, query, zone_named(query.zone), tenant_id, query.app)
 
 
-def refuse_tenant_groups(query: UsageQuery) -> None:
-    """Raise InvalidRequestError for groups by tenant, where a report is about one tenant."""
+def reject_tenant_groups(query: UsageQuery) -> None:
+    """Raise InvalidRequestError for groups by tenant in a report of one tenant."""
     if "tenant" in query.group_by:
-        raise InvalidRequestError("allowed groups: app, user, model, day, hour", param="group_by")
+        raise InvalidRequestError(
+            "group_by must be among app, user, model, day and hour", param="group_by"
+        )
 
 
 def _selection(
@@ -149,14 +151,14 @@ def _selection(
 ) -> Selection:
     groups = list(query.group_by)
     if tenant_id is None and "user" in groups and "tenant" not in groups:
-        groups.insert(0, "tenant")  # users of the same name in two tenants are two users
+        groups.insert(0, "tenant")  # equal user ids in two tenants are two users
     begin_s, end_s = day_bounds(query.first_day, query.last_day, zone)
     held_from_s, held_until_s = _held(session, tenant_id)
     first_s = held_from_s if begin_s is None else max(begin_s, held_from_s)
     last_s = max(first_s, held_until_s if end_s is None else min(end_s, held_until_s))
     if "hour" in groups and last_s - first_s > MAX_HOURS_DAYS * DAY_S:
         raise InvalidRequestError(
-            f"a report by hours covers at most {MAX_HOURS_DAYS} days; narrow it by from and to",
+            f"a report by hours covers at most {MAX_HOURS_DAYS} days; restrict it with from and to",
             param="from",
         )
     return Selection(
@@ -172,7 +174,7 @@ def _selection(
 
 
 def _held(session: Session, tenant_id: str | None) -> tuple[int, int]:
-    """Return the first and the last second that the rollups cover."""
+    """Return the first and the last second of the rollups."""
     begins, ends = [], []
     for table in (CALLS, RUNS):
         column = table.table.c
@@ -209,7 +211,7 @@ def _page(
 
 
 def _all_sums(selection: Selection) -> Subquery:
-    """Sum by group, calls and runs apart: a group has one row or two."""
+    """Sum calls and runs by group: a group has one or two rows."""
     tables = (CALLS,) if selection.by_model else (CALLS, RUNS)
     names = [(table, name) for table in tables for name in table.sums]
     parts = []
@@ -232,7 +234,7 @@ def _label(table: RollupTable, name: str) -> str:
 
 
 def _ordered(session: Session, keys: Sequence[ColumnElement[Any]]) -> list[ColumnElement[Any]]:
-    """Return keys that compare by bytes, as SQLite's do."""
+    """Return keys that compare by bytes, as in SQLite."""
     if session.get_bind().dialect.name != "postgresql":
         return list(keys)
     return [
@@ -242,12 +244,12 @@ def _ordered(session: Session, keys: Sequence[ColumnElement[Any]]) -> list[Colum
 
 
 def _usage(found: dict[str, Any]) -> dict[str, Any]:
-    """Convert sums: over no rows they are null, and PostgreSQL's sums of integers are decimals."""
+    """Convert sums, which are null without rows, and decimals for integers in PostgreSQL."""
     usage: dict[str, Any] = {
         name: float(found[name] or 0) if name == "service" else int(found[name] or 0)
         for name in Sums.model_fields
     }
-    usage["input_tokens"] += usage["system_tokens"]  # rows keep the parts of a prompt apart
+    usage["input_tokens"] += usage["system_tokens"]  # stored separately
     usage["cost"] = Decimal(int(found["cost"] or 0)).scaleb(-9)
     usage["unpriced_calls"] = int(found["unpriced_calls"] or 0)
     for field, name in _DIGESTS.items():
@@ -263,7 +265,7 @@ def _usage(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sums_of_all(session: Session, selection: Selection) -> Usage:
-    """Return the sums over all groups, from the coarsest level."""
+    """Return the sums over all groups, read at the coarsest level."""
     everything = selection.grouped()
     found = _all_sums(everything)
     row = session.execute(select(*(func.sum(column).label(column.name) for column in found.c)))
@@ -275,7 +277,7 @@ def _sums_of_all(session: Session, selection: Selection) -> Usage:
 def _add_details(
     session: Session, selection: Selection, keys: Sequence[Key], items: Sequence[Usage]
 ) -> None:
-    """Add quantiles and rejections to a page's groups, whose keys are in order."""
+    """Add quantiles and rejections to a page's groups, which are sorted by key."""
     if not items:
         return
     digests: dict[Key, dict[str, list[bytes | None]]] = {
@@ -301,10 +303,10 @@ def _add_details(
                 p50, p90, p99 = found
                 setattr(usage, field, Quantiles(p50=p50, p90=p90, p99=p99, count=count))
     if not selection.by_model:
-        _add_refusals(session, selection, keys, items)
+        _add_rejections(session, selection, keys, items)
 
 
-def _add_refusals(
+def _add_rejections(
     session: Session, selection: Selection, keys: Sequence[Key], items: Sequence[Usage]
 ) -> None:
     by_key = dict(zip(keys, items, strict=True))
@@ -326,7 +328,7 @@ def _add_refusals(
 def _of_page(
     session: Session, selection: Selection, table: RollupTable, keys: Sequence[Key]
 ) -> list[ColumnElement[bool]]:
-    """Return conditions on the groups between the first and the last of a page."""
+    """Return the conditions for the groups between the first and the last of a page."""
     if not selection.groups:
         return []
     columns = tuple_(*_ordered(session, selection.keys(table)))

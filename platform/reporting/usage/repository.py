@@ -1,8 +1,8 @@
-"""The ledger: it stores each call of the journal exactly once, and deletes rows after their retention.
+"""The ledger: stores each call of the journal exactly once, and deletes rows after the retention.
 
-Writing the same records again changes nothing, so the journal may be replayed from any point. Texts that
-clients choose are cut to their columns: a row that the database rejects would block the journal. The
-caller commits.
+Writes are idempotent, so the journal may be replayed from any point. Texts that clients choose are
+truncated to their columns, because a row that the database rejects would block the journal. The caller
+commits.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ REFUSAL_INPUTS = (
     "budget_held",
     "call_cost",
 )
-"""Values on which a rejection was decided, besides its limit: keys of ``refusal_inputs``, columns."""
+"""Columns of the inputs of a rejection, by key of ``refusal_inputs``."""
 DELETED_AT_ONCE = 500
-"""Rows that one statement deletes by key: databases bound the parameters of a statement."""
+"""Maximum rows that one statement deletes by key: databases bound its parameters."""
 
 
 def upsert_calls(session: Session, records: Sequence[CallRecord]) -> None:
@@ -60,7 +60,7 @@ def save_open_interactions(
     ended: Sequence[InteractionRecord],
     opened: Sequence[OpenInteractionRecord],
 ) -> None:
-    """Write the interactions that are open now, and delete those that have ended."""
+    """Write the open interactions, and delete those that have ended."""
     table = OpenInteraction.__table__
     assert isinstance(table, Table)
     key = (OpenInteraction.tenant_id, OpenInteraction.app_id, OpenInteraction.id)
@@ -77,8 +77,8 @@ def save_open_interactions(
 def delete_before(session: Session, time: datetime, *, max_rows: int = 10_000) -> int:
     """Delete rows older than ``time``: calls, rejections, interactions, audit, erasures, ended keys.
 
-    Deletes at most ``max_rows`` of each, which keeps the transaction short, and returns the number.
-    Call it again in a new transaction until that is 0.
+    Deletes at most ``max_rows`` of each, to keep the transaction short, and returns the number. Call it
+    again in a new transaction until that is 0.
     """
     ended_keys = or_(ApiKey.revoked_at < time, ApiKey.expires_at < time)
     old = (

@@ -1,7 +1,7 @@
 """Retention of raw rows and rollups.
 
-Raw rows are deleted by whole UTC days, and only after their rollup: a quarter hour is never summed from
-an incomplete set of rows.
+Raw rows are deleted by UTC days, and only after their rollup: a quarter hour is never recomputed from an
+incomplete set of rows.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from fairserve.platform.reporting.usage.levels import DAY_S, LEVELS, TABLES
 
 
 def raw_rows_from(session: Session, wanted: datetime) -> datetime:
-    """Release the raw rows before ``wanted``; return the time before which they may be deleted.
+    """Release raw rows before ``wanted``; return the time before which they may be deleted.
 
-    That is a UTC midnight, an earlier one while marks remain. Commit before deleting: from then on
-    nobody sums those rows.
+    It is a UTC midnight, earlier than ``wanted`` while marks remain. Commit before the deletion: then no
+    process sums those rows.
     """
     state = session.scalars(select(UsageState).with_for_update()).one()
     oldest_s = session.scalar(
@@ -31,7 +31,7 @@ def raw_rows_from(session: Session, wanted: datetime) -> datetime:
 
 
 def delete_rollups_before(session: Session, time: datetime) -> int:
-    """Delete the oldest day of each level that ended before ``time``; return the number of rows.
+    """Delete the oldest day of each level if it ended before ``time``; return the number of rows.
 
     The caller commits, and calls again until that is 0.
     """

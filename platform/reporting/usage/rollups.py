@@ -1,12 +1,12 @@
-"""The job that keeps the rollups equal to the ledger: it sums marked quarter hours anew.
+"""Background job of the rollups: recomputes marked quarter hours from the ledger.
 
-A step takes the marks of a few quarter hours of one tenant's day, writes their rows at the finest level
-from raw rows, folds those into the coarser levels, and removes the marks, in one short transaction. An
-interrupted step has no effect, and a repeated one changes nothing. Quarter hours whose raw rows may have
-been deleted are never summed again.
+A step reads the marks of a few quarter hours of one tenant's day, computes their rows of the finest
+level from raw rows, folds them into the coarser levels, and deletes the marks, in one short transaction.
+An interrupted step has no effect; a step is idempotent. Quarter hours whose raw rows may have been
+deleted are never recomputed.
 
-Steps of several processes exclude each other by the lock of the row in ``usage_state``. The ledger does
-not take that lock: marks that it writes during a step are still there after the step.
+A lock on the row of ``usage_state`` excludes steps of other processes. The ledger does not take that
+lock: marks that it writes during a step survive the step.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from fairserve.platform.reporting.usage.levels import (
 from fairserve.platform.reporting.usage.raw_rows import Window
 
 MAX_MARKS = 400
-"""Marks handled by one step."""
+"""Maximum number of marks handled by one step."""
 MAX_GAP_S = 16 * QUARTER_S
-"""Gap up to which marks are rolled up together with the quarter hours between them."""
+"""Maximum gap between marks that are rolled up with the quarter hours between them."""
 _KEYS = 200
-"""Keys in one condition: SQLite bounds the depth of an expression."""
+"""Maximum number of keys in one condition: SQLite bounds the depth of an expression."""
 
 RAW: Sequence[tuple[RollupTable, Callable[[Session, Window], list[Row]]]] = (
     (CALLS, raw_rows.calls),
@@ -54,7 +54,7 @@ _UNMARK = delete(UsageDirty).where(
 
 
 class Mark(NamedTuple):
-    """A quarter hour that needs a rollup, and its number of marks at the time of reading."""
+    """A quarter hour that needs a rollup, with its number of marks when it was read."""
 
     tenant_id: str
     app_id: str
@@ -63,7 +63,7 @@ class Mark(NamedTuple):
 
 
 def roll_up(sessions: SessionFactory, *, stopping: Callable[[], bool] = lambda: False) -> bool:
-    """Roll up everything that is marked now, each step in a transaction of its own.
+    """Roll up all current marks, with one transaction per step.
 
     Returns False if ``stopping`` returned True or another process is rolling up.
     """
@@ -136,7 +136,7 @@ def roll_up_some(
 
 
 def _near_each_other(marks: list[Mark]) -> list[Mark]:
-    """Return the first marks, up to the first gap that is too long to be summed along."""
+    """Return the marks up to the first gap that is too long."""
     for number, (one, next_one) in enumerate(pairwise(marks), start=1):
         if next_one.start_s - one.start_s > MAX_GAP_S:
             return marks[:number]
@@ -144,7 +144,7 @@ def _near_each_other(marks: list[Mark]) -> list[Mark]:
 
 
 def _rewrite(session: Session, table: RollupTable, window: Window, rows: list[Row]) -> None:
-    """Replace the window's rows of the finest level, and all coarser rows that contain them."""
+    """Replace the window's rows of the finest level, and all coarser rows above them."""
     column = table.table.c
     day_s = window.begin_s // DAY_S * DAY_S
     of_tenant = column.tenant_id == window.tenant_id

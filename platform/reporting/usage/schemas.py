@@ -1,4 +1,4 @@
-"""Queries and answers of the usage reports."""
+"""Queries and responses of the usage reports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Cost = Annotated[Decimal, PlainSerializer(float, return_type=float, when_used="j
 
 
 def _split(value: Any) -> Any:
-    """Split values, so that ``group_by=app,day`` equals ``group_by=app&group_by=day``."""
+    """Split values at commas: ``group_by=app,day`` equals ``group_by=app&group_by=day``."""
     if isinstance(value, str):
         value = [value]
     if isinstance(value, list):
@@ -36,7 +36,7 @@ def _split(value: Any) -> Any:
 
 
 class UsageFilter(Paging):
-    """Filters of a report. Days are those of ``zone``, both ends included."""
+    """Filters of a report. Days are in ``zone`` and include both ends."""
 
     tenant: ObjectId | None = None
     app: ObjectId | None = None
@@ -63,7 +63,7 @@ class UsageQuery(UsageFilter):
     @model_validator(mode="after")
     def _check_groups(self) -> Self:
         if len(set(self.group_by)) != len(self.group_by):
-            raise FieldError("group_by", "group_by names a group twice")
+            raise FieldError("group_by", "group_by contains a group twice")
         return self
 
 
@@ -101,9 +101,9 @@ class WastedByCause(BaseModel):
 
 
 class Fairness(BaseModel):
-    """A group's share of the service, and the share that its weights and levels entitle it to.
+    """A group's share of the service, and its entitled share by weights and levels.
 
-    The service is counted as by the system in force
+    Service is measured in the unit of the system in force
     (:mod:`fairserve.platform.reporting.usage.fairness`). Both shares are relative to the groups with
     service, of the same day or hour in a report by days or hours.
     """
@@ -113,7 +113,7 @@ class Fairness(BaseModel):
 
 
 class Sums(BaseModel):
-    """Sums over charged calls; uncharged attempts are only counted, in a field of their own."""
+    """Sums over charged calls; uncharged calls are only counted, in a separate field."""
 
     calls: int = 0
     completed: int = 0
@@ -123,21 +123,21 @@ class Sums(BaseModel):
     expired: int = 0
     uncharged_calls: int = 0
     input_tokens: int = 0
-    """Tokens of whole prompts, including system tokens and cached tokens."""
+    """Tokens of prompts, including system tokens and cached tokens."""
     system_tokens: int = 0
     """Prompt tokens of leading system messages."""
     cached_tokens: int = 0
-    """Prompt tokens that were served from a worker's cache."""
+    """Prompt tokens served from a worker's prefix cache."""
     extend_tokens: int = 0
     output_tokens: int = 0
     service: float = 0.0
-    """Input tokens, cached ones included, plus twice the output tokens."""
+    """Input tokens, including cached ones, plus twice the output tokens."""
     wasted_tokens: int = 0
     """Input and output tokens of calls that did not complete."""
 
 
 class Usage(Sums):
-    """Usage of a group. Interactions and rejections have no model: null in groups by model."""
+    """Usage of a group. Interactions and rejections are null in groups by model."""
 
     cost: Cost = Decimal(0)
     """Cost in the currency of the report."""
@@ -152,7 +152,7 @@ class Usage(Sums):
 
 
 class UsageRow(Usage):
-    """Usage of one group; keys by which the report does not group are null."""
+    """Usage of one group; keys that are not groups of the report are null."""
 
     tenant: str | None = None
     app: str | None = None
@@ -160,18 +160,18 @@ class UsageRow(Usage):
     model: str | None = None
     day: date | None = None
     hour: datetime | None = None
-    """Begin of the hour, in the report's zone."""
+    """Start of the hour, in the report's zone."""
     fairness: Fairness | None = None
 
 
 class UsageReport(BaseModel):
-    """A page of the groups, in the order of their names, and the sums over all groups."""
+    """A page of the groups, ordered by name, and the sums over all groups."""
 
     group_by: list[Group]
     zone: str
     currency: str
     as_of: datetime | None
-    """Time of the ledger that the report covers at least; null before the first rollup."""
+    """Time up to which the report covers the ledger; null before the first rollup."""
     items: list[UsageRow]
     total: int
     limit: int
@@ -185,7 +185,7 @@ class UsageReport(BaseModel):
 
 
 class InteractionQuery(UsageFilter):
-    """Filters of a listing of interactions. Days are those on which an interaction was opened."""
+    """Filters of a listing of interactions. Days are those of their opening."""
 
     state: InteractionState | None = None
 
@@ -202,7 +202,7 @@ class InteractionUsage(BaseModel):
     ended_at: datetime
     calls: int
     input_tokens: int = 0
-    """Tokens of whole prompts, as in :class:`Sums`."""
+    """Tokens of prompts, as in :class:`Sums`."""
     system_tokens: int = 0
     cached_tokens: int = 0
     extend_tokens: int = 0

@@ -1,7 +1,7 @@
-"""Selection of rollup rows for a report: the coarsest level that suffices.
+"""Select the rollup rows of a report at the coarsest sufficient level.
 
-Rows by user cost most, so they are read only for reports about users. Quarter hours are read only for
-what whole UTC days cannot answer: hours, the days of another zone, the ends of a range.
+Rows by user are the most expensive and are read only for reports by user. Quarter hours are read only
+where UTC days do not suffice: for hours, days of another zone, and the ends of a range.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HOUR_S = 3600
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Filters, groups and times of a report; None is no filter, or an open end."""
+    """Filters, groups and time range of a report; None is no filter, or an open end."""
 
     groups: tuple[Group, ...]
     tenant_id: str | None
@@ -32,11 +32,11 @@ class Selection:
     begin_s: int | None
     end_s: int | None
     offsets: Sequence[Offset]
-    """Offsets of the zone over the whole selection."""
+    """Offsets of the zone over the time range."""
 
     @property
     def by_model(self) -> bool:
-        """Return whether the report is limited to calls, because only these have a model."""
+        """Return whether the report covers calls only, because only they have a model."""
         return self.model is not None or "model" in self.groups
 
     def grouped(self, *groups: Group) -> Selection:
@@ -44,7 +44,7 @@ class Selection:
         return replace(self, groups=groups)
 
     def where(self, table: RollupTable) -> list[ColumnElement[bool]]:
-        """Return the conditions on the rows of a table to sum."""
+        """Return the conditions for the rows of a table to sum."""
         column = table.table.c
         filters = {
             "tenant_id": self.tenant_id,
@@ -62,7 +62,7 @@ class Selection:
         ]
 
     def keys(self, table: RollupTable) -> list[ColumnElement[Any]]:
-        """Return the groups as columns; a day counts from 1970, an hour is its first second."""
+        """Return the groups as columns; a day is its number since 1970, an hour its first second."""
         return [self._key(table, group).label(group) for group in self.groups]
 
     def _key(self, table: RollupTable, group: Group) -> ColumnElement[Any]:
@@ -90,7 +90,7 @@ class Selection:
         return "tenant"
 
     def _ranges(self, column: Any) -> Iterator[ColumnElement[bool]]:
-        """Return whole UTC days with quarter hours at the ends, or quarter hours alone."""
+        """Yield UTC days with quarter hours at the ends, or quarter hours only."""
         utc = all(offset.seconds == 0 for offset in self.offsets)
         if "hour" in self.groups or ("day" in self.groups and not utc):
             yield self._range(column, "quarter", self.begin_s, self.end_s)

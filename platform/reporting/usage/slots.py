@@ -1,6 +1,6 @@
-"""Limit on reports made at the same time: a large one occupies a processor that also serves calls.
+"""Limit on concurrent reports: a large one occupies a core that also serves calls.
 
-Exports do not count: they are made one after the other, in the background.
+Exports do not count: they run one after the other, in the background.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from fairserve.platform.base.errors import RateLimitedError
 
 MAX_REPORTS = 12
-"""Reports over all tenants: fewer than the threads that answer other requests."""
+"""Maximum concurrent reports; lower than the number of request threads."""
 MAX_REPORTS_PER_TENANT = 4
 RETRY_S = 1
 
 
 class ReportSlots:
-    """Slots for the reports in progress, for use from any thread."""
+    """Slots of concurrent reports, for use from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -27,9 +27,9 @@ class ReportSlots:
 
     @contextmanager
     def one(self, tenant_id: str | None) -> Iterator[None]:
-        """Hold a slot during a report of the tenant; None is an operator's report over all tenants.
+        """Occupy a slot during a report of the tenant; None is an operator's report over all tenants.
 
-        Raises RateLimitedError at once instead of waiting: a waiter would occupy a thread.
+        Raises RateLimitedError instead of waiting, which would occupy a thread.
         """
         with self._lock:
             of_tenant, of_all = self._taken[tenant_id], self._taken.total()
@@ -49,8 +49,7 @@ class ReportSlots:
 
 def _no_slot(what: str) -> RateLimitedError:
     return RateLimitedError(
-        f"{what} are being made, as many as allowed at a time; retry in {RETRY_S} s, or ask for an"
-        " export",
+        f"{what} are running, which is the limit; retry in {RETRY_S} s, or request an export",
         code="too_many_reports",
         headers={"Retry-After": str(RETRY_S)},
     )

@@ -1,4 +1,4 @@
-"""Spending of a budget's subject in a period, from the rollups and the newest raw rows."""
+"""Spending of a budget's subject in a period, from the rollups and recent raw rows."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ _DETAILS: dict[str, Detail] = {
 
 
 def spent_before(session: Session, contract: ContractChanged, until: float) -> list[BudgetSpent]:
-    """Return the spending of calls accepted in the budget's period of ``until`` that ended before it.
+    """Return the spending of calls that were accepted in the current period and ended before ``until``.
 
-    Whole UTC days come from the rollups, which are kept longer than raw rows; the last day or two from
-    raw rows, which hold the ends of calls. The rollups must be up to date with calls accepted two days
-    ago.
+    UTC days come from the rollups, which are kept longer than raw rows; the last one or two days come
+    from raw rows, which have the ends of calls. The rollups must include calls accepted two days ago.
     """
     period = contract.quota.period
     if period is None:
@@ -71,7 +70,7 @@ def _by_user(
     cost: InstrumentedAttribute[int],
     conditions: tuple[ColumnElement[bool], ...],
 ) -> dict[str, int]:
-    """Return the sums by user of an app's users; else one sum under the subject's user, or ``""``."""
+    """Return the sums by user of an app's users; else one sum, under the subject's user or ``""``."""
     owner = [table.tenant_id == contract.tenant]
     if contract.app:
         owner.append(table.app_id == contract.app)

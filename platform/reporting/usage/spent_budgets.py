@@ -1,4 +1,4 @@
-"""Spending of budgets, read from the ledger and reported to control."""
+"""Read the spending of budgets from the ledger and report it to control."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fairserve.platform.reporting.usage.spending import spent_before
 from fairserve.scheduling.events import BudgetSpent, ContractChanged, Event
 
 FLUSH_S = 10.0
-"""Seconds that a new budget waits for the ledger; after that its spending is reported later."""
+"""Seconds that a new budget waits for the ledger; its spending is reported later otherwise."""
 
 Report = Callable[[Iterable[tuple[ContractChanged, float]]], None]
 """Reports to control what each budget has spent until its time; blocks."""
 
 
 class SpentBudgets:
-    """Reads the spending of one budget, and that of all budgets when the server starts."""
+    """Reader of the spending of one budget, and of all budgets at the server's start."""
 
     def __init__(self, sessions: SessionFactory, ledger: LedgerPort) -> None:
         self._sessions = sessions
@@ -37,7 +37,7 @@ class SpentBudgets:
             return spent_before(session, contract, until)
 
     def open_all(self, events: Iterable[Event], report: Report) -> None:
-        """Report the spending of the budgets among the start's events; blocks."""
+        """Report the spending of all budgets in the events of the start; blocks."""
         now = utc_now().timestamp()
         budgets = [
             (event, now)
@@ -50,7 +50,7 @@ class SpentBudgets:
 
 
 async def retry_openings(retry: Callable[[], None]) -> None:
-    """Retry the reports that failed because the ledger was behind, every ``FLUSH_S``."""
+    """Retry reports that failed because the ledger was behind, every ``FLUSH_S``."""
     while True:
         await asyncio.sleep(FLUSH_S)
         await asyncio.to_thread(retry)

@@ -1,4 +1,4 @@
-"""A whole report as a flat table: CSV for spreadsheets, Parquet for programs.
+"""Convert a whole report to a flat table: CSV for spreadsheets, Parquet for programs.
 
 Columns are typed and always in the same order; nested fields are named like ``ttft_s_p99``, and
 rejections have a column for each reason. In CSV, texts that a spreadsheet would read as a formula get
@@ -19,8 +19,8 @@ from fairserve.platform.reporting.usage.levels import STATES, WASTE_CAUSES
 from fairserve.platform.reporting.usage.schemas import Sums, UsageReport, UsageRow
 
 MAX_ROWS = 100_000
-"""Rows of a table; JSON is paged instead."""
-NO_EXTRA = "this format needs: pip install 'fairserve[reports]'"
+"""Maximum rows of a table; JSON is paged instead."""
+NO_EXTRA = "this format needs an extra on the server: pip install 'fairserve[reports]'"
 _FORMULA = frozenset("=+-@＝＋－＠")  # noqa: RUF001  spreadsheets read the full-width forms, too
 
 Kind = Literal["text", "count", "number", "money", "day", "time"]
@@ -93,7 +93,7 @@ def to_csv(report: UsageReport) -> bytes:
 
 
 def cell(value: Any) -> Any:
-    """Return a value as CSV holds it."""
+    """Return the CSV representation of a value."""
     if isinstance(value, str):
         return f"'{value}" if _is_formula(value) else value
     if isinstance(value, datetime | date):
@@ -106,14 +106,14 @@ def cell(value: Any) -> Any:
 def _is_formula(text: str) -> bool:
     """Return whether a spreadsheet may read the text as a formula.
 
-    Spreadsheets drop white space in front of a formula when they import a file, and some start a new
-    cell at a tab, a carriage return or a line feed.
+    Spreadsheets drop white space before a formula when they import a file, and some start a new cell at
+    a tab, a carriage return or a line feed.
     """
     return text[:1] in ("\t", "\r", "\n") or text.lstrip()[:1] in _FORMULA
 
 
 def to_parquet(report: UsageReport) -> bytes:
-    """Return the report as Parquet; money is decimal with nine places, hours are in the report's zone.
+    """Return the report as Parquet, with money as decimals of nine places and hours in the zone.
 
     Raises InvalidRequestError if the extra is not installed.
     """
@@ -126,7 +126,7 @@ def to_parquet(report: UsageReport) -> bytes:
 
 
 def parquet_type(kind: Kind, zone: str) -> Any:
-    """Return the Arrow type of a kind of column; times are shown in ``zone``."""
+    """Return the Arrow type of a kind of column; times are in ``zone``."""
     pa, _ = require_pyarrow()
     return {
         "text": pa.string(),

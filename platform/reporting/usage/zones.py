@@ -1,9 +1,8 @@
 """Days and hours of a time zone as ranges of UTC epoch seconds.
 
-A zone is a step function: from a second on, its clocks are a number of seconds ahead of UTC. Steps and
-offsets are multiples of quarter hours nearly everywhere since 1972, so a local hour consists of quarter
-hours of UTC. If a clock was set at another minute (Newfoundland until 2011, at 00:01) the quarter hour
-counts as a whole.
+A zone is a step function of offsets from UTC. Steps and offsets have been multiples of quarter hours
+nearly everywhere since 1972, so a local hour consists of quarter hours of UTC. If a clock changed at
+another minute (Newfoundland until 2011, at 00:01), the whole quarter hour counts as changed.
 """
 
 from __future__ import annotations
@@ -18,26 +17,26 @@ from fairserve.platform.reporting.usage.levels import DAY_S
 
 
 class Offset(NamedTuple):
-    """An offset of local clocks, in seconds ahead of UTC, from ``start_s`` on."""
+    """The offset of local clocks from UTC in seconds, from ``start_s`` on."""
 
     start_s: int
     seconds: int
 
 
 def zone_named(name: str) -> ZoneInfo:
-    """Return the zone. Raises InvalidRequestError for a name that is not in the IANA database."""
+    """Return the zone. Raises InvalidRequestError if the IANA database does not have it."""
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
         raise InvalidRequestError(
-            "there is no such time zone; write an IANA name such as Europe/Berlin", param="zone"
+            "there is no such time zone; use an IANA name such as Europe/Berlin", param="zone"
         ) from None
 
 
 def day_bounds(
     first: date | None, last: date | None, zone: ZoneInfo
 ) -> tuple[int | None, int | None]:
-    """Return the seconds at which ``first`` begins and ``last`` ends; None is open."""
+    """Return the start of ``first`` and the end of ``last`` in epoch seconds; None is open."""
     begin_s = None if first is None else _midnight(first, zone)
     if last is None or last >= date.max - timedelta(days=1):
         return begin_s, None
@@ -45,14 +44,14 @@ def day_bounds(
 
 
 def _midnight(day: date, zone: ZoneInfo) -> int:
-    """Return the first moment of the day, even if clocks skip midnight or show it twice."""
+    """Return the start of the day, even if clocks skip or repeat midnight."""
     if day <= date.min + timedelta(days=1):
         return 0
     return int(datetime.combine(day, time(), zone).timestamp())
 
 
 def offsets(zone: ZoneInfo, begin_s: int, end_s: int) -> Sequence[Offset]:
-    """Return the offsets between two seconds; at least one, the first at ``begin_s``."""
+    """Return the offsets between two times: at least one, the first at ``begin_s``."""
     found = [Offset(begin_s, _offset(zone, begin_s))]
     at_s = begin_s
     while at_s < end_s:

@@ -1,7 +1,7 @@
 """``/v1/user-data``: the data of one end user, for the user's tenant or an operator.
 
-Ids of users contain slashes, so they are query parameters. For an unknown user nothing is stored and
-nothing erased; the answer is the same as for a user who was erased before.
+Ids of users may contain slashes, so they are query parameters. For an unknown user nothing is stored or
+erased; the response is the same as for a user who was erased before.
 """
 
 from __future__ import annotations
@@ -50,5 +50,5 @@ def export_user(service: Service, query: Whose) -> StreamingResponse:
 
 @router.delete("")
 async def erase_user(service: Service, query: Whose) -> ErasureOut:
-    """Erase a user: personal data is deleted, and usage stays under a pseudonym."""
+    """Erase a user: personal data is deleted, and usage is kept under a pseudonym."""
     return await service.erase(query.user)

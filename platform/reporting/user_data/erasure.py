@@ -1,10 +1,10 @@
-"""Erasure of one end user: personal data is deleted, usage stays under a pseudonym.
+"""Erase one end user: personal data is deleted, usage is kept under a pseudonym.
 
-First the erasure is stored, so that records of running calls and of a replayed journal are written under
-the pseudonym (:func:`~fairserve.platform.reporting.user_data.pseudonyms.under_pseudonyms`); then the
+First the erasure is stored, so that records of running calls and of a replayed journal are written
+under the pseudonym (:func:`~fairserve.platform.reporting.user_data.pseudonyms.under_pseudonyms`); then
 existing rows are changed, in short transactions. A repeated request finishes an interrupted erasure.
 
-Weakness: a run that continues during its user's erasure is split into one run before and one after it.
+Weakness: a run in progress during its user's erasure is split into two runs.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from fairserve.platform.reporting.user_data.repository import (
 from fairserve.platform.tenancy.auth import Principal
 
 BATCH_ROWS = 5_000
-"""Rows of one transaction."""
+"""Maximum rows per transaction."""
 PROGRAM_ROWS = 100
 
 Write = Callable[[Session, Sequence[Any]], None]
 
 
 def begin(session: Session, hasher: KeyHasher, principal: Principal, user: str) -> Erasure:
-    """Store that a user is erased as of now, with an entry in the audit log. The caller commits.
+    """Store the erasure of a user as of now, with an entry in the audit log. The caller commits.
 
-    Raises IntegrityError for a simultaneous erasure, or if there is no such tenant.
+    Raises IntegrityError for a concurrent erasure, or if there is no such tenant.
     """
     assert principal.tenant_id is not None
     hashes = user_hashes(hasher, user)
@@ -74,7 +74,7 @@ def begin(session: Session, hasher: KeyHasher, principal: Principal, user: str) 
 
 
 class Rewriting:
-    """The rows of one erased user, to be rewritten or deleted."""
+    """Rewrites or deletes the rows of one erased user."""
 
     def __init__(self, sessions: SessionFactory, erasure: Erasure, user: str) -> None:
         self._sessions = sessions
@@ -84,14 +84,14 @@ class Rewriting:
         self._new = Replacement(erasure.pseudonym, erasure.id_key)
 
     def delete_settings(self) -> dict[str, int]:
-        """Delete what operators set for the user; return the number of rows by kind."""
+        """Delete the operators' settings for the user; return the number of rows by kind."""
         return {
             SETTINGS.name: self._in_batches(SETTINGS, _delete),
             CONTRACTS.name: self._in_batches(CONTRACTS, _delete),
         }
 
     def rewrite(self) -> dict[str, int]:
-        """Rewrite everything else; return the number of rows by kind."""
+        """Rewrite all other rows; return their number by kind."""
         counts = {
             AUDIT.name: self._in_batches(AUDIT, self._audit),
             PROGRAMS.name: self._in_batches(PROGRAMS, _delete, PROGRAM_ROWS),
@@ -176,7 +176,7 @@ class Rewriting:
 
 
 def _update(session: Session, model: type[Base], changes: Sequence[Mapping[str, Any]]) -> None:
-    """Change rows by their key, which is one column; skip rows that no longer exist."""
+    """Update rows by their single-column key; skip rows that no longer exist."""
     table = _table(model)
     (key,) = table.primary_key
     names = [name for name in changes[0] if name != key.name]
@@ -213,7 +213,7 @@ def _plain(row: Base) -> dict[str, Any]:
 
 
 def _names(value: object, user: str) -> bool:
-    """Return whether a plain value names the user anywhere."""
+    """Return whether a JSON value contains the user's id."""
     if isinstance(value, Mapping):
         return any(_names(part, user) for pair in value.items() for part in pair)
     if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""Everything stored about one end user, as one JSON document written page by page.
+"""Export everything stored about one end user, as one JSON document written page by page.
 
-Each kind of row is a list under its name; a program has its steps. An incomplete document is not valid
-JSON, so nobody mistakes it for the whole.
+Each kind of row is a list under its name; a program includes its steps. An incomplete document is not
+valid JSON and cannot be mistaken for the whole.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.reporting.user_data.repository import KINDS, PROGRAMS, pages, steps
 
 PROGRAM_ROWS = 10
-"""Programs in a page; a declaration can be long."""
+"""Programs per page; a declaration can be long."""
 
 
 def export(sessions: SessionFactory, tenant_id: str, user: str) -> Iterator[bytes]:

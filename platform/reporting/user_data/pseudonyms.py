@@ -1,8 +1,8 @@
 """Pseudonyms of erased users, and replacements of the ids that their clients chose.
 
-The replacements are keyed hashes under a random key of the erasure: calls still group into runs and name
-their parents, a replayed journal produces the same ones, and without the key nobody can find out the
-original ids. Everything else that may identify is cleared: agents, and texts of errors.
+The replacements are keyed hashes under a random key of the erasure: calls still group into runs and
+name their parents, a replayed journal produces the same replacements, and the original ids cannot be
+recovered without the key. Other identifying data is cleared: agents and error texts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fairserve.platform.db.upsert import fitting_text
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Replaces the ids and texts of one erased user. Equal ids always have equal replacements."""
+    """Replacement of the ids and texts of one erased user. Equal ids have equal replacements."""
 
     pseudonym: str
     id_key: str
@@ -49,18 +49,18 @@ class Replacement:
     def texts(
         self, app_id: str, run_id: str, call_id: str, name: str | None, parents: Iterable[str]
     ) -> dict[str, Any]:
-        """Return the replaced texts of a call: fields of ``CallRecord``, and of its row."""
+        """Return the replaced texts of a call: fields of ``CallRecord`` and of its row."""
         return {
             "interaction_id": self.run(app_id, run_id),
             "agent": None,
-            # Without a name, its id is what others refer to.
+            # Other calls refer to an unnamed call by its id.
             "name": self.call(app_id, run_id, name or call_id),
             "parents": tuple(self.call(app_id, run_id, parent) for parent in parents),
             "error": "",
         }
 
     def event_data(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the data of a webhook event about the user, with the ids replaced."""
+        """Return the data of a webhook event about the user with replaced ids."""
         found = {**data, "user": self.pseudonym}
         if data.get("interaction_id"):
             found["interaction_id"] = self.run(data["app_id"], data["interaction_id"])
@@ -84,15 +84,15 @@ def new_erasure(tenant_id: str, user_hash: str, erased_at: datetime) -> Erasure:
 
 
 def user_hashes(hasher: KeyHasher, user: str) -> list[str]:
-    """Return the hashes of a user that ``erasures`` may hold, the present secret's first."""
+    """Return the possible hashes of a user in ``erasures``, the current secret's first."""
     return hasher.candidates(fitting_text(user, NAME_CHARS))
 
 
 def under_pseudonyms(session: Session, hasher: KeyHasher, rows: Rows) -> Rows:
-    """Return records to write, those of users erased since anonymous.
+    """Return the records to write, with those of erased users anonymised.
 
-    Their open interactions are left out: nobody continues a run under a pseudonym. Cost: one query for
-    the erasures since the earliest record, which usually finds none.
+    Open interactions of erased users are omitted: a run does not continue under a pseudonym. Cost: one
+    query for the erasures since the earliest record, which usually finds none.
     """
     runs: tuple[InteractionRecord | OpenInteractionRecord, ...] = (*rows.ended, *rows.opened)
     times = [call.accepted_at for call in rows.calls] + [run.opened_at for run in runs]
@@ -116,7 +116,7 @@ def under_pseudonyms(session: Session, hasher: KeyHasher, rows: Rows) -> Rows:
 
 
 class _Erased:
-    """The erasures that may concern a batch of records."""
+    """The erasures that may affect a batch of records."""
 
     def __init__(self, rows: Mapping[tuple[str, str], Erasure], hasher: KeyHasher) -> None:
         self._rows = rows

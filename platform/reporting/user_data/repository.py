@@ -1,7 +1,7 @@
 """Stored data of one end user of a tenant, by kind, in pages of rows.
 
-Each page is read in a transaction of its own, from the end of the previous one, so that neither a slow
-reader nor a long erasure holds locks. The kinds are all tables that name users: add new ones here.
+Each page is read in its own transaction, from the end of the previous one, so that neither a slow reader
+nor a long erasure holds locks. The kinds cover all tables that name users: add new tables here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PAGE_ROWS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Rows about a user in one table. ``order`` is unique within a tenant; ``time`` is their origin."""
+    """Rows about a user in one table. ``order`` is unique within a tenant; ``time`` is their time."""
 
     name: str
     model: type[Base]
@@ -136,7 +136,7 @@ def pages(
     until: datetime | None = None,
     rows: int = PAGE_ROWS,
 ) -> Iterator[Sequence[Any]]:
-    """Yield the rows about a user in order, up to the time ``until``."""
+    """Yield pages of rows about a user in order, up to the time ``until``."""
     conditions = [kind.about(tenant_id, user)]
     if until is not None and kind.time is not None:
         conditions.append(kind.time <= until)
@@ -144,7 +144,7 @@ def pages(
 
 
 def steps(sessions: SessionFactory, program: Program) -> Iterator[Sequence[Any]]:
-    """Yield the steps of a program, with its outputs."""
+    """Yield pages of a program's steps, with their outputs."""
     conditions = [
         ProgramStep.tenant_id == program.tenant_id,
         ProgramStep.app_id == program.app_id,

@@ -1,4 +1,4 @@
-"""Queries and answers of ``/v1/user-data``."""
+"""Queries and responses of ``/v1/user-data``."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from fairserve.platform.db.schemas import TenantQuery, UserId
 
 
 class UserDataQuery(TenantQuery):
-    """User whose data it is."""
+    """Query that identifies a user."""
 
     user: UserId
 
 
 class ErasedRows(BaseModel):
-    """Numbers of rows about the user, by kind. The last four kinds stay under the pseudonym."""
+    """Numbers of rows about the user, by kind. The last four kinds are kept under the pseudonym."""
 
     settings: int
     contracts: int
     programs: int
     open_interactions: int
-    """Open interactions. A restart of the server ends them; the running server continues them."""
+    """Open interactions. The running server continues them; a restart ends them."""
     exports: int
-    """Report exports that may name the user, besides other contents."""
+    """Report exports that may name the user."""
     audit: int
-    """Entries of the audit log; their targets are the pseudonym now."""
+    """Entries of the audit log, whose targets are replaced by the pseudonym."""
     interactions: int
     calls: int
     refusals: int
@@ -38,7 +38,7 @@ class ErasureOut(BaseModel):
 
     object: str = "user_data.erasure"
     pseudonym: str
-    """Name under which usage stays."""
+    """Name under which usage is kept."""
     erased_at: datetime
-    """Time of the erasure; calls accepted later belong to the user again."""
+    """Time of the erasure; calls accepted later are not affected."""
     erased: ErasedRows

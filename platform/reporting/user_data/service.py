@@ -1,4 +1,4 @@
-"""Export and erasure of the data of one end user of a tenant."""
+"""Export and erase the data of one end user of a tenant."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from fairserve.platform.tenancy.auth import Principal
 from fairserve.scheduling.events import ContractChanged, UserChanged
 
 FLUSH_S = 15.0
-"""Seconds that the database may take to store the contents of the journal."""
+"""Maximum seconds to store the contents of the journal in the database."""
 
 
 class UserPrograms(Protocol):
-    """The part of the declared programs that an erasure uses."""
+    """The part of the program service that an erasure uses."""
 
     async def cancel_of_user(self, reason: str, tenant_id: str, user: str) -> None:
-        """Cancel a user's running programs, and wait until that is saved. Raises UnavailableError."""
+        """Cancel a user's running programs and wait until this is stored. Raises UnavailableError."""
         ...
 
 
 class UserData:
-    """User data within the tenant of ``principal``. Methods raise NotFoundError without that tenant."""
+    """Data of users of the principal's tenant. Methods raise NotFoundError if it does not exist."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class UserData:
         self._tenant_id = principal.tenant_id
 
     def export(self, user: str) -> Iterator[bytes]:
-        """Return the stored data as parts of a document. Raises UnavailableError; blocks."""
+        """Return the stored data as parts of a document. Blocks. Raises UnavailableError."""
         try:
             self._require_tenant()
             self._flush()
@@ -66,7 +66,7 @@ class UserData:
         return export(self._sessions, self._tenant_id, user)
 
     async def erase(self, user: str) -> ErasureOut:
-        """Erase the user; return the counts. A repetition continues it. Raises UnavailableError."""
+        """Erase the user; return the counts. Can be repeated. Raises UnavailableError."""
         try:
             erasure = await asyncio.to_thread(self._begin, user)
             await self._programs.cancel_of_user("its user was erased", self._tenant_id, user)
@@ -84,7 +84,7 @@ class UserData:
             return erasing.begin(session, self._hasher, self._principal, user)
 
     def _erase(self, erasure: Erasure, user: str) -> ErasedRows:
-        # Rows of records from before the erasure are in the database now, to be rewritten.
+        # All rows from before the erasure are in the database now and can be rewritten.
         self._flush()
         rewriting = erasing.Rewriting(self._sessions, erasure, user)
         settings = rewriting.delete_settings()
@@ -93,11 +93,11 @@ class UserData:
         return ErasedRows(**settings, **rewriting.rewrite())
 
     def _require_unblocked(self, session: Session, user: str) -> None:
-        """Raise ConflictError for a blocked user: an erasure would lift the operator's block."""
+        """Raise ConflictError for a blocked user: an erasure would remove the operator's block."""
         row = session.get(EndUser, (self._tenant_id, user))
         if row is not None and row.blocked and self._principal.scope != "admin":
             raise ConflictError(
-                "an operator has blocked this user; an operator may erase it", code="user_blocked"
+                "the user is blocked; only an operator may erase it", code="user_blocked"
             )
 
     def _require_tenant(self) -> None:

@@ -1,7 +1,7 @@
 """Events that carry the database's settings to control: apps, weights, quotas, and users' settings.
 
-:func:`load_control_events` at start-up, the others after each change. Deleted rows are sent, too,
-until it is purged: its last calls may still end, and restoring it changes nothing for control.
+:func:`load_control_events` is for the start-up, the others follow each change. Deleted rows are sent,
+too, until they are purged: their last calls may still be in progress, and a restore sends nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def user_changed(user: EndUser) -> UserChanged:
 
 
 def load_control_events(session: Session, learning: LearningOptions | None) -> list[Event]:
-    """Everything that control must know before its first call, in a stable order."""
+    """Return all events that control needs before its first call, in a stable order."""
     read_only(session)
     tenants = session.scalars(
         select(Tenant)

@@ -1,6 +1,6 @@
 """``/v1/apps`` for tenants (and admins who name one), ``/admin/apps`` for operators.
 
-A new key is in the answer to the request that made it, and nowhere else; such answers are not to be
+A new key is shown only in the response to the request that created it; such responses must not be
 cached.
 """
 
@@ -44,7 +44,7 @@ ReadableApps = Annotated[Apps, Depends(_apps_to_read, scope="function")]
 
 @router.post("/v1/apps", status_code=status.HTTP_201_CREATED)
 def create_app(body: AppCreate, apps: WritableApps, response: Response, _: Named) -> AppCreated:
-    """Register an app; the answer shows its first key, once."""
+    """Register an app; the response shows its first key, once."""
     app, key = apps.create(body)
     response.headers["Cache-Control"] = "no-store"
     return AppCreated(
@@ -54,7 +54,7 @@ def create_app(body: AppCreate, apps: WritableApps, response: Response, _: Named
 
 @router.get("/v1/apps")
 def list_apps(apps: ReadableApps, query: Annotated[NamedTenantPaging, Query()]) -> Page[AppOut]:
-    """Return the tenant's apps, oldest first; with ``deleted`` those that are deleted."""
+    """Return the tenant's apps, oldest first; with ``deleted`` the deleted ones."""
     items, total = apps.page(query)
     return Page(items=items, total=total, limit=query.limit, offset=query.offset)
 
@@ -67,19 +67,19 @@ def read_app(app_id: str, apps: ReadableApps, _: Named) -> AppOut:
 
 @router.patch("/v1/apps/{app_id}")
 def change_app(app_id: str, body: AppPatch, apps: WritableApps, _: Named) -> AppOut:
-    """Change name, profile or limits, suspend, or resume; takes effect with the next call."""
+    """Change name, profile or limits, suspend or resume; effective from the next call."""
     return apps.describe(apps.change(app_id, body))
 
 
 @router.delete("/v1/apps/{app_id}")
 def delete_app(app_id: str, apps: WritableApps, _: Named) -> AppOut:
-    """Delete: its keys stop working, and ``purge_after`` is the time until which it can be restored."""
+    """Delete an app: its keys stop working. It can be restored until ``purge_after``."""
     return apps.describe(apps.delete(app_id))
 
 
 @router.post("/v1/apps/{app_id}/restore")
 def restore_app(app_id: str, apps: WritableApps, _: Named) -> AppOut:
-    """Take a deleted app back, with its keys."""
+    """Restore a deleted app with its keys."""
     return apps.describe(apps.restore(app_id))
 
 
@@ -104,7 +104,7 @@ def rotate_keys(
     _: Named,
     body: KeyRotate | None = None,
 ) -> NewKeyOut:
-    """Create a key in place of all others, shown once."""
+    """Replace all keys of the app by a new one, shown once."""
     ring = apps.keys_of(app_id, change=True, live=True)
     return shown_once(ring.rotate((body or KeyRotate()).grace_s), response)
 
@@ -113,7 +113,7 @@ def rotate_keys(
 def list_keys(
     app_id: str, apps: ReadableApps, query: Annotated[TenantPaging, Query()]
 ) -> Page[KeyOut]:
-    """Return an app's keys by prefix, revoked ones included, oldest first."""
+    """Return an app's keys by prefix, oldest first, including revoked ones."""
     rows, total = apps.keys_of(app_id).page(query.limit, query.offset)
     return Page(
         items=[KeyOut.model_validate(row) for row in rows],
@@ -140,5 +140,5 @@ def revoke_key(app_id: str, key_id: str, apps: WritableApps, _: Named) -> KeyOut
 def list_all_apps(
     request: Request, session: ReadSession, query: Annotated[NamedTenantPaging, Query()]
 ) -> Page[AppOut]:
-    """All tenants' apps, or one tenant's, oldest first; with ``deleted`` those that are deleted."""
+    """Return the apps of one or all tenants, oldest first; with ``deleted`` the deleted ones."""
     return all_apps_page(session, query, request.app.state.settings.tenancy)

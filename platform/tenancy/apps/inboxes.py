@@ -1,4 +1,4 @@
-"""The running parts of the server, as the management services use them, from any thread."""
+"""Interfaces of the running server that the management services use, from any thread."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from fairserve.scheduling.events import ContractChanged, Event
 
 
 class ControlInbox(Protocol):
-    """The part of control's port through which tenancy changes its settings."""
+    """The part of control's port that receives changed settings."""
 
     def post(self, event: Event) -> None:
-        """Hand an event to the dispatcher; does not wait for it."""
+        """Queue an event for the dispatcher; does not block."""
         ...
 
     def contract_changed(self, event: ContractChanged, *, reopened: bool) -> None:
-        """Apply limits from now on; waits for it, and must not be called from the event loop.
+        """Apply limits, and wait until they are in force; must not be called on the event loop.
 
-        ``reopened``: a budget has other periods than before, and the ledger knows what it has spent.
+        ``reopened``: the periods of a budget changed, so control reads the spent amount from the ledger.
         """
         ...
 
     def use_prices(self, prices: PriceBook) -> None:
-        """Price the calls that are submitted from now on; does not wait for it."""
+        """Use these prices for calls submitted from now on; does not block."""
         ...
 
 
 class ProgramInbox(Protocol):
-    """The part of the declared programs that the management endpoints use."""
+    """The part of the program service that the management endpoints use."""
 
     def cancel_of(self, reason: str, *, app_id: str = "", tenant_id: str = "") -> None:
-        """Cancel what runs of an app or a tenant; does not wait for it."""
+        """Cancel the running programs of an app or a tenant; does not block."""
         ...

@@ -1,6 +1,4 @@
-"""Queries on apps. Every one that serves a tenant is scoped to it; those of a deleted tenant have gone
-with it.
-"""
+"""Queries on apps. A query for a tenant is scoped to it; apps of a deleted tenant count as deleted."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ def tenant_exists(session: Session, tenant_id: str) -> bool:
 
 
 def get(session: Session, tenant_id: str, app_id: str, *, lock: bool = False) -> App | None:
-    """Return the tenant's app, deleted or not, with its profile; ``lock`` locks out other writers."""
+    """Return the tenant's app, deleted or not, with its profile; ``lock`` excludes other writers."""
     statement = (
         select(App)
         .where(App.id == app_id, App.tenant_id == tenant_id)
@@ -33,7 +31,7 @@ def get(session: Session, tenant_id: str, app_id: str, *, lock: bool = False) ->
 
 
 def locked(session: Session, app_id: str) -> App | None:
-    """Return the app of any tenant, unless deleted, with its profile; other writers are locked out."""
+    """Return a live app of any tenant with its profile, and lock its row."""
     return session.scalars(
         select(App)
         .join(App.tenant)
@@ -51,13 +49,13 @@ def by_name(session: Session, tenant_id: str, name: str) -> App | None:
 
 
 def count(session: Session, tenant_id: str | None, *, deleted: bool, name: str = "") -> int:
-    """Return the number of live or deleted apps, of a tenant or of all; ``name`` is a part of theirs."""
+    """Return the number of live or deleted apps of one or all tenants; ``name`` is a substring."""
     which = _which(tenant_id, deleted, name)
     return session.scalar(select(func.count(App.id)).join(App.tenant).where(*which)) or 0
 
 
 def page(session: Session, tenant_id: str | None, query: NamedPaging) -> Sequence[App]:
-    """Apps of a tenant, or of all, that fit, oldest first."""
+    """Return the matching apps of one or all tenants, oldest first."""
     statement = (
         select(App)
         .join(App.tenant)

@@ -1,4 +1,4 @@
-"""Bodies of ``/v1/apps``: a token profile by stage, limits of both kinds, and warnings."""
+"""Bodies of ``/v1/apps``: token profile by stage, overload limits, quotas, and warnings."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class StageBody(Strict):
 
 
 class ProfileBody(Strict):
-    """Expected tokens of an app's runs; stage 1 first, later stages repeat the last."""
+    """Expected tokens of an app's runs by stage, from 1; later stages repeat the last one."""
 
     stages: list[StageBody] = Field(min_length=1, max_length=MAX_STAGES)
     calls_per_interaction: float = 1.0
     idle_timeout_s: float | None = None
-    """None takes the server's ``interaction_idle_timeout_s``."""
+    """Seconds; null is the server's ``interaction_idle_timeout_s``."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -40,7 +40,7 @@ class ProfileBody(Strict):
         return self
 
     def profile(self, default_idle_timeout_s: float) -> AppProfile:
-        """Return the profile as the core knows it."""
+        """Return the profile as the core's type."""
         return AppProfile(
             stages=tuple(StageProfile(**stage.model_dump()) for stage in self.stages),
             calls_per_interaction=self.calls_per_interaction,
@@ -51,12 +51,12 @@ class ProfileBody(Strict):
 
 
 class LimitsBody(Strict):
-    """Calls and new users per minute that hold under overload; null or absent is no limit."""
+    """Limits of calls and new users per minute under overload; null or absent is no limit."""
 
     user_rpm: int | None = Field(None, ge=1, le=1_000_000)
     app_rpm: int | None = Field(None, ge=1, le=1_000_000)
     new_users_per_minute: int | None = Field(None, ge=1, le=1_000_000)
-    """Users that the app has not shown for a day. Null is the default: 30 with a ``user_rpm`` and
+    """Limit of users without a call in the last day. Null is the default: 30 with a ``user_rpm`` and
     without an ``app_rpm``, else no limit.
     """
 
@@ -68,7 +68,7 @@ class AppCreate(Strict):
     profile: ProfileBody
     limits: LimitsBody = LimitsBody()
     weight: Weight | None = None
-    """For admin keys only: it would raise a tenant's share."""
+    """Weight, for admin keys only: it raises the tenant's share."""
     contract: ContractBody | None = None
     """Limits of the app as a whole."""
     user_contract: ContractBody | None = None
@@ -76,15 +76,15 @@ class AppCreate(Strict):
 
 
 class AppPatch(Strict):
-    """Changes of an app. A profile replaces the old one; a limit that is left out stays, and a contract
-    of null removes all its limits.
+    """Changes of an app. A profile replaces the old one; an omitted limit is unchanged, and a null
+    contract removes all its limits.
     """
 
     name: Name | None = None
     profile: ProfileBody | None = None
     limits: LimitsBody | None = None
     weight: Weight | None = None
-    """For admin keys only."""
+    """Weight, for admin keys only."""
     suspended: bool | None = None
     contract: ContractBody | None = None
     user_contract: ContractBody | None = None
@@ -112,9 +112,9 @@ class LimitsOut(BaseModel):
     user_rpm: int | None
     app_rpm: int | None
     new_users_per_minute: int | None
-    """As it was set."""
+    """The configured value."""
     new_users_in_force: int | None
-    """The value that was set, or the default."""
+    """The configured value, or the default."""
 
 
 class AppOut(BaseModel):
@@ -124,9 +124,9 @@ class AppOut(BaseModel):
     tenant_id: str
     name: str
     profile: ProfileOut
-    """As it was declared."""
+    """The declared profile."""
     profile_mode: ProfileMode
-    """Which profile holds: ``/v1/apps/{app_id}/profile`` shows it."""
+    """Source of the profile in force, which ``/v1/apps/{app_id}/profile`` shows."""
     limits: LimitsOut
     weight: float
     contract: ContractOut
@@ -135,7 +135,7 @@ class AppOut(BaseModel):
     suspended_at: datetime | None
     deleted_at: datetime | None
     purge_after: datetime | None
-    """Until then a deleted one can be restored."""
+    """Time until which a deleted app can be restored."""
     warnings: list[str]
 
 

@@ -1,7 +1,7 @@
 """Operations on apps: register, change, suspend, delete, restore, and issue keys.
 
-Functions take the request's session and leave the commit to it. Changes are audited, and
-reaches control and the key cache after the commit.
+Methods use the request's session and do not commit. Changes are audited, and sent to control and the
+key cache after the commit.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from fairserve.platform.tenancy.quotas.repository import Holder
 from fairserve.platform.tenancy.settings import TenancySettings
 
 MAX_APPS = 1000
-"""Apps of one tenant that are there."""
+"""Maximum number of live apps of a tenant."""
 MAX_ROWS = 5000
-"""Those of one tenant that are deleted and not purged yet included."""
+"""Maximum number of apps of a tenant, including deleted ones that are not purged yet."""
 
 
 class Apps:
-    """The apps of one tenant, as seen by one request."""
+    """The apps of one tenant within one request."""
 
     def __init__(
         self,
@@ -74,11 +74,11 @@ class Apps:
             raise NotFoundError("there is no such tenant", param="tenant")
 
     def get(self, app_id: str) -> App:
-        """Return one app, deleted or not. Raises NotFoundError, also for another tenant's."""
+        """Return one app, deleted or not. Raises NotFoundError, also for another tenant's app."""
         return self._get(app_id)
 
     def page(self, query: NamedPaging) -> tuple[list[AppOut], int]:
-        """Return a page of the tenant's apps, and the number of all that match."""
+        """Return a page of the tenant's matching apps, and their number."""
         apps = repository.page(self._session, self._tenant_id, query)
         total = repository.count(
             self._session, self._tenant_id, deleted=query.deleted, name=query.name
@@ -86,13 +86,13 @@ class Apps:
         return describe_all(self._session, apps, self._retention), total
 
     def describe(self, app: App) -> AppOut:
-        """Return the app as the API shows it."""
+        """Return the API's view of an app."""
         return describe_all(self._session, [app], self._retention)[0]
 
     def create(self, body: AppCreate) -> tuple[App, keys.IssuedKey]:
-        """Register an app with its first key."""
+        """Register an app with a first key."""
         self._check_weight(body.weight)
-        self._require_room(new=True)
+        self._check_capacity(new=True)
         self._check_name(body.name)
         app = App(
             id=new_id("app"),
@@ -106,15 +106,15 @@ class Apps:
         self._session.add(app)
         self._session.flush()
         self._declared(app)
-        self._tell(app)
+        self._notify_control(app)
         self._set_contracts(app, body)
         key = self._key_ring(app).issue()
         self._audit("app.create", app, None)
         return app, key
 
     def change(self, app_id: str, body: AppPatch) -> App:
-        """Name, profile, limits, weight, contracts, suspended or not. The keys of a suspended app do
-        not work, and its programs end.
+        """Change name, profile, limits, weight or contracts, suspend or resume. Keys of a suspended
+        app do not work, and its programs end.
         """
         self._check_weight(body.weight)
         app = self._get(app_id, lock=True, live=True)
@@ -124,7 +124,7 @@ class Apps:
             app.name = body.name
         if body.profile is not None:
             app.stages.clear()
-            self._session.flush()  # the old stages go before new ones take their keys
+            self._session.flush()  # deletes the old stages before new ones use their keys
             _set_profile(app, body.profile.profile(self._default_idle_timeout_s))
             self._declared(app)
         if body.limits is not None:
@@ -136,7 +136,7 @@ class Apps:
             app.suspended_at = utc_now() if body.suspended else None
             self._forget_keys(app_id)
         self._session.flush()
-        self._tell(app)
+        self._notify_control(app)
         self._set_contracts(app, body)
         self._audit("app.change", app, before)
         if body.suspended:
@@ -144,7 +144,7 @@ class Apps:
         return app
 
     def delete(self, app_id: str) -> App:
-        """Mark as deleted: its keys stop, its programs end, its name is free. Twice is once."""
+        """Mark an app as deleted: its keys and programs end, its name is free. Idempotent."""
         app = self._get(app_id, lock=True)
         if app.deleted_at is None:
             before = audited(self._session, app)
@@ -156,10 +156,10 @@ class Apps:
         return app
 
     def restore(self, app_id: str) -> App:
-        """Take a deleted app back, as it was. Raises ConflictError if its name is taken."""
+        """Restore a deleted app unchanged. Raises ConflictError if its name is taken."""
         app = self._get(app_id, lock=True)
         if app.deleted_at is not None:
-            self._require_room(new=False)
+            self._check_capacity(new=False)
             self._check_name(app.name)
             before = audited(self._session, app)
             app.deleted_at = None
@@ -184,18 +184,18 @@ class Apps:
 
     def _check_weight(self, weight: float | None) -> None:
         if weight is not None and self._principal.scope != "admin":
-            raise PermissionDeniedError("an app's weight is set with an admin key", param="weight")
+            raise PermissionDeniedError("an app's weight needs an admin key", param="weight")
 
     def _check_name(self, name: str) -> None:
         app = repository.by_name(self._session, self._tenant_id, name)
         if app is not None:
             raise ConflictError(
-                f"the tenant has an app of this name, {app.id}; choose another name, or use that app:"
-                f" POST /v1/apps/{app.id}/keys makes a further key of it",
+                f"app {app.id} of the tenant has this name; choose another name, or create a key of"
+                f" that app with POST /v1/apps/{app.id}/keys",
                 param="name",
             )
 
-    def _require_room(self, *, new: bool) -> None:
+    def _check_capacity(self, *, new: bool) -> None:
         there = repository.count(self._session, self._tenant_id, deleted=False)
         if there >= MAX_APPS:
             raise ConflictError(f"a tenant has at most {MAX_APPS} apps", code="too_many_apps")
@@ -203,7 +203,7 @@ class Apps:
             deleted = repository.count(self._session, self._tenant_id, deleted=True)
             if there + deleted >= MAX_ROWS:
                 raise ConflictError(
-                    f"a tenant has at most {MAX_ROWS} apps, deleted ones included until they are"
+                    f"a tenant has at most {MAX_ROWS} apps, including deleted ones until they are"
                     " purged",
                     code="too_many_apps",
                 )
@@ -221,7 +221,7 @@ class Apps:
         return KeyRing(self._session, self._principal, self._authenticator, owner)
 
     def _declared(self, app: App) -> None:
-        """Store the declared profile; the learned one stays."""
+        """Store the declared profile; a learned one is unchanged."""
         app.profile_looked_at = None
         before = latest(self._session, [app]).get(app.id)
         if before is not None and before.source != "declared":
@@ -232,7 +232,7 @@ class Apps:
         held = replace(in_force(app, None, learning), since_s=now.timestamp())
         add_version(self._session, app, held, source="declared", author=self._principal.key_prefix)
 
-    def _tell(self, app: App) -> None:
+    def _notify_control(self, app: App) -> None:
         profile = profiles_in_force(self._session, [app], self._learning)[app.id]
         event = app_changed(app, profile)
         after_commit(self._session, lambda: self._control.post(event))
@@ -287,7 +287,7 @@ def apps_of(parts: TenancyParts, session: Session, principal: Principal) -> Apps
 def all_apps_page(
     session: Session, query: NamedTenantPaging, settings: TenancySettings
 ) -> Page[AppOut]:
-    """Return the apps of all tenants, or of one, oldest first; with ``deleted`` the deleted ones."""
+    """Return the apps of one or all tenants, oldest first; with ``deleted`` the deleted ones."""
     found = repository.page(session, query.tenant, query)
     return Page(
         items=describe_all(session, found, timedelta(days=settings.ledger_retention_days)),

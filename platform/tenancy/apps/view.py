@@ -1,4 +1,4 @@
-"""An app as the API shows it and the audit log keeps it."""
+"""Views of an app for the API and the audit log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fairserve.platform.tenancy.quotas.service import shown
 
 
 def describe_all(session: Session, apps: Collection[App], retention: timedelta) -> list[AppOut]:
-    """Apps as the API shows them; ``retention`` is how long deleted ones stay."""
+    """Return the API's view of apps; ``retention`` is the time for which deleted ones are kept."""
     found = contracts.of_apps(session, [app.id for app in apps])
     return [
         _out(
@@ -33,17 +33,17 @@ def describe_all(session: Session, apps: Collection[App], retention: timedelta) 
 
 
 def audited(session: Session, app: App) -> dict[str, Any]:
-    """Return the fields of an app that the audit log keeps."""
+    """Return the fields of an app that the audit log stores."""
     (out,) = describe_all(session, [app], timedelta())
     return out.model_dump(mode="json", exclude={"warnings", "id", "tenant_id", "purge_after"})
 
 
 def warnings_of(app: App) -> list[str]:
-    """Return warnings about allowed values that probably surprise: limits below two runs' calls."""
+    """Return warnings about valid but probably wrong values: limits below the calls of two runs."""
     calls = app.calls_per_interaction
     return [
-        f"{name} is {limit}, below twice the {calls:g} calls of a run: limits count every call,"
-        " so a limit belongs at several times the calls per run"
+        f"{name} is {limit}, less than twice the {calls:g} calls of a run; limits count every"
+        " call: set it to several times the calls per run"
         for name in ("user_rpm", "app_rpm")
         if (limit := getattr(app.limits, name)) is not None and limit < 2 * calls
     ]

@@ -1,4 +1,4 @@
-"""``GET /admin/audit``: every administrative change, for admin keys. Nothing here changes the log."""
+"""``GET /admin/audit``: every administrative change, for admin keys. The log is read-only."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ router = APIRouter(prefix="/admin/audit")
 
 @router.get("", dependencies=[Depends(require_admin)])
 def list_changes(session: ReadSession, query: Annotated[AuditQuery, Query()]) -> Page[AuditOut]:
-    """Changes, newest first."""
+    """Return the changes, newest first."""
     return changes_page(session, query)

@@ -1,4 +1,4 @@
-"""The audit log as the API shows it."""
+"""Query and body of ``/admin/audit``."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from fairserve.platform.db.schemas import Name, ObjectId, Paging
 
 
 class AuditQuery(Paging):
-    """Which entries to list; all that is given must fit."""
+    """Filter of the entries; all given fields must match."""
 
     tenant: ObjectId | None = None
     action: Name | None = None
-    """Such as ``app.change``."""
+    """Action, for example ``app.change``."""
     target: Name | None = None
-    """The id of what was changed; of a user, the user's id."""
+    """Id of the changed object; for a user, the user's id."""
     actor: Name | None = None
-    """The visible prefix of a key, or its id."""
+    """Visible prefix or id of the key."""
     since: AwareDatetime | None = None
 
 
 class AuditOut(BaseModel):
-    """One change: who made it, and what it changed."""
+    """A change, with its actor and the state before and after."""
 
     id: str
     at: datetime

@@ -1,4 +1,4 @@
-"""``/admin/keys``: the admin keys themselves, for admin keys."""
+"""``/admin/keys``: management of admin keys, for admin keys."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def create_admin_key(
 def rotate_admin_keys(
     ring: WritableKeys, response: Response, body: KeyRotate | None = None
 ) -> NewKeyOut:
-    """Create an admin key in place of all others, that of this request included; shown once."""
+    """Replace all admin keys, including the one used, by a new one, shown once."""
     return shown_once(ring.rotate((body or KeyRotate()).grace_s), response)
 
 
 @router.get("")
 def list_admin_keys(ring: ReadableKeys, query: Annotated[Paging, Query()]) -> Page[KeyOut]:
-    """Admin keys by prefix with their last use (to the hour), revoked ones included, oldest first."""
+    """Return admin keys by prefix with their last use (to the hour), oldest first."""
     return keys_page(ring, query)
 
 
@@ -57,7 +57,7 @@ def change_admin_key(key_id: str, body: KeyPatch, ring: WritableKeys) -> KeyOut:
 
 @router.delete("/{key_id}")
 def revoke_admin_key(key_id: str, ring: WritableKeys) -> KeyOut:
-    """Revoke an admin key: here at once, on other replicas within 30 s. The last one without an end
-    stays (409).
+    """Revoke an admin key: here at once, on other replicas within 30 s. The last one without an expiry
+    cannot be revoked (409).
     """
     return KeyOut.model_validate(ring.revoke(key_id))

@@ -25,6 +25,6 @@ class KeyPatch(Strict):
 
 
 class KeyRotate(Strict):
-    """``grace_s``: how long the old keys still work."""
+    """A rotation; ``grace_s`` is the time in seconds for which the old keys stay valid."""
 
     grace_s: float = Field(0.0, ge=0, le=MAX_GRACE_S)

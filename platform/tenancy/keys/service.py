@@ -1,7 +1,7 @@
-"""The keys of one owner: add, list, name, revoke, and rotate with an overlap.
+"""Operations on the keys of one owner: add, list, rename, revoke, and rotate with an overlap.
 
-An owner is a tenant, an app, or the deployment, whose keys are the admin keys. One admin key at least
-works and never expires, so that operators cannot lock themselves out.
+An owner is a tenant, an app, or the deployment, which owns the admin keys. At least one valid admin key
+without an expiry remains, so that operators cannot lock themselves out.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from fairserve.platform.tenancy.keys.schemas import KeyCreate
 
 DEPLOYMENT = KeyOwner(None)
 MAX_KEYS = 100
-"""Valid keys of one owner."""
+"""Maximum number of valid keys of one owner."""
 
 
 class KeyRing:
-    """The keys of one owner. For changes, the caller locks the row of the tenant or app."""
+    """The keys of one owner. Before changes the caller locks the row of the tenant or app."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class KeyRing:
         self._owner = owner
 
     def issue(self, name: str = "", expires_at: datetime | None = None) -> keys.IssuedKey:
-        """Create a key, however many there are."""
+        """Create a key without a check of their number."""
         key = keys.issue(
             self._session,
             self._authenticator.hasher,
@@ -58,20 +58,20 @@ class KeyRing:
         return key
 
     def add(self, body: KeyCreate) -> keys.IssuedKey:
-        """Create a further key."""
+        """Create a further key; raises ConflictError at the maximum number."""
         if body.expires_at is not None and body.expires_at <= utc_now():
             raise InvalidRequestError("expires_at is in the past", param="expires_at")
         self._lock_admin_keys()
-        self._require_room()
+        self._check_capacity()
         return self.issue(body.name or "", body.expires_at)
 
     def page(self, limit: int, offset: int) -> tuple[Sequence[ApiKey], int]:
-        """Return a part of the keys, and how many there are."""
+        """Return a page of the keys, and their number."""
         rows = keys.page(self._session, self._owner, limit=limit, offset=offset)
         return rows, keys.count(self._session, self._owner)
 
     def rename(self, key_id: str, name: str) -> ApiKey:
-        """Change what people call a key."""
+        """Change the display name of a key."""
         row = self._get(key_id)
         if row.name != name:
             before = _audited(row)
@@ -80,13 +80,14 @@ class KeyRing:
         return row
 
     def revoke(self, key_id: str) -> ApiKey:
-        """Revoke a key; doing it again changes nothing. Raises ConflictError for the last admin key."""
+        """Revoke a key; idempotent. Raises ConflictError for the last admin key."""
         lasting = self._lock_admin_keys()
         row = self._get(key_id)
         if row.revoked_at is None:
             if self._owner.scope == "admin" and not set(lasting) - {key_id}:
                 raise ConflictError(
-                    "no other admin key works without an end; make one first: POST /admin/keys",
+                    "this is the last admin key without an expiry; create another one first:"
+                    " POST /admin/keys",
                     code="last_admin_key",
                 )
             before = _audited(row)
@@ -96,10 +97,10 @@ class KeyRing:
         return row
 
     def rotate(self, grace_s: float) -> keys.IssuedKey:
-        """Create a key; the others end now, or after ``grace_s``."""
+        """Create a key; the others end after ``grace_s``, at once if it is 0."""
         self._lock_admin_keys()
         if grace_s > 0:
-            self._require_room()
+            self._check_capacity()
         key = self.issue()
         now = utc_now()
         ended = keys.end_others(self._session, key.row, now + timedelta(seconds=grace_s), now=now)
@@ -118,9 +119,9 @@ class KeyRing:
         return row
 
     def _lock_admin_keys(self) -> list[str]:
-        """Ids of the admin keys without an end, locked; empty for other owners.
+        """Return the ids of the admin keys without an expiry, locked; empty for other owners.
 
-        Nobody else ends one of them before this request has committed.
+        No other request ends one of them before this one commits.
         """
         if self._owner.scope != "admin":
             return []
@@ -135,10 +136,11 @@ class KeyRing:
             case "app":
                 self._authenticator.forget(app_id=self._owner.app_id)
 
-    def _require_room(self) -> None:
+    def _check_capacity(self) -> None:
         if keys.count_valid(self._session, self._owner, utc_now()) >= MAX_KEYS:
             raise ConflictError(
-                f"there are at most {MAX_KEYS} valid keys of one owner", code="too_many_keys"
+                f"an owner has at most {MAX_KEYS} valid keys; revoke one first",
+                code="too_many_keys",
             )
 
     def _audit(
@@ -168,7 +170,7 @@ def _audited(row: ApiKey) -> dict[str, Any]:
 
 
 def shown_once(key: keys.IssuedKey, response: Response) -> NewKeyOut:
-    """Return the answer that shows a new key; it is not to be cached."""
+    """Return the response that shows a new key; it must not be cached."""
     response.headers["Cache-Control"] = "no-store"
     return NewKeyOut(**KeyOut.model_validate(key.row).model_dump(), api_key=key.plain)
 
@@ -179,7 +181,7 @@ def admin_keys(session: Session, principal: Principal, authenticator: Authentica
 
 
 def keys_page(ring: KeyRing, paging: Paging) -> Page[KeyOut]:
-    """Return keys by prefix with their last use, revoked ones included, oldest first."""
+    """Return keys by prefix with their last use, oldest first, including revoked ones."""
     rows, total = ring.page(paging.limit, paging.offset)
     return Page(
         items=[KeyOut.model_validate(row) for row in rows],

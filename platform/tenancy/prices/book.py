@@ -1,4 +1,4 @@
-"""Which price a model has at a moment: the price table as control asks it, once for each call."""
+"""In-memory price table: control looks up the price of a model at a time, once per call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ANY_MODEL = "*"
 
 
 class PriceBook:
-    """All prices with their history. Asked on the event loop; ``add`` belongs there, too."""
+    """All prices with their history, for use on the event loop only."""
 
     def __init__(self, prices: Iterable[tuple[str, float, TokenPrice]] = ()) -> None:
         self._times: dict[str, list[float]] = {}
@@ -21,14 +21,14 @@ class PriceBook:
             self.add(model, valid_from, price)
 
     def add(self, model: str, valid_from: float, price: TokenPrice) -> None:
-        """Add a price that holds from a time (UTC epoch seconds) until the model's next one."""
+        """Add a price, valid from a time (UTC epoch seconds) until the model's next price."""
         times = self._times.setdefault(model, [])
         place = bisect_right(times, valid_from)
         times.insert(place, valid_from)
         self._prices.setdefault(model, []).insert(place, price)
 
     def at(self, model: str, moment: float) -> TokenPrice:
-        """Return the model's own price, else that of any model, else ``FREE``."""
+        """Return the model's price, else the price of ``*``, else ``FREE``."""
         for name in (model, ANY_MODEL):
             place = bisect_right(self._times.get(name, ()), moment)
             if place:
@@ -37,6 +37,6 @@ class PriceBook:
 
 
 def entry_of(row: Price) -> tuple[str, float, TokenPrice]:
-    """Return a row of the price table as :class:`PriceBook` takes it."""
+    """Return a row of the price table as arguments of :meth:`PriceBook.add`."""
     price = TokenPrice(row.input_tokens, row.cached_tokens, row.output_tokens, row.id)
     return row.model, row.valid_from.timestamp(), price

@@ -1,5 +1,5 @@
-"""``/admin/prices``: what tokens cost, with history. A price that holds, or has held, stays as it is:
-what a call cost was written into its ledger row, and can be traced to the price.
+"""``/admin/prices``: token prices with their history. A current or past price never changes: the cost in
+a ledger row can be traced to its price.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ router = APIRouter(prefix="/admin/prices")
 def list_prices(
     request: Request, session: ReadSession, query: Annotated[PriceQuery, Query()]
 ) -> Page[PriceOut]:
-    """Return all prices, past ones included: by model, newest first."""
+    """Return all prices including past ones, by model and then newest first."""
     rows, total = repository.page(session, query.model, query.limit, query.offset)
     currency = request.app.state.settings.tenancy.currency
     return Page(
@@ -47,19 +47,19 @@ def list_prices(
 def create_price(
     body: PriceCreate, request: Request, session: WriteSession, principal: AdminPrincipal
 ) -> PriceOut:
-    """Set a price from now on, or from a later time, for calls that are accepted then."""
+    """Set a price for calls that are accepted from now on, or from a later time on."""
     now = utc_now()
     begins = body.valid_from or now
     if not now - timedelta(seconds=1) <= begins <= LATEST:
         raise InvalidRequestError(
-            f"valid_from is {begins.isoformat()}; allowed: from now on until {LATEST.year}, because"
-            " what calls have cost does not change",
+            f"valid_from is {begins.isoformat()}; must be between now and {LATEST.year}: costs of"
+            " past calls do not change",
             param="valid_from",
         )
     if repository.count(session) >= MAX_PRICES:
-        raise ConflictError(f"there are at most {MAX_PRICES} prices", code="too_many_prices")
+        raise ConflictError(f"the limit of {MAX_PRICES} prices is reached", code="too_many_prices")
     if repository.at(session, body.model, begins) is not None:
-        raise ConflictError("the model has a price from that moment on", param="valid_from")
+        raise ConflictError("the model has a price with this valid_from", param="valid_from")
     cached = body.input if body.cached_input is None else body.cached_input
     row = Price(
         id=new_id("price"),
@@ -82,13 +82,15 @@ def create_price(
 def delete_price(
     price_id: str, request: Request, session: WriteSession, principal: AdminPrincipal
 ) -> PriceOut:
-    """Take back a price that does not hold yet."""
+    """Delete a price that is not in force yet."""
     row = session.get(Price, price_id, with_for_update=True)
     if row is None:
         raise NotFoundError("there is no such price", param="price_id")
     if row.valid_from <= utc_now():
         raise ConflictError(
-            "the price holds already; a new one may follow it", code="price_holds", param="price_id"
+            "the price is in force; create a later one instead",
+            code="price_holds",
+            param="price_id",
         )
     session.delete(row)
     audit.record(session, principal, "price.delete", row.id, before=_audited(row))

@@ -1,4 +1,4 @@
-"""The price table in the database."""
+"""Queries on the price table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def load_book(session: Session) -> PriceBook:
 def page(
     session: Session, model: str | None, limit: int, offset: int
 ) -> tuple[Sequence[Price], int]:
-    """Return a page of the table, by model and then newest first, and its length."""
+    """Return a page of the table, by model and then newest first, and the table's length."""
     conditions = [] if model is None else [Price.model == model]
     rows = session.scalars(
         select(Price)
@@ -40,7 +40,7 @@ def count(session: Session, model: str | None = None) -> int:
 
 
 def at(session: Session, model: str, valid_from: datetime) -> Price | None:
-    """Return the price of a model that begins exactly then."""
+    """Return the price of a model with exactly this start."""
     return session.scalars(
         select(Price).where(Price.model == model, Price.valid_from == valid_from)
     ).first()

@@ -11,26 +11,26 @@ from fairserve.platform.db.schemas import ModelName, Paging, Strict
 
 
 class PriceCreate(Strict):
-    """Prices of a million tokens of a model from a time on, in the deployment's currency."""
+    """Prices per million tokens of a model from a time on, in the deployment's currency."""
 
     model: ModelName
-    """The served model, not an alias; ``*`` is every model without a price of its own."""
+    """The served model, not an alias; ``*`` is every model without its own price."""
     input: TokenPriceAmount
     cached_input: TokenPriceAmount | None = None
-    """Price of prompt tokens that were found in the cache; null is the price of ``input``."""
+    """Price of cached prompt tokens; null is the price of ``input``."""
     output: TokenPriceAmount
     valid_from: AwareDatetime | None = None
-    """Null is now. What calls have cost before does not change."""
+    """Start of the price; null is now. Costs of earlier calls do not change."""
 
 
 class PriceQuery(Paging):
-    """Which prices to list."""
+    """Filter of the list of prices."""
 
     model: ModelName | None = None
 
 
 class PriceOut(BaseModel):
-    """A price, for a million tokens."""
+    """A price per million tokens."""
 
     id: str
     model: str

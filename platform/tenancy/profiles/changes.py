@@ -1,8 +1,8 @@
-"""Send profiles that another process changed, a background job for example, to control.
+"""Send profiles that another process changed, such as a background job, to control.
 
 The database is the channel: the transaction that stores a profile raises the app's ``profile_version``,
-and this polls for such apps. Sending one twice is harmless. Cost of a poll: one read of two columns of
-all apps.
+and this module polls for it. Sending a profile twice is harmless. Cost of a poll: one read of two
+columns of all apps.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 INTERVAL_S = 2.0
 """Seconds between two polls."""
 _APPS = 500
-"""Apps that are read at a time."""
+"""Number of apps per read."""
 
 
 class ProfileChanges:
@@ -41,7 +41,7 @@ class ProfileChanges:
         learning: LearningOptions | None,
         known: Mapping[str, int],
     ) -> None:
-        """``known`` has the profile version of each app that control has already."""
+        """``known`` is the profile version of each app that control has."""
         self._sessions, self._control, self._learning = sessions, control, learning
         self._known = known
 
@@ -52,13 +52,15 @@ class ProfileChanges:
             try:
                 events = await self._poll()
             except SQLAlchemyError as error:
-                logger.warning("changed profiles wait for the database: %s", type(error).__name__)
+                logger.warning(
+                    "cannot poll for changed profiles: %s; retrying", type(error).__name__
+                )
                 continue
             for event in events:
                 self._control.post(event)
 
     async def _poll(self) -> list[AppChanged]:
-        """Poll in a thread. A cancelled poll ends first, or its connection would be left open."""
+        """Poll in a thread. A cancelled poll runs to its end, or its connection would stay open."""
         thread = asyncio.create_task(asyncio.to_thread(self.poll))
         try:
             return await asyncio.shield(thread)

@@ -1,4 +1,4 @@
-"""FastAPI dependencies of everything that shows profiles."""
+"""FastAPI dependencies of the endpoints and pages that show profiles."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ def _options(request: Request) -> LearningOptions | None:
 
 
 Options = Annotated[LearningOptions | None, Depends(_options)]
-"""The settings of learned profiles; None: profiles are not learned."""
+"""Options of learned profiles; None if profiles are not learned."""

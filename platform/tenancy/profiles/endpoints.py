@@ -28,7 +28,7 @@ def read_profile(
     options: Options,
     _: Annotated[TenantQuery, Query()],
 ) -> AppProfileOut:
-    """Which profile of an app holds and why, what was declared, and what its calls have used."""
+    """Return an app's profile in force with its reason, the declared one, and observed usage."""
     return service.describe(session, service.app_of(session, principal.tenant_id, app_id), options)
 
 
@@ -39,7 +39,7 @@ def read_history(
     principal: TenantPrincipal,
     query: Annotated[TenantPaging, Query()],
 ) -> Page[ProfileVersionOut]:
-    """The profiles that held, the newest first, with the reason of each change."""
+    """Return the profiles that were in force, newest first, with the reason of each change."""
     app = service.app_of(session, principal.tenant_id, app_id)
     return service.history_page(session, app, query)
 
@@ -53,6 +53,6 @@ def set_profile(
     principal: AdminPrincipal,
     options: Options,
 ) -> AppProfileOut:
-    """Let an app's profile be learned, believe its owner, or pin one; holds for the next call."""
+    """Use an app's learned or declared profile, or pin one; effective from the next call."""
     control = request.app.state.control
     return service.change_mode(session, control, principal, app_id, body, options)

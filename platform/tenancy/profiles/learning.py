@@ -1,13 +1,12 @@
 """The background job that learns profiles from the ledger.
 
-An app is evaluated while it is used: every pass until its profile is learned, then at every
-``STEADY``. What holds is computed from the ledger's rows and the version before, in a transaction that
-stores the new version, if there is one; so a pass that is cut off has not happened for the app that it
-was at, and one that is repeated finds nothing to change. Passes of several processes exclude each other
-by the app's row.
+An app in use is evaluated at every pass until its profile is learned, then every ``STEADY``. One
+transaction computes the profile from the ledger's rows and the previous version, and stores it if it
+changed. An interrupted pass therefore has no effect on its current app, and a repeated pass changes
+nothing. A lock on the app's row excludes passes of other processes.
 
-Cost: for each app that is due a read of at most ``max_calls`` rows of the ledger, by index, and some ten
-milliseconds of numpy.
+Cost per due app: an indexed read of at most ``max_calls`` ledger rows, and about ten milliseconds of
+numpy.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from fairserve.platform.tenancy.profiles.repository import (
 
 STEADY = timedelta(minutes=10)
 LATE = timedelta(minutes=15)
-"""The ledger may be so late with a row."""
+"""Maximum delay of a ledger row."""
 
 
 def learn_profiles(
@@ -45,7 +44,7 @@ def learn_profiles(
     stopping: Callable[[], bool] = lambda: False,
     now: Callable[[], datetime] = utc_now,
 ) -> int:
-    """Evaluate every app that is due; returns how many profiles changed."""
+    """Evaluate every app that is due; return the number of changed profiles."""
     changed = 0
     for app_id in _due(sessions, now()):
         if stopping():
@@ -55,7 +54,7 @@ def learn_profiles(
 
 
 def _due(sessions: SessionFactory, now: datetime) -> list[str]:
-    """Return the apps to evaluate, the longest waiting first."""
+    """Return the apps to evaluate, least recently evaluated first."""
     recently = exists().where(
         LedgerCall.app_id == App.id, LedgerCall.accepted_at >= now - LATE - STEADY
     )

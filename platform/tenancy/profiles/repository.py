@@ -1,4 +1,4 @@
-"""Which profile of an app holds, those that held before, and the calls that one is learned from."""
+"""Queries on the profiles of an app, past and in force, and on the calls for learning."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fairserve.platform.db.profiles import ProfileSource, ProfileVersion
 from fairserve.platform.db.usage import UsageCalls
 
 KEPT_VERSIONS = 1000
-"""Stored versions of one app; the oldest are deleted."""
+"""Maximum number of stored versions of one app; the oldest are deleted."""
 
 
 def declared_profile(app: App) -> AppProfile:
@@ -40,7 +40,7 @@ def declared_profile(app: App) -> AppProfile:
 
 
 def in_force(app: App, version: ProfileVersion | None, options: LearningOptions | None) -> InForce:
-    """Return the profile in force; without ``options`` nothing is learned and the declared one holds."""
+    """Return the profile in force; without ``options`` this is the declared one."""
     declared = declared_profile(app)
     pinned = app.profile_mode == "pinned" and version is not None
     if version is None or not (pinned or (options is not None and app.profile_mode == "learned")):
@@ -85,7 +85,7 @@ def latest(session: Session, apps: Collection[App]) -> Mapping[str, ProfileVersi
 def history(
     session: Session, app_id: str, *, limit: int, offset: int
 ) -> tuple[Sequence[ProfileVersion], int]:
-    """Return a page of the versions of an app, the newest first, and their number."""
+    """Return a page of an app's versions, newest first, and their number."""
     of_app = ProfileVersion.app_id == app_id
     rows = session.scalars(
         select(ProfileVersion)
@@ -100,7 +100,7 @@ def history(
 def add_version(
     session: Session, app: App, held: InForce, *, source: ProfileSource, author: str
 ) -> ProfileVersion:
-    """This holds from now on. The app's row is locked by the caller, who commits."""
+    """Put a profile in force. The caller has locked the app's row, and commits."""
     version = ProfileVersion(
         app_id=app.id,
         version=app.profile_version + 1,
@@ -127,10 +127,10 @@ def add_version(
 def believed(
     session: Session, app: App, now: datetime, options: LearningOptions
 ) -> LearningOptions:
-    """Return the options for this app, with the trust in its declaration while nothing was seen.
+    """Return the learning options for this app, with the trust in its declared profile.
 
-    What the tenant's calls have used is taken from rollups of the days within the window, of all its
-    apps, deleted ones too.
+    The usage of the tenant's calls comes from the daily rollups within the window, over all its apps
+    including deleted ones.
     """
     new_apps = session.scalar(
         select(func.count(App.id)).where(
@@ -162,10 +162,10 @@ def believed(
 def seen(
     session: Session, app_id: str, now: datetime, options: LearningOptions
 ) -> tuple[list[CallSeen], list[RunSeen]]:
-    """Return an app's newest calls within the window, and their interactions.
+    """Return an app's most recent calls within the window, and their interactions.
 
-    Those that began before the oldest of these calls do not count as ended: not all of their calls are
-    among them.
+    Interactions that began before the oldest of these calls do not count as ended, because some of
+    their calls are missing.
     """
     begin = now - timedelta(seconds=options.window_s)
     rows = session.execute(

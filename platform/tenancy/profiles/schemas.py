@@ -1,6 +1,6 @@
-"""Bodies of ``/v1/apps/{app_id}/profile``, and of an operator's change.
+"""Bodies of ``/v1/apps/{app_id}/profile`` and ``/admin/apps/{app_id}/profile``.
 
-Answers are read from attributes of the objects that they describe.
+Responses are read from attributes of the objects that they describe.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from fairserve.platform.tenancy.apps.schemas import ProfileBody, ProfileOut, Sta
 
 
 class StageInForce(StageOut):
-    """A stage of the profile that holds."""
+    """A stage of the profile in force."""
 
     cached_tokens: float
-    """Prompt tokens that calls at this stage had cached; 0 where none were seen."""
+    """Expected cached prompt tokens of calls at this stage; 0 if none were observed."""
 
 
 class ProfileInForce(ProfileOut):
-    """The profile that holds."""
+    """The profile in force."""
 
     stages: list[StageInForce]  # type: ignore[assignment]  # each is a StageOut
     agents: dict[str, list[StageOut]]
-    """Expected tokens of the calls of named agents; their output is predicted from it."""
+    """Expected tokens of calls by named agents, from which their output is predicted."""
     seen_stages: int
-    """So many of the first stages are as calls have shown."""
+    """Number of first stages that were learned from calls."""
     believed_tokens: float | None
-    """A typical call at a later stage weighs at most so many weighted tokens; null: as it is."""
+    """Upper bound on the weighted tokens of a typical call at a later stage; null is no bound."""
     p99_calls: float | None
     """99th percentile of the calls of an interaction; null while fewer than 50 have ended."""
     p99_tokens: float | None
@@ -40,7 +40,7 @@ class ProfileInForce(ProfileOut):
 
 
 class ProfileVersionOut(BaseModel):
-    """A profile that held from ``since`` on, and why. Version 0 was never stored."""
+    """A profile in force from ``since``, with the reason. Version 0 was never stored."""
 
     version: int
     since: datetime
@@ -51,10 +51,10 @@ class ProfileVersionOut(BaseModel):
 
 
 class SpreadOut(BaseModel):
-    """Spread of values, recent ones weighing more."""
+    """Statistics of a value; recent values have a higher weight."""
 
     expected: float
-    """The mean, with values beyond the 98th percentile counted as that."""
+    """Mean with values clipped at the 98th percentile."""
     median: float
     p90: float
 
@@ -76,7 +76,7 @@ class Seen(BaseModel):
     interactions: int
     """Interactions that have ended."""
     stages: list[StageSeen]
-    """Those of which enough calls were seen, and no later ones."""
+    """Leading stages with enough observed calls."""
     agents: dict[str, list[StageSeen]]
     calls_per_interaction: SpreadOut | None
 
@@ -90,11 +90,11 @@ class PredictionOut(BaseModel):
     """Mean of predicted minus generated tokens."""
     mean_absolute_error_tokens: float
     within_half: float
-    """Share of the calls that generated between half and one and a half times the prediction."""
+    """Share of calls with an output between 0.5 and 1.5 times the prediction."""
 
 
 class AppProfileOut(BaseModel):
-    """An app's profile: which one holds and why, what was declared, what was seen."""
+    """An app's profile: in force with its reason, declared, and observed."""
 
     app_id: str
     mode: ProfileMode
@@ -106,8 +106,8 @@ class AppProfileOut(BaseModel):
 
 
 class ProfileModeBody(Strict):
-    """Which profile holds from now on: ``learned``; ``declared``, its owner's word, all of it believed;
-    or ``pinned``: the one given here, or without one that which holds now.
+    """Source of the profile in force: ``learned``; ``declared``, which trusts all declared values; or
+    ``pinned``: the given profile, or the current one if none is given.
     """
 
     mode: ProfileMode
@@ -116,5 +116,5 @@ class ProfileModeBody(Strict):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.profile is not None and self.mode != "pinned":
-            raise FieldError("profile", "a profile is given with mode pinned only")
+            raise FieldError("profile", "a profile is allowed only with mode pinned")
         return self

@@ -1,4 +1,4 @@
-"""Showing an app's profile, and choosing which one holds."""
+"""Show an app's profile, and choose the one in force."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from fairserve.platform.tenancy.profiles.schemas import (
 )
 
 _COMPARED_CALLS = 1000
-"""Most recent calls over which the error is computed."""
+"""Number of recent calls over which the prediction error is computed."""
 
 
 def describe(session: Session, app: App, options: LearningOptions | None) -> AppProfileOut:
-    """Return the profile in force, the declared one, and figures. Reads the app's recent ledger rows."""
+    """Return the profile in force, the declared one, and statistics of the recent ledger rows."""
     shown = options or LearningOptions()
     calls, runs = repository.seen(session, app.id, utc_now(), shown)
     figures = figures_of(calls, runs, min_samples=shown.min_samples, half_life_s=shown.half_life_s)
@@ -150,7 +150,7 @@ def app_of(session: Session, tenant_id: str | None, app_id: str) -> App:
 
 
 def history_page(session: Session, app: App, paging: Paging) -> Page[ProfileVersionOut]:
-    """Return the profiles that were in force, the newest first, with the reason of each change."""
+    """Return the profiles that were in force, newest first, with the reason of each change."""
     rows, total = repository.history(session, app.id, limit=paging.limit, offset=paging.offset)
     return Page(
         items=[ProfileVersionOut.model_validate(row, from_attributes=True) for row in rows],

@@ -1,4 +1,4 @@
-"""Queries on contracts. The caller names whose they are, after it has checked whose it may name."""
+"""Queries on quotas. Callers check that they may access the subjects that they name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairserve.throttling.quotas.quota import QuotaScope
 
 
 class Holder(NamedTuple):
-    """The subject of a quota, and its primary key. Parts that the scope lacks are empty."""
+    """The subject of a quota, which is its primary key. Unused parts are empty."""
 
     tenant_id: str
     scope: QuotaScope
@@ -22,7 +22,7 @@ class Holder(NamedTuple):
 
 
 def get(session: Session, holder: Holder) -> Contract | None:
-    """Return the quotas of a subject; None if nothing is limited."""
+    """Return the quotas of a subject; None if it has no limit."""
     return session.get(Contract, tuple(holder))
 
 
@@ -37,7 +37,7 @@ def of_apps(session: Session, app_ids: Collection[str]) -> dict[Holder, Contract
 
 
 def of_users(session: Session, users: Collection[tuple[str, str]]) -> dict[Holder, Contract]:
-    """Return the quotas of users by tenant and id, and maybe of others that share an id or a tenant."""
+    """Return the quotas of (tenant, user) pairs; may include other combinations of these ids."""
     return _found(
         session,
         Contract.scope == "user",
@@ -47,7 +47,7 @@ def of_users(session: Session, users: Collection[tuple[str, str]]) -> dict[Holde
 
 
 def all_contracts(session: Session) -> Sequence[Contract]:
-    """Everybody's, in a stable order."""
+    """Return the quotas of all subjects in a stable order."""
     columns = (Contract.tenant_id, Contract.scope, Contract.app_id, Contract.user_id)
     return session.scalars(select(Contract).order_by(*columns)).all()
 

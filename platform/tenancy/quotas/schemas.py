@@ -1,7 +1,7 @@
-"""The limits of one holder as the API takes and shows them; amounts are in the currency.
+"""Bodies of the limits of one quota subject; amounts are in the currency.
 
-Every field is checked by itself here; whether they go together,
-:mod:`fairserve.platform.tenancy.quotas.service` knows, which has those that a change leaves as they are.
+The schema checks each field; :mod:`fairserve.platform.tenancy.quotas.service` checks their combination,
+including fields that a change leaves unchanged.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Duration = Annotated[str, AfterValidator(_duration)]
 
 
 class ContractBody(Strict):
-    """A change of limits: what is left out stays, and null is no limit."""
+    """A change of limits: omitted fields are unchanged, null is no limit."""
 
     rpm_limit: Limit | None = None
     """Calls in any 60 seconds."""
@@ -38,15 +38,15 @@ class ContractBody(Strict):
     max_parallel_requests: Limit | None = None
     """Calls in progress, waiting or running."""
     max_budget: Amount | None = None
-    """The hard end of each period."""
+    """Hard budget of each period."""
     soft_budget: Amount | None = None
     soft_end: SoftEnd | None = None
-    """Beyond ``soft_budget``: answers carry a warning (``warn``, or null), or no new run begins."""
+    """Action beyond ``soft_budget``: a warning in responses (``warn`` or null), or no new runs."""
     budget_duration: Duration | None = None
     allowed_models: (
         Annotated[list[ModelName], Field(min_length=1, max_length=MAX_MODELS)] | None
     ) = None
-    """Names that calls may ask for; null is any."""
+    """Model names that calls may request; null is any."""
 
 
 class ContractOut(BaseModel):

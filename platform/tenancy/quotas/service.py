@@ -1,7 +1,7 @@
-"""Changing the limits of a tenant, an app, each user of an app, or one user.
+"""Change the limits of a tenant, an app, each user of an app, or one user.
 
-The limits in force are a row; a holder without any has none. Control learns of a change after its
-commit, from :func:`_announce` alone, and at its start from :func:`contract_changed` of every row.
+The limits in force are one row; a subject without limits has none. Control receives a change after its
+commit, from :func:`_announce` only, and all rows at its start, through :func:`contract_changed`.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ def change(
     param: str = "contract",
     replace: bool = False,
 ) -> None:
-    """Change a holder's limits; without a ``body`` there are none any more.
+    """Change a subject's limits; without a ``body`` remove them.
 
-    With ``replace`` what the body leaves out is no limit; else it stays. ``param`` names the body in
-    errors. Raises InvalidRequestError for limits that do not go together.
+    Fields that the body omits keep their value, or become unlimited with ``replace``. ``param`` names
+    the body in errors. Raises InvalidRequestError for limits that contradict each other.
     """
     row = repository.get(session, holder)
     was = shown(row)
@@ -91,7 +91,7 @@ def change(
 def _announce(
     session: Session, control: ControlInbox, event: ContractChanged, before: Quota
 ) -> None:
-    """Notify control after the commit; ``before`` has the limits in force until now."""
+    """Notify control after the commit; ``before`` is the quota in force until now."""
     reopened = event.quota.period not in (None, before.period)
     after_commit(session, lambda: control.contract_changed(event, reopened=reopened))
 

@@ -1,8 +1,8 @@
-"""Every parameter of a system: its value, default, unit and meaning, and the check of a change.
+"""Parameters of a system: value, default, unit and description of each, and checks of changes.
 
-The names are those of ``SystemConfig.with_options``: ``high_watermark``, or ``feeder.max_bypass``
-for an option of a policy. Types and defaults are read from the policies' option classes, so a new option
-appears here by itself; a test requires its description.
+Names are those of ``SystemConfig.with_options``: ``high_watermark``, or ``feeder.max_bypass`` for an
+option of a policy. Types and defaults are read from the policies' option classes, so new options appear
+without a change here; a test requires their descriptions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fairserve.scheduling.system import OWN_OPTIONS, SystemConfig
 DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     "feed_window": (
         "share of the KV cache",
-        "Tokens that may be queued at a worker or on their way to it; null dispatches calls at once.",
+        "Tokens that may be queued at or in transit to a worker; null dispatches calls at once.",
     ),
     "hit_share": (
         "share of the prompt",
@@ -40,43 +40,43 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         "The longest usual run: the 99th percentile of the app's runs (p99; until 50 are known the "
         "declared one, at most 100 calls), or the run that its profile expects.",
     ),
-    "worker_silence_s": ("s", "Time without a message after which a worker counts as lost."),
+    "worker_silence_s": ("s", "Time without a report after which a worker counts as lost."),
     "levels": (
         "",
         "Levels with shares: user, tenant > user, or tenant > app > user. Tenants may have their own.",
     ),
     "newcomers": (
         "",
-        "Users that an app has not used before: own gives each a share at once, shared one share to all "
-        "of an app together until they have a history.",
+        "Users without a history in an app: own gives each its own share at once, shared gives all such "
+        "users of an app one share together.",
     ),
-    "newcomer_slices": ("typical calls", "Service after which a user has a history."),
+    "newcomer_slices": ("typical calls", "Service after which a user counts as having a history."),
     "newcomer_growth_s": (
         "s",
         "Time in which the number of an app's users with a history grows at most 2.7-fold; 0: no bound.",
     ),
     "throttle.window_s": ("s", "Window in which calls are counted against a limit."),
-    "throttle.limit": ("calls / window", "One limit for all; null: each app's own."),
+    "throttle.limit": ("calls / window", "Common limit of all apps; null: the limit of each app."),
     "throttle.scope": ("", "Subject of the limit: user, app or both."),
     "throttle.window": ("", "sliding counts the last seconds, fixed restarts at each window."),
-    "feeder.charge": ("", "expected charges a call at its selection, finish at its end."),
+    "feeder.charge": ("", "Time of a call's charge: expected at its selection, finish at its end."),
     "feeder.currency": (
         "",
-        "Unit of a counter: slices of typical calls of the apps, or tokens, the same for all.",
+        "Unit of the counters: slices of the apps' typical calls, or tokens.",
     ),
     "feeder.interaction_priority": ("", "Whether calls of runs in progress go first."),
     "feeder.in_progress": (
         "",
-        "Runs that count as in progress: run takes those from their first dispatched call to their end, "
-        "batch those with a call at a worker now.",
+        "Definition of a run in progress: run from its first dispatched call to its end, batch only "
+        "while it has a call at a worker.",
     ),
     "feeder.interaction_slack": (
         "typical calls",
-        "Lead over the least served user up to which runs in progress go first.",
+        "Maximum lead over the least served user within which runs in progress go first.",
     ),
     "feeder.locality_slack": (
         "typical calls",
-        "Among users up to this lead over the least served one, the best cached prompt goes first.",
+        "Maximum lead over the least served user within which the best cached prompt goes first.",
     ),
     "feeder.locality_gain": (
         "",
@@ -100,11 +100,11 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     ),
     "feeder.cached_weight": (
         "share",
-        "Charge for a cached prompt token, relative to a computed one.",
+        "Charge of a cached prompt token relative to a computed one.",
     ),
     "feeder.charge_cached": (
         "",
-        "Replaces cached_weight: by 1 if true, 0 if false; null does not.",
+        "Overrides cached_weight: true is 1, false is 0, null is no override.",
     ),
     "feeder.normalise": ("", "Unit of cost: an expected call, or an expected interaction."),
     "feeder.alpha": ("per token", "Weight of input tokens."),
@@ -118,7 +118,7 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     "router.cached_weight": ("share", "Charge of a cached prompt token to that service."),
     "router.charge_cached": (
         "",
-        "Replaces cached_weight: by 1 if true, 0 if false; null does not.",
+        "Overrides cached_weight: true is 1, false is 0, null is no override.",
     ),
     "router.level_quantum": (
         "",
@@ -129,7 +129,7 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     "local.quantum": ("weighted tokens", "Service that a client gets per refill inside a worker."),
     "local.cached_weight": (
         "share",
-        "Charge for a cached prompt token, relative to a computed one.",
+        "Charge of a cached prompt token relative to a computed one.",
     ),
     "local.we": ("per token", "Weight of prompt tokens that are computed."),
     "local.wq": ("per token", "Weight of output tokens."),

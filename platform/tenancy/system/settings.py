@@ -1,4 +1,4 @@
-"""Settings of the system that throttles, orders and places calls."""
+"""Settings of the system, which throttles, orders and places calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairserve.platform.base.settings import RoomSettings, empty_is_none
 
 
 class TuningSettings(RoomSettings):
-    """The system of the first start, with its options."""
+    """The system in force unless an operator has set another one, with its options."""
 
     system: str = Field(
         "fairserve",
@@ -55,7 +55,7 @@ class TuningSettings(RoomSettings):
         2.0,
         ge=1,
         le=1000,
-        description="Multiple of the calls or tokens of its app's longest usual run beyond which a "
+        description="Multiple of the calls or tokens of the app's longest usual run above which a "
         "run is no longer immune to throttling.",
     )
 
@@ -72,5 +72,5 @@ class TuningSettings(RoomSettings):
     @model_validator(mode="after")
     def _check_watermarks(self) -> Self:
         if self.overload_low > self.overload_high:
-            raise ValueError("overload_low must not be above overload_high")
+            raise ValueError("overload_low must be at most overload_high")
         return self

@@ -40,7 +40,7 @@ ReadableTenants = Annotated[Tenants, Depends(_tenants_to_read, scope="function")
 def create_tenant(
     body: TenantCreate, tenants: WritableTenants, response: Response
 ) -> TenantCreated:
-    """Create a tenant; the answer shows its key, once."""
+    """Create a tenant; the response shows its key, once."""
     tenant, key = tenants.create(body)
     response.headers["Cache-Control"] = "no-store"
     return TenantCreated(
@@ -54,7 +54,7 @@ def create_tenant(
 def list_tenants(
     tenants: ReadableTenants, query: Annotated[NamedPaging, Query()]
 ) -> Page[TenantOut]:
-    """Tenants, suspended ones included, oldest first; with ``deleted`` those that are deleted."""
+    """Return the tenants, oldest first, including suspended ones; with ``deleted`` the deleted."""
     items, total = tenants.page(query)
     return Page(items=items, total=total, limit=query.limit, offset=query.offset)
 
@@ -67,21 +67,21 @@ def read_tenant(tenant_id: str, tenants: ReadableTenants) -> TenantOut:
 
 @router.patch("/{tenant_id}")
 def change_tenant(tenant_id: str, body: TenantPatch, tenants: WritableTenants) -> TenantOut:
-    """Change its name, weight, levels or limits, suspend or resume it. Keys of a suspended tenant stop
-    working here at once, on other replicas within 30 s.
+    """Change name, weight, levels or limits, suspend or resume. Keys of a suspended tenant stop working
+    here at once, on other replicas within 30 s.
     """
     return tenants.describe(tenants.change(tenant_id, body))
 
 
 @router.delete("/{tenant_id}")
 def delete_tenant(tenant_id: str, tenants: WritableTenants) -> TenantOut:
-    """Delete: its keys stop working, and ``purge_after`` is the time until which it can be restored."""
+    """Delete a tenant: its keys stop working. It can be restored until ``purge_after``."""
     return tenants.describe(tenants.delete(tenant_id))
 
 
 @router.post("/{tenant_id}/restore")
 def restore_tenant(tenant_id: str, tenants: WritableTenants) -> TenantOut:
-    """Take a deleted tenant back, with its apps and keys."""
+    """Restore a deleted tenant with its apps and keys."""
     return tenants.describe(tenants.restore(tenant_id))
 
 
@@ -98,7 +98,7 @@ def create_tenant_key(
 def rotate_tenant_keys(
     tenant_id: str, tenants: WritableTenants, response: Response, body: KeyRotate | None = None
 ) -> NewKeyOut:
-    """Create a tenant key in place of all others, shown once; the apps' keys stay."""
+    """Replace all keys of the tenant by a new one, shown once; keys of its apps are unchanged."""
     ring = tenants.keys_of(tenant_id, change=True, live=True)
     return shown_once(ring.rotate((body or KeyRotate()).grace_s), response)
 
@@ -107,7 +107,7 @@ def rotate_tenant_keys(
 def list_tenant_keys(
     tenant_id: str, tenants: ReadableTenants, query: Annotated[Paging, Query()]
 ) -> Page[KeyOut]:
-    """Return a tenant's own keys by prefix, revoked ones included, oldest first."""
+    """Return a tenant's own keys by prefix, oldest first, including revoked ones."""
     rows, total = tenants.keys_of(tenant_id).page(query.limit, query.offset)
     return Page(
         items=[KeyOut.model_validate(row) for row in rows],

@@ -1,7 +1,7 @@
-"""The end of deleted tenants and apps: once their retention is over, their rows go for good.
+"""Purge deleted tenants and apps after their retention.
 
-With an app go its keys, limits, profile, programs and report exports; with a tenant its users, too. What
-the ledger holds of them has the same retention.
+The purge of an app deletes its keys, limits, profile, programs and report exports; that of a tenant also
+its users. Their ledger rows have the same retention.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from fairserve.platform.db.identity import App, Tenant
 
 
 def purge(session: Session, before: datetime, *, max_rows: int = 20) -> int:
-    """Delete apps and tenants that were marked before a time, at most ``max_rows`` of each, because
-    programs go with them. Returns how many; call it again until that is 0. The caller commits.
+    """Delete apps and tenants that were marked before a time, at most ``max_rows`` of each to bound the
+    deleted programs. Return their number; call it again until that is 0. The caller commits.
     """
     gone = select(Tenant.id).where(Tenant.deleted_at < before)
     old_app = or_(App.deleted_at < before, App.tenant_id.in_(gone))
@@ -45,7 +45,7 @@ def _locked(
     condition: Any,
     max_rows: int,
 ) -> dict[str, str]:
-    """Ids and their tenants; the lock keeps those from being restored in this transaction."""
+    """Return ids with their tenants; locks the rows so that they cannot be restored meanwhile."""
     statement = select(key, tenant).where(condition).order_by(key).limit(max_rows)
     locked = statement.with_for_update(of=key.class_, skip_locked=True)
     return {row[0]: row[1] for row in session.execute(locked)}

@@ -17,13 +17,13 @@ class TenantCreate(Strict):
     name: Name
     weight: Weight = 1.0
     levels: TenantLevels | None = None
-    """Levels by which its share is divided among its clients; null for those of the system."""
+    """Levels that divide the tenant's share among its clients; null for the system's."""
     contract: ContractBody | None = None
 
 
 class TenantPatch(Strict):
-    """Changes of a tenant; what is left out stays. A ``contract`` of null removes all its limits, and
-    ``levels`` of null are those of the system.
+    """Changes of a tenant; omitted fields are unchanged. A null ``contract`` removes all limits, and
+    null ``levels`` are the system's.
     """
 
     name: Name | None = None
@@ -40,13 +40,13 @@ class TenantOut(BaseModel):
     name: str
     weight: float
     levels: TenantLevels | None
-    """Levels by which its share is divided; null for those of the system."""
+    """Levels that divide the tenant's share among its clients; null for the system's."""
     contract: ContractOut
     created_at: datetime
     suspended_at: datetime | None
     deleted_at: datetime | None
     purge_after: datetime | None
-    """Until then a deleted one can be restored."""
+    """Time until which a deleted tenant can be restored."""
 
 
 class TenantCreated(TenantOut):
@@ -57,7 +57,7 @@ class TenantCreated(TenantOut):
 
 
 class UserQuery(Paging):
-    """Which users to list; ``user`` is how their ids begin."""
+    """Filter of the list of users; ``user`` is a prefix of the id."""
 
     tenant: ObjectId | None = None
     user: UserId | None = None
@@ -65,11 +65,11 @@ class UserQuery(Paging):
 
 
 class UserPut(Strict):
-    """Settings of a user; a field that is left out returns to its default."""
+    """Settings of a user; an omitted field is reset to its default."""
 
     weight: Weight = 1.0
     rpm: int | None = Field(None, ge=1, le=1_000_000)
-    """Replaces the app's ``user_rpm``; null leaves that in force."""
+    """Calls per minute in place of the app's ``user_rpm``; null uses the app's."""
     blocked: bool = False
     contract: ContractBody | None = None
 
@@ -84,4 +84,4 @@ class UserOut(BaseModel):
     blocked: bool
     contract: ContractOut
     updated_at: datetime | None
-    """None: nobody has set anything."""
+    """Time of the last change; null if there was none."""

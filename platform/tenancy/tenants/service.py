@@ -1,4 +1,4 @@
-"""Tenants for operators: create with a key, change, suspend, delete and restore, and their keys."""
+"""Operations on tenants: create with a key, change, suspend, delete, restore; and their keys."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fairserve.platform.tenancy.tenants.schemas import TenantCreate, TenantOut, 
 
 
 class Tenants:
-    """All tenants, as seen by one admin request."""
+    """The tenants within one admin request."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Tenants:
         return self._get(tenant_id)
 
     def page(self, query: NamedPaging) -> tuple[list[TenantOut], int]:
-        """Return a page of the tenants, oldest first, and the number of all that match."""
+        """Return a page of the matching tenants, oldest first, and their number."""
         deleted = Tenant.deleted_at.is_not(None)
         which = [deleted if query.deleted else ~deleted, *named(Tenant.name, query.name)]
         statement = select(Tenant).where(*which).order_by(Tenant.created_at, Tenant.id)
@@ -62,7 +62,7 @@ class Tenants:
         return self._describe(rows), total
 
     def create(self, body: TenantCreate) -> tuple[Tenant, keys.IssuedKey]:
-        """Create a tenant with its key."""
+        """Create a tenant with a key."""
         self._check_name(body.name)
         tenant = Tenant(
             id=new_id("tn"),
@@ -78,12 +78,12 @@ class Tenants:
         key = self._key_ring(tenant).issue()
         self._audit("tenant.create", tenant, None)
         if tenant.weight != 1.0 or tenant.levels is not None:
-            self._tell(tenant)
+            self._notify_control(tenant)
         return tenant, key
 
     def change(self, tenant_id: str, body: TenantPatch) -> Tenant:
-        """Name, weight, levels, contract, suspended or not. The keys of a suspended one do not work,
-        and its programs end.
+        """Change name, weight, levels or contract, suspend or resume. Keys of a suspended tenant do
+        not work, and its programs end.
         """
         tenant = self._get(tenant_id, lock=True, live=True)
         before = self._audited(tenant)
@@ -96,7 +96,7 @@ class Tenants:
         if "levels" in body.model_fields_set:
             tenant.levels = body.levels
         if tenant_changed(tenant) != known:
-            self._tell(tenant)
+            self._notify_control(tenant)
         if body.suspended is not None and body.suspended != (tenant.suspended_at is not None):
             tenant.suspended_at = utc_now() if body.suspended else None
         if "contract" in body.model_fields_set:
@@ -109,7 +109,7 @@ class Tenants:
         return tenant
 
     def delete(self, tenant_id: str) -> Tenant:
-        """Mark as deleted: its keys stop, its programs end, its name is free. Twice is once."""
+        """Mark a tenant as deleted: its keys and programs end, its name is free. Idempotent."""
         tenant = self._get(tenant_id, lock=True)
         if tenant.deleted_at is None:
             before = self._audited(tenant)
@@ -121,7 +121,7 @@ class Tenants:
         return tenant
 
     def restore(self, tenant_id: str) -> Tenant:
-        """Take a deleted tenant back, as it was. Raises ConflictError if its name is taken."""
+        """Restore a deleted tenant unchanged. Raises ConflictError if its name is taken."""
         tenant = self._get(tenant_id, lock=True)
         if tenant.deleted_at is not None:
             self._check_name(tenant.name)
@@ -133,11 +133,11 @@ class Tenants:
         return tenant
 
     def keys_of(self, tenant_id: str, *, change: bool = False, live: bool = False) -> KeyRing:
-        """Return a tenant's own keys, not those of its apps; ``change`` locks out other writers."""
+        """Return a tenant's own keys, without its apps'; ``change`` locks out other writers."""
         return self._key_ring(self._get(tenant_id, lock=change, live=live))
 
     def describe(self, tenant: Tenant) -> TenantOut:
-        """Return the tenant as the API shows it."""
+        """Return the API's view of a tenant."""
         return self._describe([tenant])[0]
 
     # --- parts ------------------------------------------------------------------------------------
@@ -158,8 +158,8 @@ class Tenants:
         tenant_id = self._session.scalars(taken).first()
         if tenant_id is not None:
             raise ConflictError(
-                f"{tenant_id} is a tenant of this name; choose another name, or use that tenant: POST"
-                f" /admin/tenants/{tenant_id}/keys makes a further key of it",
+                f"tenant {tenant_id} has this name; choose another name, or create a key of that tenant"
+                f" with POST /admin/tenants/{tenant_id}/keys",
                 param="name",
             )
 
@@ -172,7 +172,7 @@ class Tenants:
             self._session, self._principal, self._authenticator, keys.KeyOwner(tenant.id)
         )
 
-    def _tell(self, tenant: Tenant) -> None:
+    def _notify_control(self, tenant: Tenant) -> None:
         event = tenant_changed(tenant)
         after_commit(self._session, lambda: self._control.post(event))
 

@@ -1,4 +1,4 @@
-"""``/admin/users``: an operator's settings for end users. Users without any are not listed."""
+"""``/admin/users``: settings of end users. Users with defaults only are not listed."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ User = Annotated[UserId, Path()]
 
 @router.get("", dependencies=[Depends(require_admin)])
 def list_users(session: ReadSession, query: Annotated[UserQuery, Query()]) -> Page[UserOut]:
-    """Users with settings of their own, by tenant and id."""
+    """Return the users with settings, by tenant and id."""
     conditions: list[ColumnElement[bool]] = []
     if query.tenant is not None:
         conditions.append(EndUser.tenant_id == query.tenant)
     if query.user is not None:
-        # Not LIKE, which takes capitals for small letters on SQLite.
+        # Not LIKE, which ignores case on SQLite.
         beginning = func.substr(EndUser.external_id, 1, len(query.user))
         conditions.append(beginning == query.user)
     if query.blocked is not None:
@@ -58,7 +58,7 @@ def list_users(session: ReadSession, query: Annotated[UserQuery, Query()]) -> Pa
 
 @router.get("/{tenant_id}/{user:path}", dependencies=[Depends(require_admin)])
 def read_user(tenant_id: str, user: User, session: ReadSession) -> UserOut:
-    """Return one user; defaults if nobody has set anything."""
+    """Return one user; defaults if it has no settings."""
     _tenant(session, tenant_id)
     return _described(session, tenant_id, user)
 
@@ -72,7 +72,7 @@ def change_user(
     session: WriteSession,
     principal: AdminPrincipal,
 ) -> UserOut:
-    """Set a user's weight, limits and block; holds for the next call."""
+    """Set a user's weight, limits and block; effective from the next call."""
     _live_tenant(session, tenant_id)
     row = session.get(EndUser, (tenant_id, user))
     before = _audited(session, tenant_id, user) if row is not None else None
@@ -94,7 +94,7 @@ def change_user(
 def reset_user(
     tenant_id: str, user: User, request: Request, session: WriteSession, principal: AdminPrincipal
 ) -> UserOut:
-    """Return a user to the defaults; nothing to do is no error."""
+    """Reset a user to the defaults; idempotent."""
     _live_tenant(session, tenant_id)
     row = session.get(EndUser, (tenant_id, user))
     if row is not None:

@@ -1,11 +1,10 @@
-"""The demand of some minutes as a trace: recorded runs, and estimates of rejected ones.
+"""Demand of the last minutes as a trace: recorded runs, and estimates of rejected ones.
 
-A recording has accepted calls only. Of a rejected run the ledger has rows: app, user, first arrival, and
-number of attempts. It is replayed as an accepted run of its app, drawn by a seeded generator, or, if the
-app has none, as its profile expects. Blocks that the drawn run shares with other runs stay shared; the
-others become the new run's own. A run that was accepted on a retry is in the recording, and arrives at
-its first rejection. One that was rejected midway and not accepted again continues as a longer run of its
-app did.
+A recording has accepted calls only; the ledger has app, user, first arrival and number of attempts of a
+rejected run. It is replayed as an accepted run of its app, drawn by a seeded generator, or, if the app
+has none, by its profile. Blocks that the drawn run shares with other runs remain shared; the others are
+replaced by new ones. A run accepted on a retry is in the recording, and arrives at its first rejection.
+A run that was rejected while in progress and not accepted again continues like a longer run of its app.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCal
 from fairserve.interactions.profiles.profile import DEFAULT_PROFILE, AppProfile
 from fairserve.platform.reporting.traffic.export import export
 from fairserve.platform.reporting.traffic.lines import RecordedCall
-from fairserve.platform.tuning.preview.input import RefusedCall, ServedCall
+from fairserve.platform.tuning.preview.input import RejectedCall, ServedCall
 
 NO_DEMAND = frozenset(
     {
@@ -33,7 +32,7 @@ NO_DEMAND = frozenset(
         "contract_too_many_users",
     }
 )
-"""Reasons of rejections that a replay, which has no money, would not repeat: they are left out."""
+"""Reasons of rejections that a replay cannot reproduce, because it has no costs; they are omitted."""
 MAX_RETRIES = 10
 _MOST_STAGES = 32
 
@@ -44,23 +43,23 @@ UserPseudonym = Callable[[str, str], str]
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The demand to replay, and counts of what is left out. Trace times count from ``lead_at``."""
+    """The demand to replay, with counts of omissions. Trace times are relative to ``lead_at``."""
 
     trace: Trace
     from_at: float
-    """Begin of the time that figures cover."""
+    """Start of the window of the figures."""
     estimated: frozenset[str]
-    """Ids of rejected runs that are estimated."""
+    """Ids of estimated rejected runs."""
     estimated_by_profile: int
-    """Estimated runs that are made from their app's profile."""
+    """Runs that are estimated by their app's profile."""
     came_earlier: int
-    """Accepted runs that arrive at their first rejection."""
+    """Accepted runs that arrive at the time of their first rejection."""
     continued: frozenset[str]
-    """Accepted runs that were rejected midway: the rest is estimated."""
+    """Accepted runs rejected while in progress, whose remaining calls are estimated."""
     retries: int
-    """Retries of a rejected call, as many as its clients made."""
+    """Retries of a rejected call, by the mean of the clients."""
     cut: bool
-    """True if older runs were left out because there are too many calls."""
+    """True if older runs were omitted because there are too many calls."""
     left_out: Mapping[str, int]
     """Runs and rejections that are not replayed, by cause."""
 
@@ -69,7 +68,7 @@ def demand_of(
     recorded: Sequence[RecordedCall],
     block_tokens: int,
     served: Sequence[ServedCall],
-    refused: Sequence[RefusedCall],
+    refused: Sequence[RejectedCall],
     profiles: Mapping[str, AppProfile],
     pseudonym: UserPseudonym,
     *,
@@ -81,7 +80,7 @@ def demand_of(
     max_calls: int,
     seed: int,
 ) -> Demand:
-    """Return the demand since ``lead_at``. Deterministic, whatever the order of the rows."""
+    """Return the demand since ``lead_at``. Independent of the order of the rows."""
     left_out: Counter[str] = Counter()
     made = export([call for call in recorded if call.begin_at <= until_at], block_tokens, lead_at)
     left_out["incomplete_runs"] = made.incomplete_runs
@@ -135,12 +134,12 @@ def demand_of(
 
 
 def _asked(
-    refused: Sequence[RefusedCall], model: str, lead_at: float, left_out: Counter[str]
-) -> tuple[dict[Run, list[RefusedCall]], dict[Run, float]]:
-    """Return the rejections of each run that was rejected as a new one, oldest first; and the last
-    time of those rejected midway.
+    refused: Sequence[RejectedCall], model: str, lead_at: float, left_out: Counter[str]
+) -> tuple[dict[Run, list[RejectedCall]], dict[Run, float]]:
+    """Return the rejections of each run that was rejected as a new one, oldest first, and the time of
+    the last rejection of runs in progress.
     """
-    asked: dict[Run, list[RefusedCall]] = defaultdict(list)
+    asked: dict[Run, list[RejectedCall]] = defaultdict(list)
     broken: dict[Run, float] = {}
     for row in sorted(refused, key=lambda row: (row.at, row)):
         if row.at < lead_at:
@@ -165,7 +164,7 @@ def _last_accepted(served: Sequence[ServedCall]) -> dict[Run, float]:
 
 
 def _retries(
-    never: Mapping[Run, Sequence[RefusedCall]], again: Mapping[Run, Sequence[RefusedCall]]
+    never: Mapping[Run, Sequence[RejectedCall]], again: Mapping[Run, Sequence[RejectedCall]]
 ) -> int:
     """Return the mean number of retries over abandoned runs, else the maximum."""
     if never:
@@ -182,7 +181,7 @@ def _newest(runs: Sequence[Interaction], max_calls: int) -> tuple[list[Interacti
 
 
 def newest(trace: Trace, calls: int) -> Trace:
-    """Return the newest runs with at most so many calls, or the newest run."""
+    """Return the newest runs with at most this many calls in total, at least one run."""
     kept, _ = _newest(trace.interactions, calls)
     return trace.with_interactions(kept or trace.interactions[-1:])
 
@@ -216,7 +215,7 @@ class _Matching:
             self._rows[(row.tenant, row.app, name, *counts)].append(row)
 
     def runs(self, recorded: Sequence[RecordedCall]) -> dict[str, _Seen]:
-        """Return matched runs by pseudonym; a run's first call identifies it."""
+        """Return the matched runs by pseudonym; a run is identified by its first call."""
         found: dict[str, _Seen] = {}
         for call in recorded:
             row = self._row(call)
@@ -240,7 +239,7 @@ class _Matching:
 
 
 class _Estimates:
-    """Estimates rejected runs."""
+    """Estimator of rejected runs."""
 
     def __init__(
         self,
@@ -255,7 +254,7 @@ class _Estimates:
         self._profiles = profiles
         self._block_tokens = block_tokens
         self._most_tokens = kv_capacity_tokens - 1
-        self._random = Random(seed)  # noqa: S311  the choice of a typical run is no secret
+        self._random = Random(seed)  # noqa: S311  the choice of a typical run is not a secret
         self._by_app: dict[str, list[Interaction]] = defaultdict(list)
         seen: Counter[int] = Counter()
         for run in sorted(runs, key=lambda each: (each.arrival_s, each.interaction_id)):
@@ -265,8 +264,8 @@ class _Estimates:
         self._fresh = 1 + max(seen, default=0)
         self._step = self._fresh
 
-    def run(self, tries: Sequence[RefusedCall], lead_at: float) -> Interaction:
-        """Return the estimate of a run that was rejected at these attempts."""
+    def run(self, tries: Sequence[RejectedCall], lead_at: float) -> Interaction:
+        """Return the estimate of a run with these rejected attempts."""
         first = tries[0]
         run_id = f"refused-{len(self.ids) + 1}"
         self.ids.add(run_id)
@@ -281,7 +280,7 @@ class _Estimates:
         )
 
     def continued(self, run: Interaction) -> Interaction:
-        """Return a run that was rejected midway, continued with the calls of a longer one."""
+        """Return a run that was rejected while in progress, continued with calls of a longer run."""
         made, last = len(run.calls), run.calls[-1]
         longer = [each for each in self._by_app[run.app] if len(each.calls) > made]
         more = longer[self._random.randrange(len(longer))].calls[made:] if longer else (last,)
@@ -299,7 +298,7 @@ class _Estimates:
 
     @staticmethod
     def _begin(blocks: Sequence[tuple[int, int]], most: int) -> tuple[tuple[int, int], ...]:
-        """Return the prefix that a prompt can share with the previous one at most."""
+        """Return the longest prefix that a prompt can share with the previous one."""
         found: list[tuple[int, int]] = []
         for start, count in blocks:
             if most <= 0:
@@ -309,14 +308,14 @@ class _Estimates:
         return tuple(found)
 
     def _own(self, calls: Sequence[TraceCall]) -> tuple[TraceCall, ...]:
-        """Return the calls with blocks of their own in place of those that only the drawn run has."""
+        """Return the calls with new blocks in place of those that only the drawn run has."""
         offset, self._fresh = self._fresh, self._fresh + self._step
         return tuple(replace(call, blocks=self._blocks(call, offset)) for call in calls)
 
     def _blocks(self, call: TraceCall, offset: int) -> tuple[tuple[int, int], ...]:
         blocks: list[tuple[int, int]] = []
         for start, count in call.blocks:
-            # Prefixes are whole, so the shared blocks come before the others.
+            # Prefixes are complete, so the shared blocks precede the others.
             common = next((i for i in range(count) if start + i not in self._shared), count)
             if common:
                 blocks.append((start, common))

@@ -1,20 +1,19 @@
-"""A cost model of the present workers, fitted to some minutes of the ledger's calls.
+"""Cost model of the current workers, fitted to some minutes of the ledger's calls.
 
-Every completed call yields two equations, linear in four times. From its start to its first token a
-worker made a pass over the prompt; from there to its end a decode step for every further token, slowed
-down by the prompts that were computed beside it:
+Each completed call yields two equations, linear in four times. From its start to its first token a
+worker makes a pass over the prompt; from there to its end it makes a decode step per further token,
+slowed down by prompts of other calls:
 
     first - start = pass + token * (own computed tokens + those of others) + sequence * b
     end - first   = (steps - n) * step + n * pass + token * (tokens of others) + sequence * steps * b
 
-with ``n`` prompts of others begun in that time and ``b`` calls decoding on average. The times are
-fitted by least squares of relative errors, none below zero; outliers weigh less (Huber).
+with ``n`` prompts of other calls started in that time and ``b`` decoding calls on average. The times are
+fitted by non-negative least squares of relative errors; outliers have a lower weight (Huber).
 
-The latency to a worker and back is the wait of the least delayed calls, which met an empty queue.
+The latency to a worker and back is the wait of the least delayed calls, which found an empty queue.
 
-Weakness: time outside the engine (HTTP, the client's own pace) counts as the engine's time; contexts and
-samples of different lengths are not distinguished. The replay of the present settings shows how far the
-model can be trusted.
+Weakness: time outside the engine (HTTP, slow clients) counts as engine time; lengths of contexts and
+samples are not distinguished. The replay of the current settings shows the accuracy of the model.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from fairserve.platform.tuning.preview.input import ServedCall, Workers
 
 FALLBACK = "a100-llama3-8b"
 MIN_CALLS = 20
-"""Calls below which nothing is fitted."""
+"""Minimum number of calls for a fit."""
 LEAST_STEP_S = 1e-5
 MOST_WAY_S = 0.25
 WAY_QUANTILE = 0.05
@@ -46,22 +45,22 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A cost model, and its source."""
+    """A cost model with its source."""
 
     costs: CostModel
     source: str
     """``fitted``, ``scaled``, or ``assumed``."""
     calls: int
-    """Calls that the model is made from."""
+    """Number of calls that the model was fitted to."""
     way_s: float
-    """Seconds from control's grant to the event of the start."""
+    """Seconds from control's grant to the start event."""
     typical_error: float | None
     """Median of the relative errors of the modelled times."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call of one worker. Times are epoch seconds."""
+    """A call at one worker. Times are epoch seconds."""
 
     waited_s: float
     start: float
@@ -72,7 +71,7 @@ class _Call:
 
 
 def fit_costs(rows: Iterable[ServedCall], workers: Workers) -> Fit:
-    """Return the workers' cost model: fitted, or a named one, scaled if there are some calls."""
+    """Return the workers' cost model: fitted, or a named one, which few calls suffice to scale."""
     by_worker: dict[str, list[_Call]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: (row.at, row.tenant, row.app, row.run, row.stage)):
         call = _timed(row)
@@ -103,7 +102,7 @@ def fit_costs(rows: Iterable[ServedCall], workers: Workers) -> Fit:
 
 
 def _timed(row: ServedCall) -> _Call | None:
-    """Return the times of a call; None unless all of them are known and in order."""
+    """Return the times of a call; None if one is missing or they are not in order."""
     if row.outcome != "completed" or row.output_tokens < 1:
         return None
     if row.queue_s is None or row.ttft_s is None or row.duration_s is None:
@@ -129,7 +128,7 @@ def _way(calls: Sequence[_Call]) -> float:
 
 
 def _scaled(calls: Sequence[_Call], workers: Workers, way_s: float) -> Fit:
-    """Return a named model, scaled so that a lone call takes as long as measured."""
+    """Return a named model, scaled so that a single call takes as long as measured."""
     named = replace(
         COST_MODELS[FALLBACK],
         kv_capacity_tokens=workers.kv_capacity_tokens,
@@ -150,7 +149,7 @@ def _scaled(calls: Sequence[_Call], workers: Workers, way_s: float) -> Fit:
 
 
 def slower(costs: CostModel, factor: float) -> CostModel:
-    """Return the model with all passes slower by a factor."""
+    """Return the model with all passes slowed down by a factor."""
     times = {
         name: getattr(costs, name) * factor
         for name in (
@@ -166,7 +165,7 @@ def slower(costs: CostModel, factor: float) -> CostModel:
 
 
 def _equations(calls: Sequence[_Call]) -> tuple[Array, Array]:
-    """Return the coefficients of the four times in one worker's calls, and the measured times."""
+    """Return the coefficients of the four times for one worker's calls, and the measured times."""
     start, first, end, computed, steps = (
         np.array([getattr(call, name) for call in calls], dtype=np.float64)
         for name in ("start", "first", "end", "computed", "steps")
@@ -191,7 +190,7 @@ def _equations(calls: Sequence[_Call]) -> tuple[Array, Array]:
 
 
 class _Spread:
-    """Amounts that are each spread evenly over an interval."""
+    """Amounts, each distributed evenly over an interval."""
 
     def __init__(self, begin: Array, end: Array, amount: Array) -> None:
         length = np.maximum(end - begin, 1e-9)
@@ -204,14 +203,14 @@ class _Spread:
         self._sums = np.concatenate([[0.0], np.cumsum(steps)])
 
     def between(self, begin: Array, end: Array) -> Array:
-        """Return the amount that falls between two times."""
+        """Return the total amount between two times."""
         upto = np.interp(end, self._times, self._sums)
         found: Array = np.maximum(0.0, upto - np.interp(begin, self._times, self._sums))
         return found
 
 
 def _solve(rows: Array, times: Array) -> tuple[Array, float]:
-    """Return the four times, none below zero, and the typical relative error."""
+    """Return the four non-negative times and the typical relative error."""
     scale = np.maximum(times, 0.2 * float(np.median(times)))
     rows, target = rows / scale[:, None], times / scale
     weights = np.ones(len(times))
@@ -226,7 +225,7 @@ def _solve(rows: Array, times: Array) -> tuple[Array, float]:
 
 
 def _nonnegative(rows: Array, target: Array) -> Array:
-    """Return the least squares without a negative coefficient: the best over all sets of zeros."""
+    """Return the non-negative least squares solution, the best over all sets of zeros."""
     columns = rows.shape[1]
     best, least = np.zeros(columns), float("inf")
     for size in range(1, columns + 1):

@@ -1,4 +1,4 @@
-"""Input of a preview: plain values, gathered by the server and passed to the child process."""
+"""Input of a preview: plain values that the server passes to the child process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairserve.scheduling.system import SystemConfig
 
 
 class ServedCall(NamedTuple):
-    """A ledger row of an accepted call. ``at``: UTC epoch seconds."""
+    """A ledger row of an accepted call. ``at`` is UTC epoch seconds."""
 
     tenant: str
     app: str
@@ -32,7 +32,7 @@ class ServedCall(NamedTuple):
     worker: str | None
 
 
-class RefusedCall(NamedTuple):
+class RejectedCall(NamedTuple):
     """A ledger row of a rejected call."""
 
     tenant: str
@@ -47,7 +47,7 @@ class RefusedCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """The workers that serve the model now."""
+    """The current workers of the model."""
 
     model: str
     number: int
@@ -64,19 +64,19 @@ class PreviewJob:
     recording: Path
     """Folder of the recording."""
     lead_at: float
-    """Begin of the replay, before the figures' window, so that limits and caches are not empty there."""
+    """Start of the replay, before the window, so that limits and caches are not empty in it."""
     from_at: float
     until_at: float
     workers: Workers
     served: Sequence[ServedCall]
-    refused: Sequence[RefusedCall]
+    refused: Sequence[RejectedCall]
     settings: Sequence[Setting]
-    """Settings of the apps, tenants and users of these rows, and their quotas."""
+    """Settings and quotas of the tenants, apps and users of these rows."""
     current: SystemConfig
     proposed: SystemConfig
     max_calls: int
     notes: Sequence[str] = ()
-    """Further sentences for the reader."""
+    """Further omissions, for the report."""
     seed: int = 0
     cut: bool = field(default=False)
-    """True if there were more rows than the bound: the window is shorter than requested."""
+    """True if the window is shorter than requested because of the bound on rows."""

@@ -1,7 +1,7 @@
-"""The child process of a preview: reads its job from standard input, replays twice, writes the figures.
+"""Child process of a preview: reads its job from standard input, replays twice, writes the figures.
 
-``python -m fairserve.platform.tuning.preview.job``. The job comes pickled, from the server that
-started it and nobody else; the answer is JSON: the fields of ``PreviewOut``, or ``nothing`` with the
+``python -m fairserve.platform.tuning.preview.job``. The job is pickled by the server that started this
+process, its only source. The output is JSON: the fields of ``PreviewOut``, or ``nothing`` with the
 reason if there is nothing to replay. The same job, recording and salt produce the same bytes.
 """
 
@@ -39,19 +39,18 @@ from fairserve.scheduling.system import SystemConfig
 
 NICENESS = 10
 MOST_USERS = 20
-"""Users named in an answer at most."""
+"""Maximum number of users in the output."""
 
 CALIBRATION_CALLS = 1000
-"""Newest calls by which the speed of passes is calibrated."""
+"""Number of recent calls for the calibration of the speed of passes."""
 CALIBRATION_REPLAYS = 4
 CLOSE = 0.1
 MOST_FACTOR = 4.0
-"""Largest correction of a model that was not fitted; a fitted one is corrected by up to twice the
-typical error of its calls."""
+"""Maximum correction of a model that was not fitted; that of a fitted one is twice its typical error."""
 
 Figures = dict[str, Any]
 PerUser = dict[tuple[str, str], list[int]]
-"""Rejected and served calls by tenant and user."""
+"""Numbers of rejected and served calls by tenant and user."""
 
 
 def main() -> int:
@@ -66,7 +65,7 @@ def preview(job: PreviewJob) -> Figures:
     """Return the figures of a job."""
     recorded, block_tokens, damaged = read_recording(job.recording, job.lead_at)
     if not recorded:
-        return {"nothing": "no call of the last minutes is in the recording"}
+        return {"nothing": "the recording has no call of the last minutes"}
     apps = {each.app: each.profile for each in job.settings if isinstance(each, AppChanged)}
     names = Pseudonyms(load_salt(job.recording))
     demand = demand_of(
@@ -88,7 +87,7 @@ def preview(job: PreviewJob) -> Figures:
     lead_s = demand.from_at - job.lead_at
     seen = [run for run in demand.trace.interactions if run.arrival_s >= lead_s]
     if not seen:
-        return {"nothing": "no whole run that began in the last minutes is in the recording"}
+        return {"nothing": "the recording has no complete run that began in the last minutes"}
     fit = fit_costs((row for row in job.served if row.model == job.workers.model), job.workers)
     options = ReplayOptions(
         workers=job.workers.number,
@@ -131,8 +130,8 @@ def preview(job: PreviewJob) -> Figures:
 
 
 class _Watcher:
-    """Counts rejections by reason, and calls by user. A retried call arrives anew, as in the ledger;
-    its run is unchanged.
+    """Counts rejections by reason, and calls by user. A retry is a new arrival, as in the ledger, in
+    the same run.
     """
 
     def __init__(self, lead_s: float) -> None:
@@ -141,7 +140,7 @@ class _Watcher:
         self.users: PerUser = {}
         self.calls: list[CallSample] = []
         self._again_s: dict[str, float] = {}
-        """Times at which rejected calls are retried."""
+        """Times of the retries of rejected calls."""
 
     def call_ended(
         self, call: Call, sample: CallSample, worker: str | None, refusal: Refuse | None
@@ -166,7 +165,7 @@ class _Watcher:
             counts[1] += 1
 
     def run_ended(self, end: RunEnd, opened_s: float, ended_s: float) -> None:
-        """Do nothing: ends of runs are not counted."""
+        """Ignore the end of a run."""
 
 
 def _replayed(
@@ -195,10 +194,10 @@ def _replayed(
 
 
 def _factor(job: PreviewJob, demand: Demand, fit: Fit, options: ReplayOptions) -> float:
-    """Return the factor by which passes must be slower for calls to last, on average, as measured.
+    """Return the slow-down of passes with which the mean duration of calls is as measured.
 
-    Near saturation small errors of the costs cause large ones of the delays, which this corrects. It
-    replays the newest calls under the present settings, and stays within the error of the fit.
+    Near saturation, small errors of the costs cause large errors of the delays, which this corrects. It
+    replays recent calls with the current settings, and is bounded by the error of the fit.
     """
     most = MOST_FACTOR
     if fit.source == "fitted":
@@ -235,13 +234,13 @@ def _factor(job: PreviewJob, demand: Demand, fit: Fit, options: ReplayOptions) -
 
 
 def _mean(values: Iterable[float]) -> float:
-    """Return the mean with the longest hundredth clipped to the next longest; 0 without values."""
+    """Return the mean with the highest 1 % clipped to the next value; 0 without values."""
     x = np.asarray(list(values), dtype=np.float64)
     return float(np.minimum(x, np.quantile(x, 0.99)).mean()) if len(x) else 0.0
 
 
 def _without_expiry(settings: Sequence[Setting], demand: Demand) -> list[Setting]:
-    """Return settings under which no run expires in a gap: runs that did appear again as others."""
+    """Return settings with which no run expires in a gap: expired runs are recorded as new runs."""
     needed = profiles_of(demand.trace)
     found: list[Setting] = []
     for each in settings:
@@ -254,7 +253,7 @@ def _without_expiry(settings: Sequence[Setting], demand: Demand) -> list[Setting
 
 
 def _fidelity(job: PreviewJob, from_at: float, current: Figures) -> Figures:
-    """Return the measured figures beside those of the replay of the present settings."""
+    """Return the measured figures beside those of the replay of the current settings."""
     model = job.workers.model
     own = [row for row in job.served if row.model == model and row.at >= from_at]
     refused = [
@@ -279,7 +278,7 @@ def _fidelity(job: PreviewJob, from_at: float, current: Figures) -> Figures:
 
 
 def _affected(before: PerUser, after: PerUser) -> list[Figures]:
-    """Return the users with other numbers of rejected or served calls, the most changed first."""
+    """Return the users with changed numbers of rejected or served calls, largest change first."""
     found = []
     for tenant, user in sorted(before.keys() | after.keys()):
         was, will = before.get((tenant, user), [0, 0]), after.get((tenant, user), [0, 0])

@@ -1,5 +1,5 @@
-"""Database queries of a preview: ledger rows of the window, newest first and bounded, and the settings
-of their tenants, apps and users. Rows are read in pages, users in portions.
+"""Database queries of a preview: a bounded number of ledger rows of the window, newest first, and the
+settings of their tenants, apps and users. Rows are read in pages, users in batches.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from fairserve.platform.tenancy.apps.control_events import app_changed, tenant_c
 from fairserve.platform.tenancy.profiles.repository import profiles_in_force
 from fairserve.platform.tenancy.quotas.repository import Holder, of_apps, of_tenants, of_users
 from fairserve.platform.tenancy.quotas.service import contract_changed
-from fairserve.platform.tuning.preview.input import RefusedCall, ServedCall
+from fairserve.platform.tuning.preview.input import RejectedCall, ServedCall
 from fairserve.scheduling.directory import Setting
 from fairserve.scheduling.events import AppChanged
 
 PAGE_ROWS = 1000
 LOOKED_UP = 500
-"""Names in one statement."""
+"""Maximum number of names in one statement."""
 
 T = TypeVar("T")
 
 
 def served_calls(session: Session, from_at: float, until_at: float, most: int) -> list[ServedCall]:
-    """Return accepted calls that arrived in this time, the newest ``most`` of them, newest first."""
+    """Return the ``most`` most recent accepted calls that arrived in this time, newest first."""
     columns = select(
         LedgerCall.accepted_at,
         LedgerCall.call_id,
@@ -78,8 +78,8 @@ def served_calls(session: Session, from_at: float, until_at: float, most: int) -
 
 def refused_calls(
     session: Session, from_at: float, until_at: float, most: int
-) -> list[RefusedCall]:
-    """Return rejected calls that arrived in this time, the newest ``most`` of them, newest first."""
+) -> list[RejectedCall]:
+    """Return the ``most`` most recent rejected calls that arrived in this time, newest first."""
     columns = (
         select(
             LedgerCall.accepted_at,
@@ -96,7 +96,7 @@ def refused_calls(
         .where(LedgerCall.outcome == "refused")
     )
     return [
-        RefusedCall(
+        RejectedCall(
             row.tenant_id,
             row.app_id,
             row.user_id,
@@ -118,10 +118,10 @@ def changes_since(session: Session, at: float) -> int:
 
 def settings_of(
     session: Session,
-    rows: Iterable[ServedCall | RefusedCall],
+    rows: Iterable[ServedCall | RejectedCall],
     learning: LearningOptions | None,
 ) -> list[Setting]:
-    """Return weights, limits, profiles in force and quotas of all in these rows, in a stable order."""
+    """Return weights, limits, profiles and quotas of the subjects of these rows, in a stable order."""
     users = sorted({(row.tenant, row.user) for row in rows})
     tenants = sorted({tenant for tenant, _ in users})
     app_ids = sorted({row.app for row in rows})
@@ -148,12 +148,12 @@ def settings_of(
 
 
 def _replayed(app: AppChanged) -> AppChanged:
-    """Drop the bound on new users: a replay knows nobody, and would reject users known to the server."""
+    """Drop the limit of new users: all users are new in a replay, and would be rejected."""
     return replace(app, limits=replace(app.limits, new_users=None))
 
 
 def _end_users(session: Session, pairs: Collection[tuple[str, str]]) -> Sequence[EndUser]:
-    """Return the users with settings of their own; the result may include others of the same name."""
+    """Return the users with settings; may include users of other tenants with the same id."""
     return session.scalars(
         select(EndUser)
         .where(

@@ -1,4 +1,4 @@
-"""Requests and answers of ``/admin/throttling/preview``. Times are seconds."""
+"""Requests and responses of ``/admin/throttling/preview``. Times are seconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEFAULT_MINUTES = 10
 
 
 class PreviewIn(ThrottlingChoice):
-    """A proposed setting, and the minutes to replay under it."""
+    """Proposed settings, and the minutes to replay with them."""
 
     minutes: int = Field(DEFAULT_MINUTES, ge=1, le=MAX_MINUTES)
 
@@ -25,36 +25,36 @@ class WindowOut(BaseModel):
     from_: datetime = Field(alias="from")
     until: datetime
     cut: bool
-    """True if there were too many calls: ``from`` is later than requested."""
+    """True if ``from`` is later than requested because there were too many calls."""
     runs: int
     calls: int
-    """Planned calls of these runs; an aborted run makes fewer, and retries are not counted."""
+    """Planned calls of these runs; an aborted run has fewer, and retries do not count."""
     users: int
     estimated_runs: int
-    """Rejected runs that never ran, estimated as typical runs of their apps."""
+    """Rejected runs that never ran, estimated by typical runs of their apps."""
     estimated_calls: int
     estimated_by_profile: int
-    """Estimated runs of apps without an accepted run: as their profile expects."""
+    """Estimated runs of apps without an accepted run, estimated by their profile."""
     came_earlier_runs: int
-    """Runs accepted after a rejection: they arrive at their first rejection."""
+    """Runs accepted after a rejection, which arrive at the time of their first rejection."""
     continued_runs: int
-    """Runs rejected midway: their remaining calls are estimated."""
+    """Runs rejected while in progress, with estimated remaining calls."""
     retries: int
-    """Retries of a rejected call, each after its ``Retry-After``, as many as clients made."""
+    """Retries of a rejected call, each after its ``Retry-After``; their number is the clients'."""
 
 
 class CostsOut(BaseModel):
     """Durations of the workers' passes."""
 
     source: Literal["fitted", "scaled", "assumed"]
-    """Calls of the window, a known model scaled to the few calls there are, or that model itself."""
+    """Source of the durations: the window's calls, a named model scaled to few calls, or the model."""
     calls: int
     typical_error: float | None
     """Median of the relative errors of the modelled times."""
     way_s: float
-    """Seconds to a worker and back."""
+    """Round-trip time to a worker, in seconds."""
     factor: float
-    """Factor by which all passes were slowed down so that calls last as long as measured."""
+    """Factor by which all passes were slowed down to match the measured durations of calls."""
     pass_s: float
     prompt_token_s: float
     step_s: float
@@ -62,7 +62,7 @@ class CostsOut(BaseModel):
 
 
 class WorkersOut(BaseModel):
-    """The replayed workers: those of the model that are ready now."""
+    """The replayed workers: the ready workers of the model."""
 
     model: str
     number: int
@@ -79,7 +79,7 @@ class DistributionOut(BaseModel):
 
 
 class FiguresOut(BaseModel):
-    """Results of one setting; only calls and runs that arrived in the window count."""
+    """Results with one setting, over calls and runs that arrived in the window."""
 
     refused_calls: int
     """Rejected calls, including rejected retries."""
@@ -105,7 +105,7 @@ class CountsOut(BaseModel):
 
 
 class AffectedUser(BaseModel):
-    """A user whose service the change affects."""
+    """A user affected by the change."""
 
     tenant: str
     user: str
@@ -114,14 +114,14 @@ class AffectedUser(BaseModel):
 
 
 class PairOut(BaseModel):
-    """A measured value, and that of the replay of the present settings."""
+    """A measured value, and the value in the replay of the current settings."""
 
     measured: float | None
     simulated: float | None
 
 
 class FidelityOut(BaseModel):
-    """Agreement of the replay of the present settings with the measurements."""
+    """Accuracy of the replay of the current settings compared with measurements."""
 
     refused_calls: PairOut
     queue_delay_p50_s: PairOut
@@ -131,7 +131,7 @@ class FidelityOut(BaseModel):
 
 
 class PreviewOut(BaseModel):
-    """The last minutes, replayed under the present and the proposed settings."""
+    """Results of the last minutes, replayed with the current and the proposed settings."""
 
     window: WindowOut
     workers: WorkersOut

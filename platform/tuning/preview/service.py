@@ -1,8 +1,8 @@
 """Preview of a change of the throttling settings: a replay of the last minutes under both settings.
 
-The server gathers the rows and passes them to a child process of low priority
-(:mod:`fairserve.platform.tuning.preview.job`), which reads the recording and replays. Only one runs at a
-time; the child is killed at its time limit, or when its client has left. Nothing is stored.
+The server gathers the rows and passes them to a low-priority child process
+(:mod:`fairserve.platform.tuning.preview.job`), which reads the recording and replays. Only one runs at
+a time; the child is killed at its time limit or when its client disconnects. Nothing is stored.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from fairserve.platform.tuning import service
 from fairserve.platform.tuning.preview import rows as preview_rows
 from fairserve.platform.tuning.preview.input import (
     PreviewJob,
-    RefusedCall,
+    RejectedCall,
     ServedCall,
     Workers,
 )
@@ -46,23 +46,23 @@ logger = logging.getLogger(__name__)
 TIME_LIMIT_S = 30.0
 MAX_CALLS = 5_000
 MAX_SERVED_ROWS = 10_000
-MAX_REFUSED_ROWS = 20_000
+MAX_REJECTED_ROWS = 20_000
 LEAD_S = 60.0
-"""Seconds replayed before the window: the length of the limits' own window."""
+"""Seconds replayed before the window: the length of the limits' window."""
 FLUSH_S = 2.0
 ASK_S = 0.25
 """Seconds between checks that the client is still connected."""
 EMBEDDED_PASS_TOKENS = 512
-"""The embedded engine's token budget of a step."""
+"""Token budget of a step of the embedded engine."""
 OTHERS_BATCH, OTHERS_PASS_TOKENS = 256, 8192
-"""Assumed values for workers of other engines, which do not report theirs."""
+"""Assumed values for external workers, which do not report theirs."""
 
 Gone = Callable[[], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
 class PreviewWorld:
-    """The parts of the server that a preview needs."""
+    """Input of a preview from the running server."""
 
     settings: TuningSettings
     sessions: SessionFactory
@@ -70,30 +70,30 @@ class PreviewWorld:
     recording: Path | None
     """Folder of the recorded traffic; None if traffic is not recorded."""
     learning: LearningOptions | None = None
-    """Options of the learning of profiles; None if nothing is learned."""
+    """Options of profile learning; None if it is off."""
     embedded_batch: int | None = None
-    """Sequences that a worker of this server runs at once; None if the workers are external."""
+    """Concurrent sequences of an embedded worker; None if the workers are external."""
     flush: Callable[[float], bool] | None = None
     """Writes ended calls to the ledger."""
 
 
 class Previews:
-    """Makes one preview at a time. Belongs to the event loop."""
+    """Runs one preview at a time. Belongs to the event loop."""
 
     def __init__(self, time_limit_s: float = TIME_LIMIT_S) -> None:
         self._time_limit_s = time_limit_s
         self._busy = False
 
     async def make(self, world: PreviewWorld, body: PreviewIn, gone: Gone) -> PreviewOut:
-        """Return the preview of a change. ``gone`` returns whether the client has left.
+        """Return the preview of a change. ``gone`` returns whether the client has disconnected.
 
-        Raises InvalidRequestError as a change does, ConflictError while another preview runs or if there
-        is nothing to replay, UnavailableError at the time limit.
+        Raises InvalidRequestError like a change, ConflictError while another preview runs or if there is
+        nothing to replay, and UnavailableError at the time limit.
         """
         service.checked(world.settings, body)
         if self._busy:
             raise ConflictError(
-                "another preview is running; retry when it is done", code="preview_busy"
+                "another preview is running; retry when it has ended", code="preview_busy"
             )
         self._busy = True
         try:
@@ -123,7 +123,7 @@ class Previews:
                 await asyncio.gather(answered, left, return_exceptions=True)
         if answered not in done:
             if left in done:
-                raise _LeftError("the client has left")
+                raise _LeftError("the client disconnected")
             raise UnavailableError(
                 f"the replay took longer than {self._time_limit_s:g} s; request fewer minutes",
                 code="preview_timeout",
@@ -131,7 +131,7 @@ class Previews:
         out, err = answered.result()
         if process.returncode != 0:
             logger.error("a preview failed: %s", err.decode(errors="replace")[-2000:])
-            raise FairServeError("the replay failed; see the server's log")
+            raise FairServeError("the replay failed; the server's log has details")
         answer = orjson.loads(out)
         if "nothing" in answer:
             raise nothing(answer["nothing"])
@@ -156,7 +156,7 @@ class PreviewParts:
 
 
 class _LeftError(FairServeError):
-    """The client has left, so nobody reads the answer."""
+    """The client has disconnected; the response is not read."""
 
     status, code = 499, "client_left"
 
@@ -171,7 +171,7 @@ def nothing(why: str) -> ConflictError:
 
 @contextlib.asynccontextmanager
 async def _child() -> AsyncIterator[asyncio.subprocess.Process]:
-    """Start the child process; it is gone when the context is left."""
+    """Start the child process, and kill it when the context ends."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -196,13 +196,13 @@ async def _until(gone: Gone) -> None:
 
 
 def gather(world: PreviewWorld, body: PreviewIn, now_at: float) -> PreviewJob:
-    """Return the job: rows, settings of everybody in them, and workers. Blocks."""
+    """Return the job: rows, the settings of their tenants, apps and users, and workers. Blocks."""
     settings = world.settings
     folder = world.recording
     if folder is None:
         raise ConflictError(
             "traffic is not recorded, so there is nothing to replay: start the server with "
-            "--trace-recording, and ask when calls have come",
+            "--trace-recording, and retry after some calls",
             code="nothing_recorded",
         )
     if not segment_paths(folder):
@@ -215,22 +215,22 @@ def gather(world: PreviewWorld, body: PreviewIn, now_at: float) -> PreviewJob:
         read_only(session)
         current = service.load_current(session, settings)
         served = preview_rows.served_calls(session, lead_at, now_at, MAX_SERVED_ROWS)
-        refused = preview_rows.refused_calls(session, lead_at, now_at, MAX_REFUSED_ROWS)
-        rows: list[ServedCall | RefusedCall] = [*served, *refused]
+        refused = preview_rows.refused_calls(session, lead_at, now_at, MAX_REJECTED_ROWS)
+        rows: list[ServedCall | RejectedCall] = [*served, *refused]
         if not any(row.at >= from_at for row in rows):
-            raise nothing(f"no call that arrived has ended in the last {body.minutes} min")
+            raise nothing(f"no call arrived and ended in the last {body.minutes} min")
         changes = preview_rows.changes_since(session, from_at)
         parties = preview_rows.settings_of(session, rows, world.learning)
     workers, notes = _workers(world, Counter(row.model for row in rows))
     before = system_config(settings, current.system, current.parameters)
     after, _ = service.checked(settings, body)
     if changes:
-        notes.append(f"the settings in force before: they were changed {changes} times meanwhile")
+        notes.append(f"{changes} changes of the settings within the window")
     if kept := service.kept_by_workers(before, after):
-        notes.append(f"that running workers take up {', '.join(kept)} only when they start anew")
+        notes.append(f"that {', '.join(kept)} applies only to restarted workers")
     full = [
         part[-1].at
-        for part, most in ((served, MAX_SERVED_ROWS), (refused, MAX_REFUSED_ROWS))
+        for part, most in ((served, MAX_SERVED_ROWS), (refused, MAX_REJECTED_ROWS))
         if len(part) == most
     ]
     first_at = max(full, default=lead_at)
@@ -252,7 +252,7 @@ def gather(world: PreviewWorld, body: PreviewIn, now_at: float) -> PreviewJob:
 
 
 def _workers(world: PreviewWorld, models: Counter[str]) -> tuple[Workers, list[str]]:
-    """Return the workers of the model with most calls among models that have a worker; and notes."""
+    """Return the workers of the model with most calls among models with a worker, and notes."""
     ready = [worker for worker in world.cluster.workers if not worker.draining]
     if not ready:
         raise ConflictError("no worker is ready, so nothing can be replayed", code="no_worker")
@@ -262,14 +262,14 @@ def _workers(world: PreviewWorld, models: Counter[str]) -> tuple[Workers, list[s
     known = [model for model, _ in sorted(models.items(), key=lambda each: (-each[1], each[0]))]
     model = next((model for model in known if model in by_model), None)
     if model is None:
-        raise nothing("no call of the models that have a worker has arrived")
+        raise nothing("no call of a model with a worker has arrived")
     own = by_model[model]
     notes = []
     if len(known) > 1:
-        notes.append(f"models other than {model}, which has most calls: {len(known) - 1}")
+        notes.append(f"{len(known) - 1} models other than {model}, which has most calls")
     sizes = {worker.kv_capacity_tokens for worker in own}
     if len(sizes) > 1:
-        notes.append("that the workers differ: all count as the smallest")
+        notes.append("different sizes of workers: all are replayed as the smallest")
     batch, tokens = OTHERS_BATCH, OTHERS_PASS_TOKENS
     if world.embedded_batch is not None:
         batch, tokens = world.embedded_batch, EMBEDDED_PASS_TOKENS
@@ -281,7 +281,7 @@ async def preview_of(
 ) -> PreviewOut:
     """Return what a change would have made of the last minutes.
 
-    Raises ConflictError while another preview is made, or where nothing was recorded.
+    Raises ConflictError while another preview runs, or if nothing was recorded.
     """
     world = PreviewWorld(
         settings=parts.settings,

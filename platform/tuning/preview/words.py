@@ -1,4 +1,4 @@
-"""A preview in plain words: the differences, what it leaves out, and how far to trust it."""
+"""Sentences of a preview: the differences, the omissions, and the accuracy."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from typing import Any
 Figures = Mapping[str, Any]
 
 _LEFT_OUT = {
-    "incomplete_runs": "{} runs of which calls are missing in the recording",
-    "empty_calls": "{} calls that generated nothing",
+    "incomplete_runs": "{} runs with calls that are missing in the recording",
+    "empty_calls": "{} calls without output",
     "runs_of_other_models": "{} runs with calls of other models",
     "runs_too_large": "{} runs with a call that does not fit into a worker",
     "refusals_of_other_models": "{} rejected calls of other models",
-    "refusals_by_other_reasons": "{} calls rejected by budgets, an allowed list or a stopping server",
+    "refusals_by_other_reasons": "{} calls rejected by budgets, allowed models or a draining server",
     "refusals_mid_run": "the remaining calls of {} rejected runs that are not in the recording",
 }
 ALWAYS_LEFT_OUT = (
-    "runs that began before the window, or are in progress",
-    "budgets, limits of new users, limits and time-outs of the queue, failures, and learning of profiles"
-    " meanwhile",
+    "runs that began before the window or are in progress",
+    "budgets, limits of new users, limits and time-outs of the queue, failures, and profile learning",
 )
 _GOOD, _FAIR, _POOR = "good", "fair", "poor"
 
@@ -27,7 +26,7 @@ _GOOD, _FAIR, _POOR = "good", "fair", "poor"
 def left_out_sentences(
     left_out: Mapping[str, int], damaged: int, notes: Sequence[str]
 ) -> list[str]:
-    """Return what is not replayed, and why."""
+    """Return the parts of the traffic and the behaviour that are not replayed."""
     found = [_LEFT_OUT[name].format(number) for name, number in left_out.items()]
     if damaged:
         found.append(f"{damaged} damaged lines of the recording")
@@ -48,7 +47,7 @@ def trust(figures: Figures, calls: int) -> str:
 
 
 def _near(pair: Figures, grades: Sequence[tuple[str, float, float]]) -> str:
-    """Return the first grade within whose factor, or difference, the two values are."""
+    """Return the first grade whose factor or difference covers the two values."""
     measured, simulated = pair["measured"] or 0.0, pair["simulated"] or 0.0
     low, high = sorted((measured, simulated))
     for grade, factor, difference in grades:
@@ -75,10 +74,10 @@ def sentences(
         changed = [f"more calls of {_users(more)}"] if more else []
         changed += [f"fewer calls of {_users(less)}"] if less else []
         if changed:
-            found.append(f"It would have rejected {' and '.join(changed)}.")
+            found.append(f"The change would have rejected {' and '.join(changed)}.")
     if estimated_runs:
         runs = "rejected run" if estimated_runs == 1 else "rejected runs"
-        found.append(f"{estimated_runs} {runs} never ran: their usage is estimated.")
+        found.append(f"{estimated_runs} {runs} never ran; their usage is estimated.")
     found.append(_trust(fidelity))
     return found
 
@@ -90,8 +89,8 @@ def _users(number: int) -> str:
 def _refused(current: Figures, proposed: Figures) -> str:
     was, will = current["refused_calls"], proposed["refused_calls"]
     if was == will:
-        return f"With this setting as many calls would be rejected as with the present one: {was}."
-    return f"With this setting {will} calls would be rejected instead of {was}."
+        return f"The number of rejected calls would have been the same: {was}."
+    return f"{will} calls would have been rejected instead of {was}."
 
 
 def _distributions(current: Figures, proposed: Figures) -> list[str]:
@@ -99,18 +98,18 @@ def _distributions(current: Figures, proposed: Figures) -> list[str]:
     for name, part, text in (
         ("queue_delay_s", "p99", "p99 queue delay"),
         ("queue_delay_s", "p50", "median queue delay"),
-        ("ttft_s", "p99", "p99 time to the first token"),
-        ("interaction_latency_s", "p50", "median time of a run"),
-        ("interaction_latency_s", "p99", "p99 time of a run"),
+        ("ttft_s", "p99", "p99 time to first token"),
+        ("interaction_latency_s", "p50", "median duration of a run"),
+        ("interaction_latency_s", "p99", "p99 duration of a run"),
     ):
         was, will = current[name][part], proposed[name][part]
         if _differ(was, will):
             found.append(f"The {text} would have been {_seconds(will)} instead of {_seconds(was)}.")
-    return found or ["Delays and latencies would have been about the same."]
+    return found or ["Delays and durations would have been about the same."]
 
 
 def _differ(one: float | None, other: float | None) -> bool:
-    """Return whether two values differ by more than is worth reporting."""
+    """Return whether the difference of two values is worth reporting."""
     if one is None or other is None:
         return one is not other
     return abs(one - other) > max(0.05 * max(one, other), 0.005)
@@ -121,7 +120,7 @@ def _interactions(current: Figures, proposed: Figures) -> list[str]:
     for name, text in (
         ("completed_interactions", "runs would have completed"),
         ("aborted_interactions", "runs would have been aborted"),
-        ("refused_mid_run", "calls would have been rejected in the middle of a run"),
+        ("refused_mid_run", "calls of runs in progress would have been rejected"),
         ("wasted_tokens", "tokens would have been wasted"),
     ):
         was, will = current[name], proposed[name]
@@ -134,7 +133,7 @@ def _shares(current: Figures, proposed: Figures) -> list[str]:
     found = []
     for name, text, least, unit in (
         ("jain_index", "fairness of the users' service (Jain's index)", 0.01, ""),
-        ("prefix_hit_rate", "share of prompt tokens found in caches", 0.01, ""),
+        ("prefix_hit_rate", "prefix cache hit rate", 0.01, ""),
         (
             "throughput_tokens_per_s",
             "throughput",
@@ -154,14 +153,14 @@ def _shares(current: Figures, proposed: Figures) -> list[str]:
 def _trust(fidelity: Figures) -> str:
     refused, delay = fidelity["refused_calls"], fidelity["queue_delay_p99_s"]
     return (
-        f"Trust: {fidelity['trust']}. With the present settings the replay rejects "
-        f"{refused['simulated']} calls where {refused['measured']} were rejected, and has a p99 queue "
-        f"delay of {_seconds(delay['simulated'])} where {_seconds(delay['measured'])} was measured."
+        f"Trust: {fidelity['trust']}. With the current settings the replay rejects "
+        f"{refused['simulated']} calls (measured: {refused['measured']}) and has a p99 queue delay of "
+        f"{_seconds(delay['simulated'])} (measured: {_seconds(delay['measured'])})."
     )
 
 
 def _seconds(value: float | None) -> str:
-    """Format with two significant digits, or milliseconds."""
+    """Format seconds with two significant digits, or as milliseconds."""
     if value is None:
         return "none"
     if value < 0.0995:

@@ -230,10 +230,10 @@ def test_a_broken_file_changes_nothing_and_is_shown(server, workers, file, caplo
     def problem():
         return server.cluster()["fleet_file"]["problem"]
 
-    assert "workers.0.url: a worker URL is http" in eventually(problem)
+    assert "workers.0.url: a worker URL must be http" in eventually(problem)
     assert states(server) == {"f0": ("file", "serving")}
     assert call(server).status_code == 200
-    assert "is not used, what was there before stays" in caplog.text
+    assert "is invalid, the last valid one stays in force" in caplog.text
     file.workers(("f0", workers[0]))
     eventually(lambda: not problem())
     assert states(server) == {"f0": ("file", "serving")}
@@ -243,7 +243,7 @@ def test_each_source_keeps_its_own_workers(server, workers, file):
     join(server, "api-1", workers[1])
     file.workers(("f0", workers[0]), ("api-1", workers[2]))
     eventually(lambda: server.cluster()["fleet_file"]["problem"])
-    assert "'api-1' is one of the admin API" in server.cluster()["fleet_file"]["problem"]
+    assert "'api-1' exists already, from the admin API" in server.cluster()["fleet_file"]["problem"]
     answer = server.admin("DELETE", f"{WORKERS}/f0")
     assert (answer.status_code, "fleet file" in answer.text) == (409, True)
     assert server.admin("DELETE", f"{WORKERS}/api-1").status_code == 204

@@ -343,7 +343,7 @@ def test_a_server_that_is_killed_under_load_has_one_row_for_every_accepted_call(
         lambda: f"those of the killed one have not gone: {sockets(fragile)}",
     )
     assert ask_side_by_side(fragile, 4) == {"w1"}
-    assert "drained, so that they take no calls: w0" in fragile.log()
+    assert "drained workers, which get no calls: w0" in fragile.log()
     drain(fragile, "w0", "undrain")
     becomes(fragile, SERVING)
     query = {"target": "w0"}

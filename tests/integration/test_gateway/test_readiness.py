@@ -105,6 +105,6 @@ def test_calls_do_not_wait_for_a_long_lost_worker(start_server, monkeypatch):
     answer = call(server, "scripted")
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (503, "no_worker")
-    assert "no worker of 'scripted' has answered for" in error["message"]
+    assert "no worker of 'scripted' has responded for" in error["message"]
     assert answer.headers["retry-after"]
     waiting.join()

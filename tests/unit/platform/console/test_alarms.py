@@ -76,7 +76,7 @@ def test_only_a_lasting_overload_raises_an_alarm():
     long = [True, False, *[True] * 22]
     ((tone, text),) = texts(live=live(overloaded=long))
     assert tone == "warn"
-    assert text == "Overloaded for 110 s: new runs are throttled."
+    assert text == "Overloaded for 110 s: new runs over their limits are rejected."
     ((_, text),) = texts(live=live(overloaded=[True] * BUCKETS))
     assert text.startswith("Overloaded for 2 min")
     over = [*[True] * 23, None]
@@ -128,9 +128,9 @@ def test_alarms_are_sorted_by_severity():
     assert tones == ["bad"] * 5 + ["warn"] * 5
     message = "\n".join(text for _, text in found)
     for part in (
-        "stopping",
+        "draining",
         "No worker serves llama",
-        "Worker w0 is cut off: HTTP 500.",
+        "Worker w0 gets no calls: HTTP 500.",
         "Worker w0 cannot join: no such model.",
         "it is no JSON",
         "for 12 s",

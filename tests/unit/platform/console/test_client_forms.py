@@ -39,7 +39,7 @@ def test_invalid_values_are_reported_at_their_fields(weight, rpm, wrong):
     found = changed(HELD, {"action": "save", "weight": weight, "rpm": rpm})
     assert isinstance(found, dict)
     assert set(found) == wrong
-    assert all(text.startswith("Allowed: ") and text.endswith(".") for text in found.values())
+    assert all(text.startswith("Must be ") and text.endswith(".") for text in found.values())
 
 
 LIMITS = {

@@ -4,7 +4,7 @@ import asyncio
 import json
 
 from fairserve.platform.console import live_charts
-from fairserve.platform.console.live_charts import chart_events, load_chart, refusals_chart
+from fairserve.platform.console.live_charts import chart_events, load_chart, rejections_chart
 from fairserve.platform.monitoring.live_snapshot import (
     ActivitySeries,
     ClusterSeries,
@@ -46,8 +46,8 @@ def test_load_is_demand_over_capacity():
     assert chart["time"] == AT
     assert chart["series"] == [{"label": "load", "values": [0.5, None, 1.5]}]
     assert chart["limits"] == [
-        {"label": "an overload begins", "value": 2.0},
-        {"label": "an overload ends", "value": 1.2},
+        {"label": "start of an overload", "value": 2.0},
+        {"label": "end of an overload", "value": 1.2},
     ]
 
 
@@ -69,7 +69,7 @@ def test_a_tenant_sees_no_load():
 
 def test_rejections_are_stacked_by_reason_most_frequent_first():
     refused = {"app_limit": [1, 0, 0], "gone": [0, 0, 0], "user_limit": [None, 2, 1]}
-    chart = refusals_chart(snapshot(refused))
+    chart = rejections_chart(snapshot(refused))
     assert chart["stacked"]
     assert chart["series"] == [
         {"label": "user limit", "values": [None, 2, 1]},
@@ -78,8 +78,8 @@ def test_rejections_are_stacked_by_reason_most_frequent_first():
 
 
 def test_without_rejections_the_line_is_zero():
-    assert refusals_chart(snapshot())["series"] == [{"label": "rejected", "values": [0.0] * 3}]
-    assert refusals_chart(snapshot(at=[]))["series"] == [{"label": "rejected", "values": []}]
+    assert rejections_chart(snapshot())["series"] == [{"label": "rejected", "values": [0.0] * 3}]
+    assert rejections_chart(snapshot(at=[]))["series"] == [{"label": "rejected", "values": []}]
 
 
 async def test_charts_are_sent_at_each_new_sample(monkeypatch):

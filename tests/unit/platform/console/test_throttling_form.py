@@ -90,7 +90,7 @@ def test_texts_are_parsed_exactly(kind, text, value):
     ],
 )
 def test_parse_errors_name_the_allowed_values(kind, text):
-    with pytest.raises(ValueError, match="is not allowed; allowed: ") as error:
+    with pytest.raises(ValueError, match="is not allowed; must be ") as error:
         parse(kind, text)
     assert kind.allowed in str(error.value)
 
@@ -175,7 +175,7 @@ def test_unknown_systems_and_parameters_are_rejected(settings):
         parameter_form(settings, current, "nothing")
     with pytest.raises(ValueError, match=r"has no parameter feeder\.x"):
         parameter_form(settings, current, "fairserve", {"p.feeder.x": "1"})
-    with pytest.raises(ValueError, match="too long"):
+    with pytest.raises(ValueError, match="more than"):
         parameter_form(settings, current, "rpm-" + "9" * 200)
     assert parameter_form(settings, current, "rpm-7").fields
 

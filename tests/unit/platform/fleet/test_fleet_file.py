@@ -70,7 +70,7 @@ def test_a_complete_file_is_parsed():
         ({"workers": [worker(port=1)]}, "workers.0.port: unknown; allowed: id, url, kind, model"),
         (
             {"workers": [worker(url="ftp://a")]},
-            "workers.0.url: a worker URL is http:// or https://",
+            "workers.0.url: a worker URL must be http:// or https://",
         ),
         ({"workers": [worker(url="http://")]}, "with a host"),
         ({"workers": [worker(url="http://u:secret@a")]}, "without user"),
@@ -87,12 +87,12 @@ def test_a_complete_file_is_parsed():
         ({"workers": [worker(), worker(id="b")]}, "workers 'a' and 'b' have the same URL"),
         ({"workers": [worker(), worker(id="b", url="http://A/v1")]}, "have the same URL"),
         ({"aliases": {"x": {}}}, "allowed: a model's name, or 1 to 20"),
-        ({"aliases": {"x": {"m": 0}}}, "the weight of 'm' is not a number above 0"),
+        ({"aliases": {"x": {"m": 0}}}, "the weight of 'm' must be a number above 0"),
         ({"aliases": {"x": {"m": True}}}, "the weight of 'm'"),
         ({"aliases": {"x": ["m"]}}, "allowed: a model's name"),
         ({"aliases": {"": "m"}}, "aliases"),
-        ({"aliases": {"x": "x"}}, "leads to the alias 'x'; allowed: models"),
-        ({"aliases": {"x": "y", "y": "m"}}, "'x' leads to the alias 'y'"),
+        ({"aliases": {"x": "x"}}, "has the alias 'x' as target; targets must be models"),
+        ({"aliases": {"x": "y", "y": "m"}}, "'x' has the alias 'y' as target"),
         ({"aliases": {"m": "n"}, "workers": [worker(model="m")]}, "'m'"),
         ({"models": {"m": {"template": "x"}}}, "unknown; allowed: tokenizer"),
         ({"models": {"m": "x"}}, "models.m"),
@@ -144,7 +144,7 @@ class Watched:
     async def check(self):
         """Return the ids that one check applied; None if it applied nothing."""
         before = len(self.applied)
-        await self.watch.look()
+        await self.watch.check()
         new = self.applied[before:]
         return [spec.worker_id for spec in new[0].workers] if new else None
 
@@ -193,7 +193,7 @@ async def test_a_broken_file_changes_nothing_and_is_logged_once(watched, caplog)
         assert await watched.check() is None
         assert await watched.check() is None
         (record,) = caplog.records
-        assert "is not used" in record.getMessage()
+        assert "is invalid" in record.getMessage()
         assert watched.watch.problem in record.getMessage()
     assert watched.watch.problem == "workers.0.url: Field required"
     watched.path.unlink()
@@ -211,10 +211,10 @@ async def test_a_clash_with_another_source_ends_with_that_source(watched):
     )
     watched.write({"workers": [worker()]})
     assert await watched.check() is None
-    assert watched.watch.problem == "worker 'a' is one of the admin API"
+    assert watched.watch.problem == "worker 'a' exists already, from the admin API"
     watched.write({"aliases": {"chat": "m"}})
     assert await watched.check() is None
-    assert watched.watch.problem == "alias 'chat' is one of the admin API"
+    assert watched.watch.problem == "alias 'chat' exists already, from the admin API"
     watched.others = Desired()
     assert await watched.check() == []
     watched.served = {"llama"}

@@ -200,9 +200,9 @@ async def test_one_failed_probe_changes_nothing(world, server):
     world.add(server)
     await world.until(lambda: world.state() == "ready")
     member = world.pool.members()[0]
-    world.pool._watch._not_well(member, "once")
+    world.pool._watch._unhealthy(member, "once")
     await world.health_checks(server)
-    world.pool._watch._not_well(member, "and once")
+    world.pool._watch._unhealthy(member, "and once")
     await world.health_checks(server)
     assert (world.state(), kinds(world)) == ("ready", ["WorkerJoined"])
 
@@ -332,7 +332,7 @@ async def test_a_drained_worker_that_never_joined_joins_after_an_undrain(
     world.add(server)
     world.pool.drain("w")
     await world.health_checks(server, 3)
-    for name in ("LOOK_S", "REPORT_S", "AWAY_S"):
+    for name in ("STARTUP_PROBE_S", "REPORT_S", "SLOW_PROBE_S"):
         monkeypatch.setattr(watch, name, 10_000)
     await world.health_checks(server, 1)  # the next one is hours away
     assert not world.pool.undrain("w")

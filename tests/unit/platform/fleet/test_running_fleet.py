@@ -40,7 +40,7 @@ class World:
             worker_undrains=lambda worker_id: self.notices.append(f"models: undrained {worker_id}"),
             worker_left=lambda worker_id: self.notices.append(f"left {worker_id}"),
         )
-        self.fleet = RunningFleet(pool, models, self.cluster, look_s=0, **options)
+        self.fleet = RunningFleet(pool, models, self.cluster, check_s=0, **options)
         self.away = set()
 
     def undrain(self, worker_id):
@@ -213,7 +213,7 @@ async def test_an_embedded_worker_is_drained_and_its_process_kept(world):
 
 async def test_drains_apply_from_the_start(caplog):
     world = World(drains={"w0": NOTE, "a": NOTE})
-    assert "drained, so that they take no calls: w0, a" in caplog.text
+    assert "drained workers, which get no calls: w0, a" in caplog.text
     world.fleet.set_part("embedded", FleetPart(workers=(WorkerSpec("w0", ""),)))
     world.fleet.set_part("settings", FleetPart(workers=(A, B)))
     world.fleet.embedded_ready("w0", "http://127.0.0.1:1")

@@ -79,4 +79,4 @@ async def test_counts_are_estimates_while_no_worker_answers(caplog):
     away = reader(failure=WorkerUnavailableError("no connection"))
     assert not (await chat(away, USER)).exact
     assert not (await away.text("x" * 9)).exact
-    assert "no worker of m counts its prompts (no connection)" in caplog.text
+    assert "no worker of m tokenises (no connection)" in caplog.text

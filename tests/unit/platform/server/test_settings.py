@@ -143,11 +143,14 @@ def test_invalid_options_are_rejected(pairs):
     [
         ({"port": 70_000}, "port"),
         ({"system_options": "{"}, "system_options"),
-        ({"overload_low": 3}, "overload_low must not be above overload_high"),
-        ({"worker_urls": "localhost:1"}, "worker_urls: a worker URL starts with"),
+        ({"overload_low": 3}, "overload_low must be at most overload_high"),
+        ({"worker_urls": "localhost:1"}, "worker_urls: a worker URL must start with"),
         ({"worker_urls": "http://a,http://a"}, "worker_urls: a worker URL is given twice"),
         ({"worker_kv_events": "tcp://a:1"}, "as many entries as worker_urls"),
-        ({"worker_kv_events": "http://a:1"}, "worker_kv_events: each is one or two endpoints"),
+        (
+            {"worker_kv_events": "http://a:1"},
+            "worker_kv_events: each entry must be one or two endpoints",
+        ),
         ({"worker_kv_events": "tcp://a tcp://b tcp://c"}, "one or two endpoints"),
         ({"secret_key": "short"}, "secret_key: must have 32 to 256 characters"),
         ({"secret_key_previous": SECRET}, "secret_key_previous needs secret_key"),
@@ -183,7 +186,7 @@ def test_a_room_reads_its_own_variables(monkeypatch):
 
 def test_all_invalid_settings_are_reported_together():
     with pytest.raises(
-        ValueError, match=r"port: .*; secret_key: .*; overload_low must not"
+        ValueError, match=r"port: .*; secret_key: .*; overload_low must be at most"
     ) as caught:
         settings_from({"overload_low": 3, "secret_key": "short", "port": "x"})
     assert "short" not in str(caught.value)

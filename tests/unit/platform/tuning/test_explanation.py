@@ -55,25 +55,23 @@ MONEY = {
 }
 USER = {"scope": "user"}
 RATE = USER | {"limit": 20, "count": 21, "window_s": 60.0, "retry_after_s": 11.2}
-NEW_RUN = "Its run was not in progress: this would have been its first call."
+NEW_RUN = "Its run was not in progress: the call would have been its first."
 AGAIN = "The client may retry after 12 s."
 SOON = "The client may retry after 1 s."
-NO_TIME = "The answer named no time for a retry."
+NO_TIME = "A retry does not help, so the response had no Retry-After."
 ANY_LOAD = (
-    "Its model was overloaded: 118 % of its KV capacity was in demand (1,180 of 1,000 tokens, 1 call in"
+    "Its model was overloaded: the demand was 118 % of its KV capacity (1,180 of 1,000 tokens, 1 call in"
     " its queue); this limit applies at any load."
 )
 OVERLOAD = (
-    "Its model was overloaded: 118 % of its KV capacity was in demand (1,180 of 1,000 tokens, 1 call in"
-    " its queue); an overload begins at 110 % and ends at 90 %, and during it clients over a limit"
-    " begin no new run."
+    "Its model was overloaded: the demand was 118 % of its KV capacity (1,180 of 1,000 tokens, 1 call in"
+    " its queue); an overload begins at 110 % and ends at 90 %, and new runs of clients over a"
+    " limit are rejected meanwhile."
 )
-PERIOD = (
-    "The next period begins at 2026-03-02 00:00 UTC; the answer asked the client to wait for it."
-)
+PERIOD = "The next period begins at 2026-03-02 00:00 UTC, the time of Retry-After in the response."
 BUDGET = (
-    "The budget of this app is 1,000.00 EUR: 999.50 EUR was spent and 0.000000001 EUR held for running"
-    " calls, and this call could cost 1.25 EUR."
+    "The budget of this app is 1,000.00 EUR: 999.50 EUR was spent, 0.000000001 EUR was reserved for"
+    " running calls, and this call could cost up to 1.25 EUR."
 )
 
 CASES = {
@@ -89,8 +87,8 @@ CASES = {
     "rpm_user_limit": (
         RATE,
         [
-            "The limit of 20 calls within 60 s for this user was reached: this would have been accepted"
-            " call number 21.",
+            "The limit of 20 calls within 60 s for this user was reached: the call would have been"
+            " accepted call number 21.",
             ANY_LOAD,
             NEW_RUN,
             AGAIN,
@@ -99,8 +97,8 @@ CASES = {
     "rpm_app_limit": (
         RATE | {"scope": "app"},
         [
-            "The limit of 20 calls within 60 s for the app as a whole was reached: this would have been"
-            " accepted call number 21.",
+            "The limit of 20 calls within 60 s for the app as a whole was reached: the call would have"
+            " been accepted call number 21.",
             ANY_LOAD,
             NEW_RUN,
             AGAIN,
@@ -109,8 +107,8 @@ CASES = {
     "overloaded_user_limit": (
         RATE,
         [
-            "The limit of 20 calls within 60 s for this user was reached: this was call number 21;"
-            " rejected calls count, too.",
+            "The limit of 20 calls within 60 s for this user was reached: the call was number 21,"
+            " including rejected calls.",
             OVERLOAD,
             NEW_RUN,
             AGAIN,
@@ -119,8 +117,8 @@ CASES = {
     "overloaded_app_limit": (
         RATE | {"scope": "app"},
         [
-            "The limit of 20 calls within 60 s for the app as a whole was reached: this was call number"
-            " 21; rejected calls count, too.",
+            "The limit of 20 calls within 60 s for the app as a whole was reached: the call was number"
+            " 21, including rejected calls.",
             OVERLOAD,
             NEW_RUN,
             AGAIN,
@@ -129,8 +127,8 @@ CASES = {
     "overloaded_new_users_limit": (
         RATE | {"scope": "app"},
         [
-            "The app may begin runs of 20 new users within 60 s: this would have been number 21, and the"
-            " app had not shown this user for a day.",
+            "The limit of the app is runs of 20 new users within 60 s: this user, without calls for a"
+            " day, would have been number 21.",
             OVERLOAD,
             NEW_RUN,
             AGAIN,
@@ -139,7 +137,7 @@ CASES = {
     "contract_rpm": (
         RATE,
         [
-            "The quota of this user is 20 calls within 60 s: this would have been number 21.",
+            "The quota of this user is 20 calls within 60 s: the call would have been number 21.",
             ANY_LOAD,
             NEW_RUN,
             AGAIN,
@@ -148,8 +146,8 @@ CASES = {
     "contract_tpm": (
         RATE | {"scope": "tenant", "limit": 1000, "count": 1030},
         [
-            "The quota of this tenant is 1,000 tokens within 60 s: with the prompt and the longest"
-            " answer of this call they would have been 1,030.",
+            "The quota of this tenant is 1,000 tokens within 60 s: with the prompt and the maximum"
+            " output of this call, usage would have been 1,030.",
             ANY_LOAD,
             NEW_RUN,
             AGAIN,
@@ -158,7 +156,7 @@ CASES = {
     "contract_call_too_large": (
         USER | {"limit": 30, "count": 40},
         [
-            "The quota of this user is 30 tokens a minute, and the prompt and the longest answer of"
+            "The quota of this user is 30 tokens per minute, and the prompt and the maximum output of"
             " this call alone have 40.",
             NEW_RUN,
             NO_TIME,
@@ -167,7 +165,7 @@ CASES = {
     "contract_parallel": (
         USER | {"limit": 2, "count": 3, "retry_after_s": 1.0},
         [
-            "The quota of this user is 2 calls at a time: this would have been number 3.",
+            "The quota of this user is 2 parallel calls: the call would have been number 3.",
             ANY_LOAD,
             NEW_RUN,
             SOON,
@@ -179,13 +177,17 @@ CASES = {
     ),
     "contract_budget_held": (
         MONEY | {"scope": "app", "retry_after_s": 1.0},
-        [f"{BUDGET} It would fit if those calls cost less than their maximum.", NEW_RUN, SOON],
+        [
+            f"{BUDGET} It may fit once the running calls have cost less than their maximum.",
+            NEW_RUN,
+            SOON,
+        ],
     ),
     "contract_soft_budget": (
         MONEY | {"scope": "app", "retry_after_s": 43_199.9},
         [
-            "The soft limit of the budget of this app is 1,000.00 EUR: 999.50 EUR was spent, and beyond"
-            " it no new run begins.",
+            "The soft budget of this app is 1,000.00 EUR: 999.50 EUR was spent, and beyond"
+            " it new runs are rejected.",
             NEW_RUN,
             PERIOD,
         ],
@@ -193,7 +195,7 @@ CASES = {
     "contract_too_many_users": (
         USER | {"retry_after_s": 3600.0},
         [
-            "The server keeps accounts of 1,000,000 budgets, and this user had none.",
+            "The server's limit of 1,000,000 budgets in use was reached before this user's.",
             NEW_RUN,
             "The client may retry after 3,600 s.",
         ],
@@ -201,8 +203,8 @@ CASES = {
     "queue_share_full": (
         {"limit": 625, "count": 625, "scope": "user", "retry_after_s": 5.0},
         [
-            "625 calls of this user were waiting for its model; allowed: 625.",
-            "Its model was overloaded: 118 % of its KV capacity was in demand (1,180 of 1,000 tokens,"
+            "625 calls of this user were queued for its model; the limit is 625.",
+            "Its model was overloaded: the demand was 118 % of its KV capacity (1,180 of 1,000 tokens,"
             " 1 call in its queue).",
             NEW_RUN,
             "The client may retry after 5 s.",
@@ -211,8 +213,8 @@ CASES = {
     "queue_full": (
         {"limit": 10_000, "count": 10_000, "retry_after_s": 5.0},
         [
-            "10,000 calls were waiting for its model; allowed: 10,000.",
-            "Its model was overloaded: 118 % of its KV capacity was in demand (1,180 of 1,000 tokens,"
+            "10,000 calls were queued for its model; the limit is 10,000.",
+            "Its model was overloaded: the demand was 118 % of its KV capacity (1,180 of 1,000 tokens,"
             " 1 call in its queue).",
             NEW_RUN,
             "The client may retry after 5 s.",
@@ -221,7 +223,7 @@ CASES = {
     "draining": (
         {"retry_after_s": 5.0},
         [
-            "The server was stopping and took no new calls.",
+            "The server was draining and accepted no new calls.",
             NEW_RUN,
             "The client may retry after 5 s.",
         ],
@@ -297,8 +299,8 @@ def test_an_incomplete_event_is_explained_without_its_missing_fields(reason):
 )
 def test_explanation_states_when_immunity_ended(reason):
     assert (
-        "Its run was in progress with 10 calls and 6,000 tokens, and no longer immune: that ends at 4"
-        " times the app's longest usual run, 2.5 calls or 1,250 tokens."
+        "Its run was in progress with 10 calls and 6,000 tokens and was no longer immune: immunity ends"
+        " at 4 times the app's longest usual run, which is 2.5 calls or 1,250 tokens."
     ) in explain(event(reason, LOAD, LATE, CASES[reason][0]))
 
 
@@ -309,7 +311,8 @@ def test_explanation_of_a_cut_run_states_its_usage(reason):
     run = LATE | {"run_calls": 1, "immune": None if reason == "draining" else True}
     found = explain(event(reason, LOAD, run, CASES[reason][0]))
     assert (
-        "Its run was in progress with 1 call and 6,000 tokens, which does not count here." in found
+        "Its run was in progress with 1 call and 6,000 tokens, which does not matter for this limit."
+        in found
     )
 
 
@@ -317,11 +320,11 @@ def test_load_is_stated_without_workers_and_without_overload():
     rate = CASES["overloaded_app_limit"][0]
     none = explain(event("overloaded_app_limit", LOAD, {"capacity_tokens": 0}, rate))
     assert none[1].startswith(
-        "Its model was overloaded: no worker accepted calls (1,180 tokens were in demand, 1 call in its"
+        "Its model was overloaded: no worker accepted calls (the demand was 1,180 tokens, 1 call in its"
     )
     idle = LOAD | {"overloaded": False, "demand_tokens": 0, "queued_calls": 0}
     assert explain(event("rpm_user_limit", idle, RATE))[1] == (
-        "Its model was not overloaded: 0 % of its KV capacity was in demand (0 of 1,000 tokens, 0 calls"
+        "Its model was not overloaded: the demand was 0 % of its KV capacity (0 of 1,000 tokens, 0 calls"
         " in its queue); this limit applies at any load."
     )
 

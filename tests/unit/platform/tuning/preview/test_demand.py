@@ -9,7 +9,7 @@ from fairserve.interactions.profiles.profile import AppProfile, StageProfile
 from fairserve.platform.reporting.traffic.lines import Pseudonyms
 from fairserve.platform.reporting.traffic.segments import load_salt, read_recording
 from fairserve.platform.tuning.preview.demand import demand_of
-from fairserve.platform.tuning.preview.input import RefusedCall
+from fairserve.platform.tuning.preview.input import RejectedCall
 from fairserve.scheduling.registry import SYSTEMS
 
 RUNS = 40
@@ -53,7 +53,7 @@ def demand(history, *, refused=(), served=None, profiles=None, **more):
 
 
 def rejection(run="r", at_s=10.0, *, app="app", user="v", reason="overloaded_user_limit", **more):
-    row = RefusedCall("t", app, user, MODEL, run, EPOCH + at_s, reason, False)
+    row = RejectedCall("t", app, user, MODEL, run, EPOCH + at_s, reason, False)
     return row._replace(**more)
 
 

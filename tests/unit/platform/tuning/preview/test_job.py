@@ -50,7 +50,7 @@ def test_a_replay_of_present_settings_reproduces_history(limited):
     assert fidelity["queue_delay_p99_s"]["simulated"] == pytest.approx(
         fidelity["queue_delay_p99_s"]["measured"], rel=0.3
     )
-    assert "as many calls would be rejected" in found["sentences"][0]
+    assert "rejected calls would have been the same" in found["sentences"][0]
 
 
 def test_a_lower_limit_rejects_more_and_a_higher_one_fewer(limited):
@@ -80,7 +80,7 @@ def test_overload_limits_follow_the_watermarks(overloaded):
     assert found["workers"]["costs"]["factor"] == 1, "a good fit is not stretched"
     first, second = found["sentences"][:2]
     was = found["current"]["refused_calls"]
-    assert first == f"With this setting 0 calls would be rejected instead of {was}."
+    assert first == f"0 calls would have been rejected instead of {was}."
     assert second.startswith("The p99 queue delay would have been ")
 
 
@@ -143,7 +143,7 @@ def test_a_preview_needs_a_recording(limited, tmp_path):
     later = limited.job(
         SYSTEMS["fcfs"], lead_at=EPOCH + 900, from_at=EPOCH + 960, until_at=EPOCH + 1000
     )
-    assert "no whole run" in preview(later)["nothing"]
+    assert "no complete run" in preview(later)["nothing"]
 
 
 def test_the_child_process_returns_the_same_bytes(limited):
