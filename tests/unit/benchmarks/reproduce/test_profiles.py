@@ -283,7 +283,7 @@ def test_the_typical_call_size_is_weighted_by_number():
 @pytest.mark.deep
 def test_progress_has_a_row_for_each_load():
     report = progress.run_progress(recorded(scale=0.1))
-    assert len(report.rows) == 2 * sum(len(each.loads) for each in progress.WORKLOADS.values())
+    assert len(report.rows) == 3 * sum(len(each.loads) for each in progress.WORKLOADS.values())
     for row in report.rows:
         assert 0.5 < row.measured["mean"].value < 2.0
 
