@@ -38,6 +38,7 @@ from fairserve.platform.reporting.usage import endpoints as usage
 from fairserve.platform.reporting.usage.slots import ReportSlots
 from fairserve.platform.reporting.user_data import endpoints as user_data
 from fairserve.platform.server.http.access_log import AccessLog
+from fairserve.platform.server.http.cors import Cors
 from fairserve.platform.server.http.intake import Intake
 from fairserve.platform.server.http_state import HttpState, put_on
 from fairserve.platform.server.metrics import endpoints as metrics
@@ -106,6 +107,7 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
     app.add_exception_handler(Exception, _answer_bug)
     app.add_middleware(Intake, settings=settings, answer=_answer)
     app.add_middleware(LimitHeaders)
+    app.add_middleware(Cors)
     app.add_middleware(ConsoleHeaders)
     app.add_middleware(
         AccessLog, trusted_proxies=settings.console.proxy_networks, on_request=requests.count
