@@ -10,7 +10,7 @@ def test_it_renders_without_another_host_and_under_its_policy(browser, server):
     with browser.visit(server.url) as visit:
         seen = []
         visit.page.on("response", lambda answer: seen.append((answer.url, answer.status)))
-        assert visit.go("/docs") == 200
+        assert visit.open("/docs") == 200
         visit.page.get_by_role("heading", name="FairServe").wait_for()
         visit.page.locator("[data-path='/v1/chat/completions']").wait_for()
         assert visit.page.title() == "FairServe API"
@@ -23,7 +23,7 @@ def test_it_renders_without_another_host_and_under_its_policy(browser, server):
 def test_a_request_of_the_page_carries_the_key(browser, server):
     app = server.new_app(name="docs")
     with browser.visit(server.url) as visit:
-        visit.go("/docs")
+        visit.open("/docs")
         visit.page.get_by_role("button", name="Authorize").click()
         dialog = visit.page.locator(".modal-ux")
         dialog.locator("input").fill(app["api_key"])
