@@ -115,8 +115,8 @@ class Apps:
         return app, key
 
     def change(self, app_id: str, body: AppPatch) -> App:
-        """Change name, profile, limits, weight, contracts, access; suspend or resume. Keys of a suspended
-        app do not work, and its programs end.
+        """Change name, profile, limits, weight, contracts, access; suspend or resume. Keys of a
+        suspended app do not work, and its programs end.
         """
         self._check_weight(body.weight)
         app = self._get(app_id, lock=True, live=True)
