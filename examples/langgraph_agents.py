@@ -13,7 +13,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
 from openai import DefaultHttpxClient, OpenAI
 
-from fairserve.client import agent, current_run, event_hooks, interaction
+from fairserve_client import agent, current_run, event_hooks, interaction
 
 TOPICS = ["causes", "forecasts", "power stations"]
 ROUNDS = 2

@@ -12,7 +12,7 @@ from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, RunConfig, 
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 
-from fairserve.client import After, agent, interaction
+from fairserve_client import After, agent, interaction
 
 MODEL = os.environ.get("OPENAI_MODEL", "fairserve-tiny-random")
 TOPICS = ["causes", "forecasts", "power stations"]

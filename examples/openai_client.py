@@ -9,7 +9,7 @@ import os
 
 from openai import AsyncOpenAI
 
-from fairserve.client import Agent, agent, current_run, interaction
+from fairserve_client import Agent, agent, current_run, interaction
 
 MODEL = os.environ.get("OPENAI_MODEL", "fairserve-tiny-random")
 TOPICS = ["causes", "forecasts", "power stations"]

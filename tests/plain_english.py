@@ -23,6 +23,7 @@ TREES = (
     "benchmarks",
     "migrations",
     "src/fairserve",
+    "src/fairserve_client",
     "tests",
 )
 WORDS = re.compile(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, String, text
+from sqlalchemy import JSON, CheckConstraint, ForeignKey, Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from fairserve.interactions.call import TenantLevels
@@ -65,6 +65,10 @@ class App(Base):
     """Highest version in ``profile_versions``; 0 while there is none."""
     profile_looked_at: Mapped[datetime | None]
     """Time of the last evaluation of the app's calls for learning."""
+    user_headers: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
+    """Headers that name its end users, in order; null: the default, empty: none."""
+    cors_origins: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
+    """Origins of the pages that may call with its keys; null: none."""
     created_at: Mapped[datetime]
     suspended_at: Mapped[datetime | None]
     deleted_at: Mapped[datetime | None]

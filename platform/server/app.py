@@ -37,7 +37,9 @@ from fairserve.platform.reporting.exports import endpoints as exports
 from fairserve.platform.reporting.usage import endpoints as usage
 from fairserve.platform.reporting.usage.slots import ReportSlots
 from fairserve.platform.reporting.user_data import endpoints as user_data
+from fairserve.platform.server.http import api_docs
 from fairserve.platform.server.http.access_log import AccessLog
+from fairserve.platform.server.http.cors import Cors
 from fairserve.platform.server.http.intake import Intake
 from fairserve.platform.server.http_state import HttpState, put_on
 from fairserve.platform.server.metrics import endpoints as metrics
@@ -82,14 +84,13 @@ MANAGEMENT = (
 
 def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
     """Return the application. ``lifespan`` puts the running state on ``app.state``."""
-    docs = "/docs" if settings.server.api_docs else None
     app = FastAPI(
         title="FairServe",
         version=product_version(),
         lifespan=lifespan,
-        docs_url=docs,
+        docs_url=None,
         redoc_url=None,
-        openapi_url="/openapi.json" if settings.server.api_docs else None,
+        openapi_url=api_docs.OPENAPI_PATH if settings.server.api_docs else None,
     )
     console_state = ConsoleState(settings.console)
     requests = RequestMetrics()
@@ -98,6 +99,9 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
         app.include_router(module.router)
     if settings.console.console:
         app.include_router(console)
+    if settings.server.api_docs:
+        api_docs.describe_keys(app)
+        app.include_router(api_docs.router)
     app.add_exception_handler(FairServeError, _answer_error)
     app.add_exception_handler(RequestValidationError, _answer_validation)
     app.add_exception_handler(DataError, _answer_bad_data)
@@ -106,6 +110,7 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
     app.add_exception_handler(Exception, _answer_bug)
     app.add_middleware(Intake, settings=settings, answer=_answer)
     app.add_middleware(LimitHeaders)
+    app.add_middleware(Cors)
     app.add_middleware(ConsoleHeaders)
     app.add_middleware(
         AccessLog, trusted_proxies=settings.console.proxy_networks, on_request=requests.count

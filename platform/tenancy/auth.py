@@ -33,6 +33,8 @@ from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.identity import ApiKey, App, KeyScope, Tenant
 from fairserve.platform.db.key_hash import KeyHasher
+from fairserve.platform.tenancy.apps.origins import Origins
+from fairserve.platform.tenancy.apps.user_headers import DEFAULT_USER_HEADERS
 from fairserve.platform.tenancy.failed_keys import FailedKeys
 
 CACHE_TTL_S = 30.0
@@ -52,6 +54,10 @@ class Principal:
     app_id: str | None
     key_id: str
     key_prefix: str
+    user_headers: tuple[str, ...] = DEFAULT_USER_HEADERS
+    """Headers that name the end user of an app's call, in order."""
+    origins: frozenset[str] = frozenset()
+    """Origins of the pages in browsers that may read answers to an app's key."""
 
 
 @dataclass(slots=True)
@@ -83,6 +89,8 @@ class Authenticator:
         self._sessions = sessions
         self.hasher = hasher
         self.failed_keys = failed_keys
+        self.origins = Origins(sessions, monotonic_s)
+        """Origins of all apps, for requests that carry no key."""
         self._ttl_s = ttl_s
         self._stale_s = stale_s
         self._max_entries = max_entries
@@ -146,6 +154,7 @@ class Authenticator:
                     del self._known[digest]
             self._unknown.clear()
             self._confirmed.clear()
+        self.origins.forget()
 
     def _digest(self, key: str) -> str:
         if not key or len(key) > MAX_KEY_CHARS or not key.isascii():
@@ -205,7 +214,7 @@ class Authenticator:
             generation = self._generation
         now_s = self._monotonic_s()
         try:
-            row = self._working_key(ApiKey.id == key_id)
+            found = self._working_key(ApiKey.id == key_id)
         except SQLAlchemyError:
             with self._lock:
                 # The five minutes of a key that was never confirmed start now.
@@ -213,7 +222,8 @@ class Authenticator:
             if now_s - confirmed_s >= self._stale_s:
                 raise _invalid_key() from None
             return
-        if row is None or (row.expires_at is not None and row.expires_at <= self._now()):
+        expires_at = None if found is None else found[0].expires_at
+        if found is None or (expires_at is not None and expires_at <= self._now()):
             raise _invalid_key()
         with self._lock:
             if generation == self._generation:
@@ -222,14 +232,19 @@ class Authenticator:
                 if len(self._confirmed) > self._max_entries:
                     self._confirmed.popitem(last=False)
 
-    def _working_key(self, which: ColumnElement[bool]) -> ApiKey | None:
-        """Return the key, unless it is revoked or its tenant or app is suspended or deleted."""
+    def _working_key(self, which: ColumnElement[bool]) -> tuple[ApiKey, Principal] | None:
+        """Return the key and its principal.
+
+        None: it is unknown or revoked, or its tenant or app is suspended or deleted.
+        """
         with self._sessions() as session:
             row = (
                 read_only(session)
                 .execute(
                     select(
                         ApiKey,
+                        App.user_headers,
+                        App.cors_origins,
                         Tenant.suspended_at,
                         Tenant.deleted_at,
                         App.suspended_at,
@@ -243,9 +258,19 @@ class Authenticator:
             )
         if row is None:
             return None
-        found, *stopped_at = row
-        stopped = any(time is not None for time in (found.revoked_at, *stopped_at))
-        return None if stopped else found
+        key, user_headers, origins, *stopped_at = row
+        if any(time is not None for time in (key.revoked_at, *stopped_at)):
+            return None
+        headers = DEFAULT_USER_HEADERS if user_headers is None else tuple(user_headers)
+        return key, Principal(
+            key.scope,
+            key.tenant_id,
+            key.app_id,
+            key.id,
+            key.prefix,
+            user_headers=headers,
+            origins=frozenset(origins or ()),
+        )
 
     def _read(self, key: str) -> _Entry | None:
         candidates = self.hasher.candidates(key)
@@ -253,14 +278,11 @@ class Authenticator:
         found = self._working_key(ApiKey.key_hash.in_(candidates))
         if found is None:
             return None
-        if not any(compare_digest(found.key_hash, candidate) for candidate in candidates):
+        row, principal = found
+        if not any(compare_digest(row.key_hash, candidate) for candidate in candidates):
             return None
-        self._note_use(found, candidates[0])
-        return _Entry(
-            Principal(found.scope, found.tenant_id, found.app_id, found.id, found.prefix),
-            found.expires_at,
-            looked_up_s,
-        )
+        self._note_use(row, candidates[0])
+        return _Entry(principal, row.expires_at, looked_up_s)
 
     def _note_use(self, row: ApiKey, present_hash: str) -> None:
         """Store the key's hash under the current secret and its last use, to the hour."""

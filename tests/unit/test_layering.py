@@ -51,20 +51,21 @@ class Source:
 def sources():
     """Return every file of the product by its path in the repository, read once."""
     files = sorted(path for top in [*PACKAGES, "migrations"] for path in (ROOT / top).rglob("*.py"))
-    files += sorted((ROOT / "src/fairserve").glob("*.py"))
+    files += sorted((ROOT / "src").glob("fairserve*/*.py"))
     return {path.relative_to(ROOT): Source(path.read_text()) for path in files}
 
 
 def violation(parts, module):
     """Return the rule that importing ``module`` into the file at this path violates, or None."""
     top = module.split(".")[0]
+    if parts[:2] == ("src", "fairserve_client"):  # it has two names: see decision 25
+        own = module.startswith(".") and not module.startswith("..")
+        return None if own or top in sys.stdlib_module_names else "the client has no dependencies"
     if module.startswith("."):
         return "imports are absolute"
     if parts[0] == "src":
-        own = module.startswith(
-            ("fairserve.interactions.tracking.identity", "fairserve.openai_calls")
-        )
-        return None if own or top in sys.stdlib_module_names else "agents need no server"
+        own = module in ("fairserve_client", "fairserve._client")
+        return None if own else "agents need no server"
     if top in {*PACKAGES, "benchmarks", "migrations"} - {"platform"}:
         return "the fairserve. prefix is missing"
     return None
@@ -86,13 +87,17 @@ def test_each_rule_detects_its_violation():
         ("migrations/env.py", "engine.client"),
         ("scheduling/dispatch/feed.py", ".base"),
         ("src/fairserve/client.py", "fairserve.platform.server.app"),
-        ("src/fairserve/client.py", "httpx"),
+        ("src/fairserve_client/runs.py", "fairserve.interactions.tracking.identity"),
+        ("src/fairserve_client/runs.py", "fairserve_client.headers"),
+        ("src/fairserve_client/runs.py", "..interactions"),
+        ("src/fairserve_client/runs.py", "httpx"),
     ]
     allowed = [
         ("platform/server/app.py", "fairserve.engine.client"),
         ("platform/server/app.py", "platform"),
-        ("src/fairserve/client.py", "fairserve.interactions.tracking.identity"),
-        ("src/fairserve/client.py", "urllib.request"),
+        ("src/fairserve/client.py", "fairserve._client"),
+        ("src/fairserve_client/runs.py", ".headers"),
+        ("src/fairserve_client/runs.py", "urllib.request"),
     ]
     found = [
         (path, module) for path, module in broken + allowed if violation(Path(path).parts, module)

@@ -26,6 +26,7 @@ from fairserve.platform.serving.completions.schemas import (
     invalid,
 )
 from fairserve.platform.serving.decision.check import CheckedCall
+from fairserve.platform.serving.decision.end_user import user_in_body
 from fairserve.platform.serving.decision.request import AnyReader, CallRequest, DeclaredWork
 from fairserve.platform.serving.off_loop import off_loop
 from fairserve.platform.tenancy.auth import Principal
@@ -64,7 +65,7 @@ class CompletionRequest:
             model=body.model,
             prompt_field="messages" if chat else "prompt",
             count_tokens=self._count_tokens,
-            user=body.user,
+            user=user_in_body(body.user, self.plain),
             samples=body.n or 1,
             max_output_tokens=body.asked_tokens,
             max_output_field=body.asked_field,

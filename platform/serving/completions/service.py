@@ -72,7 +72,7 @@ class Completions:
             producer = await self._producer(path, raw, headers, principal)
             return ProducedResponse(producer.produce, self._client_limits)
         app = principal.app_id or ""
-        fingerprint = await off_loop(len(raw), fingerprint_of, principal, path, raw)
+        fingerprint = await off_loop(len(raw), fingerprint_of, principal, path, raw, headers)
         buffer = self._answers.find(app, key, fingerprint)
         if buffer is not None:
             return self._following(buffer, replayed=True)

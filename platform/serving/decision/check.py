@@ -6,7 +6,7 @@ Nothing here has a side effect: a request that is wrong leaves no trace but its 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
 from fairserve.engine.wire.request_fields import SERVER_KINDS
@@ -25,6 +25,7 @@ from fairserve.platform.control.messages import Submit
 from fairserve.platform.db.base import new_id
 from fairserve.platform.fleet.models import Models, ServedModel
 from fairserve.platform.fleet.prompt import Prompt, PromptTooLongError
+from fairserve.platform.serving.decision.end_user import user_in_headers
 from fairserve.platform.serving.decision.request import CallRequest
 from fairserve.platform.serving.off_loop import off_loop
 from fairserve.platform.serving.settings import CacheIsolation
@@ -83,10 +84,11 @@ async def check(
 ) -> CheckedCall:
     """Return the call of a request. Raises a FairServeError that names the field that is wrong.
 
-    A call that names no user belongs to the user of its run, else to the app itself.
+    A call that names no user, in its body or in a header, belongs to the user of its run, else to the
+    app itself.
     """
     identity = request.identity or _identity(request, options)
-    user = request.user
+    user = request.user or user_in_headers(request.headers, request.principal.user_headers)
     if user is None and identity.run_id is not None:
         user = await user_of(core_run_id(request.principal.app_id or "", identity.run_id))
     checked = await _checked(request, identity, user, models, options)
@@ -94,7 +96,12 @@ async def check(
     retry = request.headers.get(RETRY_HEADER)
     if retry is not None:
         checked.fingerprint = await off_loop(
-            size_bytes, fingerprint_of, request.principal, request.endpoint, request.raw
+            size_bytes,
+            fingerprint_of,
+            request.principal,
+            request.endpoint,
+            request.raw,
+            request.headers,
         )
         checked.repeated = retry.strip() not in ("", "0")
     if options.infer_parents and identity.run_id is not None and request.messages is not None:
@@ -122,9 +129,15 @@ def cache_salt(isolation: CacheIsolation, tenant: str, app: str, user: str, own:
     return client_id(domain if own is None else (*domain, f"={own}"))
 
 
-def fingerprint_of(principal: Principal, endpoint: str, raw: bytes) -> str:
-    """Return a hash that is equal for equal requests of one app, and different between apps."""
-    digest = hashlib.sha256(f"{principal.app_id}\n{endpoint}\n".encode())
+def fingerprint_of(
+    principal: Principal, endpoint: str, raw: bytes, headers: Mapping[str, str]
+) -> str:
+    """Return a hash that is equal for equal requests of one app, and different between apps.
+
+    Of the headers, those that name a user count: equal bodies of two users are two requests.
+    """
+    users = "\n".join(headers.get(name, "") for name in principal.user_headers)
+    digest = hashlib.sha256(f"{principal.app_id}\n{endpoint}\n{users}\n".encode())
     digest.update(raw)
     return digest.hexdigest()
 

@@ -19,6 +19,7 @@ from fairserve.platform.base.live_stream import while_allowed
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.schemas import ObjectId
 from fairserve.platform.db.session import unavailable
+from fairserve.platform.serving.decision.end_user import user_in_headers
 from fairserve.platform.serving.interactions.drawing import draw
 from fairserve.platform.serving.interactions.events import error_event
 from fairserve.platform.serving.interactions.graph_view import GraphOut
@@ -110,10 +111,15 @@ Readable = Annotated[Interactions, Depends(_readable)]
 
 
 @router.post("", status_code=201, openapi_extra=CREATE_BODY)
-async def open_interaction(request: Request, service: Service) -> InteractionOut:
+async def open_interaction(
+    request: Request, service: Service, principal: AppPrincipal
+) -> InteractionOut:
     """Open an empty run, whose id goes into ``X-Interaction-Id`` of its calls, or start a program."""
     limits = ProgramLimits(nodes=request.app.state.settings.serving.program_max_nodes)
-    return await service.open(await read_opening(await request.body(), limits))
+    opening = await read_opening(await request.body(), limits)
+    if opening.run.user is None:
+        opening.run.user = user_in_headers(request.headers, principal.user_headers)
+    return await service.open(opening)
 
 
 @router.get("")

@@ -41,6 +41,16 @@ def locked(session: Session, app_id: str) -> App | None:
     ).one_or_none()
 
 
+def origins_of_others(session: Session, app: App) -> int:
+    """Return the number of origins of the tenant's other apps."""
+    found = session.scalars(
+        select(App.cors_origins).where(
+            App.tenant_id == app.tenant_id, App.id != app.id, App.cors_origins.is_not(None)
+        )
+    )
+    return sum(len(origins or ()) for origins in found)
+
+
 def by_name(session: Session, tenant_id: str, name: str) -> App | None:
     """Return the tenant's app of this name, unless it is deleted."""
     return session.scalars(

@@ -10,6 +10,8 @@ from pydantic import BaseModel, Field, model_validator
 from fairserve.interactions.profiles.profile import MAX_STAGES, AppProfile, StageProfile
 from fairserve.platform.db.identity import ProfileMode
 from fairserve.platform.db.schemas import KeyOut, Name, Strict, Weight
+from fairserve.platform.tenancy.apps.origins import CorsOrigins
+from fairserve.platform.tenancy.apps.user_headers import UserHeaders
 from fairserve.platform.tenancy.quotas.schemas import ContractBody, ContractOut
 
 
@@ -73,11 +75,15 @@ class AppCreate(Strict):
     """Limits of the app as a whole."""
     user_contract: ContractBody | None = None
     """Limits of each of its users."""
+    user_headers: UserHeaders | None = None
+    """Headers that name the end user of a call whose body names none; null is ``x-user-id``."""
+    cors_origins: CorsOrigins | None = None
+    """Origins of the pages in browsers that may call with the app's keys; null is none."""
 
 
 class AppPatch(Strict):
     """Changes of an app. A profile replaces the old one; an omitted limit is unchanged, and a null
-    contract removes all its limits.
+    contract removes all its limits. A list replaces the old one, and null is its default.
     """
 
     name: Name | None = None
@@ -88,6 +94,8 @@ class AppPatch(Strict):
     suspended: bool | None = None
     contract: ContractBody | None = None
     user_contract: ContractBody | None = None
+    user_headers: UserHeaders | None = None
+    cors_origins: CorsOrigins | None = None
 
 
 class StageOut(BaseModel):
@@ -131,6 +139,10 @@ class AppOut(BaseModel):
     weight: float
     contract: ContractOut
     user_contract: ContractOut
+    user_headers: list[str]
+    """Headers that name the end user of a call whose body names none, in order."""
+    cors_origins: list[str]
+    """Origins of the pages in browsers that may call with the app's keys."""
     created_at: datetime
     suspended_at: datetime | None
     deleted_at: datetime | None

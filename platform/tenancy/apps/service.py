@@ -23,6 +23,7 @@ from fairserve.platform.db.session import after_commit
 from fairserve.platform.tenancy.apps import repository
 from fairserve.platform.tenancy.apps.control_events import app_changed
 from fairserve.platform.tenancy.apps.inboxes import ControlInbox, ProgramInbox
+from fairserve.platform.tenancy.apps.origins import MAX_TENANT_ORIGINS
 from fairserve.platform.tenancy.apps.schemas import AppCreate, AppOut, AppPatch
 from fairserve.platform.tenancy.apps.view import audited, describe_all
 from fairserve.platform.tenancy.auth import Authenticator, Principal
@@ -108,13 +109,14 @@ class Apps:
         self._declared(app)
         self._notify_control(app)
         self._set_contracts(app, body)
+        self._set_access(app, body)
         key = self._key_ring(app).issue()
         self._audit("app.create", app, None)
         return app, key
 
     def change(self, app_id: str, body: AppPatch) -> App:
-        """Change name, profile, limits, weight or contracts, suspend or resume. Keys of a suspended
-        app do not work, and its programs end.
+        """Change name, profile, limits, weight, contracts, access; suspend or resume. Keys of a
+        suspended app do not work, and its programs end.
         """
         self._check_weight(body.weight)
         app = self._get(app_id, lock=True, live=True)
@@ -138,6 +140,7 @@ class Apps:
         self._session.flush()
         self._notify_control(app)
         self._set_contracts(app, body)
+        self._set_access(app, body)
         self._audit("app.change", app, before)
         if body.suspended:
             self._stop_programs(app_id, "its app is suspended")
@@ -215,6 +218,23 @@ class Apps:
                 contracts.change(
                     self._session, self._control, holder, getattr(body, name), param=name
                 )
+
+    def _set_access(self, app: App, body: AppCreate | AppPatch) -> None:
+        """Set the headers that name users, and the origins; the cache of keys has a copy of both."""
+        changed = body.model_fields_set & {"user_headers", "cors_origins"}
+        if "cors_origins" in changed and body.cors_origins:
+            total = len(body.cors_origins) + repository.origins_of_others(self._session, app)
+            if total > MAX_TENANT_ORIGINS:
+                raise ConflictError(
+                    f"the tenant's apps would have {total} origins; allowed: {MAX_TENANT_ORIGINS}",
+                    param="cors_origins",
+                    code="too_many_origins",
+                )
+        for name in changed:
+            setattr(app, name, getattr(body, name))
+        if changed:
+            self._session.flush()
+            self._forget_keys(app.id)
 
     def _key_ring(self, app: App) -> KeyRing:
         owner = keys.KeyOwner(app.tenant_id, app.id)

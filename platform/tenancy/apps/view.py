@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from fairserve.platform.db.identity import App
 from fairserve.platform.tenancy.apps.limits import new_users_in_force
 from fairserve.platform.tenancy.apps.schemas import AppOut, LimitsOut, ProfileOut
+from fairserve.platform.tenancy.apps.user_headers import DEFAULT_USER_HEADERS
 from fairserve.platform.tenancy.profiles.repository import declared_profile
 from fairserve.platform.tenancy.quotas import repository as contracts
 from fairserve.platform.tenancy.quotas.repository import Holder
@@ -66,6 +67,8 @@ def _out(app: App, contract: ContractOut, user_contract: ContractOut, kept: time
         weight=app.weight,
         contract=contract,
         user_contract=user_contract,
+        user_headers=list(DEFAULT_USER_HEADERS if app.user_headers is None else app.user_headers),
+        cors_origins=app.cors_origins or [],
         created_at=app.created_at,
         suspended_at=app.suspended_at,
         deleted_at=app.deleted_at,

@@ -434,8 +434,8 @@ _CONSOLE = (
         "revoked-key-is-valid",
         "console",
         "platform/tenancy/auth.py",
-        "stopped = any(time is not None for time in (found.revoked_at, *stopped_at))",
-        "stopped = any(time is not None for time in stopped_at)",
+        "if any(time is not None for time in (key.revoked_at, *stopped_at)):",
+        "if any(time is not None for time in stopped_at):",
         (*_AUTH, "tests/integration/*management_keys*.py"),
     ),
     Mutation(
@@ -498,6 +498,57 @@ _CONSOLE = (
         "    text = text.strip()\n",
         "",
         ("tests/integration/test_gateway/test_user_ids.py",),
+    ),
+    Mutation(
+        "header-overrules-the-user-of-the-body",
+        "console",
+        "platform/serving/decision/check.py",
+        "request.user or user_in_headers(request.headers, request.principal.user_headers)",
+        "user_in_headers(request.headers, request.principal.user_headers) or request.user",
+        ("tests/integration/test_gateway/test_end_users.py",),
+    ),
+    Mutation(
+        "equal-bodies-of-two-users-are-one-request",
+        "console",
+        "platform/serving/decision/check.py",
+        """    digest = hashlib.sha256(f"{principal.app_id}\\n{endpoint}\\n{users}\\n".encode())""",
+        """    digest = hashlib.sha256(f"{principal.app_id}\\n{endpoint}\\n".encode())""",
+        ("tests/integration/test_gateway/test_end_users.py",),
+    ),
+    Mutation(
+        "page-of-another-app-reads-the-answer",
+        "console",
+        "platform/server/http/cors.py",
+        "    if origin not in principal.origins:\n        return",
+        "    if origin is None:\n        return",
+        ("tests/integration/test_gateway/test_cors.py",),
+    ),
+    Mutation(
+        "origin-of-a-suspended-app-stays",
+        "console",
+        "platform/tenancy/auth.py",
+        "        self.origins.forget()\n",
+        "",
+        ("tests/integration/test_gateway/test_cors.py",),
+    ),
+    Mutation(
+        "old-read-of-origins-hides-a-change",
+        "console",
+        "platform/tenancy/apps/origins.py",
+        """            if generation == self._generation:
+                self._expires_s""",
+        """            if generation >= 0:
+                self._expires_s""",
+        ("tests/unit/platform/tenancy/test_origins.py",),
+    ),
+    Mutation(
+        "cached-key-keeps-the-old-user-headers",
+        "console",
+        "platform/tenancy/apps/service.py",
+        """            self._session.flush()
+            self._forget_keys(app.id)""",
+        """            self._session.flush()""",
+        ("tests/integration/test_gateway/test_end_users.py",),
     ),
     Mutation(
         "tenant-key-acts-for-the-tenant-it-names",

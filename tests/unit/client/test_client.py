@@ -1,4 +1,4 @@
-"""Test ``fairserve.client`` with the real openai package: runs, agents and their context."""
+"""Test ``fairserve_client`` with the real openai package: runs, agents and their context."""
 
 import asyncio
 import contextvars
@@ -9,7 +9,7 @@ import pytest
 from recording_platform import MESSAGES, call
 from until import settle
 
-from fairserve.client import agent, current_run, interaction
+from fairserve_client import agent, current_run, interaction
 
 # --- runs
 # -------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Test the requests of ``fairserve.client``: parents, headers, hooks, and what it never sends."""
+"""Test the requests of ``fairserve_client``: parents, headers, hooks, and what it never sends."""
 
 import logging
 import subprocess
@@ -9,7 +9,8 @@ import openai
 import pytest
 from recording_platform import KEY, MESSAGES, call
 
-from fairserve.client import event_hooks, interaction
+from fairserve.interactions.tracking import identity
+from fairserve_client import event_hooks, headers, interaction
 
 # --- parents of calls
 # ---------------------------------------------------------------------------------
@@ -166,13 +167,27 @@ def test_the_key_is_never_shown(platform, client, caplog):
     assert KEY not in "".join([*texts, *raised.value.__notes__, caplog.text])
 
 
-def test_it_imports_only_the_standard_library():
+@pytest.mark.parametrize("name", ["fairserve_client", "fairserve.client"])
+def test_it_imports_only_the_standard_library(name):
     program = (
-        "import sys; before = set(sys.modules); import fairserve.client;"
+        f"import sys; before = set(sys.modules); import {name};"
         "new = {name.split('.')[0] for name in set(sys.modules) - before};"
         "print(*sorted(new - sys.stdlib_module_names))"
     )
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert run.stdout.split() == ["fairserve"]
+    assert set(run.stdout.split()) <= {"fairserve", "fairserve_client"}
+
+
+def test_client_and_server_mean_the_same_headers():
+    for name in (
+        "MAX_ID_CHARS",
+        "MAX_PARENTS",
+        "RUN_HEADER",
+        "FINAL_HEADER",
+        "CALL_HEADER",
+        "PARENTS_HEADER",
+        "AGENT_HEADER",
+    ):
+        assert getattr(headers, name) == getattr(identity, name), name

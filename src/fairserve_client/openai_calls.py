@@ -15,7 +15,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
-from fairserve.interactions.tracking.identity import CALL_HEADER, RUN_HEADER
+from .headers import CALL_HEADER, RUN_HEADER
 
 
 class Client(Protocol):
