@@ -211,7 +211,7 @@ def test_a_reader_does_not_wait_for_writers(sessions):
     ("url", "problem"),
     [
         ("nonsense", "cannot be read"),
-        ("mysql://u:hunter2@h/d", "no support for mysql"),
+        ("mysql://u:hunter2@h/d", "mysql databases are not supported"),
         ("sqlite://", "in-memory"),
         ("sqlite:///:memory:", "in-memory"),
     ],

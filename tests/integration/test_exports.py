@@ -187,11 +187,11 @@ def test_an_impossible_export_has_an_error_and_no_file(world, monkeypatch):
     assert world.make() == 1
     failed = world.read_export(export)
     assert failed["state"] == "failed"
-    assert "narrow it" in failed["error"]
+    assert "restrict it with" in failed["error"]
     assert failed["expires_at"] > failed["finished_at"]
     answer = world.file(export)
     assert answer.status_code == 409
-    assert "narrow it" in answer.json()["error"]["message"]
+    assert "restrict it with" in answer.json()["error"]["message"]
 
 
 def test_an_invalid_request_is_rejected(world):

@@ -84,7 +84,7 @@ def test_an_unclaimed_export_fails_eventually(world):
     assert world.expire() == 0
     world.at += LATER
     assert world.expire() == 1
-    assert "a server is running" in world.read_export(export)["error"]
+    assert "check that background jobs are running" in world.read_export(export)["error"]
     assert world.make() == 0
 
 

@@ -158,7 +158,7 @@ def test_operators_manage_keys_in_the_console(operators):
     assert not operators.works(plain)
     last = operators.post(f"/{operators.row['id']}", action="revoke")
     assert last.status_code == 400
-    assert "make one first" in last.text
+    assert "create another one first" in last.text
     assert operators.post(name="x", expires_at="yesterday").status_code == 400
     assert operators.post("/key_none", action="revoke").status_code == 404
 

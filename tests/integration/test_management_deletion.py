@@ -157,7 +157,7 @@ def test_deleted_apps_count_for_the_bound(management, monkeypatch):
     third = world.create("third")
     assert world.call("POST", "/restore", status=409)["error"]["code"] == "too_many_apps"
     management.call(world.key, "DELETE", f"/v1/apps/{third['id']}")
-    assert "deleted ones included" in world.create("fourth", status=409)["error"]["message"]
+    assert "including deleted ones" in world.create("fourth", status=409)["error"]["message"]
     world.call("POST", "/restore")
 
 

@@ -173,13 +173,13 @@ def test_workers_of_other_sources_cannot_be_changed(management):
     places = {
         "w0": "the setting worker_urls",
         "f": "the fleet file",
-        "e": "the embedded workers",
+        "e": "the setting workers",
     }
     for worker, place in places.items():
         answered = rejected("DELETE", f"{WORKERS}/{worker}")
-        assert answered == f"worker {worker!r} is one of {place}; change it there"
+        assert answered == f"worker {worker!r} comes from {place}; change it there"
         body = {"id": worker, "url": url(6)}
-        assert rejected("POST", WORKERS, body) == f"worker {worker!r} is one of {place}"
+        assert rejected("POST", WORKERS, body) == f"worker {worker!r} exists already, from {place}"
     assert "has the URL of worker 'f'" in rejected("POST", WORKERS, {"id": "x", "url": url(2)})
     body = {"id": "x", "url": url(6), "model": "chat"}
     assert "the name of an alias" in rejected("POST", WORKERS, body)

@@ -94,7 +94,7 @@ def test_a_data_folder_that_cannot_be_created(start_error, tmp_path):
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("mysql://localhost/x", "no support for mysql"),
+        ("mysql://localhost/x", "mysql databases are not supported"),
         ("no url", "cannot be read"),
         ("sqlite://", "in-memory"),
         ("sqlite:////proc/nowhere/x.sqlite3", "/proc/nowhere"),

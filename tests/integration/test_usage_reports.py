@@ -407,7 +407,7 @@ def test_too_many_rows_for_a_table_are_rejected(management, monkeypatch):
     for format in ("csv", "parquet"):
         query = {"group_by": "user", "format": format}
         answer = management.call(tenant["api_key"], "GET", "/v1/usage", status=400, **query)
-        assert "narrow it" in answer["error"]["message"]
+        assert "restrict it with" in answer["error"]["message"]
 
 
 def test_a_table_over_http_is_shorter_than_an_exported_one(management, monkeypatch):
@@ -417,7 +417,7 @@ def test_a_table_over_http_is_shorter_than_an_exported_one(management, monkeypat
     answer = management.call(
         tenant["api_key"], "GET", "/v1/usage", status=400, group_by="user", format="csv"
     )
-    assert "request it as an export" in answer["error"]["message"]
+    assert "request an export" in answer["error"]["message"]
     management.call(
         tenant["api_key"], "POST", "/v1/usage/exports", status=202, group_by="user", format="csv"
     )

@@ -195,7 +195,7 @@ def test_json_mode_returns_json(worker):
         (
             {"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}},
             "response_format",
-            "refused",
+            "is rejected",
         ),
     ],
 )

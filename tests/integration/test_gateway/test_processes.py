@@ -150,7 +150,7 @@ def test_embedded_workers_are_listed_and_not_removed(fragile):
     assert worker["url"].startswith("http://127.0.0.1:")
     assert worker["model"] == MODEL
     answer = fragile.admin("DELETE", f"{WORKERS}/w0")
-    assert (answer.status_code, "embedded workers" in answer.text) == (409, True)
+    assert (answer.status_code, "the setting workers" in answer.text) == (409, True)
     again = {"id": "w0", "url": "http://127.0.0.1:1"}
     assert fragile.admin("POST", WORKERS, json=again).status_code == 409
 

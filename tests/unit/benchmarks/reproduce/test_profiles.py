@@ -311,11 +311,16 @@ def test_known_remaining_work_is_not_overridden():
     assert {value for name, value in left.items() if name.endswith("c2")} == {2.0}
 
 
-def progress_rows(**change):
+def progress_rows(without=1.02, **change):
     values = {"mean": 0.95, "p50": 0.9, "p99": 1.0, "tok/s": 1.0, "Jain": 0.9, "Jain, arrival": 0.9}
     values |= change
     figures = {name: Spread(v, v, v) for name, v in values.items()}
-    return {"mix, at once, progress": Row("mix, at once, progress", figures)}
+    return {
+        "mix, at once, progress": Row("mix, at once, progress", figures),
+        "mix, at once, no priority": Row(
+            "mix, at once, no priority", {"mean": Spread(1.02, without, 1.03)}
+        ),
+    }
 
 
 @pytest.mark.parametrize(
@@ -327,6 +332,7 @@ def progress_rows(**change):
         ({"p99": 1.2}, [2]),
         ({"tok/s": 0.9}, [3]),
         ({"Jain": 0.85}, [4]),
+        ({"without": 0.99}, [5]),
     ],
 )
 def test_a_claim_about_progress_fails_on_disagreeing_figures(change, wrong):
