@@ -131,7 +131,7 @@ def test_one_process_has_one_client_whichever_wheels_are_installed(
         "print(u.find_spec('fairserve_client') is not None, 'fairserve._client' in sys.modules)"
     )
     run = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)],
+        [sys.executable, "-S", "-c", program, str(tmp_path)],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,

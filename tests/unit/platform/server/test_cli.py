@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fairserve.platform.db.schema import SchemaError, required_revision
-from fairserve.platform.server import cli
+from fairserve.platform.server import cli, process
 
 ROOT = Path(__file__).resolve().parents[4]
 VISITOR = '''
@@ -177,18 +177,16 @@ def test_completion_knows_the_flags_of_a_command(command, monkeypatch, capsys):
 
 def test_serve_gets_the_settings(monkeypatch, capsys):
     got = []
-    fake = type(sys)("fairserve.platform.server.process")
-    fake.serve = lambda settings: got.append(settings) or 0
-    monkeypatch.setitem(sys.modules, "fairserve.platform.server.process", fake)
+    monkeypatch.setattr(process, "serve", lambda settings: got.append(settings) or 0)
     assert cli.main(["serve", "--port", "0", "--set", "feed_window=0.1"]) == 0
     (settings,) = got
     assert settings.server.port == 0
     assert settings.tuning.system_options == {"feed_window": 0.1}
 
-    def refuse(settings):
+    def reject(settings):
         raise SchemaError("run `fairserve db upgrade`")
 
-    fake.serve = refuse
+    monkeypatch.setattr(process, "serve", reject)
     assert run(capsys, "serve") == (2, "", "fairserve serve: run `fairserve db upgrade`\n")
 
 
