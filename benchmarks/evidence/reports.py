@@ -153,7 +153,7 @@ _EVIDENCE = (
     ),
     _experiment("tuning", "composition.tuning", 1, "20 min", short_cases=("tuning",)),
     _experiment("unsaturated", "composition.unsaturated", 5, "1 min"),
-    _experiment("ablation", "composition.ablation", 3, "40 min", short_cases=("ablation",)),
+    _experiment("ablation", "composition.ablation", 5, "1 h", short_cases=("ablation",)),
     _experiment(
         "composition",
         "composition.comparison",
