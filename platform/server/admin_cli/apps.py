@@ -12,6 +12,7 @@ from fairserve.platform.base.command_line import App, option
 from fairserve.platform.server.admin_cli.client import Client, path_of
 from fairserve.platform.server.admin_cli.commands import Id, changes, command, read_json
 from fairserve.platform.server.admin_cli.fields import (
+    NAMES,
     WHOLE,
     body_of,
     contract_of,
@@ -27,12 +28,27 @@ _Tenant = Annotated[str | None, Option(metavar="ID", help="Tenant of the app, fo
 _PROFILE_FILE = "JSON file with the token profile, as in the API."
 _Profile = Annotated[Path | None, Option(metavar="FILE", help=_PROFILE_FILE)]
 _OVERLOAD = "Limits that apply under overload (none removes a limit)"
+_CLIENTS = "Clients of the app"
 _SETTINGS = [
     option(
         "weight",
         float,
         metavar="WEIGHT",
         help="Weight of its calls, for admin keys: 2 is entitled to twice the service of 1.",
+    ),
+    limit(
+        "user_headers",
+        NAMES,
+        "A,B",
+        "Headers that name the end user of a call (none: x-user-id).",
+        _CLIENTS,
+    ),
+    limit(
+        "cors_origins",
+        NAMES,
+        "URL,URL",
+        "Origins of pages in browsers that may call, such as https://app.example.com (none: no page).",
+        _CLIENTS,
     ),
     limit("user_rpm", WHOLE, "N", "Calls per minute of each user.", _OVERLOAD),
     limit("app_rpm", WHOLE, "N", "Calls per minute of the app as a whole.", _OVERLOAD),
@@ -86,7 +102,7 @@ def list_apps(
 def change(
     client: Client, id: Id, profile: _Profile = None, tenant: _Tenant = None, **given: Any
 ) -> Any:
-    """Change an app's name, profile, weight or limits."""
+    """Change an app's name, profile, weight, clients or limits."""
     body = changes(body_of(given, "name") | _body(profile, given))
     return client.call("PATCH", _path(id), body, tenant=tenant)
 
@@ -154,7 +170,9 @@ def _body(profile: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
         "contract": contract_of(given),
         "user_contract": contract_of(given, "user_"),
     }
-    return body_of(given, "weight") | {name: part for name, part in parts.items() if part}
+    return body_of(given, "weight", "user_headers", "cors_origins") | {
+        name: part for name, part in parts.items() if part
+    }
 
 
 def _path(id: str) -> str:

@@ -28,13 +28,14 @@ def _or_none(parse: Parse, what: str) -> Parse:
     return parsed
 
 
-def _models(text: str) -> list[str]:
+def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
 WHOLE = _or_none(int, "a whole number")
 NUMBER = _or_none(float, "a number")
 TEXT = _or_none(str, "a text")
+NAMES = _or_none(_names, "names")
 
 CONTRACT: tuple[tuple[str, Parse, str, str], ...] = (
     ("rpm_limit", WHOLE, "N", "Calls in any 60 seconds."),
@@ -44,7 +45,7 @@ CONTRACT: tuple[tuple[str, Parse, str, str], ...] = (
     ("soft_budget", NUMBER, "AMOUNT", "Soft limit of the money for each period."),
     ("budget_duration", TEXT, "PERIOD", "Period of the budgets: 1h, 1d, 7d, 1mo, ..."),
     ("soft_end", TEXT, "WHAT", "Effect of the soft limit: warn, or finish_runs."),
-    ("allowed_models", _or_none(_models, "names"), "A,B", "Models that calls may request."),
+    ("allowed_models", NAMES, "A,B", "Models that calls may request."),
 )
 
 

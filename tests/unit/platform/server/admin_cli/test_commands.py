@@ -77,6 +77,27 @@ REQUESTS = [
     ("tenant delete tn_1", ("DELETE", "/admin/tenants/tn_1", {}, None)),
     ("tenant restore tn_1", ("POST", "/admin/tenants/tn_1/restore", {}, None)),
     (
+        (
+            "app",
+            "set",
+            "app_1",
+            "--user-headers",
+            "",
+            "--cors-origins",
+            "https://a.example, none.example",
+        ),
+        (
+            "PATCH",
+            "/v1/apps/app_1",
+            {},
+            {"user_headers": [], "cors_origins": ["https://a.example", "none.example"]},
+        ),
+    ),
+    (
+        "app set app_1 --user-headers x-user --cors-origins none",
+        ("PATCH", "/v1/apps/app_1", {}, {"user_headers": ["x-user"], "cors_origins": None}),
+    ),
+    (
         "app register chat --profile profile.json",
         ("POST", "/v1/apps", {}, {"name": "chat", "profile": PROFILE}),
     ),
