@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairserve.benchmarks.bench.figure import Figure, Result
-from fairserve.platform.base.text_table import aligned
+from fairserve.benchmarks.text_table import aligned
 
 Row = tuple[str, ...]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fairserve.benchmarks.demo.workload import FLOODER, WELL_BEHAVED
-from fairserve.platform.base.text_table import aligned
+from fairserve.benchmarks.text_table import aligned
 
 Summary = Mapping[str, Any]
 

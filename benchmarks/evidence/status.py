@@ -11,7 +11,7 @@ from typing import Any, Literal
 from fairserve.benchmarks.evidence.fingerprint import Fingerprints
 from fairserve.benchmarks.evidence.marks import Mark, read_mark
 from fairserve.benchmarks.evidence.reports import Evidence
-from fairserve.platform.base.text_table import aligned
+from fairserve.benchmarks.text_table import aligned
 
 State = Literal["fresh", "holds", "stale", "missing", "other hardware"]
 FAILED: frozenset[State] = frozenset({"stale", "missing"})

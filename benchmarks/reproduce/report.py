@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, NamedTuple
 
-from fairserve.platform.base.text_table import aligned
+from fairserve.benchmarks.text_table import aligned
 
 
 class Spread(NamedTuple):

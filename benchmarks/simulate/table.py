@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fairserve.platform.base.text_table import aligned
+from fairserve.benchmarks.text_table import aligned
 
 Summary = Mapping[str, Any]
 

@@ -10,8 +10,8 @@ from fairserve.benchmarks.bench.engine.contest import Run
 from fairserve.benchmarks.bench.engine.workloads import Workload
 from fairserve.benchmarks.bench.measure import percentile
 from fairserve.benchmarks.bench.report import number
+from fairserve.benchmarks.text_table import aligned
 from fairserve.engine.torch.bench.runner import Limits
-from fairserve.platform.base.text_table import aligned
 
 Runs = Mapping[str, Mapping[str, Sequence[Run]]]
 """Runs by workload and engine, one per round."""

@@ -12,7 +12,7 @@ from fairserve.benchmarks.evidence.reports import Evidence
 from fairserve.benchmarks.reproduce.report import Column, Report, Row, spread
 from fairserve.platform.server import cli
 
-MODULES = ("fairserve.platform.base.text_table",)
+MODULES = ("fairserve.benchmarks.text_table",)
 REPORTS = {
     each.name: each
     for each in (
