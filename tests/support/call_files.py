@@ -18,7 +18,7 @@ from pathlib import Path
 from gateway_server import ThreadServer
 from scripted_worker import ScriptedWorker
 
-from fairserve.platform.server.app import RequestLog
+from fairserve.platform.server.http.access_log import AccessLog
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("platform", "interactions", "throttling", "scheduling", "engine")
@@ -42,14 +42,14 @@ def main() -> None:
         if tracing.is_set() and counted.get():
             called.add(frame.f_code.co_filename)
 
-    passing = RequestLog.__call__
+    passing = AccessLog.__call__
 
     async def marked(self, scope, receive, send):
         if scope.get("path") == PATH:
             counted.set(True)
         await passing(self, scope, receive, send)
 
-    RequestLog.__call__ = marked
+    AccessLog.__call__ = marked
     threading.settrace(trace)
     worker = ScriptedWorker()
     with tempfile.TemporaryDirectory() as folder:
