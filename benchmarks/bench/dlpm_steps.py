@@ -29,7 +29,7 @@ from fairserve.scheduling.registry import LOCAL_SCHEDULERS
 
 TURNOVER = 8
 """Number of calls that arrive, enter and end in a step."""
-_PARTS = ("arrive", "walk", "news", "decode", "end", "engine")
+_PARTS = ("arrive", "walk", "events", "decode", "end", "engine")
 _OWN_PARTS = 3
 """Number of leading parts that form the step."""
 

@@ -3,7 +3,7 @@
 The tree is built by a router's decisions while every allocation is traced; then everything except
 the tree is released, and the remaining memory is the tree's. Each round builds another tree. Tokens
 are counted by looking up in the finished tree every block that was ever inserted: *distinct* tokens
-once, *held* tokens once for each worker that has them. *With block news* is also per distinct
+once, *held* tokens once for each worker that has them. *With block events* is also per distinct
 token, for a tree in which a single block has been looked up, as happens when workers report
 evictions.
 """
@@ -43,7 +43,7 @@ class TreeMemory:
             "held_tokens": float(held),
             "per_held_token_bytes": allocated / held,
             "tree_bytes": float(allocated),
-            "with_block_news_bytes": asked / distinct,
+            "with_block_events_bytes": asked / distinct,
         }
         return Reading({FIGURE: allocated / distinct}, details)
 

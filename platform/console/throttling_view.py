@@ -152,7 +152,7 @@ def values(
         "first_wrong": next((field.name for field in shown.problems), None),
         "problem": problem,
         "expected": _expected(current, problem, form),
-        "meanwhile": _meanwhile(session, settings, current, problem, form),
+        "concurrent_changes": _concurrent_changes(session, settings, current, problem, form),
         "same": same,
         "kept": _kept(session, settings, current) if changed else [],
         "minutes": MINUTES,
@@ -192,7 +192,7 @@ def _kept(session: Session, settings: TuningSettings, current: Current) -> list[
     )
 
 
-def _meanwhile(
+def _concurrent_changes(
     session: Session,
     settings: TuningSettings,
     current: Current,

@@ -36,43 +36,27 @@ _PLAIN = re.compile(r"[\w./:@+,~*%()\[\]-]+")
 """Values that a text line shows without quotation marks."""
 
 
-class LineFormatter(logging.Formatter):
-    """Returns a record as one line without API keys."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
-        return _KEY.sub("[key]", self.line(record))
-
-    def line(self, record: logging.LogRecord) -> str:
-        """Return the line, which may contain keys."""
-        raise NotImplementedError
-
-    def exception(self, record: logging.LogRecord) -> str:
-        """Return the traceback of a record; empty without one."""
-        return self.formatException(record.exc_info) if record.exc_info else ""
-
-
-class TextFormatter(LineFormatter):
+class TextFormatter(logging.Formatter):
     """Returns lines for people: time, level, logger, request id in brackets, message, ``name=value``."""
 
-    def line(self, record: logging.LogRecord) -> str:
-        """Return the line, which may contain keys."""
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, without API keys."""
         head = f"{_time(record)} {record.levelname} {record.name}"
         request_id = _request_id(record)
         if request_id:
             head += f" [{request_id}]"
         parts = [f"{head}: {_escaped(record.getMessage())}"]
         parts += [f"{name}={_text(value)}" for name, value in _fields(record).items()]
-        if trace := self.exception(record):
-            parts.append(_escaped(trace))
-        return " ".join(parts)
+        if record.exc_info:
+            parts.append(_escaped(self.formatException(record.exc_info)))
+        return _masked(" ".join(parts))
 
 
-class JsonFormatter(LineFormatter):
+class JsonFormatter(logging.Formatter):
     """Returns lines for collectors: one JSON object each, with the fields beside the message."""
 
-    def line(self, record: logging.LogRecord) -> str:
-        """Return the line, which may contain keys."""
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, without API keys."""
         found: dict[str, object] = {
             "time": _time(record),
             "level": record.levelname.lower(),
@@ -81,13 +65,16 @@ class JsonFormatter(LineFormatter):
         }
         if request_id := _request_id(record):
             found["request_id"] = request_id
-        if trace := self.exception(record):
-            found["exception"] = trace
+        if record.exc_info:
+            found["exception"] = self.formatException(record.exc_info)
         found = {**found, **{k: v for k, v in _fields(record).items() if k not in found}}
-        return json.dumps(found, default=str)
+        return _masked(json.dumps(found, default=str))
 
 
-FORMATTERS: Mapping[LogFormat, type[LineFormatter]] = {"text": TextFormatter, "json": JsonFormatter}
+FORMATTERS: Mapping[LogFormat, type[logging.Formatter]] = {
+    "text": TextFormatter,
+    "json": JsonFormatter,
+}
 
 
 class LogWriter(logging.Handler):
@@ -168,6 +155,10 @@ def logging_to(stream: TextIO, level: str, log_format: LogFormat) -> Iterator[No
         root.removeHandler(writer)
         root.setLevel(before)
         writer.close()
+
+
+def _masked(line: str) -> str:
+    return _KEY.sub("[key]", line)
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -179,7 +179,8 @@ def _load(event: EventOut, reason: Reason) -> str:
         return f"{model}."
     return (
         f"{model}; an overload begins at {_percent(event.high_watermark)} and ends at"
-        f" {_percent(event.low_watermark)}, and new runs of clients over a limit are rejected meanwhile."
+        f" {_percent(event.low_watermark)}, and until then new runs of clients over a limit are"
+        " rejected."
     )
 
 

@@ -118,8 +118,8 @@ def test_a_rejection_has_its_inputs_and_explanation(management):
         "The limit of 20 calls within 60 s for this user was reached: the call was number 21, including"
         " rejected calls.",
         "Its model was overloaded: the demand was 236 % of its KV capacity (2,360 of 1,000 tokens, 7"
-        " calls in its queue); an overload begins at 200 % and ends at 120 %, and new runs of"
-        " clients over a limit are rejected meanwhile.",
+        " calls in its queue); an overload begins at 200 % and ends at 120 %, and until then"
+        " new runs of clients over a limit are rejected.",
         "Its run was not in progress: the call would have been its first.",
         "The client may retry after 12 s.",
     ]

@@ -174,7 +174,7 @@ def test_sums_are_queried_rarely(world, monkeypatch):
     for number in range(20):
         world.write([world.record(f"c{number}", cost=1 * NANO)])
     assert len(sums) == 1, "the first time"
-    # Another server wrote some rows meanwhile; they are seen at most a minute later.
+    # Rows that another server writes are seen at most a minute later.
     with world.sessions.begin() as session:
         upsert_calls(session, [world.record("elsewhere", cost=90 * NANO)])
     watch = world.platform.storage.rows._outbox._budgets

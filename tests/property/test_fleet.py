@@ -200,7 +200,7 @@ def test_unchanged_workers_are_left_alone(desired):
 
 @given(st.lists(specs, unique_by=lambda spec: spec.worker_id), st.sampled_from(SOURCES), drains)
 def test_a_drain_applies_to_every_source_and_can_be_undone(workers, source, drained):
-    """It ends calls on those workers only; undrained meanwhile, they serve immediately."""
+    """It ends calls on those workers only; undrained before the end, they serve immediately."""
     part = {source: FleetPart(tuple(workers))}
     serving = {spec.worker_id: Present(spec, source) for spec in workers}
     steps = changes(merge(part, drained), serving)

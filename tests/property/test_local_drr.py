@@ -35,7 +35,7 @@ class Literal:
                 return self.queues[client][0]
         while True:
             self.at += 1
-            if self.at >= len(self.ring):  # a new round, joined by clients that arrived meanwhile
+            if self.at >= len(self.ring):  # a new round, with those that arrived in the last
                 self.ring += self.joining
                 self.joining, self.at = [], 0
             client = self.ring[self.at]

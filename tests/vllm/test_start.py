@@ -187,7 +187,7 @@ def test_requests_with_invalid_arguments_are_served():
 
 
 def test_a_cache_may_be_fetched_from_elsewhere():
-    """The cache holds blocks in vLLM's own queue meanwhile; only the remainder is charged, once."""
+    """During the fetch vLLM's own queue holds the call; only the remainder is charged, once."""
     world = World()
     ledger = watch(world)
     scheduler = world.scheduler

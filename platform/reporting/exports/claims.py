@@ -1,4 +1,4 @@
-"""Claims of exports: one process at a time runs an export, and renews its lease meanwhile.
+"""Claims of exports: one process at a time runs an export, and renews its lease until the end.
 
 The number of an attempt fences its writes (:mod:`fairserve.platform.db.leases`): an attempt that lost
 its lease, was cancelled or voided by an erasure changes nothing. Tenants are scheduled round-robin: the

@@ -46,7 +46,7 @@ class CallRequest:
     """Name of the field that holds the prompt, for error messages."""
     count_tokens: CountTokens
     user: str | None = None
-    """End user whom the body names; else the headers may name one."""
+    """End user that the body names; without one, the headers may name one."""
     samples: int = 1
     max_output_tokens: int | None = None
     """Output limit in tokens that the request names."""

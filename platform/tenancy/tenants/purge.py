@@ -45,7 +45,7 @@ def _locked(
     condition: Any,
     max_rows: int,
 ) -> dict[str, str]:
-    """Return ids with their tenants; locks the rows so that they cannot be restored meanwhile."""
+    """Return ids with their tenants; locks the rows, so that they cannot be restored."""
     statement = select(key, tenant).where(condition).order_by(key).limit(max_rows)
     locked = statement.with_for_update(of=key.class_, skip_locked=True)
     return {row[0]: row[1] for row in session.execute(locked)}

@@ -244,7 +244,7 @@ def test_a_drained_worker_that_is_killed_ends_its_streams_and_restarts_drained(f
     row = fragile.row(interaction_id="run-worker-killed")
     assert (row["outcome"], row["worker"], row["wasted"]) == ("failed", worker, 1)
     assert row["output_tokens"] > 0
-    assert ask(fragile) != worker, "meanwhile the other one serves"
+    assert ask(fragile) != worker, "the other one serves while this one is drained"
     eventually(lambda: fragile.worker_pids()[worker] not in (None, old))
     eventually(lambda: listed(fragile)[worker]["url"], "it does not come back")
     becomes(fragile, SERVING | {worker: ("embedded", "drained")})

@@ -45,8 +45,8 @@ OPERATING = (
         "key-in-an-error-is-logged",
         "operating",
         "platform/server/logs.py",
-        'return _KEY.sub("[key]", self.line(record))',
-        "return self.line(record)",
+        'return _KEY.sub("[key]", line)',
+        "return line",
         _LOGS,
     ),
     Mutation(

@@ -36,7 +36,7 @@ SYSTEMS = ["fcfs", "vtc", "rpm-5", "fairserve"]
 
 @pytest.fixture(scope="module")
 def agents(tmp_path_factory):
-    """Return agent runs of a few users, one of whom floods."""
+    """Return agent runs of a few users, including one that floods."""
     options = AgentMixOptions(
         users=20, interactions_per_s=2.0, abusive_users=1, duration_s=20.0, other_apps=2
     )

@@ -65,8 +65,8 @@ ANY_LOAD = (
 )
 OVERLOAD = (
     "Its model was overloaded: the demand was 118 % of its KV capacity (1,180 of 1,000 tokens, 1 call in"
-    " its queue); an overload begins at 110 % and ends at 90 %, and new runs of clients over a"
-    " limit are rejected meanwhile."
+    " its queue); an overload begins at 110 % and ends at 90 %, and until then new runs of"
+    " clients over a limit are rejected."
 )
 PERIOD = "The next period begins at 2026-03-02 00:00 UTC, the time of Retry-After in the response."
 BUDGET = (
