@@ -70,7 +70,7 @@ class CallMetrics(CallListener):
         self._reasons: set[str] = set()
         self._accepted: Counter[str] = Counter()
         self._ended: Counter[tuple[str, str]] = Counter()
-        self._refused: Counter[str] = Counter()
+        self._rejected: Counter[str] = Counter()
         self._requeued: Counter[str] = Counter()
         self._tokens: Counter[tuple[str, str]] = Counter()
         self._queue_s = _ByModel(WAIT_BOUNDS_S)
@@ -109,7 +109,7 @@ class CallMetrics(CallListener):
             if len(self._reasons) >= MAX_REASONS:
                 reason = OTHER_REASON
             self._reasons.add(reason)
-        self._refused[reason] += 1
+        self._rejected[reason] += 1
 
     def run_opened(self, tenant: str) -> None:
         """Count a run that began or was reopened."""
@@ -133,7 +133,7 @@ class CallMetrics(CallListener):
         """Yield the metrics as they are now. O(series), on the event loop."""
         yield _counter("calls_accepted", "Calls that were queued.", ("model",), self._accepted)
         yield _counter("calls_ended", "Calls by outcome.", ("model", "outcome"), self._ended)
-        yield _counter("calls_rejected", "Calls that were not queued.", ("reason",), self._refused)
+        yield _counter("calls_rejected", "Calls that were not queued.", ("reason",), self._rejected)
         yield _counter(
             "calls_requeued",
             "Attempts that failed before the first output and were tried again.",

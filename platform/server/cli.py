@@ -15,13 +15,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
+from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Annotated, Any
 
 from typer import Context, Exit, Option
 
 from fairserve.platform.base.command_line import USAGE_ERROR, App, LazyCommands, run
+from fairserve.platform.base.version import product_version
 
 GROUP = "fairserve.commands"
 """The entry points of subcommands that other packages bring."""
@@ -130,10 +131,7 @@ def _summary(entry: EntryPoint) -> str:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        try:
-            print(f"fairserve {version('fairserve')}")
-        except PackageNotFoundError:
-            print("fairserve unknown")
+        print(f"fairserve {product_version()}")
         raise Exit
 
 
