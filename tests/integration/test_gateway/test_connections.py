@@ -89,8 +89,7 @@ def limits(few):
     limits.head_timeout_s, limits.body_timeout_s = before.head_timeout_s, before.body_timeout_s
 
 
-# --- time limits
-# -------------------------------------------------------------------------------------
+# --- time limits ----------------------------------------------------------------------------------
 
 
 def test_a_connection_that_sends_nothing_is_closed(few, limits):
@@ -140,8 +139,7 @@ def test_a_missing_body_is_answered_408(few, limits):
         assert ended(client)
 
 
-# --- size limits
-# -------------------------------------------------------------------------------------
+# --- size limits ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("line", [b"x", b"a: b\r\n"], ids=["one header", "many headers"])
@@ -182,8 +180,7 @@ def test_invalid_http_is_answered_400_in_the_api_format(few):
         assert ended(client)
 
 
-# --- numbers of connections
-# --------------------------------------------------------------------------
+# --- numbers of connections -----------------------------------------------------------------------
 
 
 def alive(client, **headers):

@@ -115,8 +115,7 @@ def expected_sockets(server):
     return sorted(f"{pid}-{what}" for pid in pids for what in ("events", "replays"))
 
 
-# --- double starts
-# ------------------------------------------------------------------------------------
+# --- double starts --------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -141,8 +140,7 @@ def test_a_second_server_is_rejected(fragile, start_error, tmp_path):
     assert f"port {fragile.port} is in use" in start_error(*elsewhere, "--port", str(fragile.port))
 
 
-# --- caches of workers
-# ---------------------------------------------------------------------------------
+# --- caches of workers ----------------------------------------------------------------------------
 
 
 def test_embedded_workers_are_listed_and_not_removed(fragile):
@@ -179,8 +177,7 @@ def test_a_prompt_is_routed_to_the_worker_that_caches_it(fragile):
     assert again.json()["usage"]["prompt_tokens_details"]["cached_tokens"] > 300
 
 
-# --- draining workers
-# ----------------------------------------------------------------------------------
+# --- draining workers -----------------------------------------------------------------------------
 
 
 def test_calls_of_a_drained_worker_complete_and_an_undrain_restores_it(fragile):
@@ -230,8 +227,7 @@ def test_draining_the_last_worker_is_noted(fragile):
     becomes(fragile, SERVING)
 
 
-# --- dying workers
-# -------------------------------------------------------------------------------------
+# --- dying workers --------------------------------------------------------------------------------
 
 
 def test_a_drained_worker_that_is_killed_ends_its_streams_and_restarts_drained(fragile):
@@ -284,8 +280,7 @@ def test_a_call_whose_worker_dies_before_its_first_token_is_served_by_another(fr
     becomes(fragile, SERVING)
 
 
-# --- a server that dies or stops
-# ------------------------------------------------------------------------
+# --- a server that dies or stops ------------------------------------------------------------------
 
 
 def test_a_server_that_is_killed_under_load_has_one_row_for_every_accepted_call(fragile):

@@ -9,10 +9,10 @@ import pytest
 from recording_platform import MESSAGES, call
 from until import settle
 
-from fairserve_client import agent, current_run, interaction
+from fairserve.interactions.tracking import identity
+from fairserve_client import agent, current_run, headers, interaction
 
-# --- runs
-# -------------------------------------------------------------------------------------------
+# --- runs -----------------------------------------------------------------------------------------
 
 
 def test_a_run_is_opened_named_and_closed(platform, client):
@@ -267,3 +267,8 @@ def test_a_generator_is_rejected(client):
     for function in (words, more):
         with pytest.raises(TypeError, match=f"{function.__name__} is a generator"):
             agent("planner")(function)
+
+
+@pytest.mark.parametrize("name", [name for name in vars(headers) if name.isupper()])
+def test_headers_and_bounds_are_those_of_the_server(name):
+    assert getattr(headers, name) == getattr(identity, name)

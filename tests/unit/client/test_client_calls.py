@@ -12,8 +12,7 @@ from recording_platform import KEY, MESSAGES, call
 from fairserve.interactions.tracking import identity
 from fairserve_client import event_hooks, headers, interaction
 
-# --- parents of calls
-# ---------------------------------------------------------------------------------
+# --- parents of calls -----------------------------------------------------------------------------
 
 
 def test_agents_follow_the_calls_of_others(platform, client):
@@ -148,8 +147,7 @@ def test_hooks_work_with_clients_of_the_openai_package(platform, client):
     assert request.headers["x-agent"] == "planner"
 
 
-# --- exclusions
-# -----------------------------------------------------------------------------------------
+# --- exclusions -----------------------------------------------------------------------------------
 
 
 def test_the_key_is_never_shown(platform, client, caplog):

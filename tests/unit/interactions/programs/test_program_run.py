@@ -284,8 +284,7 @@ def test_an_output_can_always_be_stored_as_utf_8():
     assert (run.output("a"), task.body()) == ("x\ufffd", {"prompt": "x\ufffd"})
 
 
-# --- repeated and unknown events
-# -----------------------------------------------------------------------
+# --- repeated and unknown events ------------------------------------------------------------------
 
 
 def test_a_task_ends_once():
