@@ -126,9 +126,8 @@ class Service:
         spans = []
         for call in calls:
             from_s = call.first_token_s
-            if (
-                from_s is None and call.outcome == "completed"
-            ):  # no first token was observed: not streamed
+            # No first token was observed: the call was not streamed.
+            if from_s is None and call.outcome == "completed":
                 from_s = call.arrival_s + (call.queue_delay_s or 0.0)
             if from_s is not None:
                 spans.append((from_s, call.end_s, cost(call.usage)))

@@ -171,9 +171,8 @@ class VirtualCounters:
         for node in client.line:
             node.calls -= 1
             if node.reserved != node.elsewhere and node.calls == node.queued:
-                node.reserved = (
-                    node.elsewhere
-                )  # only running calls have predictions; the rest is a rounding error
+                # Only running calls have predictions; the rest is a rounding error.
+                node.reserved = node.elsewhere
                 _fell(node)
 
     # --- charges ----------------------------------------------------------------------------------

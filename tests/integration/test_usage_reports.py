@@ -383,9 +383,8 @@ def test_every_format_has_the_same_figures(management):
 
 def test_the_axes_of_a_page_span_its_period(management):
     tenant = management.tenant("acme")
-    fill(
-        management.state.session_factory, formula_calls(tenant["id"], "app")
-    )  # all of 27 March 2026
+    # All calls are of 27 March 2026.
+    fill(management.state.session_factory, formula_calls(tenant["id"], "app"))
     for period, ticks in (
         ({"from": "2026-03-25", "to": "2026-03-28"}, {"25", "26", "27", "28"}),
         ({"to": "2026-06-30"}, {"Apr", "May", "Jun"}),

@@ -188,9 +188,8 @@ def test_an_erasure_leaves_nothing_of_the_user(planted):
     sums = [planted.usage(*groups) for groups in (("tenant",), ("app",), ("day", "app"))]
     rollups = planted.rollups()
     done = planted.erase()
-    planted.write(
-        (), (), [planted.opened(planted.one, planted.app, USER)]
-    )  # the journal is read again
+    # The journal is read again.
+    planted.write((), (), [planted.opened(planted.one, planted.app, USER)])
     at_once = planted.dump(rolled_up=False)
     assert mentions(at_once, *PERSONAL, "ann-final", "ann-refused") == []
     assert planted.rollups() == rollups

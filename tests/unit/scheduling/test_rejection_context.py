@@ -62,10 +62,8 @@ def test_a_rejection_under_overload_has_the_load_and_no_active_run():
     assert (context.system, context.overloaded) == ("fairserve", True)
     assert (context.high_watermark, context.low_watermark) == (2.0, 1.2)
     assert (context.demand_tokens, context.capacity_tokens) == gate.dispatcher.load()
-    assert (context.demand_tokens, context.capacity_tokens) == (
-        calls * 37,
-        100,
-    )  # 32 prompt tokens and 5 expected output tokens
+    # Each call has 32 prompt tokens and 5 expected output tokens.
+    assert (context.demand_tokens, context.capacity_tokens) == (calls * 37, 100)
     assert context.queued_calls == calls - 1 == gate.dispatcher.queued(""), "one is at the worker"
     assert context.call_tokens == 40
     assert (context.run_calls, context.run_tokens, context.under_way, context.immune) == (

@@ -107,9 +107,8 @@ def test_times_beyond_the_window_are_scaled_down(tmp_path):
 
 
 def test_no_request_is_lost_after_one_long_gap(tmp_path):
-    path = pair(
-        tmp_path, ["0,0,1,1,Weibull,0.01,1"], [lengths()]
-    )  # all others are negligible compared to it
+    # All other gaps are negligible compared to it.
+    path = pair(tmp_path, ["0,0,1,1,Weibull,0.01,1"], [lengths()])
     times = [run.arrival_s for run in sampled(path)]
     assert len(times) == 600
     assert 599.99 < times[-1] < 600

@@ -174,9 +174,8 @@ def test_the_size_is_bounded_in_bytes():
 
 
 def test_a_text_too_large_is_rejected_before_it_is_built():
-    huge = Output(
-        ("x",) * 300, 10**9, mapped=True
-    )  # the text would fit, but its declared size does not
+    # The text would fit, but its declared size does not.
+    huge = Output(("x",) * 300, 10**9, mapped=True)
     with pytest.raises(TemplateError, match="has 1000000000 bytes"):
         render("{{huge.output}}", outputs={"huge": huge})
 

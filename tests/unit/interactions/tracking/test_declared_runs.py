@@ -62,9 +62,8 @@ def test_a_declared_run_accepts_only_its_own_calls():
     before = tracker.snapshot(0.0)
     with pytest.raises(errors.DeclaredInteractionError, match="'R' is a program's: only its own"):
         begin(tracker, "other", declared=False)
-    with pytest.raises(
-        errors.ForeignInteractionError
-    ):  # another app does not learn the kind of the run
+    # Another app does not learn the kind of the run.
+    with pytest.raises(errors.ForeignInteractionError):
         begin(tracker, "other", declared=False, user="eve")
     assert tracker.snapshot(0.0) == before
 

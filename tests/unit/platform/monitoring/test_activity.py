@@ -164,9 +164,8 @@ def test_known_clients_are_bounded(monkeypatch):
             world.next_bucket()
             assert sum(1 for _ in world.activity.clients()) <= 100
     assert owner("large") in set(world.activity.clients())
-    world.serve(
-        "u0", tokens=4
-    )  # evicted and seen again: its earlier counts are neither restored nor subtracted
+    # Evicted and seen again: its earlier counts are neither restored nor subtracted.
+    world.serve("u0", tokens=4)
     world.next_bucket()
     world.next_bucket(BUCKETS)
     assert all(
