@@ -48,6 +48,7 @@ class CompletionRequest:
         self,
         principal: Principal,
         *,
+        endpoint: str = "",
         headers: Mapping[str, str] | None = None,
         raw: bytes = b"",
         identity: CallIdentity | None = None,
@@ -55,13 +56,14 @@ class CompletionRequest:
     ) -> CallRequest:
         """Return the request for the decision service.
 
-        With an ``identity`` nothing is inferred from the messages.
+        ``endpoint`` is the client's, if it is not that of the worker. With an ``identity`` nothing
+        is inferred from the messages.
         """
         body = self.body
         chat = isinstance(body, ChatBody)
         return CallRequest(
             principal=principal,
-            endpoint=self.path,
+            endpoint=endpoint or self.path,
             model=body.model,
             prompt_field="messages" if chat else "prompt",
             count_tokens=self._count_tokens,

@@ -1,8 +1,8 @@
 """A completion request from its bytes to the response that answers it.
 
-Parses the body (``requests``), lets the decision service check the call, and carries the answer from the
-worker (``relay``), written as the client wants it (``producer``), directly or through the answers that
-are kept for an ``Idempotency-Key`` (``idempotency``).
+The endpoint reads the body (``endpoint``), the decision service checks the call, and the relay carries
+the answer from the worker (``relay``), written as the client wants it (``producer``), directly or
+through the answers that are kept for an ``Idempotency-Key`` (``idempotency``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from fairserve.engine.wire.base import CompletionPath, WorkerClient
+from fairserve.engine.wire.base import WorkerClient
 from fairserve.platform.base.errors import NotFoundError
 from fairserve.platform.serving.bodies import BodyReservation
 from fairserve.platform.serving.completions.answer import (
@@ -21,6 +21,7 @@ from fairserve.platform.serving.completions.answer import (
     ConnectionSink,
     ProducedResponse,
 )
+from fairserve.platform.serving.completions.endpoint import Endpoint
 from fairserve.platform.serving.completions.idempotency import (
     IdempotentAnswers,
     checked_key,
@@ -28,7 +29,7 @@ from fairserve.platform.serving.completions.idempotency import (
 )
 from fairserve.platform.serving.completions.producer import Producer
 from fairserve.platform.serving.completions.relay import Relay
-from fairserve.platform.serving.completions.requests import completion_call, read_request
+from fairserve.platform.serving.completions.requests import completion_call
 from fairserve.platform.serving.decision.check import fingerprint_of
 from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.service import DecisionService
@@ -57,7 +58,7 @@ class Completions:
 
     async def answer(
         self,
-        path: CompletionPath,
+        endpoint: Endpoint,
         raw: bytes,
         headers: Mapping[str, str],
         principal: Principal,
@@ -69,14 +70,16 @@ class Completions:
         """
         key = checked_key(headers.get("idempotency-key"))
         if key is None:
-            producer = await self._producer(path, raw, headers, principal)
+            producer = await self._producer(endpoint, raw, headers, principal)
             return ProducedResponse(producer.produce, self._client_limits)
         app = principal.app_id or ""
-        fingerprint = await off_loop(len(raw), fingerprint_of, principal, path, raw, headers)
+        fingerprint = await off_loop(
+            len(raw), fingerprint_of, principal, endpoint.path, raw, headers
+        )
         buffer = self._answers.find(app, key, fingerprint)
         if buffer is not None:
             return self._following(buffer, replayed=True)
-        producer = await self._producer(path, raw, headers, principal)
+        producer = await self._producer(endpoint, raw, headers, principal)
         # Tokenising may have taken a moment, in which the same request arrived a second time.
         buffer = self._answers.find(app, key, fingerprint)
         if buffer is not None:
@@ -104,19 +107,20 @@ class Completions:
 
     async def _producer(
         self,
-        path: CompletionPath,
+        endpoint: Endpoint,
         raw: bytes,
         headers: Mapping[str, str],
         principal: Principal,
     ) -> Producer:
-        request = await read_request(path, raw, self._decisions.check_size)
+        read = await endpoint.read(raw, principal, self._decisions.check_size)
         checked = await self._decisions.check(
-            request.call_request(principal, headers=headers, raw=raw)
+            read.request.call_request(principal, endpoint=endpoint.path, headers=headers, raw=raw)
         )
         if isinstance(checked, Rejection):
             raise checked.error
-        relay = Relay(completion_call(request, checked), self._decisions, self._workers)
-        return Producer(relay, self._keepalive_s)
+        call = completion_call(read.request, checked)
+        relay = Relay(call, self._decisions, self._workers)
+        return Producer(relay, read.writer(call), self._keepalive_s)
 
     def _following(self, buffer: AnswerBuffer, *, replayed: bool) -> Response:
         async def produce(sink: ConnectionSink) -> None:
