@@ -123,7 +123,10 @@ class ServerProcess:
             except (SecretKeyError, ValueError, OSError) as error:
                 raise StartError(str(error)) from error
             lease.start()
-            platform = Platform(settings, engine=engine, lease=lease, on_ready=self._on_ready)
+            try:
+                platform = Platform(settings, engine=engine, lease=lease, on_ready=self._on_ready)
+            except ValueError as error:
+                raise StartError(str(error)) from error
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 return runner.run(self._serve(platform, lease, listener))
 

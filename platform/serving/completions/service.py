@@ -27,7 +27,7 @@ from fairserve.platform.serving.completions.idempotency import (
     follow,
 )
 from fairserve.platform.serving.completions.producer import Producer
-from fairserve.platform.serving.completions.relay import Relay
+from fairserve.platform.serving.completions.relay import OnContent, Relay
 from fairserve.platform.serving.completions.requests import completion_call, read_request
 from fairserve.platform.serving.decision.check import fingerprint_of
 from fairserve.platform.serving.decision.rejection import Rejection
@@ -47,6 +47,7 @@ class Completions:
         *,
         keepalive_s: float,
         client_limits: ClientLimits = ClientLimits(),
+        on_content: OnContent | None = None,
     ) -> None:
         self.models = decisions.models
         self._decisions = decisions
@@ -54,6 +55,7 @@ class Completions:
         self._answers = answers
         self._keepalive_s = keepalive_s
         self._client_limits = client_limits
+        self._on_content = on_content
 
     async def answer(
         self,
@@ -115,7 +117,8 @@ class Completions:
         )
         if isinstance(checked, Rejection):
             raise checked.error
-        relay = Relay(completion_call(request, checked), self._decisions, self._workers)
+        call = completion_call(request, checked)
+        relay = Relay(call, self._decisions, self._workers, on_content=self._on_content)
         return Producer(relay, self._keepalive_s)
 
     def _following(self, buffer: AnswerBuffer, *, replayed: bool) -> Response:
