@@ -36,6 +36,9 @@ class OtlpCollector:
 
     def __init__(self):
         self.spans, self.bodies = [], []
+        self.answering = threading.Event()
+        """While it is not set, requests wait for their answer."""
+        self.answering.set()
         collector = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -43,6 +46,7 @@ class OtlpCollector:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 assert self.path == "/v1/traces"
                 assert self.headers["content-type"] == "application/x-protobuf"
+                collector.answering.wait()
                 collector._take(body)
                 answer = ExportTraceServiceResponse().SerializeToString()
                 self.send_response(200)
@@ -64,6 +68,7 @@ class OtlpCollector:
         return {"OTEL_EXPORTER_OTLP_ENDPOINT": self.url, "OTEL_BSP_SCHEDULE_DELAY": "20"}
 
     def close(self):
+        self.answering.set()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()

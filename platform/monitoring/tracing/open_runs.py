@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
 
 from opentelemetry.trace import Span
 
@@ -23,7 +22,7 @@ class OpenRuns:
         found = self._spans.get(run_id)
         return None if found is None else found[1]
 
-    def add(self, tenant: str, run_id: str, span: Span) -> Iterator[Span]:
+    def add(self, tenant: str, run_id: str, span: Span) -> list[Span]:
         """Add a run; return the spans above the bounds, which are removed: the oldest ones."""
         own = self._of_tenant.setdefault(tenant, OrderedDict())
         own[run_id] = None
@@ -34,7 +33,7 @@ class OpenRuns:
         if len(self._spans) > MAX_RUNS:
             oldest, (its_tenant, _) = next(iter(self._spans.items()))
             evicted.append(self.pop(its_tenant, oldest))
-        return (each for each in evicted if each is not None)
+        return [each for each in evicted if each is not None]
 
     def pop(self, tenant: str, run_id: str) -> Span | None:
         """Remove and return the span of a run; None if it has none."""
