@@ -15,7 +15,7 @@ class MonitoringSettings(RoomSettings):
     tracing: bool = Field(
         False,
         description="Export interactions and calls as OpenTelemetry traces by OTLP/HTTP; the standard "
-        "OTEL_* variables set collector, sampler and resource. Needs fairserve[otel].",
+        "OTEL_* variables set collector, sampler and resource. Needs the extra otel.",
     )
     trace_content: bool = Field(
         False, description="Add prompts and answers to the spans of sampled calls."

@@ -293,7 +293,7 @@ class _Server(uvicorn.Server):
             os._exit(128 + number)
         # First: the rest may fail, and must not prevent the stop.
         self.should_exit = True
-        _print("\nFairServe stops when the calls in progress have ended", sys.stderr)
+        _print("\nFairServe stops when the calls in progress have ended", sys.stdout)
 
 
 async def _first_failure(platform: Platform, lease: Lease) -> str:
