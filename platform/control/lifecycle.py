@@ -123,6 +123,7 @@ class CallLifecycle:
             accepted_at=self._wall(),
             on_cancel=on_cancel,
             turn=asyncio.get_running_loop().create_future(),
+            source=message.source,
         )
         live.price = self._prices.at(call.pool, live.accepted_at)
         self.require_storage()
@@ -343,6 +344,7 @@ class CallLifecycle:
             queue_s=live.queue_s or 0.0,
             lease_s=self._options.lease_s,
             expected_output_tokens=live.call.expected_output_tokens,
+            traceparent=live.traceparent,
         )
         if not live.turn.done():
             live.turn.set_result(grant)

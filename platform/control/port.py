@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from fairserve.interactions.call import Call, TokenUsage
 from fairserve.interactions.tracking.run import RestoredRun
 from fairserve.platform.control.messages import (
+    CallSource,
     CallView,
     Cancel,
     Client,
@@ -31,11 +32,14 @@ from fairserve.platform.control.messages import (
 )
 from fairserve.platform.tenancy.apps.inboxes import ControlInbox
 from fairserve.scheduling.dispatch.admission import LimitsInUse
-from fairserve.scheduling.events import CallOutcome
+from fairserve.scheduling.events import CallOutcome, InteractionEnded
 
 
 class ObservedCall(Protocol):
-    """A call as listeners see it. Read only; it changes while the call lives."""
+    """A call as listeners see it. It changes while it lives; all but ``traceparent`` is read only."""
+
+    traceparent: str
+    """W3C trace context of the call's span for its worker. The listener that traces calls sets it."""
 
     @property
     def call(self) -> Call:
@@ -45,6 +49,16 @@ class ObservedCall(Protocol):
     @property
     def owner(self) -> Client:
         """Tenant, app and user."""
+        ...
+
+    @property
+    def record_id(self) -> str:
+        """Id of the call in the ledger."""
+        ...
+
+    @property
+    def source(self) -> CallSource:
+        """Request behind the call."""
         ...
 
     @property
@@ -122,8 +136,8 @@ class CallListener:
     def run_opened(self, tenant: str) -> None:
         """Handle the start of a run, or its reopening."""
 
-    def run_ended(self, tenant: str) -> None:
-        """Handle the end of a run."""
+    def run_ended(self, run: InteractionEnded) -> None:
+        """Handle the end of a run, whose last calls may end later."""
 
 
 class LedgerPort(Protocol):

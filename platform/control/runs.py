@@ -145,7 +145,7 @@ class LiveRuns:
         self._ended[run_id] = view
         self._ended.move_to_end(run_id)
         for listener in self._listeners:
-            listener.run_ended(event.tenant)
+            listener.run_ended(event)
         if len(self._ended) > MAX_ENDED:
             self._ended.popitem(last=False)
         return InteractionRecord(

@@ -32,7 +32,7 @@ from fairserve.platform.monitoring.activity_bucket import (
     index,
     of_entitled,
 )
-from fairserve.scheduling.events import CallOutcome
+from fairserve.scheduling.events import CallOutcome, InteractionEnded
 from fairserve.scheduling.fairness.cost import Linear
 
 BUCKET_S = 5.0
@@ -174,9 +174,9 @@ class Activity(CallListener):
         """Count a run that began or was reopened."""
         self._at(self._clock()).of(tenant).runs_begun += 1
 
-    def run_ended(self, tenant: str) -> None:
+    def run_ended(self, run: InteractionEnded) -> None:
         """Count a run that ended."""
-        self._at(self._clock()).of(tenant).runs_ended += 1
+        self._at(self._clock()).of(run.tenant).runs_ended += 1
 
     # --- buckets ----------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 
 from fairserve.platform.control.port import CallListener, ObservedCall
 from fairserve.platform.monitoring.activity_bucket import MAX_REASONS, OTHER_REASON
-from fairserve.scheduling.events import CallOutcome
+from fairserve.scheduling.events import CallOutcome, InteractionEnded
 
 MAX_MODELS = 100
 OTHER = "other"
@@ -115,7 +115,7 @@ class CallMetrics(CallListener):
         """Count a run that began or was reopened."""
         self._opened += 1
 
-    def run_ended(self, tenant: str) -> None:
+    def run_ended(self, run: InteractionEnded) -> None:
         """Count a run that ended."""
         self._closed += 1
 

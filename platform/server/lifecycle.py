@@ -62,8 +62,10 @@ class Platform:
         """``on_ready`` is called once, when the first call could be served.
 
         Without ``lease`` no other server uses the database; with it every write checks that it holds.
-        ``clock`` is the monotonic clock of control, its history and the recorded traffic.
+        ``clock`` is the monotonic clock of control, its history and the recorded traffic. Raises
+        ValueError if calls are to be traced and cannot be.
         """
+        self.tracing = wiring.tracing(settings)
         self.settings = settings
         self.lease = lease
         self.storage = wiring.storage(settings, engine, lease)
@@ -104,6 +106,8 @@ class Platform:
         self.monitoring = Monitoring(self.control, lambda: self.pool.members(), clock=self._clock)
         if self.traffic is not None:
             self.control.subscribe(self.traffic)
+        if self.tracing is not None:
+            self.control.subscribe(self.tracing.calls)
         learning, versions = settings.tenancy.learning_options, stored.profile_versions
         self.profile_changes = ProfileChanges(self.sessions, self.control, learning, versions)
         self.control.start()
@@ -116,9 +120,15 @@ class Platform:
         )
         self.models, self.pool = self.workers.models, self.workers.pool
         self.metrics = wiring.metrics(
-            settings, self.storage, self.control, self.monitoring, self.pool, self.lease
+            settings,
+            self.storage,
+            self.control,
+            self.monitoring,
+            self.pool,
+            self.lease,
+            self.tracing,
         )
-        serving = wiring.serving(settings, self.storage, self.control, self.workers)
+        serving = wiring.serving(settings, self.storage, self.control, self.workers, self.tracing)
         self.decisions = serving.decisions
         self.answers, self.completions = serving.answers, serving.completions
         self.programs = serving.programs
@@ -156,6 +166,8 @@ class Platform:
         await self.workers.http.close()
         await self.control.close()
         await self.workers.model_pools.close()
+        if self.tracing is not None:
+            await asyncio.to_thread(self.tracing.close)
         await asyncio.to_thread(self._close_files)
         self.engine.dispose()
 

@@ -123,7 +123,10 @@ class ServerProcess:
             except (SecretKeyError, ValueError, OSError) as error:
                 raise StartError(str(error)) from error
             lease.start()
-            platform = Platform(settings, engine=engine, lease=lease, on_ready=self._on_ready)
+            try:
+                platform = Platform(settings, engine=engine, lease=lease, on_ready=self._on_ready)
+            except ValueError as error:
+                raise StartError(str(error)) from error
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 return runner.run(self._serve(platform, lease, listener))
 
@@ -290,7 +293,7 @@ class _Server(uvicorn.Server):
             os._exit(128 + number)
         # First: the rest may fail, and must not prevent the stop.
         self.should_exit = True
-        _print("\nFairServe stops when the calls in progress have ended", sys.stderr)
+        _print("\nFairServe stops when the calls in progress have ended", sys.stdout)
 
 
 async def _first_failure(platform: Platform, lease: Lease) -> str:

@@ -21,6 +21,7 @@ from fairserve.platform.console.settings import ConsoleSettings
 from fairserve.platform.control.settings import ControlSettings
 from fairserve.platform.db.settings import DbSettings
 from fairserve.platform.fleet.settings import FleetSettings
+from fairserve.platform.monitoring.settings import MonitoringSettings
 from fairserve.platform.reporting.settings import ReportingSettings
 from fairserve.platform.serving.settings import ServingSettings
 from fairserve.platform.tenancy.settings import TenancySettings
@@ -118,6 +119,7 @@ class Settings(BaseModel):
     tuning: TuningSettings
     fleet: FleetSettings
     control: ControlSettings
+    monitoring: MonitoringSettings
     serving: ServingSettings
     tenancy: TenancySettings
     reporting: ReportingSettings

@@ -37,6 +37,7 @@ _TOPICS = {
     "Webhooks": "webhook_interval_s webhook_timeout_s webhook_max_attempts webhook_retention_days"
     " webhook_allow_http webhook_allowed_networks",
     "Metrics": "metrics_host metrics_port metrics_top_clients",
+    "Traces": "tracing trace_content trace_content_max_chars",
     "Console": "console console_session_hours console_idle_minutes console_sign_ins"
     " console_sign_ins_in_all console_streams",
 }

@@ -60,6 +60,7 @@ from fairserve.scheduling.system import SystemConfig
 
 if TYPE_CHECKING:
     from fairserve.platform.background.jobs.celery_jobs import JobsOnCelery
+    from fairserve.platform.monitoring.tracing.exporting import Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -122,6 +123,20 @@ def recorder(settings: Settings, clock: Clock) -> TrafficRecorder | None:
         block_tokens=BLOCK_TOKENS,
         clock=clock,
     )
+
+
+def tracing(settings: Settings) -> Tracing | None:
+    """Return the tracer of calls; None if calls are not traced. Raises ValueError."""
+    own = settings.monitoring
+    if not own.tracing:
+        return None
+    try:
+        from fairserve.platform.monitoring.tracing.exporting import Tracing
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("opentelemetry"):
+            raise
+        raise ValueError("tracing needs OpenTelemetry: pip install 'fairserve[otel]'") from error
+    return Tracing(own.trace_content_max_chars)
 
 
 def control(
@@ -202,6 +217,7 @@ def metrics(
     monitoring: Monitoring,
     pool: WorkerPool,
     lease: Lease | None,
+    tracing: Tracing | None,
 ) -> Metrics:
     """Return the scrape over these parts."""
     return Metrics(
@@ -216,6 +232,7 @@ def metrics(
             journal_limit_bytes=settings.control.journal_max_bytes,
             version=product_version(),
             top_clients=settings.server.metrics_top_clients,
+            spans=None if tracing is None else tracing.counts,
         )
     )
 
@@ -231,7 +248,11 @@ class Serving:
 
 
 def serving(
-    settings: Settings, stored: Storage, control: ControlService, workers: Workers
+    settings: Settings,
+    stored: Storage,
+    control: ControlService,
+    workers: Workers,
+    tracing: Tracing | None,
 ) -> Serving:
     """Connect the services of completions and programs to control and workers."""
     own = settings.serving
@@ -242,10 +263,14 @@ def serving(
     )
     options = check_options(own, infer_parents=settings.control.infer_parents)
     decisions = DecisionService(stored.authenticator, control, workers.models, options)
+    on_content = None
+    if tracing is not None and settings.monitoring.trace_content:
+        on_content = tracing.calls.add_content
     completions = Completions(
         decisions,
         workers.pool,
         answers,
+        on_content=on_content,
         keepalive_s=own.keepalive_s,
         client_limits=ClientLimits(own.client_buffer_bytes, own.client_write_timeout_s),
     )
@@ -253,7 +278,7 @@ def serving(
         stored.sessions,
         control,
         workers.models,
-        TaskCalls(decisions, workers.pool),
+        TaskCalls(decisions, workers.pool, on_content),
         program_options(own, settings.tenancy.learning_options),
     )
     return Serving(decisions, answers, completions, programs)

@@ -14,6 +14,7 @@ from fairserve.platform.control.messages import ClusterView
 from fairserve.platform.db.jobs import JobState
 from fairserve.platform.fleet.member import Member
 from fairserve.platform.monitoring.client_shares import Share, Shares
+from fairserve.platform.monitoring.span_counts import SpanCounts
 
 STATES = ("joining", "ready", "draining", "open circuit")
 OTHER = "other"
@@ -205,6 +206,18 @@ def jobs(states: Iterable[JobState] | None) -> Iterator[Metric]:
             if state.succeeded_at is not None
         ],
     )
+
+
+def spans(counts: SpanCounts | None) -> Iterator[Metric]:
+    """Yield the spans of traced calls; None: calls are not traced."""
+    family = CounterMetricFamily(
+        "fairserve_trace_spans",
+        "Sampled spans: exported, failed at the collector, or dropped because the queue was full.",
+        labels=("outcome",),
+    )
+    for outcome, value in (counts or SpanCounts())._asdict().items():
+        family.add_metric([outcome], value)
+    yield family
 
 
 def _one(name: str, text: str, value: float) -> Metric:

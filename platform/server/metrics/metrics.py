@@ -27,6 +27,7 @@ from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.jobs import JobState
 from fairserve.platform.fleet.pool import WorkerPool
 from fairserve.platform.monitoring.monitoring import Monitoring
+from fairserve.platform.monitoring.span_counts import SpanCounts
 from fairserve.platform.server.metrics import families
 
 KEEP_S = 1.0
@@ -50,6 +51,8 @@ class Sources:
     version: str
     top_clients: int
     """Most clients with labels of their own."""
+    spans: Callable[[], SpanCounts] | None = None
+    """Spans of traced calls; None: calls are not traced."""
 
 
 class Metrics:
@@ -89,6 +92,7 @@ class Metrics:
                 sources.journal, sources.journal_limit_bytes, sources.ledger, lease_over
             ),
             *families.jobs(states),
+            *families.spans(None if sources.spans is None else sources.spans()),
         ]
         return await asyncio.to_thread(self._write, read)
 

@@ -123,6 +123,7 @@ class CompletionCall:
             token_ids=call.token_ids,
             max_output_tokens=call.max_output_tokens,
             expected_output_tokens=grant.expected_output_tokens,
+            traceparent=grant.traceparent,
         )
 
 

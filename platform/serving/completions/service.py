@@ -28,7 +28,7 @@ from fairserve.platform.serving.completions.idempotency import (
     follow,
 )
 from fairserve.platform.serving.completions.producer import Producer
-from fairserve.platform.serving.completions.relay import Relay
+from fairserve.platform.serving.completions.relay import OnContent, Relay
 from fairserve.platform.serving.completions.requests import completion_call
 from fairserve.platform.serving.decision.check import fingerprint_of
 from fairserve.platform.serving.decision.rejection import Rejection
@@ -48,6 +48,7 @@ class Completions:
         *,
         keepalive_s: float,
         client_limits: ClientLimits = ClientLimits(),
+        on_content: OnContent | None = None,
     ) -> None:
         self.models = decisions.models
         self._decisions = decisions
@@ -55,6 +56,7 @@ class Completions:
         self._answers = answers
         self._keepalive_s = keepalive_s
         self._client_limits = client_limits
+        self._on_content = on_content
 
     async def answer(
         self,
@@ -119,7 +121,7 @@ class Completions:
         if isinstance(checked, Rejection):
             raise checked.error
         call = completion_call(read.request, checked)
-        relay = Relay(call, self._decisions, self._workers)
+        relay = Relay(call, self._decisions, self._workers, on_content=self._on_content)
         return Producer(relay, read.writer(call), self._keepalive_s)
 
     def _following(self, buffer: AnswerBuffer, *, replayed: bool) -> Response:

@@ -13,6 +13,7 @@ from fairserve.engine.wire.request_fields import SERVER_KINDS
 from fairserve.interactions.call import Call, client_id
 from fairserve.interactions.tracking.conversation import Conversation
 from fairserve.interactions.tracking.identity import (
+    TRACEPARENT,
     CallIdentity,
     IdentityError,
     core_call_id,
@@ -21,7 +22,7 @@ from fairserve.interactions.tracking.identity import (
 )
 from fairserve.platform.base.errors import ContextLengthError, InvalidRequestError
 from fairserve.platform.base.request_facts import name_call
-from fairserve.platform.control.messages import Submit
+from fairserve.platform.control.messages import NO_SOURCE, CallSource, Submit
 from fairserve.platform.db.base import new_id
 from fairserve.platform.fleet.models import Models, ServedModel
 from fairserve.platform.fleet.prompt import Prompt, PromptTooLongError
@@ -32,6 +33,8 @@ from fairserve.platform.serving.settings import CacheIsolation
 from fairserve.platform.tenancy.auth import Principal
 
 RETRY_HEADER = "x-stainless-retry-count"
+MAX_TRACEPARENT_CHARS = 128
+"""Characters kept of a trace context, which has 55 today; a longer one is cut, and then invalid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,7 @@ class CheckedCall:
     """The client library marked the request as a retry."""
     conversation: Conversation | None = None
     """Chat history of a call whose parents may be inferred."""
+    source: CallSource = NO_SOURCE
 
     def submit(self) -> Submit:
         """Return the message for control."""
@@ -72,6 +76,7 @@ class CheckedCall:
             record_id=self.record_id,
             fingerprint=self.fingerprint,
             user_agent_retry=self.repeated,
+            source=self.source,
         )
 
 
@@ -180,7 +185,9 @@ async def _checked(
     call_id = identity.call_id or record_id
     call = _call(request, identity, user, prompt, limit, run_id, call_id, options.cache_isolation)
     call.pool, call.kinds = model.worker_name, kinds
-    return CheckedCall(call, record_id, run_id, call_id, model, resolved.answer_name)
+    traceparent = request.headers.get(TRACEPARENT, "")[:MAX_TRACEPARENT_CHARS]
+    source = CallSource(request.endpoint, traceparent)
+    return CheckedCall(call, record_id, run_id, call_id, model, resolved.answer_name, source=source)
 
 
 def _able_kinds(request: CallRequest, model: ServedModel) -> frozenset[str]:
