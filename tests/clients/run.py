@@ -1,12 +1,12 @@
-"""Run real agent programs against the server, and write the table of ``docs/guide/clients.md``.
+"""Run real agent programs and load tools against the server, and write ``docs/guide/clients.md``.
 
-``python tests/clients/run.py HOME [NAME ...]``: each program of ``programs/`` runs with the interpreter of
-its environment ``HOME/<environment>`` (``make test-clients`` makes them), four runs at a time, as it
-comes and with one line that names the run; each load tool runs against a server with the embedded engine. The worker behind the server plays the model
-(``tests/support/agent_worker.py``). Its record of each call's question, beside the interactions that the
-server made of the calls, gives the runs that are one interaction, and the false merges: interactions
-with the calls of more than one question. The figures are kept in ``results.json``; the table is made
-of them.
+``python tests/clients/run.py HOME [NAME ...]``: each program of ``programs/`` runs with the interpreter
+of its environment ``HOME/<environment>`` (``make test-clients`` makes them), four runs at a time, as it
+comes and with one line that names the run. The worker behind the server plays the model
+(``tests/support/agent_worker.py``). Its record of each call's question, beside the interactions that
+the server made of the calls, gives the runs that are one interaction, and the false merges:
+interactions with the calls of more than one question. Each load tool runs against a server with the
+embedded engine. The figures are kept in ``results.json``; the tables are made of them.
 """
 
 from __future__ import annotations
@@ -141,7 +141,8 @@ def version(python, distribution):
 def program_table(results):
     """Return the table of agent programs in Markdown."""
     lines = [
-        "| program | version | works unchanged | calls a run | one run as it comes | with one line | line |",
+        "| program | version | works unchanged | calls a run"
+        " | one run as it comes | with one line | the line |",
         "|---|---|---|---|---|---|---|",
     ]
     for name, (title, _, _) in PROGRAMS.items():
@@ -150,7 +151,8 @@ def program_table(results):
             plain, line = found["unchanged"], found["one_line"]
             lines.append(
                 f"| [{title}](../../tests/clients/programs/{name}.py) | {found['version']} | yes"
-                f" | {plain['calls'] / RUNS:g} | {_verdict(plain)} | {_verdict(line)} | `{_line_of(name)}` |"
+                f" | {plain['calls'] / RUNS:g} | {_verdict(plain)} | {_verdict(line)}"
+                f" | `{_line_of(name)}` |"
             )
     return "\n".join(lines)
 

@@ -64,7 +64,7 @@ def answer(body, marker):
 
 def is_result(message):
     """Return whether a message has a tool's result; smolagents sends them as texts of the user."""
-    return message["role"] == "tool" or "Observation:" in json.dumps(message["content"])
+    return message["role"] == "tool" or "Observation:" in json.dumps(message.get("content"))
 
 
 def tool_call(function, number, marker):

@@ -14,7 +14,7 @@ MODEL = os.environ["OPENAI_MODEL"]
 RUNS = int(os.environ.get("CLIENTS_RUNS", "4"))
 
 
-def ONE_LINE():  # noqa: N802 - stands out in the programs
+def ONE_LINE():
     """Return the headers of a new run, in the variant with one line; none as the program comes."""
     if os.environ.get("CLIENTS_ONE_LINE") != "1":
         return None
