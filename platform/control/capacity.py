@@ -50,7 +50,7 @@ def check_capacity(
         )
     else:
         return None
-    run = dispatcher.tracker.find(call.interaction_id, now_s)
+    run = dispatcher.tracker.find(call.interaction_id, call.tenant, now_s)
     own = run is not None and run.owner == (call.tenant, call.app, call.user)
     calls, tokens = (len(run), run.tokens) if run is not None and own else (0, 0)
     attachment = Attachment(0, calls > 0, immune=False, calls=calls, tokens=tokens)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from fairserve.interactions.call import Call, TokenUsage
 from fairserve.interactions.tracking.run import RestoredRun
+from fairserve.interactions.tracking.run_rules import Clue
 from fairserve.platform.control.messages import (
     CallSource,
     CallView,
@@ -172,7 +173,8 @@ class ControlPort(ControlInbox, Protocol):
         """Queue a call and wait for its grant.
 
         Cancelling the task withdraws the call. ``on_cancel`` is called from the event loop if the
-        call must stop after its grant. Raises a FairServeError: 404, 409 or 422 if the call does
+        call must stop after its grant. A call whose client named no run joins the run that its clues
+        name; its ids follow. Raises a FairServeError: 404, 409 or 422 if the call does
         not fit its run (nothing is recorded then), 503 if it was not granted in time, the queue
         is full, control is draining, the call cannot be written to the journal, or another server may
         hold the database.
@@ -237,6 +239,13 @@ class ControlPort(ControlInbox, Protocol):
         """End a run: complete once its calls have ended, or cancelled with all its calls.
 
         With ``failed`` it is aborted. Raises NotFoundError or ConflictError.
+        """
+        ...
+
+    def run_of(self, owner: Client, clues: Sequence[Clue], history: Sequence[int]) -> str | None:
+        """Return the id of the run that a call's clues name now; its submission decides.
+
+        ``history`` are the keys of the conversations that the call may continue.
         """
         ...
 

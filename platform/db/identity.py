@@ -69,6 +69,8 @@ class App(Base):
     """Headers that name its end users, in order; null: the default, empty: none."""
     cors_origins: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
     """Origins of the pages that may call with its keys; null: none."""
+    run_rules: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
+    """Rules that assign its calls to runs; null: the server's, empty: each call is a run."""
     created_at: Mapped[datetime]
     suspended_at: Mapped[datetime | None]
     deleted_at: Mapped[datetime | None]

@@ -18,7 +18,7 @@ _TOPICS = {
     "Queue and calls": "max_queue_wait_s max_queued_calls max_tenant_share max_user_share"
     " default_max_tokens keepalive_s client_buffer_bytes client_write_timeout_s lease_s drain_timeout_s",
     "Interactions": "interaction_idle_timeout_s interaction_reopen_grace_s user_openings_per_minute"
-    " infer_parents run_from_traceparent",
+    " infer_parents run_rules run_from_traceparent",
     "Programs": "program_max_nodes program_parallel_calls program_time_limit_s program_max_live"
     " program_max_live_per_app program_max_bytes program_retention_days",
     "Repeated requests": "idempotency_retention_s idempotency_max_entries idempotency_max_bytes",

@@ -15,7 +15,7 @@ def check_options(settings: ServingSettings, *, infer_parents: bool) -> CheckOpt
         default_max_tokens=settings.default_max_tokens,
         cache_isolation=settings.cache_isolation,
         infer_parents=infer_parents,
-        run_from_traceparent=settings.run_from_traceparent,
+        run_rules=settings.default_run_rules,
     )
 
 

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from fairserve.platform.base.settings import RoomSettings
+from fairserve.interactions.tracking.run_rules import (
+    DEFAULT_RUN_RULES,
+    RUN_RULES,
+    RunRule,
+    normal_rules,
+)
+from fairserve.platform.base.settings import RoomSettings, TextList
 
 CacheIsolation = Literal["tenant", "app", "user", "none"]
 
@@ -26,9 +32,14 @@ class ServingSettings(RoomSettings):
         "its apps (app), none (user), or all tenants' (none), who can then infer from "
         "timings what others asked.",
     )
+    run_rules: TextList = Field(
+        DEFAULT_RUN_RULES,
+        description="Rules that assign calls to interactions, for apps that choose none, separated by "
+        "commas: " + ", ".join(RUN_RULES) + ". Their order is fixed.",
+    )
     run_from_traceparent: bool = Field(
         False,
-        description="Assign a call that names no interaction to that of its W3C traceparent.",
+        description="Former name of the rule whole_trace: adds it to run_rules.",
     )
     keepalive_s: float = Field(
         15.0,
@@ -108,3 +119,14 @@ class ServingSettings(RoomSettings):
         le=1 << 36,
         description="Total size of the answers kept for repeated Idempotency-Keys.",
     )
+
+    @field_validator("run_rules")
+    @classmethod
+    def _check_rules(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return normal_rules(value)
+
+    @property
+    def default_run_rules(self) -> tuple[RunRule, ...]:
+        """Return the rules of apps that choose none."""
+        added = ("whole_trace",) if self.run_from_traceparent else ()
+        return normal_rules((*self.run_rules, *added))

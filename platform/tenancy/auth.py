@@ -22,6 +22,7 @@ from hmac import compare_digest
 from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from fairserve.interactions.tracking.run_rules import RunRule, known_rules
 from fairserve.platform.base.errors import (
     AuthenticationError,
     InvalidRequestError,
@@ -58,6 +59,8 @@ class Principal:
     """Headers that name the end user of an app's call, in order."""
     origins: frozenset[str] = frozenset()
     """Origins of the pages in browsers that may read answers to an app's key."""
+    run_rules: tuple[RunRule, ...] | None = None
+    """Rules that assign an app's calls to runs; None: the server's."""
 
 
 @dataclass(slots=True)
@@ -245,6 +248,7 @@ class Authenticator:
                         ApiKey,
                         App.user_headers,
                         App.cors_origins,
+                        App.run_rules,
                         Tenant.suspended_at,
                         Tenant.deleted_at,
                         App.suspended_at,
@@ -258,7 +262,7 @@ class Authenticator:
             )
         if row is None:
             return None
-        key, user_headers, origins, *stopped_at = row
+        key, user_headers, origins, rules, *stopped_at = row
         if any(time is not None for time in (key.revoked_at, *stopped_at)):
             return None
         headers = DEFAULT_USER_HEADERS if user_headers is None else tuple(user_headers)
@@ -270,6 +274,7 @@ class Authenticator:
             key.prefix,
             user_headers=headers,
             origins=frozenset(origins or ()),
+            run_rules=None if rules is None else known_rules(rules),
         )
 
     def _read(self, key: str) -> _Entry | None:

@@ -217,7 +217,9 @@ class Dispatcher:
             state = pool.rejection_context(call, self.system, profile, attachment)
             return [ev.Refuse(call.call_id, decision, mid_run, state)]
 
-        self.tracker.accept(call, attachment, now_s)
+        if self.tracker.accept(call, attachment, now_s):
+            for feeder in self._feeders():
+                feeder.begun_elsewhere(call.interaction_id)
         call.parents = self.tracker.parent_ids(call, attachment)
         live = self._live[call.call_id] = QueuedCall(call)
         return pool.queue(live)

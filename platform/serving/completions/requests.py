@@ -75,6 +75,7 @@ class CompletionRequest:
             demands=body.demands,
             headers=headers or {},
             metadata=body.metadata,
+            prompt_cache_key=self.plain.get("prompt_cache_key"),
             identity=identity,
             messages=self.plain["messages"] if chat and identity is None else None,
             raw=raw,

@@ -220,8 +220,8 @@ class Apps:
                 )
 
     def _set_access(self, app: App, body: AppCreate | AppPatch) -> None:
-        """Set the headers that name users, and the origins; the cache of keys has a copy of both."""
-        changed = body.model_fields_set & {"user_headers", "cors_origins"}
+        """Set what the cache of keys has a copy of: user headers, origins and rules of runs."""
+        changed = body.model_fields_set & {"user_headers", "cors_origins", "run_rules"}
         if "cors_origins" in changed and body.cors_origins:
             total = len(body.cors_origins) + repository.origins_of_others(self._session, app)
             if total > MAX_TENANT_ORIGINS:
