@@ -1,4 +1,4 @@
-"""What the programs share: the address of the server, and several runs at a time.
+"""The address of the server, and several runs at a time, for all programs.
 
 The programs are unmodified: they know a base URL and a key. ``CLIENTS_ONE_LINE=1`` adds the one line
 that names the run, a header of its own for each run.
