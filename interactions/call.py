@@ -87,7 +87,7 @@ class Call:
     tool_results: tuple[int, ...] = ()
     """Keys of the tool calls whose results the call contains."""
     clues: tuple[Clue, ...] = ()
-    """What the call shows of its run if its client named none, in the order of the rules."""
+    """Clues to the run of a call whose client named none, in the order of the rules."""
     answer_scopes: tuple[int, ...] = ()
     """Scopes in which later calls may find the run by the answer of this call; empty: none may."""
     run_rule: str = ""

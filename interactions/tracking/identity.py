@@ -88,7 +88,7 @@ class CallIdentity:
 
 @dataclass(frozen=True, slots=True)
 class OtherSources:
-    """What a request has beside headers and metadata; None: it has none."""
+    """Fields of a request other than headers and metadata; None: it has none."""
 
     conversation: str | None = None
     """Id of the conversation that the request belongs to."""

@@ -54,7 +54,7 @@ def known_rules(names: Iterable[str]) -> tuple[RunRule, ...]:
 
 
 class Clue(NamedTuple):
-    """What a call shows of its run by one rule; exactly one of the other fields is set."""
+    """Clue to the run of a call, by one rule; exactly one of the other fields is set."""
 
     rule: RunRule
     name: int = 0

@@ -36,6 +36,7 @@ class ServingSettings(RoomSettings):
         DEFAULT_RUN_RULES,
         description="Rules that assign calls to interactions, for apps that choose none, separated by "
         "commas: " + ", ".join(RUN_RULES) + ". Their order is fixed.",
+        json_schema_extra={"default_text": "all but whole_trace and prompt_cache_key"},
     )
     run_from_traceparent: bool = Field(
         False,

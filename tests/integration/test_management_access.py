@@ -1,4 +1,4 @@
-"""Headers that name an app's users, and the origins of its pages, as settings of the app."""
+"""User headers, origins of pages and rules of runs, as settings of the app."""
 
 from unittest import mock
 
@@ -8,7 +8,7 @@ from sqlalchemy import select
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.tenancy.apps import service
 
-LISTS = {"user_headers": ["x-user-id"], "cors_origins": []}
+LISTS = {"user_headers": ["x-user-id"], "cors_origins": [], "run_rules": None}
 """The fields and their defaults."""
 
 
@@ -27,7 +27,9 @@ def patch(world, **body):
 def test_a_list_is_set_replaced_and_reset(world):
     assert {name: world.chat[name] for name in LISTS} == LISTS
     given = {"user_headers": ["X-A", "x-b", "x-a"], "cors_origins": ["https://A.example:443"]}
+    given["run_rules"] = ["metadata", "aliases", "aliases"]
     stored = {"user_headers": ["x-a", "x-b"], "cors_origins": ["https://a.example"]}
+    stored["run_rules"] = ["aliases", "metadata"]
     changed = patch(world, **given)
     assert {name: changed[name] for name in LISTS} == stored
     assert patch(world, name="other")["cors_origins"] == ["https://a.example"], "it stays"
@@ -41,13 +43,14 @@ def test_a_list_is_set_replaced_and_reset(world):
 
 
 def test_each_change_is_in_the_audit_log(world):
-    patch(world, user_headers=["x-a"], cors_origins=["http://localhost:3000"])
+    patch(world, user_headers=["x-a"], cors_origins=["http://localhost:3000"], run_rules=[])
     with world.state.session_factory() as session:
         entry = session.scalars(select(AuditEntry).where(AuditEntry.action == "app.change")).one()
     assert {name: entry.before[name] for name in LISTS} == LISTS
     assert {name: entry.after[name] for name in LISTS} == {
         "user_headers": ["x-a"],
         "cors_origins": ["http://localhost:3000"],
+        "run_rules": [],
     }
 
 

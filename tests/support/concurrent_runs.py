@@ -39,7 +39,7 @@ async def count(reader, tenant, max_tokens):
     return Prompt(np.zeros(4, np.uint32), 0)
 
 
-def says(text):
+def prompt(text):
     return {"role": "user", "content": text}
 
 
@@ -54,7 +54,7 @@ def result(tool, text):
 
 @dataclass
 class Tally:
-    """What became of the calls of one kind."""
+    """Counts of the calls of one kind."""
 
     runs: int = 0
     calls: int = 0
@@ -153,10 +153,10 @@ class Agent:
 
     async def turns(self, first, *replies, **more):
         """Hold a conversation of several turns."""
-        messages = [says(first)]
+        messages = [prompt(first)]
         for reply in replies:
             messages = await self.ask(messages, answers(reply), **more)
-            messages = [*messages, says("go on")]
+            messages = [*messages, prompt("go on")]
 
 
 # --- kinds of agent runs ----------------------------------------------------------------------------
@@ -167,10 +167,10 @@ async def equal_prompts_and_answers(agent):
 
 
 async def equal_prompts_and_answers_in_own_traces(agent):
-    messages = [says("What is 2 + 2?")]
+    messages = [prompt("What is 2 + 2?")]
     for _ in range(3):
         messages = await agent.ask(messages, answers("4"), headers=agent.trace(agent.number))
-        messages = [*messages, says("go on")]
+        messages = [*messages, prompt("go on")]
 
 
 async def equal_prompts_and_own_answers(agent):
@@ -178,17 +178,17 @@ async def equal_prompts_and_own_answers(agent):
 
 
 async def one_trace_over_all_runs(agent):
-    messages = [says(agent.name)]
+    messages = [prompt(agent.name)]
     for turn in range(3):
         messages = await agent.ask(messages, answers(f"{turn}"), headers=agent.trace(10_000))
-        messages = [*messages, says("go on")]
+        messages = [*messages, prompt("go on")]
 
 
 async def one_trace_and_equal_prompts_and_answers(agent):
-    messages = [says("What is 3 + 3?")]
+    messages = [prompt("What is 3 + 3?")]
     for _ in range(3):
         messages = await agent.ask(messages, answers("6"), headers=agent.trace(20_000))
-        messages = [*messages, says("go on")]
+        messages = [*messages, prompt("go on")]
 
 
 async def one_session_id_of_many_users(agent):
@@ -199,7 +199,7 @@ async def one_session_id_of_many_users(agent):
 async def own_session_id_and_new_prompts(agent):
     for turn in range(3):
         session = {"metadata": {"thread_id": agent.name}}
-        await agent.ask([says(f"step {turn}")], answers("done"), **session)
+        await agent.ask([prompt(f"step {turn}")], answers("done"), **session)
 
 
 async def one_prompt_cache_key(agent):
@@ -209,43 +209,43 @@ async def one_prompt_cache_key(agent):
 async def parallel_branches(agent):
     """An answer requests two tools; both results come back at once, and then a summary."""
     tools = f"{agent.name} a", f"{agent.name} b"
-    begun = await agent.ask([says("Compare two cities")], answers(None, *tools))
+    begun = await agent.ask([prompt("Compare two cities")], answers(None, *tools))
     both = [*begun, *(result(tool, "sunny") for tool in tools)]
-    branches = [[*both, says(f"as a {kind}")] for kind in ("table", "poem")]
+    branches = [[*both, prompt(f"as a {kind}")] for kind in ("table", "poem")]
     ended = await asyncio.gather(*(agent.ask(each, answers("text")) for each in branches))
-    await agent.ask([*ended[0], says("shorter")], answers("short"))
+    await agent.ask([*ended[0], prompt("shorter")], answers("short"))
 
 
 async def forks(agent):
-    begun = await agent.ask([says(f"Draft for {agent.name}")], answers("a draft"))
+    begun = await agent.ask([prompt(f"Draft for {agent.name}")], answers("a draft"))
     await asyncio.gather(
-        *(agent.ask([*begun, says(f"variant {n}")], answers(f"text {n}")) for n in range(3))
+        *(agent.ask([*begun, prompt(f"variant {n}")], answers(f"text {n}")) for n in range(3))
     )
 
 
 async def equal_examples_in_the_prompt(agent):
-    examples = [says("red"), answers("colour"), says("dog"), answers("animal")]
-    begun = await agent.ask([*examples, says(agent.name)], answers("thing"))
-    await agent.ask([*begun, says("sure?")], answers("yes"))
+    examples = [prompt("red"), answers("colour"), prompt("dog"), answers("animal")]
+    begun = await agent.ask([*examples, prompt(agent.name)], answers("thing"))
+    await agent.ask([*begun, prompt("sure?")], answers("yes"))
 
 
 async def sub_agents_in_the_trace_of_their_run(agent):
     trace = 30_000 + agent.number
     plan = await agent.ask(
-        [says(f"Plan {agent.name}")], answers("a plan"), headers=agent.trace(trace)
+        [prompt(f"Plan {agent.name}")], answers("a plan"), headers=agent.trace(trace)
     )
     await asyncio.gather(
         *(
-            agent.ask([says(f"Worker {n}")], answers("done"), headers=agent.trace(trace))
+            agent.ask([prompt(f"Worker {n}")], answers("done"), headers=agent.trace(trace))
             for n in range(2)
         )
     )
-    await agent.ask([*plan, says("sum up")], answers("summary"), headers=agent.trace(trace))
+    await agent.ask([*plan, prompt("sum up")], answers("summary"), headers=agent.trace(trace))
 
 
 async def rewritten_history(agent):
-    messages = await agent.ask([says(agent.name)], answers("a long answer"))
-    shortened = [messages[0], answers("an answer"), says("go on")]
+    messages = await agent.ask([prompt(agent.name)], answers("a long answer"))
+    shortened = [messages[0], answers("an answer"), prompt("go on")]
     await agent.ask(shortened, answers("more"))
 
 
@@ -270,9 +270,7 @@ def main():
         for kind in KINDS:
             each = tallies[kind.__name__.replace("_", " ")]
             print(_row(kind.__name__.replace("_", " "), each))
-            total = replace(
-                total, **{k: getattr(total, k) + getattr(each, k) for k in vars(total)}
-            )
+            total = replace(total, **{k: getattr(total, k) + getattr(each, k) for k in vars(total)})
         print(_row("all", total))
 
 

@@ -96,7 +96,7 @@ def test_ids_that_frameworks_send_name_the_run(server):
 
 
 def test_a_trace_joins_only_what_it_continues(server):
-    run, rule, said = call(server, user("ok traced"), headers=trace(1))
+    run, _, said = call(server, user("ok traced"), headers=trace(1))
     other, _, _ = call(server, user("ok traced"), headers=trace(2))
     assert call(server, *said, user("ok go on"), headers=trace(1))[:2] == (run, "traceparent")
     assert call(server, *said, user("ok go on"), headers=trace(2))[:2] == (other, "traceparent")

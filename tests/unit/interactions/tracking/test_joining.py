@@ -31,6 +31,7 @@ class Client:
     tracker: Tracker = field(default_factory=Tracker)
     now_s: float = 0.0
     made: int = 0
+    immune: list = field(default_factory=list)
 
     def begin(self, *messages, headers=None, rules=None, user="u", name=None, **sources):
         self.made += 1
@@ -49,6 +50,7 @@ class Client:
         self.tracker.join(call, self.now_s)
         attachment = self.tracker.attach(call, PROFILE, self.now_s)
         self.tracker.accept(call, attachment, self.now_s)
+        self.immune.append(attachment.immune)
         return call, conversation
 
     def end(self, begun, answer=ANSWER, outcome="completed"):
@@ -124,6 +126,20 @@ def test_a_stored_response_names_its_run_while_it_lives(client):
     assert client.call(MORE, continued_run=run, user="v") != run
     client.now_s = 2000
     assert client.call(MORE, continued_run=run) != run
+
+
+def test_a_name_decides_before_the_conversation(client):
+    run = client.call(ASK)
+    assert client.call(ASK, ANSWER, MORE, metadata={"session_id": "new"}) != run
+
+
+def test_continuing_a_conversation_is_no_way_around_the_limit_of_a_run(client):
+    """Its run has the immunity of any other: up to twice the usual calls."""
+    said = [ASK]
+    for _ in range(8):
+        client.call(*said)
+        said += [ANSWER, MORE]
+    assert client.immune == [False, *[True] * 5, False, False]
 
 
 def test_only_rules_that_are_on_join(client):

@@ -31,7 +31,7 @@ async def test_a_thousand_concurrent_runs_have_no_false_merge():
 
 @pytest.mark.parametrize("rule", ["traceparent", "metadata", "continued_conversation", "aliases"])
 async def test_a_rule_that_is_off_joins_nothing(rule):
-    """Of the runs that only this rule recognises, every call is a run of its own."""
+    """Every call of the runs that only this rule recognises is a run of its own."""
     kinds = {
         "traceparent": runs.equal_prompts_and_answers_in_own_traces,
         "metadata": runs.own_session_id_and_new_prompts,
