@@ -19,7 +19,10 @@ TOOLS = {"overview", "flooding_clients", "explain_rejection", "tenant_usage"}
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """Yield a server with two tenants; a call of the first one's user bob was rejected."""
+    """Yield a server with two tenants.
+
+    A call of the first one's user bob was rejected; the second one's user loud takes most of its share.
+    """
     folder = tmp_path_factory.mktemp("data")
     with WholeServer(folder, usage_rollup_interval_s=0.2) as server:
         server.tenant, app = server.new_tenant("one")
@@ -32,7 +35,9 @@ def server(tmp_path_factory):
         rejected = server.send(limited["api_key"], "POST", "/v1/chat/completions", json=body)
         assert rejected.status_code == 429
         server.rejected = rejected.headers["x-request-id"]
-        eventually(lambda: usage_of(server) == 4)
+        for _ in range(8):
+            server.chat(other["api_key"], "ok", user="loud")
+        eventually(lambda: usage_of(server) == 12)
         with served(server.client) as server.url:
             yield server
 
@@ -82,14 +87,15 @@ async def test_an_operator_reads_state_floods_rejections_and_usage(server):
         assert [worker["state"] for worker in state["workers"]] == ["ready"]
         assert state["models"][0]["model"] == "scripted"
         assert state["last_minute"].keys() >= {"accepted", "rejected_by_reason"}
-        assert (await use(client, "flooding_clients"))["clients"] == []
+        quiet = await use(client, "flooding_clients", tenant=server.tenant["id"])
+        assert quiet["clients"] == []
         latest = await use(client, "explain_rejection", user="bob")
         assert latest == await use(client, "explain_rejection", call_id=server.rejected)
         assert (latest["call_id"], latest["reason"]) == (server.rejected, "contract_rpm")
         assert latest["explanation"][0].startswith("The quota of this app is 1 calls within 60 s")
         usage = await use(client, "tenant_usage", group_by=["tenant"])
         calls = {row["tenant"]: (row["calls"], row["rejected"]) for row in usage["rows"]}
-        assert calls == {server.tenant["id"]: (3, 1), server.other["id"]: (1, 0)}
+        assert calls == {server.tenant["id"]: (3, 1), server.other["id"]: (9, 0)}
         usage = await use(client, "tenant_usage", tenant=server.tenant["id"], group_by=["user"])
         assert {row["user"]: row["calls"] for row in usage["rows"]} == {"ann": 2, "bob": 1}
         assert await error(client, "explain_rejection", call_id="call_none") == (
@@ -101,7 +107,7 @@ async def test_a_tenant_key_reads_its_own_data_only(server):
     async with assistant(server, server.other["api_key"]) as client:
         usage = await use(client, "tenant_usage")
         assert len(usage["rows"]) == 1
-        assert usage["sums"]["calls"] == 1
+        assert usage["sums"]["calls"] == 9
         assert await error(client, "tenant_usage", tenant=server.tenant["id"]) == (
             "there is no such tenant"
         )
@@ -109,7 +115,12 @@ async def test_a_tenant_key_reads_its_own_data_only(server):
         assert await error(client, "explain_rejection", call_id=server.rejected) == (
             "there is no such rejection"
         )
-        assert (await use(client, "flooding_clients"))["clients"] == []
+        (loud,) = (await use(client, "flooding_clients"))["clients"]
+        assert (loud["user"], loud["tenant_name"], loud["app_name"]) == (
+            *("loud", "two-tenant", "two-app"),
+        )
+        assert loud["signs"] == ["takes 1.8 times its share"]
+        assert loud["entitled_share"] == 0.5
         assert "this needs an admin key" in await error(client, "overview")
     async with assistant(server, server.tenant["api_key"]) as client:
         assert (await use(client, "explain_rejection"))["call_id"] == server.rejected
