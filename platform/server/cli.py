@@ -78,6 +78,10 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
             "Manage webhooks, which notify tenants of events.",
             "platform.server.admin_cli.webhooks",
         ),
+        "mcp": Command(
+            "Serve read-only tools for assistants, from a running server, over MCP.",
+            "platform.server.mcp_server.command",
+        ),
     }
 )
 

@@ -136,6 +136,20 @@ def test_a_call_is_a_child_of_the_context_of_its_client_and_links_to_its_run(tra
     assert run.span_id not in later.links
 
 
+def test_a_recognised_conversation_is_one_trace_without_an_interaction_id(traced):
+    first = traced.chat("ok talk")
+    said = [first.json()["choices"][0]["message"], {"role": "user", "content": "ok more"}]
+    messages = [{"role": "user", "content": "ok talk"}, *said]
+    second = traced.chat("", messages=messages)
+    other = traced.chat("ok alone")
+    first, second, other = (traced.of(answer) for answer in (first, second, other))
+    assert second.attributes["gen_ai.conversation.id"] == first.attributes["gen_ai.conversation.id"]
+    assert (second.trace_id, second.parent_id) == (first.trace_id, first.span_id)
+    assert second.links == [first.span_id]
+    assert (first.parent_id, other.parent_id) == ("", "")
+    assert other.trace_id != first.trace_id
+
+
 def test_the_worker_gets_the_context_of_the_span_with_the_flag_of_the_client(traced):
     sampled = traced.chat("ok", headers={"traceparent": f"00-{TRACE}-{'a' * 16}-01"})
     span = traced.of(sampled)

@@ -4,7 +4,8 @@ Listens to control. An interaction of several calls is a span ``invoke_workflow 
 to its end, and each call is a span ``chat MODEL`` from its submission to its end. A call whose request
 carries a trace context is a child of it and links to its interaction; any other call is a child of its
 interaction. An interaction is a child of the context of its first call. Calls link to their parents in
-the call graph. A call without an interaction id is one span.
+the call graph. A call without an interaction id is one span; if a rule finds the run that it continues,
+it is a child of the call before it.
 
 A span names tenant, app, model and worker, never the user, the prompt or the answer; errors are named by
 kind, because a worker's message may repeat the prompt. Only ``add_content`` adds prompt and answer.
@@ -188,9 +189,14 @@ class CallTracer(CallListener):
 
     def _begin(self, call: ObservedCall, incoming: SpanContext | None, run: Span | None) -> Span:
         operation = _OPERATIONS.get(call.source.endpoint, _CHAT)
+        known = (self._contexts.get(each) for each in call.call.parents or ())
+        followed = [context for context in known if context is not None]
+        parent = run if incoming is None else NonRecordingSpan(incoming)
+        if parent is None and followed:  # a rule has found its run, which has no span
+            parent = NonRecordingSpan(followed[0])
         span = self._tracer.start_span(
             f"{operation.name} {call.call.pool or call.call.model}",
-            _within(run if incoming is None else NonRecordingSpan(incoming)),
+            _within(parent),
             SpanKind.CLIENT,
         )
         if not span.is_recording():
@@ -198,10 +204,8 @@ class CallTracer(CallListener):
         span.set_attributes(_attributes(call, operation))
         if run is not None and incoming is not None:
             span.add_link(run.get_span_context())
-        for parent_id in call.call.parents or ():
-            context = self._contexts.get(parent_id)
-            if context is not None:
-                span.add_link(context)
+        for context in followed:
+            span.add_link(context)
         return span
 
 
