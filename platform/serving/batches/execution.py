@@ -337,7 +337,7 @@ class Execution:
         if over:
             error = LineError(None, "file_space_full", over).plain
             await self._database(self._note, [error])
-            self._stopped = True
+            self.stop()
 
     def _note(self, errors: list[dict[str, object]]) -> None:
         with self._sessions.begin() as session:

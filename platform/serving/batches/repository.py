@@ -294,6 +294,16 @@ def delete_results(sessions: SessionFactory, batch_id: str) -> None:
             )
 
 
+def delete_leftovers(sessions: SessionFactory, *, max_batches: int = 10) -> int:
+    """Delete the results of batches whose server stopped before it could; return their number."""
+    with sessions() as session:
+        ended = select(Batch.id).where(Batch.ended_at.is_not(None), Batch.result_bytes > 0)
+        found = read_only(session).scalars(ended.limit(max_batches)).all()
+    for batch_id in found:
+        delete_results(sessions, batch_id)
+    return len(found)
+
+
 def delete_before(session: Session, time: datetime, *, max_rows: int = 100) -> int:
     """Delete batches that ended before a time, with results that are left. The caller commits."""
     ids = session.scalars(select(Batch.id).where(Batch.ended_at < time).limit(max_rows)).all()
