@@ -59,7 +59,7 @@ class SystemConfig:
     """Seconds without a report after which a worker that reported before is lost."""
     background_window: float = 0.5
     """Share of a worker's KV capacity up to which background calls may fill it; all calls count."""
-    background_calls: int = 16
+    background_calls: int = 8
     """Most background calls at a worker at a time."""
     levels: str = DEFAULT_LEVELS
     """Levels of the schedulers' clients, one of ``LEVELS``."""

@@ -62,7 +62,7 @@ class WorkerTable:
         *,
         hits: bool = False,
         background_window: float = 0.5,
-        background_calls: int = 16,
+        background_calls: int = 8,
     ) -> None:
         """With ``hits``, a worker whose window is full can still admit cache hits."""
         self._background_window = background_window

@@ -39,8 +39,9 @@ OWNER = Owner("t", "a")
 class Calls:
     """Answers each call by its body's text; ``release`` lets those that are held go on."""
 
-    def __init__(self, script=()):
-        self.script = dict(script)
+    def __init__(self, script=(), at_once=100):
+        """``at_once`` calls are accepted at a time."""
+        self.script, self.at_once = dict(script), at_once
         self.made = Counter()
         self.released = asyncio.Event()
         self.running = self.most = 0
@@ -51,9 +52,11 @@ class Calls:
         self.running += 1
         self.most = max(self.most, self.running)
         try:
+            if self.running > self.at_once:
+                raise RateLimitedError("parallel calls", headers={"Retry-After": "0"})
             if text.startswith("hold"):
                 await self.released.wait()
-            await asyncio.sleep(0)
+            await asyncio.sleep(0 if self.at_once == 100 else 0.01)
             answers = self.script.get(text)
             if answers:
                 raise answers.pop(0)
@@ -276,7 +279,6 @@ def test_a_result_is_written_once(world):
 
 
 async def test_calls_that_are_not_accepted_are_sent_again_a_few_at_a_time(world):
-    """Of 4 calls in flight all are rejected; afterwards there is one at a time until one succeeds."""
     soon = {"Retry-After": "0"}
     world.calls.script = {
         **{f"{n}": [RateLimitedError("rpm", headers=soon)] for n in range(4)},
@@ -292,6 +294,15 @@ async def test_calls_that_are_not_accepted_are_sent_again_a_few_at_a_time(world)
     (error,) = world.lines(batch.error_file_id).values()
     assert error["response"]["status_code"] == 429, "its budget is spent for longer than its window"
     assert error["custom_id"] == "7"
+
+
+async def test_a_rejection_halves_the_calls_in_flight(world):
+    """With four at a time, each accepted call would cost three rejections."""
+    calls = Calls(at_once=1)
+    async with world.server(calls) as server:
+        batch = await world.ended(await world.create(server, *map(str, range(20))))
+    assert batch.completed == 20
+    assert sum(calls.made.values()) < 60
 
 
 async def test_a_batch_that_fills_the_tenants_space_ends_with_what_it_has(world, monkeypatch):
