@@ -115,6 +115,8 @@ class Call:
     """Kinds of workers that can serve the call; empty means any."""
     declared: bool = False
     """True if the platform issued the call for a declared program."""
+    background: bool = False
+    """True for a call of the class below all others: it waits while any other call of its pool does."""
     declared_output_tokens: int = 0
     """Expected output of one sample as declared by its program; 0 means from the app's profile."""
     remaining_tokens: float = 0.0

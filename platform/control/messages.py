@@ -385,6 +385,8 @@ class ModelView:
     high_watermark: float = 0.0
     """Load, demand over capacity, at which overload begins; it ends at ``low_watermark``."""
     low_watermark: float = 0.0
+    background_queued_calls: int = 0
+    background_running_calls: int = 0
 
 
 @dataclass(frozen=True, slots=True)

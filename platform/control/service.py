@@ -378,6 +378,8 @@ class ControlService:
                     len(each.feeder),
                     each.overload.watermarks.high,
                     each.overload.watermarks.low,
+                    len(each.background_feed),
+                    sum(one.background_calls for one in each.worker_table.workers.values()),
                 )
                 for model, each in dispatcher.pools.items()
             ),

@@ -109,8 +109,9 @@ class Activity(CallListener):
         live_counts.queued += 1
 
     def call_started(self, call: ObservedCall, now_s: float) -> None:
-        """Count the queue delay of a call."""
-        self._at(now_s).of(call.call.tenant).delay(call.queue_s or 0.0)
+        """Count the queue delay of a call, unless it is a background call."""
+        if not call.call.background:
+            self._at(now_s).of(call.call.tenant).delay(call.queue_s or 0.0)
 
     def call_progressed(self, call: ObservedCall, now_s: float) -> None:
         """Add the service of a call since its last progress to its client."""
@@ -138,7 +139,7 @@ class Activity(CallListener):
         worker_id = call.worker_id
         if worker_id is None:
             return
-        if not call.started:
+        if not call.started and not call.call.background:
             counts.delay(call.queue_s or 0.0)
         prompt = call.usage.prompt_tokens
         if prompt:

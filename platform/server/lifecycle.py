@@ -132,8 +132,10 @@ class Platform:
         self.decisions = serving.decisions
         self.answers, self.completions = serving.answers, serving.completions
         self.programs = serving.programs
+        self.files, self.batches = serving.files, serving.batches
         await self._start_fleet(stored.fleet, stored.system)
         await self.programs.start()
+        self.batches.start()
         self.jobs.start()
         openings = retry_openings(self.control.openings.retry)
         background = (self.profile_changes.run(), openings, self.monitoring.history.run())
@@ -144,13 +146,16 @@ class Platform:
         """Accept no new calls, and wait for those in progress."""
         self.draining.set()
         self.programs.pause()
+        self.batches.pause()
         await self.control.drain(self.settings.control.drain_timeout_s)
 
     async def stop(self) -> None:
         """Stop everything; rows that are not in the database yet stay in the journal."""
         self.programs.pause()
+        self.batches.pause()
         await self.control.drain(0)
         await self.programs.close()
+        await self.batches.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -199,6 +204,8 @@ class Platform:
             decisions=self.decisions,
             completions=self.completions,
             programs=self.programs,
+            files=self.files,
+            batches=self.batches,
             session_factory=self.sessions,
             ledger=self.ledger,
             jobs=self.jobs,

@@ -46,11 +46,20 @@ from fairserve.platform.server.ledger_rows import LedgerRows
 from fairserve.platform.server.metrics.metrics import Metrics, Sources
 from fairserve.platform.server.recovery import StoredState
 from fairserve.platform.server.settings import Settings
+from fairserve.platform.serving.batches.line_calls import line_calls
+from fairserve.platform.serving.batches.service import Batches
 from fairserve.platform.serving.completions.answer import ClientLimits
 from fairserve.platform.serving.completions.idempotency import IdempotentAnswers
 from fairserve.platform.serving.completions.service import Completions
 from fairserve.platform.serving.decision.service import DecisionService
-from fairserve.platform.serving.options import check_options, program_options
+from fairserve.platform.serving.files.service import Files
+from fairserve.platform.serving.files.store import open_store
+from fairserve.platform.serving.options import (
+    batch_options,
+    check_options,
+    file_options,
+    program_options,
+)
 from fairserve.platform.serving.programs.service import Programs
 from fairserve.platform.serving.programs.task_calls import TaskCalls
 from fairserve.platform.tenancy.auth import Authenticator
@@ -239,12 +248,14 @@ def metrics(
 
 @dataclass(frozen=True)
 class Serving:
-    """The services behind completions and programs."""
+    """The services behind completions, programs, files and batches."""
 
     decisions: DecisionService
     answers: IdempotentAnswers
     completions: Completions
     programs: Programs
+    files: Files
+    batches: Batches
 
 
 def serving(
@@ -254,7 +265,7 @@ def serving(
     workers: Workers,
     tracing: Tracing | None,
 ) -> Serving:
-    """Connect the services of completions and programs to control and workers."""
+    """Connect the services to control and workers. Raises ValueError for a bad file_store_url."""
     own = settings.serving
     answers = IdempotentAnswers(
         retention_s=own.idempotency_retention_s,
@@ -281,7 +292,15 @@ def serving(
         TaskCalls(decisions, workers.pool, on_content),
         program_options(own, settings.tenancy.learning_options),
     )
-    return Serving(decisions, answers, completions, programs)
+    store = open_store(own.file_store_url, stored.sessions)
+    files = Files(stored.sessions, store, file_options(own))
+    batches = Batches(
+        stored.sessions,
+        files,
+        line_calls(decisions, workers.pool),
+        batch_options(own, settings.control.max_tenant_share),
+    )
+    return Serving(decisions, answers, completions, programs, files, batches)
 
 
 def fleet(

@@ -50,6 +50,16 @@ def cluster(view: ClusterView) -> Iterator[Metric]:
     )
     for name, text, values in (
         ("calls_queued", "Calls that wait for a worker.", [m.queued_calls for m in models]),
+        (
+            "background_calls_queued",
+            "Calls of batches that wait for a worker.",
+            [m.background_queued_calls for m in models],
+        ),
+        (
+            "background_calls_running",
+            "Calls of batches that a worker has.",
+            [m.background_running_calls for m in models],
+        ),
         ("overloaded", "1 while the model is overloaded.", [m.overloaded for m in models]),
         (
             "load_demand_tokens",

@@ -53,6 +53,7 @@ class CompletionRequest:
         raw: bytes = b"",
         identity: CallIdentity | None = None,
         declared: DeclaredWork | None = None,
+        background: bool = False,
     ) -> CallRequest:
         """Return the request for the decision service.
 
@@ -80,6 +81,7 @@ class CompletionRequest:
             messages=self.plain["messages"] if chat and identity is None else None,
             raw=raw,
             declared=declared,
+            background=background,
         )
 
     async def _count_tokens(self, reader: AnyReader, tenant: str, max_tokens: int | None) -> Prompt:

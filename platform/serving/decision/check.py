@@ -338,6 +338,7 @@ def _call(
         final=identity.final,
         token_ids=prompt.token_ids,
         salt=cache_salt(isolation, tenant, app, user or app, request.cache_salt),
+        background=request.background,
     )
     if request.declared is not None:
         call.declared = True

@@ -71,3 +71,5 @@ class CallRequest:
     raw: bytes = b""
     """The request as it was sent: repeated requests are recognised by it."""
     declared: DeclaredWork | None = None
+    background: bool = False
+    """The call is of the class below all others."""
