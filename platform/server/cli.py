@@ -46,6 +46,10 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
     {
         "serve": Command("Run the platform.", "platform.server.commands.serve"),
         "worker": Command("Run one worker process.", "platform.server.commands.worker"),
+        "config": Command(
+            "Check and show the settings, from flags, environment and configuration file.",
+            "platform.server.commands.config",
+        ),
         "db": Command(
             "Upgrade the database's schema, or replace a lost secret key.",
             "platform.server.commands.db",
