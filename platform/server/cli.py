@@ -54,6 +54,14 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
             "Upgrade the database's schema, or replace a lost secret key.",
             "platform.server.commands.db",
         ),
+        "backup": Command(
+            "Back up database, journal and secret key into one archive.",
+            "platform.server.commands.backup",
+        ),
+        "restore": Command(
+            "Restore a backup into the data folder of a stopped server.",
+            "platform.server.commands.restore",
+        ),
         "jobs": Command(
             "Run and inspect background jobs, also as Celery's worker and beat.",
             "platform.server.commands.jobs",

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import fcntl
 import functools
 import gc
 import logging
@@ -37,12 +36,15 @@ from fairserve.platform.db.engine import connect
 from fairserve.platform.db.secret_key import SecretKeyError
 from fairserve.platform.fleet.fleet_file import FleetFileError, read_fleet
 from fairserve.platform.fleet.supervisor import WorkersFailedError
+from fairserve.platform.server.backup.archive import ArchiveError
+from fairserve.platform.server.backup.restore import check_restored
 from fairserve.platform.server.database import prepare_database
 from fairserve.platform.server.fleet_section import fleet_parser
 from fairserve.platform.server.http.connections import Connections
 from fairserve.platform.server.http.descriptors import connections_within, raise_descriptor_limit
 from fairserve.platform.server.http.protocol import LimitedProtocol, RequestLimits
 from fairserve.platform.server.lifecycle import Platform, build_app
+from fairserve.platform.server.locks import LockTakenError, held_lock
 from fairserve.platform.server.logs import logging_to
 from fairserve.platform.server.metrics.endpoints import metrics_app
 from fairserve.platform.server.metrics.listener import serving_metrics
@@ -114,6 +116,10 @@ class ServerProcess:
             self._lock_file(
                 settings.db.data_dir / "serve.lock", f"data folder {settings.db.data_dir}"
             )
+            try:
+                check_restored(settings.db.data_dir)
+            except ArchiveError as error:
+                raise StartError(str(error)) from error
             listener = stack.enter_context(
                 _bind(settings.server.host, settings.server.port, "--port")
             )
@@ -182,23 +188,9 @@ class ServerProcess:
 
     def _lock_file(self, path: Path, what: str) -> None:
         try:
-            file = path.open("a+")
-        except OSError as error:
-            raise StartError(f"{path} cannot be written: {error.strerror}") from error
-        self._open.enter_context(file)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            file.seek(0)
-            pid = file.read().strip()
-            who = f"process {pid}" if pid else "another process"
-            raise StartError(
-                f"the {what} is in use by another FairServe server ({who});"
-                " stop it, or choose another one"
-            ) from error
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
+            self._open.enter_context(held_lock(path, what))
+        except LockTakenError as error:
+            raise StartError(str(error)) from error
 
     def _connect(self, **options: Any) -> Engine:
         try:
