@@ -54,6 +54,10 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
             "Upgrade the database's schema, or replace a lost secret key.",
             "platform.server.commands.db",
         ),
+        "doctor": Command(
+            "Check database, journal, workers, secret key, clocks and limits.",
+            "platform.server.commands.doctor",
+        ),
         "backup": Command(
             "Back up database, journal and secret key into one archive.",
             "platform.server.commands.backup",

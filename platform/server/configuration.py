@@ -71,9 +71,14 @@ def value_of(settings: Settings, name: str) -> Any:
     return _plain(value)
 
 
+def masked(text: str) -> str:
+    """Return a text without the passwords in its URLs."""
+    return _PASSWORD.sub(rf"\1:{MASK}@", text)
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, str | Path):
-        return _PASSWORD.sub(rf"\1:{MASK}@", str(value))
+        return masked(str(value))
     return value if isinstance(value, int | float | dict | None) else str(value)
 
 
