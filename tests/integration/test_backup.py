@@ -3,12 +3,14 @@
 import io
 import os
 import re
+import shutil
 import sqlite3
 import stat
 import subprocess
 import tarfile
 import threading
 from contextlib import closing
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -105,16 +107,25 @@ def test_a_backup_of_a_live_server_loses_and_doubles_no_call(tmp_path, command, 
         assert server.admin_key is None
 
 
-@pytest.fixture
-def archive(tmp_path, command):
-    """Return the archive of a server that has stopped, with a file of another part."""
-    with WholeServer(tmp_path / "data") as server:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Return a folder with the data of a server that has stopped, and the archive of it."""
+    folder = tmp_path_factory.mktemp("made")
+    with WholeServer(folder / "data") as server:
         call_and_wait(server, server.new_tenant("acme")[1]["api_key"], 1)
-    (tmp_path / "data" / "batches").mkdir()
-    (tmp_path / "data" / "batches" / "one.jsonl").write_text("{}\n")
-    path = tmp_path / "backup.tar.gz"
-    assert command("backup", path, "--data-dir", tmp_path / "data")[0] == 0
-    return path
+    (folder / "data" / "batches").mkdir()
+    (folder / "data" / "batches" / "one.jsonl").write_text("{}\n")
+    assert (
+        cli.main(["backup", str(folder / "backup.tar.gz"), "--data-dir", str(folder / "data")]) == 0
+    )
+    return folder
+
+
+@pytest.fixture
+def archive(made, tmp_path):
+    """Return a copy of the archive, beside a copy of the data folder."""
+    shutil.copytree(made / "data", tmp_path / "data")
+    return Path(shutil.copy(made / "backup.tar.gz", tmp_path))
 
 
 def test_the_archive_has_all_files_and_no_locks(archive, tmp_path, command):
@@ -246,8 +257,8 @@ def test_postgresql_is_backed_up_with_pg_dump(
     with psycopg.connect(f"{postgres_server}/postgres", autocommit=True) as connection:
         connection.execute("CREATE DATABASE restored")
     monkeypatch.setenv("FAIRSERVE_SECRET_KEY", "k" * 40)
-    monkeypatch.setenv("FAIRSERVE_DATABASE_URL", url)
-    dump = f"pg_dump --format=custom --file={tmp_path / 'database.dump'} {url}"
+    monkeypatch.setenv("DATABASE_URL", url)
+    dump = f'pg_dump --format=custom --file={tmp_path / "database.dump"} "$DATABASE_URL"'
     with WholeServer(live, database_url=url, secret_key="k" * 40) as server:
         key = server.new_tenant("acme")[1]["api_key"]
         call_and_wait(server, key, 3)
@@ -262,10 +273,16 @@ def test_postgresql_is_backed_up_with_pg_dump(
             in command("backup", archive, "--force", "--data-dir", live, "--dump", "exit 3")[2]
         )
     subprocess.run(
-        ["pg_restore", "--exit-on-error", f"--dbname={empty}", tmp_path / "database.dump"],
+        [
+            "pg_restore",
+            "--exit-on-error",
+            "--no-owner",
+            f"--dbname={empty}",
+            tmp_path / "database.dump",
+        ],
         check=True,
     )
-    monkeypatch.setenv("FAIRSERVE_DATABASE_URL", empty)
+    monkeypatch.setenv("DATABASE_URL", empty)
     code, _, err = command("restore", archive, "--data-dir", copy)
     assert (code, err) == (0, "")
     assert segments(copy)

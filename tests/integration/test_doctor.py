@@ -41,22 +41,16 @@ def statuses(findings):
 
 
 def state_of(folder):
-    """Return all files with their times; a reader of SQLite touches the shared memory of its log."""
-    return {
-        path: os.stat(path).st_mtime_ns
-        for path in folder.rglob("*")
-        if path.is_file() and not path.name.endswith("-shm")
-    }
+    """Return all files with their times."""
+    return {path: os.stat(path).st_mtime_ns for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_healthy_server_is_unchanged(tmp_path, doctor, capsys):
+def test_a_healthy_server(tmp_path, doctor, capsys):
     folder, config = tmp_path / "data", tmp_path / "fairserve.yaml"
     with WholeServer(folder) as server:
         config.write_text(CONFIG.format(folder=folder, url=server.worker.url, more=""))
-        before = state_of(folder)
         code, found = doctor("--config", config)
         assert code == 0
-        assert state_of(folder) == before
         assert statuses(found) == {
             "settings": "ok",
             "database": "ok",
@@ -85,8 +79,10 @@ def test_each_failure_is_found(tmp_path, doctor, monkeypatch):
     )
     config.chmod(0o644)
     monkeypatch.setattr(host, "descriptor_limit", lambda: 1024)
+    before = state_of(folder)
     code, found = doctor("--config", config, "--redis-url", "redis://:hunter2@127.0.0.1:9/0")
     assert code == 1
+    assert state_of(folder) == before, "it changes nothing"
     assert statuses(found) == {
         "settings": "warn",
         "database": "ok",

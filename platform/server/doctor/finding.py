@@ -11,7 +11,7 @@ Status = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found."""
+    """Result of one check, with what was found and what helps."""
 
     check: str
     status: Status

@@ -14,7 +14,7 @@ FIRST = """
 log_format: text
 webhook_interval_s: 2
 metrics_top_clients: 1
-keepalive_s: 15
+keepalive_s: 3600
 fleet:
   workers:
     - {{id: a, url: "{0}"}}
@@ -31,6 +31,7 @@ fleet:
     - {{id: a, url: "{0}"}}
     - {{id: b, url: "{1}"}}
 """
+PATH = "/v1/chat/completions"
 INVALID = "webhook_interval_s: 5\nkeepalive_s: 0\nfleet: {}\n"
 
 
@@ -61,6 +62,10 @@ def joined(server):
     return [worker["worker_id"] for worker in server.cluster()["workers"]]
 
 
+def call(text):
+    return {"model": "scripted", "user": "ann", "messages": [{"role": "user", "content": text}]}
+
+
 def reload(server, path, text):
     """Write the file, and return the log lines from the reload on."""
     before = len(server.log())
@@ -77,13 +82,19 @@ def test_sighup_reloads_the_configuration(tmp_path, workers):
     path.write_text(FIRST.format(*urls))
     with closing(ChildServer(tmp_path / "data", "--config", str(path))) as server:
         assert intervals(server)["webhooks"] == 2
+        assert server.post(PATH, call("ok")).status_code == 200
+        eventually(lambda: 'user="ann"' in server.admin("GET", "/metrics").text)
         log = reload(server, path, CHANGED.format(*urls))
         assert "host has changed in the configuration and needs a restart" in log
         (line,) = (line for line in log.splitlines() if "is reloaded" in line)
         found = re.search("changed: (.*)$", json.loads(line)["message"])[1].split(", ")
         assert sorted(found) == CHANGES
         assert intervals(server)["webhooks"] == 3
+        eventually(lambda: 'user="ann"' not in server.admin("GET", "/metrics").text)
         eventually(lambda: joined(server) == ["a", "b"], server.log)
+        body = {**call("hold"), "stream": True}
+        with server.asking(PATH, body) as connection:
+            assert connection.getresponse().readline().startswith(b":"), "no keep-alive comment"
 
         log = reload(server, path, INVALID)
         assert f"nothing changes: {path}:2: keepalive_s: Input should be greater than 0" in log
