@@ -33,6 +33,7 @@ from fairserve.platform.reporting.traffic.segments import recording_folder
 from fairserve.platform.reporting.usage.spent_budgets import SpentBudgets, retry_openings
 from fairserve.platform.server import recovery, wiring
 from fairserve.platform.server.app import create_app
+from fairserve.platform.server.fleet_section import fleet_parser
 from fairserve.platform.server.http_state import RunningState, put_on
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.interactions.service import GRAPHS_AT_ONCE, RunParts
@@ -176,6 +177,27 @@ class Platform:
         await asyncio.to_thread(self._close_files)
         self.engine.dispose()
 
+    async def reload(self, settings: Settings) -> None:
+        """Apply settings that differ from the present ones in reloadable ones only.
+
+        Those that this does not pass on are read where they are used.
+        """
+        self.settings = settings
+        self.jobs.reload(settings)
+        self.storage.outbox.settings = settings.background
+        self.metrics.top_clients = settings.server.metrics_top_clients
+        self.completions.set_limits(
+            settings.serving.keepalive_s, wiring.client_limits(settings.serving)
+        )
+        if self.fleet_watch is not None:
+            await self.fleet_watch.check()
+
+    def tenancy(self) -> TenancyParts:
+        """Return the running parts that tenants and apps use, with the present settings."""
+        return TenancyParts(
+            self.settings.tenancy, self.storage.authenticator, self.control, self.programs
+        )
+
     def state(self) -> RunningState:
         """Return what the endpoints need of the started platform."""
         return RunningState(
@@ -183,9 +205,7 @@ class Platform:
             clients=self.monitoring.clients,
             metrics=self.metrics,
             history=self.monitoring.history,
-            tenancy=TenancyParts(
-                self.settings.tenancy, self.storage.authenticator, self.control, self.programs
-            ),
+            tenancy=self.tenancy(),
             fleet=FleetParts(
                 self.control,
                 self.sessions,
@@ -259,7 +279,10 @@ class Platform:
         self.fleet.set_stored(stored)
         self._tasks.append(asyncio.create_task(self.fleet.run(), name="fleet"))
         if settings.fleet_file is not None:
-            self.fleet_watch = wiring.fleet_watch(settings.fleet_file, self.fleet, self.models)
+            parse = fleet_parser(self.settings)
+            self.fleet_watch = wiring.fleet_watch(
+                settings.fleet_file, parse, self.fleet, self.models
+            )
             await self.fleet_watch.check()
             self._tasks.append(asyncio.create_task(self.fleet_watch.run(), name="fleet file"))
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 _TOPICS = {
     "Most used": "host port data_dir database_url model workers worker_urls system log_level"
-    " log_format",
+    " log_format config",
     "Workers": "fleet_file kv_events worker_kv_events worker_kv_tokens worker_max_batch",
     "Scheduling and throttling": "system_options local_scheduler overload_high overload_low feed_window"
     " cache_isolation immunity_factor",

@@ -30,7 +30,7 @@ from fairserve.platform.control.service import BLOCK_TOKENS, ControlService
 from fairserve.platform.db.engine import SessionFactory, connect, session_factory
 from fairserve.platform.db.key_hash import KeyHasher, key_hasher
 from fairserve.platform.fleet.fleet import DrainNote
-from fairserve.platform.fleet.fleet_file import FleetFileWatch
+from fairserve.platform.fleet.fleet_file import FleetFileWatch, Parse
 from fairserve.platform.fleet.kv_event_bridge import KvEventBridge
 from fairserve.platform.fleet.model_pools import ModelPools
 from fairserve.platform.fleet.models import Models
@@ -62,6 +62,7 @@ from fairserve.platform.serving.options import (
 )
 from fairserve.platform.serving.programs.service import Programs
 from fairserve.platform.serving.programs.task_calls import TaskCalls
+from fairserve.platform.serving.settings import ServingSettings
 from fairserve.platform.tenancy.auth import Authenticator
 from fairserve.platform.tenancy.failed_keys import FailedKeys
 from fairserve.scheduling.locality.block_keys import BlockHasher
@@ -85,6 +86,7 @@ class Storage:
     hasher: KeyHasher
     authenticator: Authenticator
     journal: Journal
+    outbox: Outbox
     rows: LedgerRows
     ledger: Ledger
 
@@ -104,7 +106,7 @@ def storage(settings: Settings, engine: Engine | None, lease: Lease | None) -> S
     rows = LedgerRows(sessions, hasher, outbox)
     ledger = Ledger(journal, rows.write, poison=(DataError, IntegrityError))
     authenticator = Authenticator(sessions, hasher, FailedKeys(sessions, hasher))
-    return Storage(engine, sessions, hasher, authenticator, journal, rows, ledger)
+    return Storage(engine, sessions, hasher, authenticator, journal, outbox, rows, ledger)
 
 
 def jobs(settings: Settings, stored: Storage) -> JobsInProcess | JobsOnCelery:
@@ -258,6 +260,11 @@ class Serving:
     batches: Batches
 
 
+def client_limits(settings: ServingSettings) -> ClientLimits:
+    """Return the limits of a client that reads its answer."""
+    return ClientLimits(settings.client_buffer_bytes, settings.client_write_timeout_s)
+
+
 def serving(
     settings: Settings,
     stored: Storage,
@@ -283,7 +290,7 @@ def serving(
         answers,
         on_content=on_content,
         keepalive_s=own.keepalive_s,
-        client_limits=ClientLimits(own.client_buffer_bytes, own.client_write_timeout_s),
+        client_limits=client_limits(own),
     )
     programs = Programs(
         stored.sessions,
@@ -310,13 +317,14 @@ def fleet(
     return RunningFleet(workers.pool, workers.model_pools, control.cluster, drains=drains)
 
 
-def fleet_watch(file: Path, fleet: RunningFleet, models: Models) -> FleetFileWatch:
+def fleet_watch(file: Path, parse: Parse, fleet: RunningFleet, models: Models) -> FleetFileWatch:
     """Return the watch that applies each change of the fleet file to the fleet."""
     return FleetFileWatch(
         file,
         others=lambda: fleet.without("file"),
         served=models.names,
         apply=lambda part: fleet.set_part("file", part),
+        parse=parse,
     )
 
 

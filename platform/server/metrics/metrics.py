@@ -50,7 +50,7 @@ class Sources:
     journal_limit_bytes: int
     version: str
     top_clients: int
-    """Most clients with labels of their own."""
+    """Most clients with labels of their own, until another number is set."""
     spans: Callable[[], SpanCounts] | None = None
     """Spans of traced calls; None: calls are not traced."""
 
@@ -59,6 +59,7 @@ class Metrics:
     """Belongs to the event loop."""
 
     def __init__(self, sources: Sources, clock: Callable[[], float] = time.monotonic) -> None:
+        self.top_clients = sources.top_clients
         self._sources = sources
         self._clock = clock
         self._lock = asyncio.Lock()
@@ -78,7 +79,7 @@ class Metrics:
     async def _scrape(self, more: Iterable[Metric]) -> bytes:
         sources = self._sources
         states = await self._jobs()
-        found = await sources.monitoring.client_shares.read(sources.top_clients)
+        found = await sources.monitoring.client_shares.read(self.top_clients)
         view = await sources.control.cluster()
         lease_over = sources.lease is not None and sources.lease.over
         read = [

@@ -54,9 +54,13 @@ class Completions:
         self._decisions = decisions
         self._workers = workers
         self._answers = answers
+        self._on_content = on_content
+        self.set_limits(keepalive_s, client_limits)
+
+    def set_limits(self, keepalive_s: float, client_limits: ClientLimits) -> None:
+        """Use other limits for later answers."""
         self._keepalive_s = keepalive_s
         self._client_limits = client_limits
-        self._on_content = on_content
 
     async def answer(
         self,

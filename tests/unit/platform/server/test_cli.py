@@ -177,13 +177,13 @@ def test_completion_knows_the_flags_of_a_command(command, monkeypatch, capsys):
 
 def test_serve_gets_the_settings(monkeypatch, capsys):
     got = []
-    monkeypatch.setattr(process, "serve", lambda settings: got.append(settings) or 0)
+    monkeypatch.setattr(process, "serve", lambda settings, **_: got.append(settings) or 0)
     assert cli.main(["serve", "--port", "0", "--set", "feed_window=0.1"]) == 0
     (settings,) = got
     assert settings.server.port == 0
     assert settings.tuning.system_options == {"feed_window": 0.1}
 
-    def reject(settings):
+    def reject(settings, **_):
         raise SchemaError("run `fairserve db upgrade`")
 
     monkeypatch.setattr(process, "serve", reject)
