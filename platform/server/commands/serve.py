@@ -17,7 +17,7 @@ app = App()
 @app.command(
     options_metavar="[--FLAG VALUE ...]",
     epilog="Secrets have no flag: FAIRSERVE_SECRET_KEY, FAIRSERVE_SECRET_KEY_PREVIOUS, "
-    "FAIRSERVE_ADMIN_KEY.",
+    "FAIRSERVE_ADMIN_KEY, FAIRSERVE_OIDC_CLIENT_SECRET.",
 )
 @with_options(
     *(option for topic, fields in TOPICS.items() for option in flag_options(*fields, topic=topic))
@@ -27,11 +27,13 @@ def serve(**flags: Any) -> int:
 
     External workers are named by --worker-urls, --fleet-file or the admin API.
     """
+    from fairserve.platform.console.oidc.loading import load_provider
     from fairserve.platform.tenancy.system.parameters import configured_system
 
     try:
         settings = settings_from(flags)
         configured_system(settings.tuning)
+        load_provider(settings.console)
     except ValueError as error:
         raise CommandError(str(error)) from error
     from fairserve.platform.db.schema import SchemaError
