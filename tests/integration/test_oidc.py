@@ -192,6 +192,7 @@ FAULTS = {
     "no nonce": {"claims": {"nonce": None}},
     "another issuer": {"claims": {"iss": "http://127.0.0.1:1"}},
     "another audience": {"claims": {"aud": "another"}},
+    "another audience for this party": {"claims": {"aud": "another", "azp": "console"}},
     "another party": {"claims": {"aud": ["console", "another"], "azp": "another"}},
     "expired": {"claims": {"exp": 1_000_000_000}},
     "no expiry": {"claims": {"exp": None}},

@@ -8,6 +8,7 @@ import base64
 import hashlib
 import hmac
 import json
+import re
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -137,6 +138,9 @@ class _Layer:
             if "code" in query:
                 assert request.args["code_challenge_method"] == "S256"
                 self.challenges[query["code"][0]] = request.args["code_challenge"]
+        elif request.path == "/oauth2/authorize":
+            # The page's style is on a host that tests do not reach.
+            answer.set_data(re.sub(rb"<link[^>]*https:[^>]*>", b"", answer.get_data()))
         elif request.path == "/.well-known/openid-configuration":
             answer = self._json({**json.loads(answer.get_data()), **self.faults["discovery"]})
         elif request.path == "/oauth2/token" and answer.status_code == 200:
