@@ -20,6 +20,6 @@ def load_provider(settings: ConsoleSettings) -> Provider | None:
         if error.name is None or error.name.partition(".")[0] not in ("authlib", "joserfc"):
             raise
         raise ValueError(
-            f"oidc_issuer is set, and {error.name} is not installed: pip install 'fairserve[oidc]'"
+            "oidc_issuer is set, and Authlib is not installed: pip install 'fairserve[oidc]'"
         ) from error
     return Provider(settings)
