@@ -14,6 +14,7 @@ from sqlalchemy import JSON, CheckConstraint, ForeignKey, Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from fairserve.interactions.call import TenantLevels
+from fairserve.platform.base.roles import Role
 from fairserve.platform.db.base import ID_CHARS, NAME_CHARS, Base
 
 KeyScope = Literal["admin", "tenant", "app"]
@@ -131,6 +132,8 @@ class ApiKey(Base):
     prefix: Mapped[str] = mapped_column(String(16))
     name: Mapped[str] = mapped_column(String(NAME_CHARS), default="", server_default="")
     """Display name of the key."""
+    role: Mapped[Role] = mapped_column(String(16), default="admin", server_default="admin")
+    """Role of an admin key; keys of tenants and apps have the default, which restricts nothing."""
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]

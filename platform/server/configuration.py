@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from fairserve.platform.base.config_file import FLEET
+from fairserve.platform.console.oidc.loading import load_provider
 from fairserve.platform.fleet.fleet import Desired, FleetPart, clashes, merge
 from fairserve.platform.fleet.fleet_file import FleetFileError, read_fleet
 from fairserve.platform.fleet.static_workers import static_fleet
@@ -26,10 +27,11 @@ _PASSWORD = re.compile(r"(//[^/@\s:]*):[^/@\s]*@")
 
 
 def checked_settings(layers: Layers) -> Settings:
-    """Return the settings, whose system and options exist, too. Raises SettingsError."""
+    """Return the settings, whose system and OpenID provider can be made. Raises SettingsError."""
     settings = layers.settings()
     try:
         configured_system(settings.tuning)
+        load_provider(settings.console)
     except ValueError as error:
         raise SettingsError([str(error)]) from error
     return settings

@@ -21,7 +21,7 @@ from fairserve.platform.server.settings_topics import TOPICS
 
 SECRETS_NOTE = (
     "Secrets have no flag: FAIRSERVE_SECRET_KEY, FAIRSERVE_SECRET_KEY_PREVIOUS, FAIRSERVE_ADMIN_KEY,"
-    " or the configuration file."
+    " FAIRSERVE_OIDC_CLIENT_SECRET, or the configuration file."
 )
 _UNITS = {
     "s": "SECONDS",

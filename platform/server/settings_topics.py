@@ -42,7 +42,9 @@ _TOPICS = {
     "Metrics": "metrics_host metrics_port metrics_top_clients",
     "Traces": "tracing trace_content trace_content_max_chars",
     "Console": "console console_session_hours console_idle_minutes console_sign_ins"
-    " console_sign_ins_in_all console_streams",
+    " console_sign_ins_in_all console_streams console_key_sign_in",
+    "Sign-in with OpenID Connect": "public_url oidc_issuer oidc_name oidc_client_id"
+    " oidc_client_secret oidc_scopes oidc_groups_claim oidc_roles",
 }
 
 TOPICS: Mapping[str, tuple[str, ...]] = MappingProxyType(

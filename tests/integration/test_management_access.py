@@ -1,5 +1,6 @@
 """User headers, origins of pages and rules of runs, as settings of the app."""
 
+import re
 from unittest import mock
 
 import pytest
@@ -130,6 +131,32 @@ def test_what_is_no_origin_is_rejected(world, origin):
 )
 def test_an_origin_is_kept_as_browsers_send_it(world, given, stored):
     assert patch(world, cors_origins=[given])["cors_origins"] == [stored]
+
+
+def test_the_console_sets_both_lists(world):
+    client, place = world.client, f"/console/clients/apps/{world.chat['id']}"
+    client.post("/console/sign-in", data={"key": world.acme["api_key"]})
+    csrf = re.search('name="csrf" value="([0-9a-f]{64})"', client.get(place).text)[1]
+
+    def post(headers, origins):
+        lists = {"user_headers": headers, "cors_origins": origins}
+        form = {"csrf": csrf, "action": "requests", **lists}
+        return client.post(place, data=form, follow_redirects=False)
+
+    assert post("X-A\r\n\r\n x-b \r\n", "https://A.example:443").status_code == 303
+    app = world.call(world.acme["api_key"], "GET", world.path)
+    assert app["user_headers"] == ["x-a", "x-b"]
+    assert app["cors_origins"] == ["https://a.example"]
+    answer = post("x-a\nauthorization", "https://a.example\nhttps://b.example/path")
+    assert answer.status_code == 400
+    assert "Line 2: Invalid: authorization has another meaning" in answer.text
+    assert (
+        len(re.findall(r'class="wrong" id="(?:user_headers|cors_origins)-wrong"', answer.text)) == 2
+    )
+    assert "https://b.example/path</textarea>" in answer.text, "the entries are kept"
+    assert post("", "").status_code == 303
+    app = world.call(world.acme["api_key"], "GET", world.path)
+    assert (app["user_headers"], app["cors_origins"]) == ([], [])
 
 
 def test_lists_have_bounds(world):

@@ -2,7 +2,7 @@
 
 Routes under ``/v1`` and ``/admin`` need a key. Where a request has a body, the key is checked here,
 because FastAPI reads and parses the body before any dependency: a body without a valid key is never
-read. The route's own dependency then checks the kind of the key.
+read. The route's own dependency then checks the kind of the key, and its role.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from fairserve.platform.base.errors import BodyTooLargeError, FairServeError, Un
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.bodies import RESERVATION, BodyMemory, BodyReservation
 from fairserve.platform.serving.decision.service import DecisionService
-from fairserve.platform.tenancy.auth import Principal
-from fairserve.platform.tenancy.principals import current_principal, require_admin
+from fairserve.platform.tenancy.auth import Principal, require_scope
+from fairserve.platform.tenancy.principals import authenticated
 
 KEYLESS_BODY_BYTES = 256 * 1024
 """Largest body of a request without a key, such as the console's forms, in bytes."""
@@ -182,8 +182,8 @@ async def _principal(request: Request) -> Principal | None:
     top = _top(request)
     if top not in ("v1", "admin"):
         return None
-    principal = await current_principal(request)
-    return await require_admin(principal) if top == "admin" else principal
+    principal = await authenticated(request)
+    return require_scope(principal, "admin") if top == "admin" else principal
 
 
 def _top(request: Request) -> str:

@@ -41,7 +41,7 @@ class Owner:
     @property
     def principal(self) -> Principal:
         """The principal of its calls: its app, without a key."""
-        return Principal("app", self.key.tenant, self.key.app, key_id="", key_prefix="program")
+        return Principal("app", self.key.tenant, self.key.app, key_id="", actor="program")
 
 
 def path_of(request: Mapping[str, Any]) -> CompletionPath:

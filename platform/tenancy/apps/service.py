@@ -250,7 +250,7 @@ class Apps:
         if learning is not None:
             learning = believed(self._session, app, now, learning)
         held = replace(in_force(app, None, learning), since_s=now.timestamp())
-        add_version(self._session, app, held, source="declared", author=self._principal.key_prefix)
+        add_version(self._session, app, held, source="declared", author=self._principal.actor)
 
     def _notify_control(self, app: App) -> None:
         profile = profiles_in_force(self._session, [app], self._learning)[app.id]

@@ -110,7 +110,7 @@ def test_an_error_is_one_line_and_exit_code_2(capsys, tmp_path, monkeypatch, arg
         (["serve", "--workes=2"], "serve: .*--workes; did you mean --workers?"),
         (["serve", "--no-konsole"], "serve: .*--no-konsole; did you mean --no-console?"),
         (["db", "upgrade", "--data-dri", "x"], "db upgrade: .*; did you mean --data-dir?"),
-        (["serve", "--nothing-like-it"], r"serve: No such option: \S+ \(see"),
+        (["serve", "--qqq-qqq"], r"serve: No such option: \S+ \(see"),
     ],
 )
 def test_an_unknown_flag_suggests_a_known_one(capsys, arguments, advice):
