@@ -327,7 +327,10 @@ class Engine:
                 finish = "stop"
             self._end(sequence, keep=True)
             self._finished += 1
-        return Generated(sequence.sequence_id, text, 1, finish, sampled.logprobs)
+        reason: int | str | None = sequence.output.stop_string
+        if finish == "stop" and reason is None and token in params.stop_token_ids:
+            reason = token
+        return Generated(sequence.sequence_id, text, 1, finish, sampled.logprobs, reason)
 
     def _end(self, sequence: Sequence, keep: bool) -> None:
         """Remove a sequence from the batch. ``keep``: its verified pages go to the prefix cache."""

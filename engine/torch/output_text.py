@@ -20,6 +20,11 @@ class OutputText:
         """Return whether a stop string was found."""
         return self._stop.stopped
 
+    @property
+    def stop_string(self) -> str | None:
+        """Return the stop string that was found."""
+        return self._stop.found
+
     def push(self, token_id: int, may_stop: bool = True) -> str:
         """Add a token; return the text that may be shown after it.
 
