@@ -19,7 +19,7 @@ from fairserve.platform.tenancy.auth import (
 
 
 async def current_principal(request: Request) -> Principal:
-    """Provide the principal of ``Authorization: Bearer <key>``, of any scope.
+    """Provide the principal of the request's key (:func:`key_of`), of any scope.
 
     The server finds it before it reads the body (:mod:`fairserve.platform.server.http.intake`).
     """
@@ -27,7 +27,7 @@ async def current_principal(request: Request) -> Principal:
     if known is not None:
         return known
     authenticator: Authenticator = request.app.state.authenticator
-    principal = await authenticator.authenticate(key_of(request.headers.get("authorization", "")))
+    principal = await authenticator.authenticate(key_of(request.headers))
     request.state.principal = principal
     return principal
 
