@@ -119,6 +119,7 @@ CHAT_FIELDS: Mapping[str, FieldRule] = {
     "functions": FieldRule(_NOBODY, ([],)),
     "function_call": FieldRule(_NOBODY, ("none",)),
     "include_reasoning": FieldRule(_VLLM, (True,)),
+    "thinking_token_budget": FieldRule(_VLLM),
     "chat_template_kwargs": FieldRule(_VLLM, ({},)),
     "add_generation_prompt": FieldRule(_VLLM, (True,)),
     "continue_final_message": FieldRule(_VLLM, (False,)),

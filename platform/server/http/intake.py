@@ -18,6 +18,7 @@ from fairserve.platform.base.errors import BodyTooLargeError, FairServeError, Un
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.bodies import RESERVATION, BodyMemory, BodyReservation
 from fairserve.platform.serving.decision.service import DecisionService
+from fairserve.platform.serving.messages.errors import PATHS as MESSAGE_PATHS
 from fairserve.platform.tenancy.auth import Principal
 from fairserve.platform.tenancy.principals import current_principal, require_admin
 
@@ -25,6 +26,8 @@ KEYLESS_BODY_BYTES = 256 * 1024
 """Largest body of a request without a key, such as the console's forms, in bytes."""
 MANAGEMENT_BODY_BYTES = 1024 * 1024
 """Largest body of the management endpoints, in bytes: FastAPI parses it on the event loop."""
+CALL_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", *MESSAGE_PATHS})
+"""Paths whose bodies are prompts."""
 DRAIN_RETRY_S = "5"
 
 Answer = Callable[[Request, FairServeError], Response]
@@ -93,7 +96,7 @@ class Intake:
         path = request.scope["path"]
         if principal is None:
             own_bytes = KEYLESS_BODY_BYTES
-        elif path in ("/v1/chat/completions", "/v1/completions"):
+        elif path in CALL_PATHS:
             decisions: DecisionService = request.app.state.decisions
             limit = decisions.max_body_bytes(principal)
             own_bytes = self._max_body_bytes if limit is None else limit
