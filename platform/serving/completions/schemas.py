@@ -296,7 +296,7 @@ class TextBody(CompletionBody):
 def invalid(error: ValidationError, tags: Collection[str] = frozenset()) -> InvalidRequestError:
     """The first problem of a body, naming its field as a client writes it: ``messages[0].role``.
 
-    ``tags`` are the values that tell the members of a list apart, such as the types of its blocks.
+    ``tags`` are the values that distinguish the members of a list, such as the types of blocks.
     """
     problem = error.errors(include_url=False)[0]
     kind, text = problem["type"], problem["msg"]

@@ -153,7 +153,7 @@ class Tool(_Cacheable):
 
 
 class ToolChoice(_Strict):
-    """Which tools the model may or must use."""
+    """The tools that the model may or must use."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: NonEmpty | None = None
@@ -161,7 +161,7 @@ class ToolChoice(_Strict):
 
 
 class Thinking(_Strict):
-    """Whether the model thinks before it answers."""
+    """The model's thinking before its answer."""
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Annotated[int, Field(ge=MIN_THINKING_TOKENS)] | None = None
