@@ -145,7 +145,7 @@ class Engine:
             return
         params = request.params
         seed = params.seed if params.seed is not None else random.SystemRandom().getrandbits(63)
-        output = OutputText(self._make_detokenizer(), params.stop)
+        output = OutputText(self._make_detokenizer(), params.stop, with_stop=params.include_stop)
         sequence = Sequence(request, output, seed)
         self.batcher.add(sequence)
 
@@ -315,6 +315,8 @@ class Engine:
             token in self.loaded.eos_ids and not params.ignore_eos
         ):
             finish = "stop"
+            if params.include_stop:
+                text = sequence.output.push(token, False)
         else:
             text = sequence.output.push(token, sequence.generated_tokens > params.min_tokens)
             if sequence.output.stopped:

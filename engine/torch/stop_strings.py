@@ -6,8 +6,10 @@ from __future__ import annotations
 class StopStrings:
     """Filter of one text. Call ``push`` with its pieces until ``stopped`` is true."""
 
-    def __init__(self, stop: tuple[str, ...]) -> None:
+    def __init__(self, stop: tuple[str, ...], *, included: bool = False) -> None:
+        """If ``included``, the text ends after the stop string, else before it."""
         self._stop = stop
+        self._included = included
         self._held = ""
         self.found: str | None = None
         """The stop string that ended the text."""
@@ -18,7 +20,7 @@ class StopStrings:
         return self.found is not None
 
     def push(self, text: str, may_stop: bool = True) -> str:
-        """Add text; return the part that may be shown, which ends before the first stop string.
+        """Add text; return the part that may be shown, which ends at the first stop string.
 
         Without ``may_stop`` no stop string ends in this text, but one may begin in it.
         """
@@ -35,7 +37,7 @@ class StopStrings:
             if found:
                 at, self.found = min(found)
                 self._held = ""
-                return held[:at]
+                return held[: at + len(self.found)] if self._included else held[:at]
         keep = self._possible_start(held)
         self._held = held[len(held) - keep :]
         return held[: len(held) - keep]

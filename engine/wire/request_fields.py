@@ -73,7 +73,7 @@ _COMMON: Mapping[str, FieldRule] = {
     "repetition_penalty": FieldRule(_VLLM, (1,)),
     "skip_special_tokens": FieldRule(_VLLM, (True,)),
     "spaces_between_special_tokens": FieldRule(_VLLM, (True,)),
-    "include_stop_str_in_output": FieldRule(_VLLM, (False,)),
+    "include_stop_str_in_output": FieldRule(_DIALECT, (False,)),
     "bad_words": FieldRule(_VLLM, ([],)),
     "allowed_token_ids": FieldRule(_VLLM),
     "structured_outputs": FieldRule(_VLLM),
