@@ -51,6 +51,7 @@ class GenerationRequest:
     seed: int | None
     stop: tuple[str, ...]
     stop_token_ids: frozenset[int]
+    include_stop: bool
     ignore_eos: bool
     min_tokens: int
     logprobs: int | None
@@ -80,6 +81,7 @@ class GenerationRequest:
             seed=None if self.seed is None else (self.seed + sample) % 2**64,
             stop=self.stop,
             stop_token_ids=self.stop_token_ids,
+            include_stop=self.include_stop,
             ignore_eos=self.ignore_eos,
             min_tokens=self.min_tokens,
             logprobs=self.logprobs,
@@ -182,6 +184,7 @@ class _GenerationBody(Body):
         max_length=MAX_STOP_TOKENS,
         description=f"a list of up to {MAX_STOP_TOKENS} token ids",
     )
+    include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     min_tokens: int = Field(0, ge=0)
     response_format: _ResponseFormat = _ResponseFormat(type="text")
@@ -278,6 +281,7 @@ def parse(kind: Kind, body: Any) -> GenerationRequest:
         seed=read.seed,
         stop=tuple(read.stop),
         stop_token_ids=frozenset(read.stop_token_ids),
+        include_stop=read.include_stop_str_in_output,
         ignore_eos=read.ignore_eos,
         min_tokens=read.min_tokens,
         logprobs=logprobs,

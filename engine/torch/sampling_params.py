@@ -40,6 +40,8 @@ class SamplingParams:
     """Strings at which the output ends, before the first one found."""
     stop_token_ids: frozenset[int] = frozenset()
     """Further tokens that end the output like the end token."""
+    include_stop: bool = False
+    """Show the stop string or the stop token, too."""
     ignore_eos: bool = False
     min_tokens: int = 0
     """Minimum tokens before an end token, stop token or stop string ends the output."""
