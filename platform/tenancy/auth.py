@@ -22,7 +22,7 @@ from hmac import compare_digest
 from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from fairserve.interactions.tracking.run_rules import RunRule, known_rules
+from fairserve.interactions.run_rules import RunRule, known_rules
 from fairserve.platform.base.errors import (
     AuthenticationError,
     InvalidRequestError,

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from fairserve.engine.wire.request_fields import SERVER_KINDS
 from fairserve.interactions.call import Call, client_id
+from fairserve.interactions.run_rules import DEFAULT_RUN_RULES, Clue, RunRule
 from fairserve.interactions.tracking.conversation import Conversation
 from fairserve.interactions.tracking.identity import (
     TRACEPARENT,
@@ -23,7 +24,6 @@ from fairserve.interactions.tracking.identity import (
     core_run_id,
     identify,
 )
-from fairserve.interactions.tracking.run_rules import DEFAULT_RUN_RULES, Clue, RunRule
 from fairserve.platform.base.errors import ContextLengthError, InvalidRequestError
 from fairserve.platform.base.request_facts import from_proxy, name_call
 from fairserve.platform.control.messages import (
