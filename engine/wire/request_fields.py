@@ -70,7 +70,7 @@ _COMMON: Mapping[str, FieldRule] = {
     "stop_token_ids": FieldRule(_DIALECT, ([],)),
     "ignore_eos": FieldRule(_DIALECT, (False,)),
     "cache_salt": FieldRule(_DIALECT),
-    "repetition_penalty": FieldRule(_VLLM, (1,)),
+    "repetition_penalty": FieldRule(_DIALECT, (1,)),
     "skip_special_tokens": FieldRule(_VLLM, (True,)),
     "spaces_between_special_tokens": FieldRule(_VLLM, (True,)),
     "include_stop_str_in_output": FieldRule(_DIALECT, (False,)),
