@@ -28,7 +28,7 @@ from fairserve.platform.serving.decision.request import CallRequest
 from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.platform.tenancy.auth import Principal
 
-APP = Principal("app", "t", "app", key_id="key", key_prefix="sk-fs-x")
+APP = Principal("app", "t", "app", key_id="key", actor="sk-fs-x")
 
 
 class Reader:
