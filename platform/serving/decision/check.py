@@ -13,6 +13,7 @@ from fairserve.engine.wire.request_fields import SERVER_KINDS
 from fairserve.interactions.call import Call, client_id
 from fairserve.interactions.tracking.conversation import Conversation
 from fairserve.interactions.tracking.identity import (
+    TRACEPARENT,
     CallIdentity,
     IdentityError,
     core_call_id,
@@ -64,6 +65,17 @@ class CheckedCall:
     """The client library marked the request as a retry."""
     conversation: Conversation | None = None
     """Chat history of a call whose parents may be inferred."""
+    continues: bool = False
+    """True if a conversation or an earlier answer named the run, which may have ended."""
+
+    def begin_new_run(self) -> None:
+        """Make the call the root of a new run."""
+        call = self.call
+        self.continues = False
+        self.run_id = new_id("run")
+        call.interaction_id = core_run_id(call.app, self.run_id)
+        call.call_id = core_call_id(call.interaction_id, self.call_id)
+        call.parents = ()
 
     def submit(self) -> Submit:
         """Return the message for control."""
@@ -91,6 +103,8 @@ async def check(
     user = request.user or user_in_headers(request.headers, request.principal.user_headers)
     if user is None and identity.run_id is not None:
         user = await user_of(core_run_id(request.principal.app_id or "", identity.run_id))
+        if user is None and _continues(identity):
+            user = request.continued_user
     checked = await _checked(request, identity, user, models, options)
     size_bytes = len(request.raw)
     retry = request.headers.get(RETRY_HEADER)
@@ -149,14 +163,38 @@ def _identity(request: CallRequest, options: CheckOptions) -> CallIdentity:
         )
     except IdentityError as error:
         raise InvalidRequestError(str(error), param=error.source) from error
-    if identity.parents is None:
-        return identity
-    return replace(identity, parents=tuple(_parent(parent) for parent in identity.parents))
+    if identity.parents is not None:
+        identity = replace(identity, parents=tuple(_parent(parent) for parent in identity.parents))
+    return _continued(request, identity)
 
 
 def _parent(name: str) -> str:
     """Return the id of a parent, which may be named by the id of its answer."""
-    return name.removeprefix("chatcmpl-").removeprefix("cmpl-")
+    return name.removeprefix("chatcmpl-").removeprefix("cmpl-").removeprefix("resp_")
+
+
+CONVERSATION, PREVIOUS_RESPONSE = "conversation", "previous_response"
+"""Sources of a run that the client did not name itself."""
+
+
+def _continued(request: CallRequest, identity: CallIdentity) -> CallIdentity:
+    """Return the identity in the run that the call continues, unless the client names a run.
+
+    A trace is as long as the client's request, so it counts for less than what the call continues.
+    """
+    if identity.run_id is None or identity.source == TRACEPARENT:
+        if request.conversation is not None:
+            identity = replace(identity, run_id=request.conversation, source=CONVERSATION)
+        elif request.continued_run is not None:
+            identity = replace(identity, run_id=request.continued_run, source=PREVIOUS_RESPONSE)
+    within = identity.run_id is not None and identity.run_id == request.continued_run
+    if within and identity.parents is None and request.continued_call is not None:
+        identity = replace(identity, parents=(request.continued_call,))
+    return identity
+
+
+def _continues(identity: CallIdentity) -> bool:
+    return identity.source in (CONVERSATION, PREVIOUS_RESPONSE)
 
 
 async def _checked(
@@ -180,7 +218,9 @@ async def _checked(
     call_id = identity.call_id or record_id
     call = _call(request, identity, user, prompt, limit, run_id, call_id, options.cache_isolation)
     call.pool, call.kinds = model.worker_name, kinds
-    return CheckedCall(call, record_id, run_id, call_id, model, resolved.answer_name)
+    checked = CheckedCall(call, record_id, run_id, call_id, model, resolved.answer_name)
+    checked.continues = _continues(identity)
+    return checked
 
 
 def _able_kinds(request: CallRequest, model: ServedModel) -> frozenset[str]:
@@ -275,7 +315,7 @@ def _call(
         samples=request.samples,
         agent=identity.agent,
         parents=parents,
-        single=identity.run_id is None,
+        single=identity.run_id is None and not request.stays_open,
         final=identity.final,
         token_ids=prompt.token_ids,
         salt=cache_salt(isolation, tenant, app, user or app, request.cache_salt),

@@ -64,4 +64,14 @@ class CallRequest:
     """Chat messages, from which parents may be inferred; None: the call has none."""
     raw: bytes = b""
     """The request as it was sent: repeated requests are recognised by it."""
+    conversation: str | None = None
+    """Id of the conversation that the call belongs to: its run where the client names none."""
+    continued_run: str | None = None
+    """Run of the stored answer that the call continues, used where the client names no run."""
+    continued_call: str | None = None
+    """Call of that answer: the parent where the client names none."""
+    continued_user: str | None = None
+    """User of that answer, to whom the call belongs where the client names none."""
+    stays_open: bool = False
+    """True if the run of a call that names none stays open, because later calls may continue it."""
     declared: DeclaredWork | None = None

@@ -9,7 +9,7 @@ import pytest
 from fairserve.engine.wire.base import WorkerRejectedError
 from fairserve.interactions.call import NO_USAGE, TokenUsage
 from fairserve.interactions.tracking.identity import CallIdentity
-from fairserve.platform.base.errors import AuthenticationError, UnavailableError
+from fairserve.platform.base.errors import AuthenticationError, ConflictError, UnavailableError
 from fairserve.platform.control.messages import Cancel, Grant, RejectCall, RunView
 from fairserve.platform.fleet.models import Models, ServedModel
 from fairserve.platform.fleet.prompt import Prompt, PromptTooLongError
@@ -297,3 +297,50 @@ async def test_the_end_of_a_call_has_its_continuation_keys():
     (release,) = control.releases
     assert release.continuation_keys
     assert release.requested_tools
+
+
+CONTINUED = {"continued_run": "r", "continued_call": "c1", "continued_user": "ann"}
+TRACE = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "run", "parents"),
+    [
+        ({}, "r", ("app/r/c1",)),
+        (TRACE, "r", ("app/r/c1",)),
+        ({"x-interaction-id": "r"}, "r", ("app/r/c1",)),
+        ({"x-interaction-id": "mine"}, "mine", None),
+        ({"x-parent-ids": "resp_c2"}, "r", ("app/r/c2",)),
+    ],
+)
+async def test_a_call_continues_a_run_unless_its_client_names_one(headers, run, parents):
+    decisions = service(Control(), run_from_traceparent=True)
+    checked = await decisions.check(request(headers=headers, **CONTINUED))
+    assert (checked.run_id, checked.call.parents) == (run, parents)
+    assert not checked.call.single
+    assert checked.call.user == ("app" if run == "mine" or "x-interaction-id" in headers else "ann")
+
+
+async def test_a_call_whose_run_has_ended_begins_a_new_one():
+    control = Control(ConflictError("ended", code="interaction_closed"), "w1")
+    decisions = service(control)
+    checked = await decisions.check(request(**CONTINUED))
+    assert isinstance(await decisions.place(checked), Placement)
+    call = control.submitted[1].call
+    assert call.interaction_id == f"app/{checked.run_id}" != "app/r"
+    assert call.call_id == f"app/{checked.run_id}/{checked.call_id}"
+    assert (call.parents, call.user) == ((), "ann")
+
+
+async def test_a_named_run_that_has_ended_is_an_error():
+    decisions = service(Control(ConflictError("ended", code="interaction_closed"), "w1"))
+    checked = await decisions.check(request(headers={"x-interaction-id": "r"}, **CONTINUED))
+    rejection = await decisions.place(checked)
+    assert isinstance(rejection, Rejection)
+    assert rejection.error.code == "interaction_closed"
+
+
+async def test_the_run_of_a_call_that_may_be_continued_stays_open():
+    decisions = service(Control())
+    assert (await decisions.check(request())).call.single
+    assert not (await decisions.check(request(stays_open=True))).call.single
