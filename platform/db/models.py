@@ -20,6 +20,7 @@ from fairserve.platform.db.operations import (
 )
 from fairserve.platform.db.profiles import ProfileVersion
 from fairserve.platform.db.programs import Program, ProgramStep
+from fairserve.platform.db.responses import ConversationItem, StoredConversation, StoredResponse
 from fairserve.platform.db.usage import (
     UsageCalls,
     UsageDirty,
@@ -37,6 +38,7 @@ __all__ = [
     "Base",
     "ConsoleSession",
     "Contract",
+    "ConversationItem",
     "EndUser",
     "Erasure",
     "FleetAlias",
@@ -55,6 +57,8 @@ __all__ = [
     "ReportExportPart",
     "SchemaInfo",
     "ServerLease",
+    "StoredConversation",
+    "StoredResponse",
     "Tenant",
     "ThrottlingEvent",
     "ThrottlingSetting",
