@@ -11,6 +11,9 @@ from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.reporting.usage.repository import delete_before
 from fairserve.platform.reporting.usage.retention import delete_rollups_before, raw_rows_from
 from fairserve.platform.serving.programs.repository import delete_before as delete_programs_before
+from fairserve.platform.serving.responses.repository import (
+    delete_before as delete_responses_before,
+)
 from fairserve.platform.tenancy.keys.sessions import delete_expired as delete_expired_sessions
 from fairserve.platform.tenancy.tenants.purge import purge
 
@@ -36,4 +39,7 @@ def delete_old(sessions: SessionFactory, settings: JobSettings) -> int:
         rows += delete_expired_sessions(session, settings.tenancy, now)
     with sessions.begin() as session:
         programs_before = now - timedelta(days=settings.serving.program_retention_days)
-        return rows + delete_programs_before(session, programs_before)
+        rows += delete_programs_before(session, programs_before)
+    with sessions.begin() as session:
+        responses_before = now - timedelta(days=settings.serving.response_retention_days)
+        return rows + delete_responses_before(session, responses_before)

@@ -121,6 +121,7 @@ class Platform:
         serving = wiring.serving(settings, self.storage, self.control, self.workers)
         self.decisions = serving.decisions
         self.answers, self.completions = serving.answers, serving.completions
+        self.responses = serving.responses
         self.programs = serving.programs
         await self._start_fleet(stored.fleet, stored.system)
         await self.programs.start()
@@ -146,6 +147,7 @@ class Platform:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.jobs.stop()
         await self.answers.close()
+        await self.responses.close()
         await self.pool.close()
         if self.workers.kv_event_bridge is not None:
             self.workers.kv_event_bridge.close()
@@ -186,6 +188,7 @@ class Platform:
             models=self.models,
             decisions=self.decisions,
             completions=self.completions,
+            responses=self.responses,
             programs=self.programs,
             session_factory=self.sessions,
             ledger=self.ledger,

@@ -21,6 +21,8 @@ _TOPICS = {
     " infer_parents run_from_traceparent",
     "Programs": "program_max_nodes program_parallel_calls program_time_limit_s program_max_live"
     " program_max_live_per_app program_max_bytes program_retention_days",
+    "Responses": "response_store response_retention_days response_max_per_app"
+    " response_max_bytes_per_app response_max_background response_max_background_per_app",
     "Repeated requests": "idempotency_retention_s idempotency_max_entries idempotency_max_bytes",
     "Connections and requests": "trusted_proxies max_connections max_connections_per_address"
     " request_head_timeout_s request_body_timeout_s keep_alive_timeout_s max_body_bytes"

@@ -50,9 +50,16 @@ from fairserve.platform.serving.completions.answer import ClientLimits
 from fairserve.platform.serving.completions.idempotency import IdempotentAnswers
 from fairserve.platform.serving.completions.service import Completions
 from fairserve.platform.serving.decision.service import DecisionService
-from fairserve.platform.serving.options import check_options, program_options
+from fairserve.platform.serving.options import (
+    background_options,
+    check_options,
+    program_options,
+    store_options,
+)
 from fairserve.platform.serving.programs.service import Programs
 from fairserve.platform.serving.programs.task_calls import TaskCalls
+from fairserve.platform.serving.responses.service import Responses
+from fairserve.platform.serving.responses.store import ResponseStore
 from fairserve.platform.tenancy.auth import Authenticator
 from fairserve.platform.tenancy.failed_keys import FailedKeys
 from fairserve.scheduling.locality.block_keys import BlockHasher
@@ -227,6 +234,7 @@ class Serving:
     decisions: DecisionService
     answers: IdempotentAnswers
     completions: Completions
+    responses: Responses
     programs: Programs
 
 
@@ -249,6 +257,12 @@ def serving(
         keepalive_s=own.keepalive_s,
         client_limits=ClientLimits(own.client_buffer_bytes, own.client_write_timeout_s),
     )
+    responses = Responses(
+        completions,
+        decisions,
+        ResponseStore(stored.sessions, stored.hasher, store_options(own)),
+        background_options(own),
+    )
     programs = Programs(
         stored.sessions,
         control,
@@ -256,7 +270,7 @@ def serving(
         TaskCalls(decisions, workers.pool),
         program_options(own, settings.tenancy.learning_options),
     )
-    return Serving(decisions, answers, completions, programs)
+    return Serving(decisions, answers, completions, responses, programs)
 
 
 def fleet(

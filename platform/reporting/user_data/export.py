@@ -13,10 +13,17 @@ import orjson
 
 from fairserve.platform.db.base import Base, utc_now
 from fairserve.platform.db.engine import SessionFactory
-from fairserve.platform.reporting.user_data.repository import KINDS, PROGRAMS, pages, steps
+from fairserve.platform.reporting.user_data.repository import (
+    KINDS,
+    PAGE_ROWS,
+    PROGRAMS,
+    RESPONSES,
+    pages,
+    steps,
+)
 
 PROGRAM_ROWS = 10
-"""Programs per page; a declaration can be long."""
+"""Programs or responses per page: they have texts."""
 
 
 def export(sessions: SessionFactory, tenant_id: str, user: str) -> Iterator[bytes]:
@@ -34,7 +41,8 @@ def export(sessions: SessionFactory, tenant_id: str, user: str) -> Iterator[byte
             found = pages(sessions, kind, tenant_id, user, rows=PROGRAM_ROWS)
             yield from _joined(_program(sessions, row) for page in found for row in page)
         else:
-            found = pages(sessions, kind, tenant_id, user)
+            rows = PROGRAM_ROWS if kind is RESPONSES else PAGE_ROWS
+            found = pages(sessions, kind, tenant_id, user, rows=rows)
             yield from _joined(_written(page) for page in found)
         yield b"]"
     yield b"}\n"

@@ -22,6 +22,7 @@ from fairserve.platform.db.identity import EndUser
 from fairserve.platform.db.ledger import Interaction, LedgerCall, OpenInteraction, ThrottlingEvent
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.db.programs import Program, ProgramStep
+from fairserve.platform.db.responses import StoredResponse
 from fairserve.platform.db.webhooks import WebhookEvent
 
 PAGE_ROWS = 1_000
@@ -97,6 +98,13 @@ PROGRAMS = Kind(
     (Program.app_id, Program.id),
     Program.created_at,
 )
+RESPONSES = Kind(
+    "responses",
+    StoredResponse,
+    _about_user(StoredResponse),
+    (StoredResponse.app_id, StoredResponse.id),
+    StoredResponse.created_at,
+)
 WEBHOOK_EVENTS = Kind(
     "webhook_events",
     WebhookEvent,
@@ -121,6 +129,7 @@ KINDS = (
     CALLS,
     REFUSALS,
     PROGRAMS,
+    RESPONSES,
     WEBHOOK_EVENTS,
     EXPORTS,
     AUDIT,

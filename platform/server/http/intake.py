@@ -93,7 +93,7 @@ class Intake:
         path = request.scope["path"]
         if principal is None:
             own_bytes = KEYLESS_BODY_BYTES
-        elif path in ("/v1/chat/completions", "/v1/completions"):
+        elif path in ("/v1/chat/completions", "/v1/completions", "/v1/responses"):
             decisions: DecisionService = request.app.state.decisions
             limit = decisions.max_body_bytes(principal)
             own_bytes = self._max_body_bytes if limit is None else limit

@@ -164,7 +164,7 @@ def _read_parts(parts: list[Item], known: dict[str, type[Part]], where: str) -> 
     read = []
     for number, part in enumerate(parts):
         _checked(known, part.get("type"), part, f"{where}[{number}]")
-        more = {"annotations": []} if part["type"] == "output_text" else {}
+        more: Item = {"annotations": []} if part["type"] == "output_text" else {}
         if part["type"] == "input_image":
             more = {"detail": "auto"}
         read.append(more | {name: value for name, value in part.items() if value is not None})
@@ -183,11 +183,11 @@ def _checked(known: dict[str, type[Part]], kind: Any, value: Item, where: str) -
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        if isinstance(value.get("image_url"), str):
-            if not value["image_url"].startswith("data:"):
-                where = f"{where}.image_url"
-                text = f"{where}: must be a data: URL; workers fetch nothing"
-                raise InvalidRequestError(text, param=where) from error
+        url = value.get("image_url")
+        if isinstance(url, str) and not url.startswith("data:"):
+            field = f"{where}.image_url"
+            text = f"{field}: must be a data: URL; workers fetch nothing"
+            raise InvalidRequestError(text, param=field) from error
         problem = invalid(error)
         field = f"{where}.{problem.param}" if problem.param else where
         raise InvalidRequestError(

@@ -79,7 +79,10 @@ class Output:
             yield from self._end_item("completed")
             name = "reasoning" if kind == "reasoning_text" else "message"
             item: Item = {"id": self._new_id(name), "type": name}
-            item |= {"summary": []} if name == "reasoning" else {"role": "assistant"}
+            if name == "reasoning":
+                item["summary"] = []
+            else:
+                item["role"] = "assistant"
             self._message = item | {"content": [], "status": "in_progress"}
             yield self._item_event("added", self._message)
         message = self._message

@@ -2,7 +2,8 @@
 
 A response is answered by a chat call (:mod:`fairserve.platform.serving.responses.translate`), so only
 fields that a chat call can honour exist here. The chat call's own validation follows; this one names
-the fields as the client wrote them. Items are validated in :mod:`fairserve.platform.serving.responses.items`.
+the fields as the client wrote them. Items are validated in
+:mod:`fairserve.platform.serving.responses.items`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Translate a request for a response into the fields of a chat call.
 
-The chat call's own reader validates the fields, finds the workers that honour them and counts the prompt,
-so a response costs and means what the chat call does. Errors name the fields of the response:
+The chat call's own reader validates the fields, finds the workers that honour them and counts the
+prompt, so a response costs and means what the chat call does. Errors name the fields of the response:
 :class:`ChatFields` knows where each message comes from.
 
 Departures: developer messages become system messages, which every chat template has. Reasoning of

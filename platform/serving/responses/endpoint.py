@@ -1,0 +1,140 @@
+"""Read one request for a response: what it continues, its items, and the chat call that answers it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from fairserve.platform.base.errors import (
+    BodyTooLargeError,
+    ContextLengthError,
+    NotFoundError,
+    UnavailableError,
+)
+from fairserve.platform.db.responses import StoredResponse
+from fairserve.platform.serving.bodies import BodyReservation
+from fairserve.platform.serving.completions.endpoint import ReadRequest
+from fairserve.platform.serving.completions.requests import CheckSize, CompletionCall
+from fairserve.platform.serving.decision.request import CallRequest
+from fairserve.platform.serving.off_loop import off_loop
+from fairserve.platform.serving.responses.items import Item, read_items, with_ids
+from fairserve.platform.serving.responses.repository import ResponseKey
+from fairserve.platform.serving.responses.schemas import ResponseBody
+from fairserve.platform.serving.responses.store import Continued, ResponseStore
+from fairserve.platform.serving.responses.translate import ChatFields, chat_fields
+from fairserve.platform.serving.responses.writer import ResponseWriter
+from fairserve.platform.tenancy.auth import Principal
+
+PATH = "/v1/responses"
+
+
+class ResponsesEndpoint:
+    """The endpoint for one request, whose body is read."""
+
+    path = PATH
+
+    def __init__(
+        self, body: ResponseBody, store: ResponseStore, reservation: BodyReservation | None
+    ) -> None:
+        self._body = body
+        self._store = store
+        self._reservation = reservation
+        self._stored = body.store is not False and store.options.response_store
+        self.items: list[Item] = []
+        """Items of the request's own input."""
+        self.writer: ResponseWriter | None = None
+        """Writer of the answer, once the call is checked."""
+
+    async def read(self, raw: bytes, principal: Principal, check_size: CheckSize) -> ReadRequest:
+        """Return the chat call. Raises a FairServeError that names the field that is wrong."""
+        tenant, app = principal.tenant_id or "", principal.app_id or ""
+        added_bytes = 0
+
+        def require_size(size_bytes: int) -> None:
+            nonlocal added_bytes
+            added_bytes += size_bytes
+            self._require_size(len(raw) + added_bytes, check_size)
+
+        own = await off_loop(len(raw), read_items, self._body.input)
+        own = await self._store.resolved(tenant, app, own, require_size)
+        continued = await self._continued(ResponseKey(tenant, app, ""), own, require_size)
+        self.items = own
+        size_bytes = len(raw) + added_bytes
+        chat = await off_loop(size_bytes, chat_fields, self._body, continued.items, own)
+        request = await off_loop(size_bytes, chat.read)
+
+        def adapt(call: CallRequest) -> CallRequest:
+            return replace(
+                call,
+                prompt_field="input",
+                max_output_field="max_output_tokens",
+                continued_run=continued.run_id,
+                continued_call=continued.call_id,
+                continued_user=continued.user,
+                stays_open=self._stored,
+            )
+
+        return ReadRequest(request, lambda call: self._new_writer(call, chat), adapt)
+
+    async def _continued(self, app: ResponseKey, own: list[Item], require_size: Any) -> Continued:
+        previous = self._body.previous_response_id
+        if previous is None:
+            return await self._store.continued_by(app.tenant, app.app, own)
+        try:
+            return await self._store.chain(app._replace(id=previous), require_size)
+        except NotFoundError as error:
+            error.param = "previous_response_id"
+            error.code = "previous_response_not_found"
+            error.message = "previous_response_id: there is no such response"
+            raise
+
+    def _require_size(self, size_bytes: int, check_size: CheckSize) -> None:
+        """Raise a FairServeError if what the request continues is too large, or memory is short."""
+        try:
+            check_size(size_bytes, self._body.model)
+        except BodyTooLargeError as error:
+            raise ContextLengthError(
+                f"input: with all that it continues it has {size_bytes} bytes, more than the"
+                f" context of {self._body.model!r} holds",
+                param="input",
+            ) from error
+        if self._reservation is not None:
+            self._reservation.grow(size_bytes)
+
+    # --- the answer -------------------------------------------------------------------------------
+
+    def _new_writer(self, call: CompletionCall, chat: ChatFields) -> ResponseWriter:
+        self.items = with_ids(self.items, call.checked.record_id)
+        store = self._end if self._body.background else self._insert
+        self.writer = ResponseWriter(call, self._body, chat, store if self._stored else None)
+        return self.writer
+
+    def row(self, call: CompletionCall, response: dict[str, Any]) -> StoredResponse:
+        """Return the row of a response."""
+        core = call.checked.call
+        return StoredResponse(
+            tenant_id=core.tenant,
+            app_id=core.app,
+            id=response["id"],
+            user_id=core.user,
+            run_id=call.checked.run_id,
+            call_id=call.checked.call_id,
+            previous_id=self._body.previous_response_id,
+            conversation_id=None,
+            status=response["status"],
+            created_at=datetime.fromtimestamp(response["created_at"], UTC),
+            items=self.items,
+            response=response,
+        )
+
+    async def _insert(self, call: CompletionCall, response: dict[str, Any]) -> bool:
+        try:
+            return await self._store.insert(self.row(call, response))
+        except UnavailableError:
+            return False
+
+    async def _end(self, call: CompletionCall, response: dict[str, Any]) -> bool:
+        core = call.checked.call
+        key = ResponseKey(core.tenant, core.app, response["id"])
+        return await self._store.end(key, response, self.items, call.checked.run_id)
