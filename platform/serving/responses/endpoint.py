@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 from fairserve.platform.base.errors import (
     BodyTooLargeError,
     ContextLengthError,
+    InvalidRequestError,
     NotFoundError,
     UnavailableError,
 )
+from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.responses import StoredResponse
 from fairserve.platform.serving.bodies import BodyReservation
 from fairserve.platform.serving.completions.endpoint import ReadRequest
@@ -43,6 +44,7 @@ class ResponsesEndpoint:
         self._stored = body.store is not False and store.options.response_store
         self.items: list[Item] = []
         """Items of the request's own input."""
+        self._created_at = utc_now()
         self.writer: ResponseWriter | None = None
         """Writer of the answer, once the call is checked."""
 
@@ -84,10 +86,11 @@ class ResponsesEndpoint:
         try:
             return await self._store.chain(app._replace(id=previous), require_size)
         except NotFoundError as error:
-            error.param = "previous_response_id"
-            error.code = "previous_response_not_found"
-            error.message = "previous_response_id: there is no such response"
-            raise
+            raise InvalidRequestError(
+                "previous_response_id: there is no such response",
+                param="previous_response_id",
+                code="previous_response_not_found",
+            ) from error
 
     def _require_size(self, size_bytes: int, check_size: CheckSize) -> None:
         """Raise a FairServeError if what the request continues is too large, or memory is short."""
@@ -123,7 +126,7 @@ class ResponsesEndpoint:
             previous_id=self._body.previous_response_id,
             conversation_id=None,
             status=response["status"],
-            created_at=datetime.fromtimestamp(response["created_at"], UTC),
+            created_at=self._created_at,
             items=self.items,
             response=response,
         )

@@ -73,11 +73,11 @@ class Output:
 
     def _begin_part(self, kind: str) -> Iterator[Event]:
         """Open a part, in the open message if it belongs there."""
-        if self._message is not None and kind != "reasoning_text":
+        name = "reasoning" if kind == "reasoning_text" else "message"
+        if self._message is not None and self._message["type"] == name:
             yield from self._end_part()
         else:
             yield from self._end_item("completed")
-            name = "reasoning" if kind == "reasoning_text" else "message"
             item: Item = {"id": self._new_id(name), "type": name}
             if name == "reasoning":
                 item["summary"] = []

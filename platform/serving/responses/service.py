@@ -1,8 +1,8 @@
 """Responses of apps: create, read, cancel and delete them, in the foreground and in the background.
 
 A response in the background belongs to the server: it is stored as queued, its client may leave, and
-its end is stored. One that was unfinished when its server stopped is answered as failed; it is not run again,
-because its call was charged and its tools may have been called.
+its end is stored. One that was unfinished when its server stopped is answered as failed; it is not run
+again, because its call was charged and its tools may have been called.
 """
 
 from __future__ import annotations
@@ -74,6 +74,11 @@ class Responses:
         self._running: dict[ResponseKey, _Running] = {}
         self._running_of: Counter[str] = Counter()
         """Responses in the background by app; apps without one have no entry."""
+
+    @property
+    def running(self) -> int:
+        """Number of responses that run in the background."""
+        return len(self._running)
 
     async def create(
         self,

@@ -1,8 +1,8 @@
 """The stored responses of apps, within bounds.
 
 An app has at most so many responses and bytes; beyond that its oldest are deleted. Counting them for
-every response would cost their number, so counts are kept in memory as upper bounds, counted again when one
-reaches a bound, and a tenth of the bound is then free: O(1) for each response, amortised.
+every response would cost their number, so counts are kept in memory as upper bounds, counted again when
+one reaches a bound, and a tenth of the bound is then free: O(1) for each response, amortised.
 
 The texts of a user that was erased while its call ran are not stored.
 """
