@@ -11,6 +11,9 @@ from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.reporting.usage.repository import delete_before
 from fairserve.platform.reporting.usage.retention import delete_rollups_before, raw_rows_from
 from fairserve.platform.serving.programs.repository import delete_before as delete_programs_before
+from fairserve.platform.serving.responses.conversations import (
+    delete_before as delete_conversations_before,
+)
 from fairserve.platform.serving.responses.repository import (
     delete_before as delete_responses_before,
 )
@@ -42,4 +45,6 @@ def delete_old(sessions: SessionFactory, settings: JobSettings) -> int:
         rows += delete_programs_before(session, programs_before)
     with sessions.begin() as session:
         responses_before = now - timedelta(days=settings.serving.response_retention_days)
-        return rows + delete_responses_before(session, responses_before)
+        rows += delete_responses_before(session, responses_before)
+    with sessions.begin() as session:
+        return rows + delete_conversations_before(session, responses_before)

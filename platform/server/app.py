@@ -49,6 +49,7 @@ from fairserve.platform.serving.completions import endpoints as completions
 from fairserve.platform.serving.completions.limit_headers import LimitHeaders
 from fairserve.platform.serving.interactions import admin_endpoints as all_interactions
 from fairserve.platform.serving.interactions import endpoints as interactions
+from fairserve.platform.serving.responses import conversation_endpoints as conversations
 from fairserve.platform.serving.responses import endpoints as responses
 from fairserve.platform.tenancy.apps import endpoints as apps
 from fairserve.platform.tenancy.audit import endpoints as audit
@@ -96,7 +97,7 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
     console_state = ConsoleState(settings.console)
     requests = RequestMetrics()
     put_on(app, HttpState(settings, ReportSlots(), console_state, requests))
-    for module in (completions, responses, interactions, *MANAGEMENT):
+    for module in (completions, responses, conversations, interactions, *MANAGEMENT):
         app.include_router(module.router)
     if settings.console.console:
         app.include_router(console)

@@ -29,6 +29,7 @@ from fairserve.platform.serving.completions.service import Completions
 from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.platform.serving.interactions.service import RunParts
 from fairserve.platform.serving.programs.service import Programs
+from fairserve.platform.serving.responses.conversations import Conversations
 from fairserve.platform.serving.responses.service import Responses
 from fairserve.platform.tenancy.auth import Authenticator
 from fairserve.platform.tenancy.parts import TenancyParts
@@ -63,6 +64,7 @@ class RunningState:
     decisions: DecisionService
     completions: Completions
     responses: Responses
+    conversations: Conversations
     programs: Programs
     session_factory: SessionFactory
     ledger: LedgerPort

@@ -121,7 +121,7 @@ class Platform:
         serving = wiring.serving(settings, self.storage, self.control, self.workers)
         self.decisions = serving.decisions
         self.answers, self.completions = serving.answers, serving.completions
-        self.responses = serving.responses
+        self.responses, self.conversations = serving.responses, serving.conversations
         self.programs = serving.programs
         await self._start_fleet(stored.fleet, stored.system)
         await self.programs.start()
@@ -189,6 +189,7 @@ class Platform:
             decisions=self.decisions,
             completions=self.completions,
             responses=self.responses,
+            conversations=self.conversations,
             programs=self.programs,
             session_factory=self.sessions,
             ledger=self.ledger,

@@ -58,6 +58,7 @@ from fairserve.platform.serving.options import (
 )
 from fairserve.platform.serving.programs.service import Programs
 from fairserve.platform.serving.programs.task_calls import TaskCalls
+from fairserve.platform.serving.responses.conversations import Conversations
 from fairserve.platform.serving.responses.service import Responses
 from fairserve.platform.serving.responses.store import ResponseStore
 from fairserve.platform.tenancy.auth import Authenticator
@@ -235,6 +236,7 @@ class Serving:
     answers: IdempotentAnswers
     completions: Completions
     responses: Responses
+    conversations: Conversations
     programs: Programs
 
 
@@ -257,10 +259,12 @@ def serving(
         keepalive_s=own.keepalive_s,
         client_limits=ClientLimits(own.client_buffer_bytes, own.client_write_timeout_s),
     )
+    kept = store_options(own)
+    conversations = Conversations(stored.sessions, kept)
     responses = Responses(
         completions,
         decisions,
-        ResponseStore(stored.sessions, stored.hasher, store_options(own)),
+        ResponseStore(stored.sessions, stored.hasher, conversations, kept),
         background_options(own),
     )
     programs = Programs(
@@ -270,7 +274,7 @@ def serving(
         TaskCalls(decisions, workers.pool),
         program_options(own, settings.tenancy.learning_options),
     )
-    return Serving(decisions, answers, completions, responses, programs)
+    return Serving(decisions, answers, completions, responses, conversations, programs)
 
 
 def fleet(

@@ -6,8 +6,8 @@ from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.platform.serving.decision.check import CheckOptions
 from fairserve.platform.serving.programs.execution import ExecutionOptions
 from fairserve.platform.serving.programs.service import ProgramOptions
+from fairserve.platform.serving.responses.bounds import StoreOptions
 from fairserve.platform.serving.responses.service import BackgroundOptions
-from fairserve.platform.serving.responses.store import StoreOptions
 from fairserve.platform.serving.settings import ServingSettings
 
 

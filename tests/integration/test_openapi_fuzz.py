@@ -44,7 +44,15 @@ class Fuzzed:
         hook = server.call(tenant["api_key"], "POST", "/v1/webhooks", body)
         event = server.call(tenant["api_key"], "POST", f"/v1/webhooks/{hook['id']}/test")
         export = server.call(tenant["api_key"], "POST", "/v1/usage/exports")
+        asked = {"model": "scripted", "input": "ok"}
+        response = server.call(app["api_key"], "POST", "/v1/responses", asked)
+        first = {"items": [{"role": "user", "content": "ok"}]}
+        conversation = server.call(app["api_key"], "POST", "/v1/conversations", first)["id"]
+        path = f"/v1/conversations/{conversation}/items"
         self.ids = {
+            "response_id": response["id"],
+            "conversation_id": conversation,
+            "item_id": server.call(app["api_key"], "GET", path)["first_id"],
             "app_id": changed["id"],
             "key_id": changed["key"]["id"],
             "tenant_id": other["id"],

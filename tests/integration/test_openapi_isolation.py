@@ -46,7 +46,9 @@ OF_SHARED = {
     "name": "an-alias",
     "price_id": "price_1",
     "job": "rollup",
-    "limit": 1000,
+    "limit": [20, 1000],
+    "order": "asc",
+    "stream": "false",
     "offset": 0,
     "state": ["all", "dead"],
     "sort": "name",
@@ -112,6 +114,14 @@ class Alma:
             server.call(self.app_key, "POST", "/v1/interactions", body)
         self.hook = server.call(self.tenant_key, "POST", "/v1/webhooks", HOOK)
         event = server.call(self.tenant_key, "POST", f"/v1/webhooks/{self.hook['id']}/test")
+        talk = {"items": [{"role": "user", "content": f"say {SAID}-talk"}], "metadata": {"a": "b"}}
+        self.conversation = server.call(self.app_key, "POST", "/v1/conversations", talk)["id"]
+        path = f"/v1/conversations/{self.conversation}/items"
+        self.item = server.call(self.app_key, "GET", path)["first_id"]
+        body = {"model": "scripted", "input": f"say {SAID}-response", "user": USER}
+        run = {"X-Interaction-Id": "almas-ended-response", "X-Interaction-Final": "true"}
+        answer = server.send(self.app_key, "POST", "/v1/responses", json=body, headers=run)
+        self.response = answer.json()
         eventually(self._settled, self._runs)
         eventually(self._dead_delivery)
         erased = server.call(
@@ -137,6 +147,10 @@ class Alma:
             "webhook_id": [self.hook["id"]],
             "event_id": [event["event_id"]],
             "export_id": [self.export_id],
+            "response_id": [self.response["id"]],
+            "conversation_id": [self.conversation],
+            "item_id": [self.item],
+            "after": [self.item],
             "call_id": [row["call_id"] for row in self.rows()["throttling_events"]],
         }
         assert self.places["call_id"]
@@ -150,6 +164,8 @@ class Alma:
             self.hook["secret"],
             f"{SAID}-ended",
             f"{SAID}-program",
+            f"{SAID}-response",
+            f"{SAID}-talk",
             *(answer.json()["id"] for answer in answers if "almas-call" not in answer.text),
             *(row["call_id"] for row in self.rows()["ledger_calls"]),
         }
@@ -175,6 +191,7 @@ class Alma:
             "almas-live-program": "under_way",
             "almas-ended-run": "complete",
             "almas-program": "complete",
+            "almas-ended-response": "complete",
         } and any("hold" in str(body) for body in self.server.worker.bodies)
 
     def _dead_delivery(self):
@@ -233,7 +250,7 @@ def world(new_postgres_url, tmp_path_factory):
         server.call(world.alma.app_key, "DELETE", "/v1/interactions/almas-live-program")
 
 
-def bodies():
+def bodies(alma):
     """Return bodies for a route, with the other tenant's ids if it names any."""
     run = {"id": "almas-live-run", "user": USER}
     prompt = {"model": "scripted", "user": USER, "max_tokens": 5}
@@ -245,9 +262,24 @@ def bodies():
         "user": USER,
     }
     named = {"name": "taken-over"}
+    asked = {"model": "scripted", "input": "say x", "user": USER}
     return {
         ("POST", "/v1/chat/completions"): [same, same | {"metadata": metadata_of_run}],
         ("POST", "/v1/completions"): [prompt | {"prompt": "x", "metadata": metadata_of_run}],
+        ("POST", "/v1/responses"): [
+            asked,
+            asked | {"previous_response_id": alma.response["id"]},
+            asked | {"conversation": alma.conversation},
+            asked | {"input": [{"type": "item_reference", "id": alma.response["output"][0]["id"]}]},
+            asked | {"input": [{"type": "item_reference", "id": alma.item}], "background": True},
+            asked | {"input": [alma.response["output"][0], {"role": "user", "content": "say x"}]},
+        ],
+        ("POST", "/v1/responses/{response_id}/cancel"): [None],
+        ("POST", "/v1/conversations"): [{"metadata": {"a": "b"}}],
+        ("POST", "/v1/conversations/{conversation_id}"): [{"metadata": {"a": "c"}}],
+        ("POST", "/v1/conversations/{conversation_id}/items"): [
+            {"items": [{"role": "user", "content": "more"}]}
+        ],
         ("POST", "/v1/interactions"): [
             run,
             {"id": "almas-program", "model": "scripted", "nodes": [node("say hello")]},
@@ -291,7 +323,7 @@ def requests(alma, method, path):
     unknown = [each["name"] for each in parameters if each["name"] not in by_name]
     assert not unknown, f"{method} {path}: how are these filled? {unknown}"
     assert {each["in"] for each in parameters} <= {"path", "query"}
-    known_bodies = bodies()
+    known_bodies = bodies(alma)
     if "requestBody" in operation or (method, path) in known_bodies:
         assert (method, path) in known_bodies, f"{method} {path}: which body?"
     in_path = [each["name"] for each in parameters if each["in"] == "path"]
@@ -340,6 +372,11 @@ def test_another_tenants_keys_reach_nothing(world, method, path):
 
 
 READ = {
+    "/v1/responses/{response_id}": "app",
+    "/v1/responses/{response_id}/input_items": "app",
+    "/v1/conversations/{conversation_id}": "app",
+    "/v1/conversations/{conversation_id}/items": "app",
+    "/v1/conversations/{conversation_id}/items/{item_id}": "app",
     "/v1/interactions": "app",
     "/v1/interactions/{interaction_id}": "app",
     "/v1/interactions/{interaction_id}/graph": "app",

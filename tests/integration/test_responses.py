@@ -15,7 +15,7 @@ from sqlalchemy import func, select, update
 from whole_server import WholeServer
 
 from fairserve.platform.db.base import utc_now
-from fairserve.platform.db.responses import StoredResponse
+from fairserve.platform.db.responses import ConversationItem, StoredResponse
 from fairserve.platform.serving.responses.repository import delete_before
 
 TIDES = {
@@ -213,6 +213,52 @@ def test_stored_responses_are_read_listed_and_deleted(client):
         ask(client, [reference])
 
 
+def test_a_conversation_is_one_run_that_its_responses_extend(server, client, key):
+    conversation = client.conversations.create(
+        items=[{"role": "user", "content": "say sea"}], metadata={"trip": "sea"}
+    )
+    assert conversation.metadata == {"trip": "sea"}
+    place = {"conversation": conversation.id}
+    first, run, root = run_of(client, "say one", user="ann", **place)
+    second, again, child = run_of(client, "say two", store=False, **place)
+    assert (run, again) == (conversation.id, conversation.id)
+    assert (first.conversation.id, second.conversation.id) == (run, run)
+    assert graph(server, key, run)["edges"] == [[root, child]]
+    sent = [message["content"] for message in server.worker.bodies[-1]["messages"]]
+    assert sent == ["say sea", "say one", "one", "say two"]
+    items = client.conversations.items.list(conversation.id, order="asc", limit=2)
+    texts = [item.content[0].text for item in items]
+    assert texts == [*sent, "two"]
+    last = client.conversations.items.list(conversation.id).data[0]
+    assert client.conversations.items.retrieve(last.id, conversation_id=run) == last
+    client.conversations.items.delete(last.id, conversation_id=run)
+    with pytest.raises(openai.NotFoundError):
+        client.conversations.items.retrieve(last.id, conversation_id=run)
+    added = [{"role": "assistant", "content": "three"}]
+    assert len(client.conversations.items.create(run, items=added).data) == 1
+    client.conversations.update(run, metadata={"trip": "land"})
+    assert client.conversations.retrieve(run).metadata == {"trip": "land"}
+    with pytest.raises(openai.NotFoundError):
+        ask(client, "say x", user="bob", **place)
+    _, app = server.new_tenant("stranger")
+    for method, path in (
+        ("GET", ""),
+        ("POST", ""),
+        ("DELETE", ""),
+        ("GET", "/items"),
+        ("POST", "/items"),
+        ("GET", f"/items/{last.id}"),
+        ("DELETE", f"/items/{last.id}"),
+    ):
+        body = {"metadata": {}} if not path else {"items": added}
+        body = body if method == "POST" else None
+        answer = server.send(app["api_key"], method, f"/v1/conversations/{run}{path}", json=body)
+        assert answer.status_code == 404, (method, path)
+    assert client.conversations.delete(run).deleted
+    with pytest.raises(openai.NotFoundError):
+        ask(client, "say x", **place)
+
+
 class Tide(BaseModel):
     height: int
 
@@ -316,8 +362,8 @@ def test_another_tenant_reads_and_continues_nothing(server, client):
     assert client.responses.retrieve(answer.id).output_text == "secret"
 
 
-def count(server, **where):
-    query = select(func.count()).select_from(StoredResponse).filter_by(**where)
+def count(server, table=StoredResponse, **where):
+    query = select(func.count()).select_from(table).filter_by(**where)
     with server.platform.sessions() as session:
         return session.scalar(query)
 
@@ -343,12 +389,21 @@ def test_an_erasure_deletes_the_responses_of_a_user(server):
     eventually(lambda: "ann" in server.worker.holding, "it does not run")
     exported = server.call(tenant["api_key"], "GET", "/v1/user-data", user="ann")["responses"]
     assert "say ann" in json.dumps(exported)
+    talk = server.call(app["api_key"], "POST", "/v1/conversations", {})["id"]
+    body = {"model": "scripted", "input": "say talk", "user": "ann", "conversation": talk}
+    server.call(app["api_key"], "POST", "/v1/responses", body)
+    exported = server.call(tenant["api_key"], "GET", "/v1/user-data", user="ann")
+    assert [item["item"]["role"] for item in exported["conversations"][0]["items"]] == [
+        "user",
+        "assistant",
+    ]
     done = server.call(tenant["api_key"], "DELETE", "/v1/user-data", user="ann")
-    assert done["erased"]["responses"] == 2
+    assert (done["erased"]["responses"], done["erased"]["conversations"]) == (3, 1)
     server.worker.release()
     eventually(lambda: not server.platform.responses.running, "it goes on")
     assert count(server, tenant_id=tenant["id"], user_id="ann") == 0
     assert count(server, tenant_id=tenant["id"], user_id="bob") == 1
+    assert count(server, ConversationItem, tenant_id=tenant["id"]) == 0
 
 
 def test_a_response_of_a_user_who_was_erased_before_its_end_is_not_stored(server):

@@ -32,6 +32,7 @@ from fairserve.platform.reporting.user_data.repository import (
     AUDIT,
     CALLS,
     CONTRACTS,
+    CONVERSATIONS,
     EXPORTS,
     INTERACTIONS,
     OPEN_INTERACTIONS,
@@ -97,6 +98,7 @@ class Rewriting:
         counts = {
             AUDIT.name: self._in_batches(AUDIT, self._audit),
             PROGRAMS.name: self._in_batches(PROGRAMS, _delete, PROGRAM_ROWS),
+            CONVERSATIONS.name: self._in_batches(CONVERSATIONS, _delete, PROGRAM_ROWS),
             RESPONSES.name: self._in_batches(RESPONSES, _delete, PROGRAM_ROWS),
             OPEN_INTERACTIONS.name: self._in_batches(OPEN_INTERACTIONS, _delete),
             REFUSALS.name: self._in_batches(REFUSALS, self._refusals),

@@ -14,10 +14,12 @@ import orjson
 from fairserve.platform.db.base import Base, utc_now
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.reporting.user_data.repository import (
+    CONVERSATIONS,
     KINDS,
     PAGE_ROWS,
     PROGRAMS,
     RESPONSES,
+    conversation_items,
     pages,
     steps,
 )
@@ -39,7 +41,16 @@ def export(sessions: SessionFactory, tenant_id: str, user: str) -> Iterator[byte
         yield b',"%s":[' % kind.name.encode()
         if kind is PROGRAMS:
             found = pages(sessions, kind, tenant_id, user, rows=PROGRAM_ROWS)
-            yield from _joined(_program(sessions, row) for page in found for row in page)
+            yield from _joined(
+                _with_parts(row, "steps", steps(sessions, row)) for page in found for row in page
+            )
+        elif kind is CONVERSATIONS:
+            found = pages(sessions, kind, tenant_id, user)
+            yield from _joined(
+                _with_parts(row, "items", conversation_items(sessions, row))
+                for page in found
+                for row in page
+            )
         else:
             rows = PROGRAM_ROWS if kind is RESPONSES else PAGE_ROWS
             found = pages(sessions, kind, tenant_id, user, rows=rows)
@@ -48,10 +59,11 @@ def export(sessions: SessionFactory, tenant_id: str, user: str) -> Iterator[byte
     yield b"}\n"
 
 
-def _program(sessions: SessionFactory, program: Any) -> Iterator[bytes]:
-    yield orjson.dumps(_plain(program))[:-1]
-    yield b',"steps":['
-    yield from _joined(_written(page) for page in steps(sessions, program))
+def _with_parts(row: Base, name: str, parts: Iterable[Sequence[Base]]) -> Iterator[bytes]:
+    """Yield a row with the rows of its parts as a list."""
+    yield orjson.dumps(_plain(row))[:-1]
+    yield b',"%s":[' % name.encode()
+    yield from _joined(_written(page) for page in parts)
     yield b"]}"
 
 

@@ -22,6 +22,7 @@ class ErasedRows(BaseModel):
     contracts: int
     programs: int
     responses: int
+    conversations: int
     open_interactions: int
     """Open interactions. The running server continues them; a restart ends them."""
     exports: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +28,8 @@ from fairserve.platform.serving.responses.translate import ChatFields, chat_fiel
 from fairserve.platform.serving.responses.writer import ResponseWriter
 from fairserve.platform.tenancy.auth import Principal
 
+logger = logging.getLogger(__name__)
+
 PATH = "/v1/responses"
 
 
@@ -45,6 +48,7 @@ class ResponsesEndpoint:
         self.items: list[Item] = []
         """Items of the request's own input."""
         self._created_at = utc_now()
+        self._conversation_user: str | None = None
         self.writer: ResponseWriter | None = None
         """Writer of the answer, once the call is checked."""
 
@@ -71,6 +75,7 @@ class ResponsesEndpoint:
                 call,
                 prompt_field="input",
                 max_output_field="max_output_tokens",
+                conversation=self._body.conversation_id,
                 continued_run=continued.run_id,
                 continued_call=continued.call_id,
                 continued_user=continued.user,
@@ -80,7 +85,12 @@ class ResponsesEndpoint:
         return ReadRequest(request, lambda call: self._new_writer(call, chat), adapt)
 
     async def _continued(self, app: ResponseKey, own: list[Item], require_size: Any) -> Continued:
-        previous = self._body.previous_response_id
+        previous, conversation = self._body.previous_response_id, self._body.conversation_id
+        if conversation is not None:
+            key = app._replace(id=conversation)
+            state = await self._store.conversations.state(key, require_size)
+            self._conversation_user = state.user
+            return Continued(state.items, user=state.user)
         if previous is None:
             return await self._store.continued_by(app.tenant, app.app, own)
         try:
@@ -108,9 +118,15 @@ class ResponsesEndpoint:
     # --- the answer -------------------------------------------------------------------------------
 
     def _new_writer(self, call: CompletionCall, chat: ChatFields) -> ResponseWriter:
+        if self._conversation_user not in (None, call.checked.call.user):
+            raise NotFoundError(
+                "conversation: there is no such conversation for this user", param="conversation"
+            )
         self.items = with_ids(self.items, call.checked.record_id)
-        store = self._end if self._body.background else self._insert
-        self.writer = ResponseWriter(call, self._body, chat, store if self._stored else None)
+        kept = self._stored or self._body.conversation_id is not None
+        self.writer = ResponseWriter(
+            call, self._body, chat, self._store_end if kept else None, stored=self._stored
+        )
         return self.writer
 
     def row(self, call: CompletionCall, response: dict[str, Any]) -> StoredResponse:
@@ -124,20 +140,21 @@ class ResponsesEndpoint:
             run_id=call.checked.run_id,
             call_id=call.checked.call_id,
             previous_id=self._body.previous_response_id,
-            conversation_id=None,
+            conversation_id=self._body.conversation_id,
             status=response["status"],
             created_at=self._created_at,
             items=self.items,
             response=response,
         )
 
-    async def _insert(self, call: CompletionCall, response: dict[str, Any]) -> bool:
+    async def _store_end(self, call: CompletionCall, response: dict[str, Any]) -> bool:
+        row = self.row(call, response)
+        if self._body.background:
+            return await self._store.end(row)
         try:
-            return await self._store.insert(self.row(call, response))
-        except UnavailableError:
+            if self._stored:
+                return await self._store.insert(row)
+            return await self._store.extend(row)
+        except (UnavailableError, InvalidRequestError) as error:
+            logger.warning("a response is not stored: %s", error.message)
             return False
-
-    async def _end(self, call: CompletionCall, response: dict[str, Any]) -> bool:
-        core = call.checked.call
-        key = ResponseKey(core.tenant, core.app, response["id"])
-        return await self._store.end(key, response, self.items, call.checked.run_id)

@@ -58,7 +58,7 @@ async def read_response(
     query: Annotated[ReadQuery, Query()],
 ) -> Response:
     """A stored response as it is now."""
-    return await _written(await _service(request).get(principal, response_id))
+    return await written(await _service(request).get(principal, response_id))
 
 
 @router.delete("/{response_id}")
@@ -74,7 +74,7 @@ async def cancel_response(
     response_id: ObjectId, request: Request, principal: AppPrincipal
 ) -> Response:
     """Cancel a response in the background."""
-    return await _written(await _service(request).cancel(principal, response_id))
+    return await written(await _service(request).cancel(principal, response_id))
 
 
 @router.get("/{response_id}/input_items", response_model=None)
@@ -88,10 +88,10 @@ async def list_input_items(
     found = await _service(request).items(
         principal, response_id, limit=query.limit, order=query.order, after=query.after
     )
-    return await _written(found)
+    return await written(found)
 
 
-async def _written(answer: dict[str, Any]) -> Response:
+async def written(answer: dict[str, Any]) -> Response:
     """Return the answer as JSON, encoded in a thread: it may have megabytes."""
     size = len(answer.get("output") or answer.get("data") or ())
     body = await off_loop(size * 64 * 1024, orjson.dumps, answer)

@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError
 
 from fairserve.engine.wire.request_fields import shown
 from fairserve.platform.base.errors import InvalidRequestError
+from fairserve.platform.db.base import new_id
 from fairserve.platform.serving.completions.schemas import NonEmpty, invalid
 from fairserve.platform.serving.responses.schemas import Part, Reference
 
@@ -206,6 +207,11 @@ def with_ids(items: Sequence[Item], record_id: str) -> list[Item]:
 def item_id(kind: str, record_id: str, place: str | int) -> str:
     """Return the id of an item of a call; ``place`` is its index, after ``i`` in the input."""
     return f"{_PREFIXES[kind]}_{record_id}_{place}"
+
+
+def new_item_id(kind: str) -> str:
+    """Return an id for an item that belongs to no response."""
+    return new_id(_PREFIXES[kind])
 
 
 def response_of(reference: str) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import and_, delete, func, literal, select, update
+from sqlalchemy import and_, delete, literal, select, update
 from sqlalchemy.orm import Session, aliased
 
 from fairserve.platform.db.responses import StoredResponse
@@ -87,40 +87,6 @@ def items_of(session: Session, key: ResponseKey, ids: Sequence[str]) -> list[dic
         for each in session.execute(query):
             found[each.id] = [*each.items, *each.response["output"]]
     return [item for name in ids for item in found.get(name, ())]
-
-
-def stored(session: Session, tenant: str, app: str) -> tuple[int, int]:
-    """Return the number and the bytes of an app's responses. O(its responses)."""
-    row = StoredResponse
-    query = select(func.count(), func.coalesce(func.sum(row.size_bytes), 0)).where(
-        row.tenant_id == tenant, row.app_id == app
-    )
-    count, size_bytes = session.execute(query).one()
-    return int(count), int(size_bytes)
-
-
-def delete_oldest(session: Session, tenant: str, app: str, count: int, size_bytes: int) -> None:
-    """Delete an app's oldest responses that have ended until at most this many and bytes remain."""
-    row = StoredResponse
-    have_count, have_bytes = stored(session, tenant, app)
-    query = (
-        select(row.id, row.size_bytes)
-        .where(row.tenant_id == tenant, row.app_id == app, row.status.not_in(UNFINISHED))
-        .order_by(row.created_at, row.id)
-    )
-    gone: list[str] = []
-    for each in session.execute(query):
-        if have_count <= count and have_bytes <= size_bytes:
-            break
-        gone.append(each.id)
-        have_count -= 1
-        have_bytes -= each.size_bytes
-    for start in range(0, len(gone), 500):
-        session.execute(
-            delete(row).where(
-                row.tenant_id == tenant, row.app_id == app, row.id.in_(gone[start : start + 500])
-            )
-        )
 
 
 def delete_before(session: Session, time: datetime, *, max_rows: int = 1_000) -> int:

@@ -8,6 +8,7 @@ again, because its call was charged and its tools may have been called.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -137,8 +138,7 @@ class Responses:
         running = await self._stop(key)
         if running is not None:
             cancelled = running.writer.response("cancelled")
-            run_id = running.writer.call.checked.run_id
-            if await self._store.end(key, cancelled, running.endpoint.items, run_id):
+            if await self._store.end(running.endpoint.row(running.writer.call, cancelled)):
                 return cancelled
             row = await self._store.find(key)
         response = self._now(row)
@@ -219,11 +219,8 @@ class Responses:
         """Store a failure; without a database the response is answered as failed all the same."""
         writer = running.writer
         failed = writer.failed(error)
-        try:
-            run_id = writer.call.checked.run_id
-            await self._store.end(running.key, failed, running.endpoint.items, run_id)
-        except UnavailableError:
-            pass
+        with contextlib.suppress(UnavailableError):
+            await self._store.end(running.endpoint.row(writer.call, failed))
 
     async def _stop(self, key: ResponseKey) -> _Running | None:
         """Cancel a response that runs, wait for its end and return it; None if it does not run."""

@@ -1,8 +1,4 @@
-"""The stored responses of apps, within bounds.
-
-An app has at most so many responses and bytes; beyond that its oldest are deleted. Counting them for
-every response would cost their number, so counts are kept in memory as upper bounds, counted again when
-one reaches a bound, and a tenth of the bound is then free: O(1) for each response, amortised.
+"""The stored responses of apps, within bounds (:mod:`fairserve.platform.serving.responses.bounds`).
 
 The texts of a user that was erased while its call ran are not stored.
 """
@@ -10,8 +6,6 @@ The texts of a user that was erased while its call ran are not stored.
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -27,25 +21,17 @@ from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.db.responses import StoredResponse
 from fairserve.platform.db.session import unavailable
 from fairserve.platform.serving.responses import repository
+from fairserve.platform.serving.responses.bounds import AppBounds, StoreOptions
+from fairserve.platform.serving.responses.conversations import Conversations
 from fairserve.platform.serving.responses.items import Item, response_of
 from fairserve.platform.serving.responses.repository import MAX_CHAIN, UNFINISHED, ResponseKey
 
 T = TypeVar("T")
 
-MAX_COUNTED_APPS = 10_000
+ANSWERED = ("completed", "incomplete")
+"""Statuses of responses that can be continued."""
 MAX_REFERENCED = 100
 """Stored responses that the references of one request may lead to."""
-KEPT_SHARE = 0.9
-"""Share of a bound that is kept when it is reached."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoreOptions:
-    """Bounds of the store; see the settings of the same names."""
-
-    response_store: bool = True
-    response_max_per_app: int = 10_000
-    response_max_bytes_per_app: int = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +48,23 @@ class ResponseStore:
     """Reads and writes in threads. Methods raise UnavailableError while the database is down."""
 
     def __init__(
-        self, sessions: SessionFactory, hasher: KeyHasher, options: StoreOptions = StoreOptions()
+        self,
+        sessions: SessionFactory,
+        hasher: KeyHasher,
+        conversations: Conversations,
+        options: StoreOptions = StoreOptions(),
     ) -> None:
+        self.conversations = conversations
         self.options = options
         self._sessions = sessions
         self._hasher = hasher
-        self._counts: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._bounds = AppBounds(
+            StoredResponse,
+            StoredResponse.created_at,
+            options.response_max_per_app,
+            options.response_max_bytes_per_app,
+            StoredResponse.status.not_in(UNFINISHED),
+        )
 
     async def find(self, key: ResponseKey) -> StoredResponse:
         """Return a response. Raises NotFoundError."""
@@ -95,7 +91,7 @@ class ResponseStore:
             last = repository.find(session, key)
             if last is None:
                 raise _unknown(key.id)
-            if last.status not in ("completed", "incomplete"):
+            if last.status not in ANSWERED:
                 raise _not_continued("has no answer")
             if last.conversation_id is not None:
                 raise _not_continued("belongs to a conversation; name that instead")
@@ -164,22 +160,31 @@ class ResponseStore:
         except OperationalError as error:
             raise unavailable() from error
 
-    async def end(
-        self, key: ResponseKey, response: dict[str, Any], items: Sequence[Item], run_id: str
-    ) -> bool:
+    async def extend(self, row: StoredResponse) -> bool:
+        """Add the items of a response that is not stored to its conversation."""
+        try:
+            await asyncio.to_thread(self._extend, row)
+        except OperationalError as error:
+            raise unavailable() from error
+        return False
+
+    async def end(self, row: StoredResponse) -> bool:
         """Store the end of a response in the background; return false if it was deleted."""
+        key = ResponseKey(row.tenant_id, row.app_id, row.id)
+        size_bytes = size_of(row.items, row.response)
         values = {
-            "response": response,
-            "status": response["status"],
-            "run_id": run_id,
-            "size_bytes": size_of(items, response),
+            "response": row.response,
+            "status": row.status,
+            "run_id": row.run_id,
+            "size_bytes": size_bytes,
         }
 
         def write() -> bool:
             with self._sessions.begin() as session:
                 ended = repository.end(session, key, values)
                 if ended:
-                    self._bound(session, key.tenant, key.app, 0, values["size_bytes"])
+                    self._bounds.add(session, key.tenant, key.app, 0, size_bytes)
+                    self._append(session, row)
                 return ended
 
         try:
@@ -215,31 +220,23 @@ class ResponseStore:
         with self._sessions.begin() as session:
             if erased_since(session, self._hasher, row.tenant_id, row.user_id, row.created_at):
                 return False
+            self._append(session, row)
             session.add(row)
             session.flush()
-            self._bound(session, row.tenant_id, row.app_id, 1, row.size_bytes)
+            self._bounds.add(session, row.tenant_id, row.app_id, 1, row.size_bytes)
         return True
 
-    def _bound(self, session: Session, tenant: str, app: str, count: int, size_bytes: int) -> None:
-        """Count a new response, and delete the oldest ones of its app if there are too many."""
-        options = self.options
-        with self._lock:
-            known = self._counts.pop((tenant, app), None)
-        if known is None:
-            total = repository.stored(session, tenant, app)
-        else:
-            total = known[0] + count, known[1] + size_bytes
-        bounds = options.response_max_per_app, options.response_max_bytes_per_app
-        if total[0] > bounds[0] or total[1] > bounds[1]:
-            total = repository.stored(session, tenant, app)
-            if total[0] > bounds[0] or total[1] > bounds[1]:
-                kept = max(1, int(bounds[0] * KEPT_SHARE)), int(bounds[1] * KEPT_SHARE)
-                repository.delete_oldest(session, tenant, app, *kept)
-                total = repository.stored(session, tenant, app)
-        with self._lock:
-            self._counts[tenant, app] = total
-            while len(self._counts) > MAX_COUNTED_APPS:
-                self._counts.popitem(last=False)
+    def _extend(self, row: StoredResponse) -> None:
+        with self._sessions.begin() as session:
+            if not erased_since(session, self._hasher, row.tenant_id, row.user_id, row.created_at):
+                self._append(session, row)
+
+    def _append(self, session: Session, row: StoredResponse) -> None:
+        """Add the items of a response that has ended to its conversation."""
+        if row.conversation_id is not None and row.status in ANSWERED:
+            key = ResponseKey(row.tenant_id, row.app_id, row.conversation_id)
+            items = [*row.items, *row.response["output"]]
+            self.conversations.append(session, key, items, row.user_id)
 
 
 def size_of(items: Sequence[Item], response: dict[str, Any]) -> int:

@@ -28,12 +28,18 @@ Store = Callable[[CompletionCall, Response], Awaitable[bool]]
 
 
 class ResponseWriter:
-    """Writes one response. ``store`` is None for a response that is not to be stored."""
+    """Writes one response. ``store`` is None where nothing of it is stored; ``stored`` is its field."""
 
     keep_alive = KEEP_ALIVE
 
     def __init__(
-        self, call: CompletionCall, body: ResponseBody, chat: ChatFields, store: Store | None
+        self,
+        call: CompletionCall,
+        body: ResponseBody,
+        chat: ChatFields,
+        store: Store | None,
+        *,
+        stored: bool,
     ) -> None:
         self.call = call
         self._chat = chat
@@ -41,7 +47,7 @@ class ResponseWriter:
         self._background = bool(body.background)
         self._output = Output(call.checked.record_id)
         self._number = 0
-        self._head = _head(call, body, stored=store is not None)
+        self._head = _head(call, body, stored=stored)
         self.started = False
         self.error: FairServeError | None = None
         """Error that ended the call."""
