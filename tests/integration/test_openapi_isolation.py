@@ -46,7 +46,7 @@ OF_SHARED = {
     "name": "an-alias",
     "price_id": "price_1",
     "job": "rollup",
-    "limit": [20, 1000],
+    "limit": 20,
     "order": "asc",
     "stream": "false",
     "offset": 0,
@@ -122,6 +122,8 @@ class Alma:
         run = {"X-Interaction-Id": "almas-ended-response", "X-Interaction-Final": "true"}
         answer = server.send(self.app_key, "POST", "/v1/responses", json=body, headers=run)
         self.response = answer.json()
+        path = f"/v1/responses/{self.response['id']}/input_items"
+        self.input_item = server.call(self.app_key, "GET", path)["first_id"]
         eventually(self._settled, self._runs)
         eventually(self._dead_delivery)
         erased = server.call(
@@ -150,7 +152,7 @@ class Alma:
             "response_id": [self.response["id"]],
             "conversation_id": [self.conversation],
             "item_id": [self.item],
-            "after": [self.item],
+            "after": [self.item, self.input_item],
             "call_id": [row["call_id"] for row in self.rows()["throttling_events"]],
         }
         assert self.places["call_id"]
@@ -167,7 +169,11 @@ class Alma:
             f"{SAID}-response",
             f"{SAID}-talk",
             *(answer.json()["id"] for answer in answers if "almas-call" not in answer.text),
-            *(row["call_id"] for row in self.rows()["ledger_calls"]),
+            *(
+                row["call_id"]
+                for row in self.rows()["ledger_calls"]
+                if row["call_id"] not in self.response["id"]
+            ),
         }
         """Return a text that no other request sends."""
         self.marks = {
@@ -263,6 +269,7 @@ def bodies(alma):
     }
     named = {"name": "taken-over"}
     asked = {"model": "scripted", "input": "say x", "user": USER}
+    repeated = {"id": alma.response["output"][0]["id"], "role": "assistant", "content": "x"}
     return {
         ("POST", "/v1/chat/completions"): [same, same | {"metadata": metadata_of_run}],
         ("POST", "/v1/completions"): [prompt | {"prompt": "x", "metadata": metadata_of_run}],
@@ -272,7 +279,7 @@ def bodies(alma):
             asked | {"conversation": alma.conversation},
             asked | {"input": [{"type": "item_reference", "id": alma.response["output"][0]["id"]}]},
             asked | {"input": [{"type": "item_reference", "id": alma.item}], "background": True},
-            asked | {"input": [alma.response["output"][0], {"role": "user", "content": "say x"}]},
+            asked | {"input": [repeated, {"role": "user", "content": "say x"}]},
         ],
         ("POST", "/v1/responses/{response_id}/cancel"): [None],
         ("POST", "/v1/conversations"): [{"metadata": {"a": "b"}}],
