@@ -35,7 +35,7 @@ MAX_BYTES = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ConversationState:
-    """What a response reads of a conversation."""
+    """The items of a conversation and its user, as a response reads them."""
 
     items: Sequence[Item]
     user: str | None

@@ -36,7 +36,7 @@ MAX_REFERENCED = 100
 
 @dataclass(frozen=True, slots=True)
 class Continued:
-    """What a request continues."""
+    """The items that a request continues, and the run of the last answer among them."""
 
     items: Sequence[Item] = ()
     run_id: str | None = None
