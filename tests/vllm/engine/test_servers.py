@@ -235,15 +235,18 @@ def test_responses_are_answered_as_chat_calls(client):
         "additionalProperties": False,
     }
     tool = {"type": "function", "name": "weather", "parameters": parameters, "strict": True}
-    with client.responses.stream(
+    stream = client.responses.create(
         model=MODEL,
         input="Where?",
         tools=[tool],
         tool_choice={"type": "function", "name": "weather"},
         max_output_tokens=200,
-    ) as stream:
-        kinds = [event.type for event in stream]
-        asked = stream.get_final_response()
+        temperature=0,
+        stream=True,
+    )
+    events = list(stream)
+    kinds, asked = [event.type for event in events], events[-1].response
+    assert asked.status == "completed", events
     (call,) = asked.output
     assert json.loads(call.arguments)["city"] in ("Oslo", "Rome")
     assert kinds[:3] == ["response.created", "response.in_progress", "response.output_item.added"]
@@ -261,6 +264,7 @@ def test_responses_are_answered_as_chat_calls(client):
         include=["message.output_text.logprobs"],
         top_logprobs=2,
         max_output_tokens=100,
+        temperature=0,
     )
     assert json.loads(answer.output_text)["city"] in ("Oslo", "Rome")
     assert answer.usage.input_tokens > asked.usage.input_tokens
