@@ -17,7 +17,7 @@ from fairserve.engine.wire.request_fields import shown
 from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.db.base import new_id
 from fairserve.platform.serving.completions.schemas import NonEmpty, invalid
-from fairserve.platform.serving.responses.schemas import Part, Reference
+from fairserve.platform.serving.responses.schemas import BodyPart, Reference
 
 Item = dict[str, Any]
 
@@ -34,7 +34,7 @@ _STORED_ID = re.compile(r"(?:msg|fc|fco|rs)_(call_[0-9a-f]{32})_(i?)(\d{1,6})")
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
-class _Stored(Part):
+class _Stored(BodyPart):
     id: Reference | None = None
     status: ItemStatus | None = None
 
@@ -59,12 +59,12 @@ class _FunctionCallOutput(_Stored):
     output: str | list[dict[str, Any]]
 
 
-class _ReasoningText(Part):
+class _ReasoningText(BodyPart):
     type: Literal["reasoning_text"]
     text: str
 
 
-class _SummaryText(Part):
+class _SummaryText(BodyPart):
     type: Literal["summary_text"]
     text: str
 
@@ -76,44 +76,44 @@ class _Reasoning(_Stored):
     encrypted_content: None = None
 
 
-class _ItemReference(Part):
+class _ItemReference(BodyPart):
     type: Literal["item_reference"] | None = None
     id: Reference
 
 
-class _InputText(Part):
+class _InputText(BodyPart):
     type: Literal["input_text"]
     text: str
 
 
-class _InputImage(Part):
+class _InputImage(BodyPart):
     type: Literal["input_image"]
     image_url: Annotated[str, Field(pattern="^data:")]
     detail: Literal["auto", "low", "high"] | None = None
 
 
-class _OutputText(Part):
+class _OutputText(BodyPart):
     type: Literal["output_text"]
     text: str
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
     logprobs: list[Any] | None = None
 
 
-class _Refusal(Part):
+class _Refusal(BodyPart):
     type: Literal["refusal"]
     refusal: str
 
 
-_ITEMS: dict[str, type[Part]] = {
+_ITEMS: dict[str, type[BodyPart]] = {
     "message": _Message,
     "function_call": _FunctionCall,
     "function_call_output": _FunctionCallOutput,
     "reasoning": _Reasoning,
     "item_reference": _ItemReference,
 }
-_INPUT_PARTS: dict[str, type[Part]] = {"input_text": _InputText, "input_image": _InputImage}
-_OUTPUT_PARTS: dict[str, type[Part]] = {"output_text": _OutputText, "refusal": _Refusal}
-_TOOL_PARTS: dict[str, type[Part]] = {"input_text": _InputText}
+_INPUT_PARTS: dict[str, type[BodyPart]] = {"input_text": _InputText, "input_image": _InputImage}
+_OUTPUT_PARTS: dict[str, type[BodyPart]] = {"output_text": _OutputText, "refusal": _Refusal}
+_TOOL_PARTS: dict[str, type[BodyPart]] = {"input_text": _InputText}
 
 
 def read_items(given: str | Sequence[Item], where: str = "input") -> list[Item]:
@@ -161,7 +161,7 @@ def _is_input(part: Item) -> bool:
     return part.get("type") == "input_text"
 
 
-def _read_parts(parts: list[Item], known: dict[str, type[Part]], where: str) -> list[Item]:
+def _read_parts(parts: list[Item], known: dict[str, type[BodyPart]], where: str) -> list[Item]:
     read = []
     for number, part in enumerate(parts):
         _checked(known, part.get("type"), part, f"{where}[{number}]")
@@ -172,7 +172,7 @@ def _read_parts(parts: list[Item], known: dict[str, type[Part]], where: str) -> 
     return read
 
 
-def _checked(known: dict[str, type[Part]], kind: Any, value: Item, where: str) -> Part:
+def _checked(known: dict[str, type[BodyPart]], kind: Any, value: Item, where: str) -> BodyPart:
     """Return the validated object. Raises InvalidRequestError naming the field within ``where``."""
     model = known.get(kind) if isinstance(kind, str) else None
     if model is None:

@@ -15,7 +15,7 @@ from fairserve.platform.serving.responses.items import Item, item_id
 Event = dict[str, Any]
 
 
-class Output:
+class ResponseOutput:
     """The output so far of one answer; the first sample of the worker's."""
 
     def __init__(self, record_id: str) -> None:
@@ -23,7 +23,7 @@ class Output:
         self.items: list[Item] = []
         """Items that have ended."""
         self.finish_reason: str | None = None
-        self._open: _Part | _FunctionCall | None = None
+        self._open: _OpenPart | _OpenCall | None = None
         self._message: Item | None = None
 
     def add(self, chunk: dict[str, Any]) -> Iterator[Event]:
@@ -61,10 +61,10 @@ class Output:
 
     def _text(self, kind: str, text: str, logprobs: list[dict[str, Any]]) -> Iterator[Event]:
         part = self._open
-        if not isinstance(part, _Part) or part.kind != kind:
+        if not isinstance(part, _OpenPart) or part.kind != kind:
             yield from self._begin_part(kind)
             part = self._open
-        assert isinstance(part, _Part)
+        assert isinstance(part, _OpenPart)
         found = [_logprob(each) for each in logprobs]
         part.texts.append(text)
         part.logprobs += found
@@ -91,12 +91,12 @@ class Output:
             "output_index": len(self.items),
             "content_index": len(message["content"]),
         }
-        self._open = part = _Part(kind, place)
+        self._open = part = _OpenPart(kind, place)
         yield {"type": "response.content_part.added", **place, "part": part.content()}
 
     def _end_part(self) -> Iterator[Event]:
         part, self._open = self._open, None
-        if not isinstance(part, _Part):
+        if not isinstance(part, _OpenPart):
             return
         assert self._message is not None, "a part is in an item"
         content = part.content()
@@ -111,13 +111,13 @@ class Output:
         """Add a part of a call: its id and name arrive once, its arguments in pieces."""
         function, index = part.get("function") or {}, part.get("index", 0)
         call = self._open
-        if not isinstance(call, _FunctionCall) or call.index != index:
+        if not isinstance(call, _OpenCall) or call.index != index:
             if not function.get("name"):
                 raise WorkerFailedError("the worker sent a part of a function call out of order")
             yield from self._end_item("completed")
             identity = self._new_id("function_call")
             call_id = part.get("id") or identity.replace("fc_", "call_", 1)
-            self._open = call = _FunctionCall(index, identity, call_id, function["name"])
+            self._open = call = _OpenCall(index, identity, call_id, function["name"])
             yield self._item_event("added", call.item("in_progress"))
         if arguments := function.get("arguments"):
             call.arguments.append(arguments)
@@ -131,7 +131,7 @@ class Output:
     # --- items ------------------------------------------------------------------------------------
 
     def _end_item(self, status: str) -> Iterator[Event]:
-        if isinstance(self._open, _FunctionCall):
+        if isinstance(self._open, _OpenCall):
             item = self._open.item(status)
             self._open = None
             yield {
@@ -157,7 +157,7 @@ class Output:
         return item_id(kind, self._record_id, len(self.items))
 
 
-class _Part:
+class _OpenPart:
     """An open part of a message, or of reasoning."""
 
     def __init__(self, kind: str, place: dict[str, Any]) -> None:
@@ -174,7 +174,7 @@ class _Part:
         return part
 
 
-class _FunctionCall:
+class _OpenCall:
     """An open call of a function."""
 
     def __init__(self, index: int, identity: str, call_id: str, name: str) -> None:

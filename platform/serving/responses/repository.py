@@ -26,7 +26,7 @@ class ResponseKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class ChainLink:
     """A response of a chain, without its contents."""
 
     id: str
@@ -55,7 +55,7 @@ def remove(session: Session, key: ResponseKey) -> bool:
     return found is not None
 
 
-def chain(session: Session, key: ResponseKey) -> list[Link]:
+def chain(session: Session, key: ResponseKey) -> list[ChainLink]:
     """Return a response and those that it continues, the first one first; at most ``MAX_CHAIN`` + 1.
 
     The first one continues another only if that was deleted, or the chain is too long. One query.
@@ -73,7 +73,7 @@ def chain(session: Session, key: ResponseKey) -> list[Link]:
         )
     )
     rows = session.execute(select(links).order_by(links.c.depth.desc())).all()
-    return [Link(each.id, each.previous_id, each.size_bytes) for each in rows]
+    return [ChainLink(each.id, each.previous_id, each.size_bytes) for each in rows]
 
 
 def items_of(session: Session, key: ResponseKey, ids: Sequence[str]) -> list[dict[str, Any]]:

@@ -40,13 +40,13 @@ Reference = Annotated[str, Field(min_length=1, max_length=MAX_REFERENCE_CHARS)]
 Label = Annotated[str, Field(max_length=1_000)]
 
 
-class Part(BaseModel):
+class BodyPart(BaseModel):
     """Base of all objects in a body: unknown fields are rejected."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
 
-class FunctionTool(Part):
+class FunctionTool(BodyPart):
     """A function that the model may call. No other kind of tool is supported."""
 
     type: Literal["function"]
@@ -56,14 +56,14 @@ class FunctionTool(Part):
     strict: bool | None = None
 
 
-class FunctionChoice(Part):
+class FunctionChoice(BodyPart):
     """The function that the model must call."""
 
     type: Literal["function"]
     name: NonEmpty
 
 
-class TextFormat(Part):
+class TextFormat(BodyPart):
     """``text.format``; the fields of ``json_schema`` are beside its type."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -73,14 +73,14 @@ class TextFormat(Part):
     schema_: dict[str, Any] | None = Field(None, alias="schema")
 
 
-class Text(Part):
+class Text(BodyPart):
     """``text``."""
 
     format: TextFormat | None = None
     verbosity: Effort | None = None
 
 
-class Reasoning(Part):
+class Reasoning(BodyPart):
     """``reasoning``. Workers return the reasoning itself, so there are no summaries of it."""
 
     effort: Effort | None = None
@@ -88,19 +88,19 @@ class Reasoning(Part):
     generate_summary: None = None
 
 
-class StreamOptions(Part):
+class ResponseStreamOptions(BodyPart):
     """``stream_options``. Events are never padded."""
 
     include_obfuscation: bool | None = None
 
 
-class ConversationReference(Part):
+class ConversationReference(BodyPart):
     """``conversation`` as an object."""
 
     id: Reference
 
 
-class ResponseBody(Part):
+class ResponseBody(BodyPart):
     """``POST /v1/responses``."""
 
     model: NonEmpty
@@ -111,7 +111,7 @@ class ResponseBody(Part):
     store: bool | None = None
     background: bool | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: ResponseStreamOptions | None = None
     max_output_tokens: Tokens | None = None
     max_tool_calls: Annotated[int, Field(ge=1)] | None = None
     """Limits built-in tools, of which there are none."""

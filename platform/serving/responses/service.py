@@ -50,7 +50,7 @@ class BackgroundOptions:
 
 
 @dataclass(slots=True)
-class _Running:
+class _InBackground:
     key: ResponseKey
     endpoint: ResponsesEndpoint
     writer: ResponseWriter
@@ -72,7 +72,7 @@ class Responses:
         self._decisions = decisions
         self._store = store
         self._options = options
-        self._running: dict[ResponseKey, _Running] = {}
+        self._running: dict[ResponseKey, _InBackground] = {}
         self._running_of: Counter[str] = Counter()
         """Responses in the background by app; apps without one have no entry."""
 
@@ -182,7 +182,7 @@ class Responses:
         if not await self._store.insert(endpoint.row(writer.call, queued)):
             raise ConflictError("the app or the user of the response was deleted")
         self._require_capacity(app)
-        running = _Running(_key(principal, queued["id"]), endpoint, writer)
+        running = _InBackground(_key(principal, queued["id"]), endpoint, writer)
         self._running[running.key] = running
         self._running_of[app] += 1
         running.task = asyncio.create_task(self._run(running, producer), name="response")
@@ -194,7 +194,7 @@ class Responses:
         more = self._decisions.headers(writer.call.checked)
         return Response(orjson.dumps(queued), headers=more, media_type=JSON)
 
-    async def _run(self, running: _Running, producer: Producer) -> None:
+    async def _run(self, running: _InBackground, producer: Producer) -> None:
         buffer, writer = running.buffer, running.writer
         try:
             await producer.produce(buffer)
@@ -215,14 +215,14 @@ class Responses:
             if not self._running_of[app]:
                 del self._running_of[app]
 
-    async def _fail(self, running: _Running, error: FairServeError) -> None:
+    async def _fail(self, running: _InBackground, error: FairServeError) -> None:
         """Store a failure; without a database the response is answered as failed all the same."""
         writer = running.writer
         failed = writer.failed(error)
         with contextlib.suppress(UnavailableError):
             await self._store.end(running.endpoint.row(writer.call, failed))
 
-    async def _stop(self, key: ResponseKey) -> _Running | None:
+    async def _stop(self, key: ResponseKey) -> _InBackground | None:
         """Cancel a response that runs, wait for its end and return it; None if it does not run."""
         running = self._running.get(key)
         if running is None or running.task is None:

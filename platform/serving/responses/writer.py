@@ -18,7 +18,7 @@ from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.serving.completions.merge import Merger
 from fairserve.platform.serving.completions.requests import CompletionCall
 from fairserve.platform.serving.completions.sse import KEEP_ALIVE
-from fairserve.platform.serving.responses.output import Event, Output
+from fairserve.platform.serving.responses.output import Event, ResponseOutput
 from fairserve.platform.serving.responses.schemas import ResponseBody
 from fairserve.platform.serving.responses.translate import ChatFields
 
@@ -45,7 +45,7 @@ class ResponseWriter:
         self._chat = chat
         self._store = store
         self._background = bool(body.background)
-        self._output = Output(call.checked.record_id)
+        self._output = ResponseOutput(call.checked.record_id)
         self._number = 0
         self._head = _head(call, body, stored=stored)
         self.started = False
