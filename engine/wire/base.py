@@ -44,6 +44,8 @@ class WorkerRequest:
     """Output tokens predicted by the app's profile, over all samples; 0: no prediction."""
     tenant: str = ""
     """Tenant of the call; empty: the platform itself."""
+    traceparent: str = ""
+    """W3C trace context of the call, a header; empty: none is sent."""
 
     @property
     def sequences(self) -> int:

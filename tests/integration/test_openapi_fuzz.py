@@ -49,10 +49,25 @@ class Fuzzed:
         first = {"items": [{"role": "user", "content": "ok"}]}
         conversation = server.call(app["api_key"], "POST", "/v1/conversations", first)["id"]
         path = f"/v1/conversations/{conversation}/items"
+        file = server.send(
+            app["api_key"],
+            "POST",
+            "/v1/files",
+            data={"purpose": "batch"},
+            files={"file": b"{}"},
+        ).json()
+        body = {
+            "input_file_id": file["id"],
+            "endpoint": "/v1/completions",
+            "completion_window": "1h",
+        }
+        batch = server.call(app["api_key"], "POST", "/v1/batches", body)
         self.ids = {
             "response_id": response["id"],
             "conversation_id": conversation,
             "item_id": server.call(app["api_key"], "GET", path)["first_id"],
+            "file_id": file["id"],
+            "batch_id": batch["id"],
             "app_id": changed["id"],
             "key_id": changed["key"]["id"],
             "tenant_id": other["id"],

@@ -47,7 +47,6 @@ OF_SHARED = {
     "price_id": "price_1",
     "job": "rollup",
     "limit": 20,
-    "order": "asc",
     "stream": "false",
     "offset": 0,
     "state": ["all", "dead"],
@@ -70,6 +69,8 @@ OF_SHARED = {
     "force": "true",
     "reason": "user_blocked",
     "action": "user.change",
+    "purpose": "batch",
+    "order": "desc",
 }
 """Values of parameters that identify no tenant."""
 
@@ -125,6 +126,7 @@ class Alma:
         path = f"/v1/responses/{self.response['id']}/input_items"
         self.input_item = server.call(self.app_key, "GET", path)["first_id"]
         eventually(self._settled, self._runs)
+        self.batch = self._batch()
         eventually(self._dead_delivery)
         erased = server.call(
             self.tenant_key, "DELETE", "/v1/user-data", user="almas-erased@example.org"
@@ -152,7 +154,9 @@ class Alma:
             "response_id": [self.response["id"]],
             "conversation_id": [self.conversation],
             "item_id": [self.item],
-            "after": [self.item, self.input_item],
+            "file_id": [self.batch["input_file_id"], self.batch["output_file_id"]],
+            "batch_id": [self.batch["id"]],
+            "after": [self.batch["input_file_id"], self.batch["id"], self.item, self.input_item],
             "call_id": [row["call_id"] for row in self.rows()["throttling_events"]],
         }
         assert self.places["call_id"]
@@ -168,6 +172,7 @@ class Alma:
             f"{SAID}-program",
             f"{SAID}-response",
             f"{SAID}-talk",
+            f"{SAID}-batch",
             *(answer.json()["id"] for answer in answers if "almas-call" not in answer.text),
             *(
                 row["call_id"]
@@ -182,6 +187,30 @@ class Alma:
             *self.sent.values(),
             f"{SAID}-live",
         }
+
+    def _batch(self):
+        """Return a batch that has ended."""
+        asked = {
+            "model": "scripted",
+            "messages": [{"role": "user", "content": f"say {SAID}-batch"}],
+        }
+        path = "/v1/chat/completions"
+        line = {"custom_id": "almas-line", "method": "POST", "url": path, "body": asked}
+        file = self.server.send(
+            self.app_key,
+            "POST",
+            "/v1/files",
+            data={"purpose": "batch"},
+            files={"file": ("almas-calls.jsonl", json.dumps(line).encode())},
+        ).json()
+        body = {"input_file_id": file["id"], "endpoint": path, "completion_window": "24h"}
+        batch = self.server.call(self.app_key, "POST", "/v1/batches", body)
+
+        def ended():
+            found = self.server.call(self.app_key, "GET", f"/v1/batches/{batch['id']}")
+            return found if found["status"] == "completed" else None
+
+        return eventually(ended)
 
     def _runs(self):
         runs = self.server.call(self.app_key, "GET", "/v1/interactions")["items"]
@@ -314,6 +343,16 @@ def bodies(alma):
         ("POST", "/admin/cluster/workers"): [{"id": "w9", "url": "http://127.0.0.1:9"}],
         ("POST", "/admin/cluster/workers/{worker_id}/drain"): [None],
         ("POST", "/admin/cluster/workers/{worker_id}/undrain"): [None],
+        ("POST", "/v1/files"): [{"purpose": "batch"}],
+        ("POST", "/v1/batches"): [
+            {
+                "input_file_id": file_id,
+                "endpoint": "/v1/chat/completions",
+                "completion_window": "24h",
+            }
+            for file_id in alma.places["file_id"]
+        ],
+        ("POST", "/v1/batches/{batch_id}/cancel"): [None],
         ("POST", "/v1/webhooks"): [HOOK],
         ("PATCH", "/v1/webhooks/{webhook_id}"): [HOOK, {"enabled": False}],
         ("PUT", "/admin/cluster/aliases/{name}"): [{"targets": {"scripted": 1}}],
@@ -387,6 +426,10 @@ READ = {
     "/v1/interactions": "app",
     "/v1/interactions/{interaction_id}": "app",
     "/v1/interactions/{interaction_id}/graph": "app",
+    "/v1/files": "app",
+    "/v1/files/{file_id}": "app",
+    "/v1/files/{file_id}/content": "app",
+    "/v1/batches/{batch_id}": "app",
     "/v1/apps": "tenant",
     "/v1/apps/{app_id}": "tenant",
     "/v1/apps/{app_id}/keys": "tenant",
@@ -395,6 +438,7 @@ READ = {
     "/v1/usage/exports": "tenant",
     "/v1/usage/exports/{export_id}": "tenant",
     "/v1/usage/exports/{export_id}/file": "tenant",
+    "/v1/clients/flooding": "tenant",
     "/v1/throttling/events": "tenant",
     "/v1/throttling/events/{call_id}": "tenant",
     "/v1/user-data": "tenant",
@@ -414,6 +458,7 @@ READ = {
     "/admin/interactions": "admin",
     "/admin/live": "admin",
     "/admin/clients": "admin",
+    "/admin/clients/flooding": "admin",
     "/admin/webhooks/dead": "admin",
     "/admin/usage/interactions": "admin",
     "/admin/usage/exports": "admin",

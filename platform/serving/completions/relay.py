@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Any
 
 from fairserve.engine.wire.base import (
     WorkerChunk,
@@ -45,6 +46,10 @@ class _End:
     delivered: bool = False
 
 
+OnContent = Callable[[str, Mapping[str, Any], Sequence[Mapping[str, Any]]], None]
+"""Receives the record id, the request and the choices of the answer before a traced call ends."""
+
+
 class Relay:
     """Carries one call. :meth:`chunks` may be read once."""
 
@@ -54,7 +59,10 @@ class Relay:
         decisions: DecisionService,
         workers: Mapping[str, WorkerClient],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        on_content: OnContent | None = None,
     ) -> None:
+        """``on_content`` receives prompts and answers of the calls whose spans are sampled."""
         self.call = call
         self.delivered = False
         """Set by the reader once the client was sent something of the answer."""
@@ -66,6 +74,7 @@ class Relay:
         self._placement: Placement | None = None
         self._decisions = decisions
         self._workers = workers
+        self._on_content = on_content
         self._clock = clock
         self._submitted_s = clock()
         self.queue_s: float | None = None
@@ -124,8 +133,14 @@ class Relay:
         self.queue_s = None
         self._worker_lost = False
         self.meter = self._new_meter()
-        if self.call.checked.conversation is not None or not self.call.stream:
+        if self.call.checked.conversation is not None or not self.call.stream or self._traced:
             self.merger = Merger()
+
+    @property
+    def _traced(self) -> bool:
+        """True if the content of the call is traced."""
+        grant = None if self._placement is None else self._placement.grant
+        return self._on_content is not None and grant is not None and grant.sampled
 
     def _new_meter(self) -> UsageMeter:
         call = self.call.checked.call
@@ -164,6 +179,9 @@ class Relay:
             messages, requested_tools = self.merger.messages(), self.merger.requested_tools
         else:
             messages, requested_tools = [], False
+        if self._traced and self._on_content is not None and self.merger is not None:
+            choices = self.merger.answer("", "", {})["choices"]
+            self._on_content(self.call.checked.record_id, self.call.body, choices)
         await placement.end(
             end.outcome,
             self._used(delivered=end.delivered),

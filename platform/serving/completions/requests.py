@@ -53,6 +53,7 @@ class CompletionRequest:
         raw: bytes = b"",
         identity: CallIdentity | None = None,
         declared: DeclaredWork | None = None,
+        background: bool = False,
     ) -> CallRequest:
         """Return the request for the decision service.
 
@@ -75,10 +76,12 @@ class CompletionRequest:
             demands=body.demands,
             headers=headers or {},
             metadata=body.metadata,
+            prompt_cache_key=self.plain.get("prompt_cache_key"),
             identity=identity,
             messages=self.plain["messages"] if chat and identity is None else None,
             raw=raw,
             declared=declared,
+            background=background,
         )
 
     async def _count_tokens(self, reader: AnyReader, tenant: str, max_tokens: int | None) -> Prompt:
@@ -123,6 +126,7 @@ class CompletionCall:
             token_ids=call.token_ids,
             max_output_tokens=call.max_output_tokens,
             expected_output_tokens=grant.expected_output_tokens,
+            traceparent=grant.traceparent,
         )
 
 

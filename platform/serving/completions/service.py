@@ -28,7 +28,7 @@ from fairserve.platform.serving.completions.idempotency import (
     follow,
 )
 from fairserve.platform.serving.completions.producer import Producer
-from fairserve.platform.serving.completions.relay import Relay
+from fairserve.platform.serving.completions.relay import OnContent, Relay
 from fairserve.platform.serving.completions.requests import completion_call
 from fairserve.platform.serving.decision.check import fingerprint_of
 from fairserve.platform.serving.decision.rejection import Rejection
@@ -48,11 +48,17 @@ class Completions:
         *,
         keepalive_s: float,
         client_limits: ClientLimits = ClientLimits(),
+        on_content: OnContent | None = None,
     ) -> None:
         self.models = decisions.models
         self._decisions = decisions
         self._workers = workers
         self._answers = answers
+        self._on_content = on_content
+        self.set_limits(keepalive_s, client_limits)
+
+    def set_limits(self, keepalive_s: float, client_limits: ClientLimits) -> None:
+        """Use other limits for later answers."""
         self._keepalive_s = keepalive_s
         self._client_limits = client_limits
 
@@ -121,7 +127,7 @@ class Completions:
         if isinstance(checked, Rejection):
             raise checked.error
         call = completion_call(read.request, checked)
-        relay = Relay(call, self._decisions, self._workers)
+        relay = Relay(call, self._decisions, self._workers, on_content=self._on_content)
         return Producer(relay, read.writer(call), self._keepalive_s)
 
     def following(self, buffer: AnswerBuffer, *, replayed: bool) -> Response:

@@ -59,19 +59,21 @@ class CallRequest:
     """Request headers by lower-case name."""
     metadata: Mapping[str, Any] | None = None
     identity: CallIdentity | None = None
-    """Run, call and parents, where they are known; else they are read from headers and metadata."""
+    """Run, call and parents, where they are known; else they are found by the app's rules."""
+    conversation: str | None = None
+    """Id of the conversation that the request belongs to, which may name its run."""
+    continued_run: str | None = None
+    """The core's id of the run of the stored response that the request continues; the protocol has
+    looked it up among the responses of the app."""
+    continued_call: str | None = None
+    """Client's id of the call of that response: the parent where the client names none."""
+    continued_user: str | None = None
+    """User of that response or conversation, to whom the call belongs where the client names none."""
+    prompt_cache_key: Any = None
     messages: Sequence[Mapping[str, Any]] | None = None
-    """Chat messages, from which parents may be inferred; None: the call has none."""
+    """Chat messages, from which run and parents may be inferred; None: the call has none."""
     raw: bytes = b""
     """The request as it was sent: repeated requests are recognised by it."""
-    conversation: str | None = None
-    """Id of the conversation that the call belongs to: its run where the client names none."""
-    continued_run: str | None = None
-    """Run of the stored answer that the call continues, used where the client names no run."""
-    continued_call: str | None = None
-    """Call of that answer: the parent where the client names none."""
-    continued_user: str | None = None
-    """User of that answer, to whom the call belongs where the client names none."""
-    stays_open: bool = False
-    """True if the run of a call that names none stays open, because later calls may continue it."""
     declared: DeclaredWork | None = None
+    background: bool = False
+    """The call is of the class below all others."""

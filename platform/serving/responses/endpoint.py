@@ -6,6 +6,7 @@ import logging
 from dataclasses import replace
 from typing import Any
 
+from fairserve.interactions.tracking.identity import core_run_id
 from fairserve.platform.base.errors import (
     BodyTooLargeError,
     ContextLengthError,
@@ -70,16 +71,17 @@ class ResponsesEndpoint:
         chat = await off_loop(size_bytes, chat_fields, self._body, continued.items, own)
         request = await off_loop(size_bytes, chat.read)
 
+        run = None if continued.run_id is None else core_run_id(app, continued.run_id)
+
         def adapt(call: CallRequest) -> CallRequest:
             return replace(
                 call,
                 prompt_field="input",
                 max_output_field="max_output_tokens",
                 conversation=self._body.conversation_id,
-                continued_run=continued.run_id,
+                continued_run=run,
                 continued_call=continued.call_id,
                 continued_user=continued.user,
-                stays_open=self._stored,
             )
 
         return ReadRequest(request, lambda call: self._new_writer(call, chat), adapt)

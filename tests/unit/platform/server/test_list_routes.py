@@ -7,6 +7,8 @@ from fairserve.platform.server.settings import Settings
 
 OF_OPENAI = {
     "/v1/models",
+    "/v1/files",
+    "/v1/batches",
     "/v1/responses/{response_id}/input_items",
     "/v1/conversations/{conversation_id}/items",
 }

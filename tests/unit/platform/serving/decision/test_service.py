@@ -9,7 +9,12 @@ import pytest
 from fairserve.engine.wire.base import WorkerRejectedError
 from fairserve.interactions.call import NO_USAGE, TokenUsage
 from fairserve.interactions.tracking.identity import CallIdentity
-from fairserve.platform.base.errors import AuthenticationError, ConflictError, UnavailableError
+from fairserve.platform.base.errors import (
+    AuthenticationError,
+    ConflictError,
+    UnavailableError,
+    UnprocessableError,
+)
 from fairserve.platform.control.messages import Cancel, Grant, RejectCall, RunView
 from fairserve.platform.fleet.models import Models, ServedModel
 from fairserve.platform.fleet.prompt import Prompt, PromptTooLongError
@@ -22,7 +27,7 @@ from fairserve.platform.tenancy.auth import Principal
 from fairserve.scheduling.dispatch.admission import LimitsInUse
 from fairserve.throttling.base import Decision
 
-APP = Principal("app", "tenant", "app", key_id="key", key_prefix="sk-fs-x")
+APP = Principal("app", "tenant", "app", key_id="key", actor="sk-fs-x")
 BROKEN = AttemptFailure("no connection: host 10.0.0.7:8000", "unknown")
 BUSY = AttemptFailure("busy", "busy")
 PART = Used(TokenUsage(4, 0, 0, 2), ttft_s=0.5, delivered=True)
@@ -42,6 +47,10 @@ class Control:
         self.releases = []
         self.progress_lease = True
         self.on_cancel = None
+        self.joined = None
+
+    def run_of(self, owner, clues, history):
+        return self.joined
 
     def _next(self, message_id):
         answer = self.answers.pop(0)
@@ -299,30 +308,29 @@ async def test_the_end_of_a_call_has_its_continuation_keys():
     assert release.requested_tools
 
 
-CONTINUED = {"continued_run": "r", "continued_call": "c1", "continued_user": "ann"}
-TRACE = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
+CONTINUED = {"continued_run": "app/r", "continued_call": "c1", "continued_user": "ann"}
 
 
 @pytest.mark.parametrize(
     ("headers", "run", "parents"),
     [
         ({}, "r", ("app/r/c1",)),
-        (TRACE, "r", ("app/r/c1",)),
         ({"x-interaction-id": "r"}, "r", ("app/r/c1",)),
         ({"x-interaction-id": "mine"}, "mine", None),
         ({"x-parent-ids": "resp_c2"}, "r", ("app/r/c2",)),
     ],
 )
-async def test_a_call_continues_a_run_unless_its_client_names_one(headers, run, parents):
-    decisions = service(Control(), run_from_traceparent=True)
-    checked = await decisions.check(request(headers=headers, **CONTINUED))
+async def test_a_call_follows_the_response_that_it_continues(headers, run, parents):
+    control = Control()
+    control.joined = "app/r"
+    checked = await service(control).check(request(headers=headers, **CONTINUED))
     assert (checked.run_id, checked.call.parents) == (run, parents)
-    assert not checked.call.single
-    assert checked.call.user == ("app" if run == "mine" or "x-interaction-id" in headers else "ann")
+    assert checked.call.user == ("app" if "x-interaction-id" in headers else "ann")
 
 
-async def test_a_call_whose_run_has_ended_begins_a_new_one():
-    control = Control(ConflictError("ended", code="interaction_closed"), "w1")
+async def test_a_call_whose_run_ends_before_its_submission_begins_a_new_one():
+    control = Control(UnprocessableError("ended", code="unknown_parent"), "w1")
+    control.joined = "app/r"
     decisions = service(control)
     checked = await decisions.check(request(**CONTINUED))
     assert isinstance(await decisions.place(checked), Placement)
@@ -338,9 +346,3 @@ async def test_a_named_run_that_has_ended_is_an_error():
     rejection = await decisions.place(checked)
     assert isinstance(rejection, Rejection)
     assert rejection.error.code == "interaction_closed"
-
-
-async def test_the_run_of_a_call_that_may_be_continued_stays_open():
-    decisions = service(Control())
-    assert (await decisions.check(request())).call.single
-    assert not (await decisions.check(request(stays_open=True))).call.single
