@@ -30,6 +30,7 @@ from fairserve.platform.serving.completions.service import Completions
 from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.platform.serving.files.service import Files
 from fairserve.platform.serving.interactions.service import RunParts
+from fairserve.platform.serving.messages.endpoint import TokenCounts
 from fairserve.platform.serving.programs.service import Programs
 from fairserve.platform.serving.responses.conversations import Conversations
 from fairserve.platform.serving.responses.service import Responses
@@ -67,6 +68,7 @@ class RunningState:
     completions: Completions
     responses: Responses
     conversations: Conversations
+    token_counts: TokenCounts
     programs: Programs
     files: Files
     batches: Batches

@@ -173,6 +173,11 @@ def completion_call(request: CompletionRequest, checked: CheckedCall) -> Complet
 
 
 def _parse(path: CompletionPath, raw: bytes, check_size: CheckSize) -> CompletionRequest:
+    return read_fields(path, read_object(raw, check_size))
+
+
+def read_object(raw: bytes, check_size: CheckSize) -> dict[str, Any]:
+    """Return the JSON object of a body whose model allows its size. Raises a FairServeError."""
     try:
         plain = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -183,4 +188,4 @@ def _parse(path: CompletionPath, raw: bytes, check_size: CheckSize) -> Completio
         raise InvalidRequestError("the body must be a JSON object", code="malformed_json")
     if isinstance(model := plain.get("model"), str):
         check_size(len(raw), model)  # before the fields, whose check takes longer than parsing
-    return read_fields(path, plain)
+    return plain
