@@ -156,9 +156,14 @@ class Alma:
             "item_id": [self.item],
             "file_id": [self.batch["input_file_id"], self.batch["output_file_id"]],
             "batch_id": [self.batch["id"]],
-            "after": [self.batch["input_file_id"], self.batch["id"], self.item, self.input_item],
+            "after": [self.batch["input_file_id"], self.batch["id"]],
             "call_id": [row["call_id"] for row in self.rows()["throttling_events"]],
         }
+        self.after = {
+            "/v1/responses/{response_id}/input_items": [self.input_item],
+            "/v1/conversations/{conversation_id}/items": [self.item],
+        }
+        """Values of ``after`` by route; other routes take those of ``places``."""
         assert self.places["call_id"]
         self.hidden = {
             self.tenant["name"],
@@ -366,6 +371,8 @@ def requests(alma, method, path):
     by_name = alma.places | {
         name: value if isinstance(value, list) else [value] for name, value in OF_SHARED.items()
     }
+    if path in alma.after:
+        by_name["after"] = alma.after[path]
     unknown = [each["name"] for each in parameters if each["name"] not in by_name]
     assert not unknown, f"{method} {path}: how are these filled? {unknown}"
     assert {each["in"] for each in parameters} <= {"path", "query"}
