@@ -15,6 +15,12 @@ from fairserve.platform.serving.batches.repository import delete_leftovers
 from fairserve.platform.serving.files.service import delete_old as delete_old_files
 from fairserve.platform.serving.files.store import open_store
 from fairserve.platform.serving.programs.repository import delete_before as delete_programs_before
+from fairserve.platform.serving.responses.conversations import (
+    delete_before as delete_conversations_before,
+)
+from fairserve.platform.serving.responses.repository import (
+    delete_before as delete_responses_before,
+)
 from fairserve.platform.tenancy.keys.sessions import delete_expired as delete_expired_sessions
 from fairserve.platform.tenancy.tenants.purge import purge
 
@@ -41,6 +47,11 @@ def delete_old(sessions: SessionFactory, settings: JobSettings) -> int:
     with sessions.begin() as session:
         programs_before = now - timedelta(days=settings.serving.program_retention_days)
         rows += delete_programs_before(session, programs_before)
+    with sessions.begin() as session:
+        responses_before = now - timedelta(days=settings.serving.response_retention_days)
+        rows += delete_responses_before(session, responses_before)
+    with sessions.begin() as session:
+        rows += delete_conversations_before(session, responses_before)
     with sessions.begin() as session:
         batches_before = now - timedelta(days=settings.serving.batch_retention_days)
         rows += delete_batches_before(session, batches_before)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, Index, String
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy import ForeignKey, Index, String, select
+from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from fairserve.platform.db.base import ID_CHARS, Base
+from fairserve.platform.db.base import ID_CHARS, NAME_CHARS, Base
+from fairserve.platform.db.key_hash import KeyHasher
+from fairserve.platform.db.upsert import fitting_text
 
 
 class Erasure(Base):
@@ -30,3 +32,20 @@ class Erasure(Base):
     """Random key that maps each id chosen by the client to a fixed replacement."""
     erased_at: Mapped[datetime]
     """Calls accepted until this time are erased."""
+
+
+def user_hashes(hasher: KeyHasher, user: str) -> list[str]:
+    """Return the possible hashes of a user in ``erasures``, the current secret's first."""
+    return hasher.candidates(fitting_text(user, NAME_CHARS))
+
+
+def erased_since(
+    session: Session, hasher: KeyHasher, tenant: str, user: str, time: datetime
+) -> bool:
+    """Return whether a user was erased at this time or later."""
+    found = select(Erasure.tenant_id).where(
+        Erasure.tenant_id == tenant,
+        Erasure.user_hash.in_(user_hashes(hasher, user)),
+        Erasure.erased_at >= time,
+    )
+    return session.execute(found).first() is not None

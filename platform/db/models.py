@@ -21,6 +21,7 @@ from fairserve.platform.db.operations import (
 )
 from fairserve.platform.db.profiles import ProfileVersion
 from fairserve.platform.db.programs import Program, ProgramStep
+from fairserve.platform.db.responses import ConversationItem, StoredConversation, StoredResponse
 from fairserve.platform.db.usage import (
     UsageCalls,
     UsageDirty,
@@ -40,6 +41,7 @@ __all__ = [
     "BatchResult",
     "ConsoleSession",
     "Contract",
+    "ConversationItem",
     "EndUser",
     "Erasure",
     "File",
@@ -60,6 +62,8 @@ __all__ = [
     "ReportExportPart",
     "SchemaInfo",
     "ServerLease",
+    "StoredConversation",
+    "StoredResponse",
     "Tenant",
     "ThrottlingEvent",
     "ThrottlingSetting",

@@ -53,6 +53,8 @@ from fairserve.platform.serving.interactions import admin_endpoints as all_inter
 from fairserve.platform.serving.interactions import endpoints as interactions
 from fairserve.platform.serving.messages import endpoints as messages
 from fairserve.platform.serving.messages.errors import error_body, wants_messages_format
+from fairserve.platform.serving.responses import conversation_endpoints as conversations
+from fairserve.platform.serving.responses import endpoints as responses
 from fairserve.platform.tenancy.apps import endpoints as apps
 from fairserve.platform.tenancy.audit import endpoints as audit
 from fairserve.platform.tenancy.keys import endpoints as admin_keys
@@ -99,7 +101,8 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
     console_state = ConsoleState(settings.console)
     requests = RequestMetrics()
     put_on(app, HttpState(settings, ReportSlots(), console_state, requests))
-    for module in (completions, messages, interactions, files, batches, *MANAGEMENT):
+    model_routes = (completions, messages, responses, conversations, files, batches)
+    for module in (*model_routes, interactions, *MANAGEMENT):
         app.include_router(module.router)
     if settings.console.console:
         app.include_router(console)

@@ -32,6 +32,8 @@ from fairserve.platform.serving.files.service import Files
 from fairserve.platform.serving.interactions.service import RunParts
 from fairserve.platform.serving.messages.endpoint import TokenCounts
 from fairserve.platform.serving.programs.service import Programs
+from fairserve.platform.serving.responses.conversations import Conversations
+from fairserve.platform.serving.responses.service import Responses
 from fairserve.platform.tenancy.auth import Authenticator
 from fairserve.platform.tenancy.parts import TenancyParts
 from fairserve.platform.tuning.preview.service import PreviewParts
@@ -64,6 +66,8 @@ class RunningState:
     models: Models
     decisions: DecisionService
     completions: Completions
+    responses: Responses
+    conversations: Conversations
     token_counts: TokenCounts
     programs: Programs
     files: Files

@@ -133,6 +133,7 @@ class Platform:
         serving = wiring.serving(settings, self.storage, self.control, self.workers, self.tracing)
         self.decisions = serving.decisions
         self.answers, self.completions = serving.answers, serving.completions
+        self.responses, self.conversations = serving.responses, serving.conversations
         self.programs = serving.programs
         self.files, self.batches = serving.files, serving.batches
         await self._start_fleet(stored.fleet, stored.system)
@@ -163,6 +164,7 @@ class Platform:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.jobs.stop()
         await self.answers.close()
+        await self.responses.close()
         await self.pool.close()
         if self.workers.kv_event_bridge is not None:
             self.workers.kv_event_bridge.close()
@@ -224,6 +226,8 @@ class Platform:
             models=self.models,
             decisions=self.decisions,
             completions=self.completions,
+            responses=self.responses,
+            conversations=self.conversations,
             token_counts=TokenCounts(self.decisions),
             programs=self.programs,
             files=self.files,

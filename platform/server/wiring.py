@@ -55,13 +55,18 @@ from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.platform.serving.files.service import Files
 from fairserve.platform.serving.files.store import open_store
 from fairserve.platform.serving.options import (
+    background_options,
     batch_options,
     check_options,
     file_options,
     program_options,
+    store_options,
 )
 from fairserve.platform.serving.programs.service import Programs
 from fairserve.platform.serving.programs.task_calls import TaskCalls
+from fairserve.platform.serving.responses.conversations import Conversations
+from fairserve.platform.serving.responses.service import Responses
+from fairserve.platform.serving.responses.store import ResponseStore
 from fairserve.platform.serving.settings import ServingSettings
 from fairserve.platform.tenancy.auth import Authenticator
 from fairserve.platform.tenancy.failed_keys import FailedKeys
@@ -255,6 +260,8 @@ class Serving:
     decisions: DecisionService
     answers: IdempotentAnswers
     completions: Completions
+    responses: Responses
+    conversations: Conversations
     programs: Programs
     files: Files
     batches: Batches
@@ -292,6 +299,14 @@ def serving(
         keepalive_s=own.keepalive_s,
         client_limits=client_limits(own),
     )
+    kept = store_options(own)
+    conversations = Conversations(stored.sessions, kept)
+    responses = Responses(
+        completions,
+        decisions,
+        ResponseStore(stored.sessions, stored.hasher, conversations, kept),
+        background_options(own),
+    )
     programs = Programs(
         stored.sessions,
         control,
@@ -307,7 +322,9 @@ def serving(
         line_calls(decisions, workers.pool),
         batch_options(own, settings.control.max_tenant_share),
     )
-    return Serving(decisions, answers, completions, programs, files, batches)
+    return Serving(
+        decisions, answers, completions, responses, conversations, programs, files, batches
+    )
 
 
 def fleet(

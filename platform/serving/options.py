@@ -1,4 +1,4 @@
-"""Options of completions, programs, files and batches, derived from the settings."""
+"""Options of completions, responses, programs, files and batches, derived from the settings."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from fairserve.platform.serving.decision.check import CheckOptions
 from fairserve.platform.serving.files.service import FileOptions
 from fairserve.platform.serving.programs.execution import ExecutionOptions
 from fairserve.platform.serving.programs.service import ProgramOptions
+from fairserve.platform.serving.responses.bounds import StoreOptions
+from fairserve.platform.serving.responses.service import BackgroundOptions
 from fairserve.platform.serving.settings import ServingSettings
 
 
@@ -35,6 +37,23 @@ def program_options(settings: ServingSettings, learning: LearningOptions | None)
             parallel_calls=settings.program_parallel_calls,
             time_limit_s=settings.program_time_limit_s,
         ),
+    )
+
+
+def store_options(settings: ServingSettings) -> StoreOptions:
+    """Return the bounds of stored responses."""
+    return StoreOptions(
+        response_store=settings.response_store,
+        response_max_per_app=settings.response_max_per_app,
+        response_max_bytes_per_app=settings.response_max_bytes_per_app,
+    )
+
+
+def background_options(settings: ServingSettings) -> BackgroundOptions:
+    """Return the bounds of responses in the background."""
+    return BackgroundOptions(
+        response_max_background=settings.response_max_background,
+        response_max_background_per_app=settings.response_max_background_per_app,
     )
 
 

@@ -192,6 +192,41 @@ class ServingSettings(RoomSettings):
         le=1 << 36,
         description="Total size of the answers kept for repeated Idempotency-Keys.",
     )
+    response_store: bool = Field(
+        True,
+        description="Store responses, unless a request has store false; without it none are stored.",
+    )
+    response_retention_days: float = Field(
+        30.0,
+        gt=0,
+        le=3650,
+        description="Days for which a stored response can be read and continued.",
+    )
+    response_max_per_app: int = Field(
+        10_000,
+        ge=1,
+        le=1_000_000,
+        description="Stored responses of one app; beyond that its oldest are deleted.",
+    )
+    response_max_bytes_per_app: int = Field(
+        256 * 1024 * 1024,
+        ge=1024 * 1024,
+        le=1 << 40,
+        description="Total size of the stored responses of one app; beyond that its oldest are "
+        "deleted.",
+    )
+    response_max_background: int = Field(
+        1_000,
+        ge=1,
+        le=1_000_000,
+        description="Responses of all apps that run in the background; more answer 503.",
+    )
+    response_max_background_per_app: int = Field(
+        100,
+        ge=1,
+        le=1_000_000,
+        description="Responses of one app that run in the background; more answer 429.",
+    )
 
     @field_validator("run_rules")
     @classmethod

@@ -44,6 +44,11 @@ class Fuzzed:
         hook = server.call(tenant["api_key"], "POST", "/v1/webhooks", body)
         event = server.call(tenant["api_key"], "POST", f"/v1/webhooks/{hook['id']}/test")
         export = server.call(tenant["api_key"], "POST", "/v1/usage/exports")
+        asked = {"model": "scripted", "input": "ok"}
+        response = server.call(app["api_key"], "POST", "/v1/responses", asked)
+        first = {"items": [{"role": "user", "content": "ok"}]}
+        conversation = server.call(app["api_key"], "POST", "/v1/conversations", first)["id"]
+        path = f"/v1/conversations/{conversation}/items"
         file = server.send(
             app["api_key"],
             "POST",
@@ -58,6 +63,9 @@ class Fuzzed:
         }
         batch = server.call(app["api_key"], "POST", "/v1/batches", body)
         self.ids = {
+            "response_id": response["id"],
+            "conversation_id": conversation,
+            "item_id": server.call(app["api_key"], "GET", path)["first_id"],
             "file_id": file["id"],
             "batch_id": batch["id"],
             "app_id": changed["id"],

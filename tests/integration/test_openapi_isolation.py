@@ -46,7 +46,8 @@ OF_SHARED = {
     "name": "an-alias",
     "price_id": "price_1",
     "job": "rollup",
-    "limit": 1000,
+    "limit": 20,
+    "stream": "false",
     "offset": 0,
     "state": ["all", "dead"],
     "sort": "name",
@@ -114,6 +115,16 @@ class Alma:
             server.call(self.app_key, "POST", "/v1/interactions", body)
         self.hook = server.call(self.tenant_key, "POST", "/v1/webhooks", HOOK)
         event = server.call(self.tenant_key, "POST", f"/v1/webhooks/{self.hook['id']}/test")
+        talk = {"items": [{"role": "user", "content": f"say {SAID}-talk"}], "metadata": {"a": "b"}}
+        self.conversation = server.call(self.app_key, "POST", "/v1/conversations", talk)["id"]
+        path = f"/v1/conversations/{self.conversation}/items"
+        self.item = server.call(self.app_key, "GET", path)["first_id"]
+        body = {"model": "scripted", "input": f"say {SAID}-response", "user": USER}
+        run = {"X-Interaction-Id": "almas-ended-response", "X-Interaction-Final": "true"}
+        answer = server.send(self.app_key, "POST", "/v1/responses", json=body, headers=run)
+        self.response = answer.json()
+        path = f"/v1/responses/{self.response['id']}/input_items"
+        self.input_item = server.call(self.app_key, "GET", path)["first_id"]
         eventually(self._settled, self._runs)
         self.batch = self._batch()
         eventually(self._dead_delivery)
@@ -140,11 +151,19 @@ class Alma:
             "webhook_id": [self.hook["id"]],
             "event_id": [event["event_id"]],
             "export_id": [self.export_id],
+            "response_id": [self.response["id"]],
+            "conversation_id": [self.conversation],
+            "item_id": [self.item],
             "file_id": [self.batch["input_file_id"], self.batch["output_file_id"]],
             "batch_id": [self.batch["id"]],
             "after": [self.batch["input_file_id"], self.batch["id"]],
             "call_id": [row["call_id"] for row in self.rows()["throttling_events"]],
         }
+        self.after = {
+            "/v1/responses/{response_id}/input_items": [self.input_item],
+            "/v1/conversations/{conversation_id}/items": [self.item],
+        }
+        """Values of ``after`` by route; other routes take those of ``places``."""
         assert self.places["call_id"]
         self.hidden = {
             self.tenant["name"],
@@ -156,9 +175,15 @@ class Alma:
             self.hook["secret"],
             f"{SAID}-ended",
             f"{SAID}-program",
+            f"{SAID}-response",
+            f"{SAID}-talk",
             f"{SAID}-batch",
             *(answer.json()["id"] for answer in answers if "almas-call" not in answer.text),
-            *(row["call_id"] for row in self.rows()["ledger_calls"]),
+            *(
+                row["call_id"]
+                for row in self.rows()["ledger_calls"]
+                if row["call_id"] not in self.response["id"]
+            ),
         }
         """Return a text that no other request sends."""
         self.marks = {
@@ -206,6 +231,7 @@ class Alma:
             "almas-live-program": "under_way",
             "almas-ended-run": "complete",
             "almas-program": "complete",
+            "almas-ended-response": "complete",
         } and any("hold" in str(body) for body in self.server.worker.bodies)
 
     def _dead_delivery(self):
@@ -276,9 +302,25 @@ def bodies(alma):
         "user": USER,
     }
     named = {"name": "taken-over"}
+    asked = {"model": "scripted", "input": "say x", "user": USER}
+    repeated = {"id": alma.response["output"][0]["id"], "role": "assistant", "content": "x"}
     return {
         ("POST", "/v1/chat/completions"): [same, same | {"metadata": metadata_of_run}],
         ("POST", "/v1/completions"): [prompt | {"prompt": "x", "metadata": metadata_of_run}],
+        ("POST", "/v1/responses"): [
+            asked,
+            asked | {"previous_response_id": alma.response["id"]},
+            asked | {"conversation": alma.conversation},
+            asked | {"input": [{"type": "item_reference", "id": alma.response["output"][0]["id"]}]},
+            asked | {"input": [{"type": "item_reference", "id": alma.item}], "background": True},
+            asked | {"input": [repeated, {"role": "user", "content": "say x"}]},
+        ],
+        ("POST", "/v1/responses/{response_id}/cancel"): [None],
+        ("POST", "/v1/conversations"): [{"metadata": {"a": "b"}}],
+        ("POST", "/v1/conversations/{conversation_id}"): [{"metadata": {"a": "c"}}],
+        ("POST", "/v1/conversations/{conversation_id}/items"): [
+            {"items": [{"role": "user", "content": "more"}]}
+        ],
         ("POST", "/v1/interactions"): [
             run,
             {"id": "almas-program", "model": "scripted", "nodes": [node("say hello")]},
@@ -329,6 +371,8 @@ def requests(alma, method, path):
     by_name = alma.places | {
         name: value if isinstance(value, list) else [value] for name, value in OF_SHARED.items()
     }
+    if path in alma.after:
+        by_name["after"] = alma.after[path]
     unknown = [each["name"] for each in parameters if each["name"] not in by_name]
     assert not unknown, f"{method} {path}: how are these filled? {unknown}"
     assert {each["in"] for each in parameters} <= {"path", "query"}
@@ -381,6 +425,11 @@ def test_another_tenants_keys_reach_nothing(world, method, path):
 
 
 READ = {
+    "/v1/responses/{response_id}": "app",
+    "/v1/responses/{response_id}/input_items": "app",
+    "/v1/conversations/{conversation_id}": "app",
+    "/v1/conversations/{conversation_id}/items": "app",
+    "/v1/conversations/{conversation_id}/items/{item_id}": "app",
     "/v1/interactions": "app",
     "/v1/interactions/{interaction_id}": "app",
     "/v1/interactions/{interaction_id}/graph": "app",

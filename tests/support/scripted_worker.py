@@ -22,9 +22,10 @@ ERRORS = {
 class ScriptedWorker:
     """A worker without a model: the first word of a call's prompt selects its behaviour.
 
-    ``ok`` answers three tokens; ``say`` the words after it; ``once`` breaks off at its first call,
-    and then answers the words after it; ``use`` requests the tools that follow it, whose calls, if they
-    are several, ``meet`` here: none continues before all have come; ``hold`` waits for
+    ``ok`` answers three tokens; ``say`` the words after it, ``think`` after some reasoning; ``once``
+    breaks off at its first call, and then answers the words after it; ``use`` requests the tools that
+    follow it, whose calls, if they are several, ``meet`` here: none continues before all have come;
+    ``hold`` waits for
     :meth:`release` once it has begun, ``stall`` before; ``die`` breaks the connection before
     anything; ``break`` breaks it after two tokens; ``error`` sends an error after two; ``busy``
     answers 503; ``refuse`` 400; ``flood`` sends chunks of 64 KiB until it is cancelled; ``later``
@@ -162,6 +163,10 @@ class ScriptedWorker:
             await self._send(response, {}, 3, finish_reason="tool_calls")
             await response.write(b"data: [DONE]\n\n")
             return
+        if word == "think":
+            for text in ("first ", "then"):
+                await self._send(response, {"reasoning": text}, 1)
+            word = "say"
         texts = (said[:1], said[1:2], said[2:]) if word == "say" else ("one ", "two ", "three")
         for count, text in enumerate(texts, 1):
             await self._send(response, {"content": text}, count)

@@ -14,6 +14,7 @@ from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.ledger import Interaction, LedgerCall
 from fairserve.platform.db.models import metadata
 from fairserve.platform.db.operations import AuditEntry
+from fairserve.platform.db.responses import ConversationItem, StoredConversation, StoredResponse
 from fairserve.platform.db.webhooks import WebhookEndpoint
 from fairserve.platform.reporting.exports.work import make_exports
 from fairserve.platform.reporting.usage.levels import TABLES
@@ -34,6 +35,8 @@ KINDS = [
     "calls",
     "refusals",
     "programs",
+    "responses",
+    "conversations",
     "webhook_events",
     "exports",
     "audit",
@@ -186,6 +189,7 @@ class World:
                 "tasks": {"n0": {"state": "done"}},
             }
             programs.apply(session, [Change(key, steps)])
+            plant_responses(session, key, user, datetime.fromtimestamp(self.began_at, UTC))
         records = self.records(tenant, app, user)
         self.write(*records, [self.opened(tenant, app, user)])
         assert roll_up(self.sessions)
@@ -241,6 +245,50 @@ class World:
                 ]
                 for table in TABLES
             }
+
+
+def plant_responses(session, key, user, at):
+    """Write a stored response, and a conversation with an item."""
+    owner = {"tenant_id": key.tenant, "app_id": key.app}
+    name = f"of-{user[:3]}"
+    item = {"type": "message", "role": "user", "content": "dear ann"}
+    session.add_all(
+        [
+            StoredResponse(
+                **owner,
+                id=f"resp_{name}",
+                user_id=user,
+                run_id="letters-to-ann",
+                call_id="ann-draft",
+                status="completed",
+                created_at=at,
+                items=[item],
+                response={"output": [item]},
+                size_bytes=9,
+            ),
+            StoredConversation(
+                **owner,
+                id=f"conv_{name}",
+                user_id=user,
+                details={"of": "dear ann"},
+                created_at=at,
+                changed_at=at,
+                next_position=1,
+                size_bytes=9,
+            ),
+        ]
+    )
+    session.flush()
+    session.add(
+        ConversationItem(
+            **owner,
+            conversation_id=f"conv_{name}",
+            position=0,
+            item_id="msg_ann-draft",
+            item=item,
+            size_bytes=9,
+        )
+    )
 
 
 def contract(tenant_id, user):

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from fairserve.platform.db import audit
 from fairserve.platform.db.base import Base, utc_now
 from fairserve.platform.db.engine import SessionFactory
-from fairserve.platform.db.erasures import Erasure
+from fairserve.platform.db.erasures import Erasure, user_hashes
 from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
 from fairserve.platform.db.operations import AuditEntry
@@ -27,16 +27,18 @@ from fairserve.platform.db.webhooks import WebhookEvent
 from fairserve.platform.reporting.exports.erasure import forget_user
 from fairserve.platform.reporting.usage.marks import mark_rows
 from fairserve.platform.reporting.usage.renaming import rename_user
-from fairserve.platform.reporting.user_data.pseudonyms import Replacement, new_erasure, user_hashes
+from fairserve.platform.reporting.user_data.pseudonyms import Replacement, new_erasure
 from fairserve.platform.reporting.user_data.repository import (
     AUDIT,
     CALLS,
     CONTRACTS,
+    CONVERSATIONS,
     EXPORTS,
     INTERACTIONS,
     OPEN_INTERACTIONS,
     PROGRAMS,
     REFUSALS,
+    RESPONSES,
     SETTINGS,
     WEBHOOK_EVENTS,
     Kind,
@@ -47,6 +49,7 @@ from fairserve.platform.tenancy.auth import Principal
 BATCH_ROWS = 5_000
 """Maximum rows per transaction."""
 PROGRAM_ROWS = 100
+"""Maximum rows with texts, of programs or responses, per transaction."""
 
 Write = Callable[[Session, Sequence[Any]], None]
 
@@ -95,6 +98,8 @@ class Rewriting:
         counts = {
             AUDIT.name: self._in_batches(AUDIT, self._audit),
             PROGRAMS.name: self._in_batches(PROGRAMS, _delete, PROGRAM_ROWS),
+            CONVERSATIONS.name: self._in_batches(CONVERSATIONS, _delete, PROGRAM_ROWS),
+            RESPONSES.name: self._in_batches(RESPONSES, _delete, PROGRAM_ROWS),
             OPEN_INTERACTIONS.name: self._in_batches(OPEN_INTERACTIONS, _delete),
             REFUSALS.name: self._in_batches(REFUSALS, self._refusals),
             INTERACTIONS.name: self._in_batches(INTERACTIONS, self._interactions),

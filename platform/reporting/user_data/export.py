@@ -13,10 +13,19 @@ import orjson
 
 from fairserve.platform.db.base import Base, utc_now
 from fairserve.platform.db.engine import SessionFactory
-from fairserve.platform.reporting.user_data.repository import KINDS, PROGRAMS, pages, steps
+from fairserve.platform.reporting.user_data.repository import (
+    CONVERSATIONS,
+    KINDS,
+    PAGE_ROWS,
+    PROGRAMS,
+    RESPONSES,
+    conversation_items,
+    pages,
+    steps,
+)
 
 PROGRAM_ROWS = 10
-"""Programs per page; a declaration can be long."""
+"""Programs or responses per page: they have texts."""
 
 
 def export(sessions: SessionFactory, tenant_id: str, user: str) -> Iterator[bytes]:
@@ -32,18 +41,29 @@ def export(sessions: SessionFactory, tenant_id: str, user: str) -> Iterator[byte
         yield b',"%s":[' % kind.name.encode()
         if kind is PROGRAMS:
             found = pages(sessions, kind, tenant_id, user, rows=PROGRAM_ROWS)
-            yield from _joined(_program(sessions, row) for page in found for row in page)
-        else:
+            yield from _joined(
+                _with_parts(row, "steps", steps(sessions, row)) for page in found for row in page
+            )
+        elif kind is CONVERSATIONS:
             found = pages(sessions, kind, tenant_id, user)
+            yield from _joined(
+                _with_parts(row, "items", conversation_items(sessions, row))
+                for page in found
+                for row in page
+            )
+        else:
+            rows = PROGRAM_ROWS if kind is RESPONSES else PAGE_ROWS
+            found = pages(sessions, kind, tenant_id, user, rows=rows)
             yield from _joined(_written(page) for page in found)
         yield b"]"
     yield b"}\n"
 
 
-def _program(sessions: SessionFactory, program: Any) -> Iterator[bytes]:
-    yield orjson.dumps(_plain(program))[:-1]
-    yield b',"steps":['
-    yield from _joined(_written(page) for page in steps(sessions, program))
+def _with_parts(row: Base, name: str, parts: Iterable[Sequence[Base]]) -> Iterator[bytes]:
+    """Yield a row with the rows of its parts as a list."""
+    yield orjson.dumps(_plain(row))[:-1]
+    yield b',"%s":[' % name.encode()
+    yield from _joined(_written(page) for page in parts)
     yield b"]}"
 
 

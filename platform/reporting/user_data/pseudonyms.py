@@ -24,8 +24,7 @@ from fairserve.platform.control.messages import (
     OpenInteractionRecord,
     Rows,
 )
-from fairserve.platform.db.base import NAME_CHARS
-from fairserve.platform.db.erasures import Erasure
+from fairserve.platform.db.erasures import Erasure, user_hashes
 from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.db.ledger import WIDE_ID_CHARS
 from fairserve.platform.db.upsert import fitting_text
@@ -81,11 +80,6 @@ def new_erasure(tenant_id: str, user_hash: str, erased_at: datetime) -> Erasure:
         id_key=secrets.token_hex(32),
         erased_at=erased_at,
     )
-
-
-def user_hashes(hasher: KeyHasher, user: str) -> list[str]:
-    """Return the possible hashes of a user in ``erasures``, the current secret's first."""
-    return hasher.candidates(fitting_text(user, NAME_CHARS))
 
 
 def under_pseudonyms(session: Session, hasher: KeyHasher, rows: Rows) -> Rows:

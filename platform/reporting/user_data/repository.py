@@ -22,6 +22,7 @@ from fairserve.platform.db.identity import EndUser
 from fairserve.platform.db.ledger import Interaction, LedgerCall, OpenInteraction, ThrottlingEvent
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.db.programs import Program, ProgramStep
+from fairserve.platform.db.responses import ConversationItem, StoredConversation, StoredResponse
 from fairserve.platform.db.webhooks import WebhookEvent
 
 PAGE_ROWS = 1_000
@@ -97,6 +98,20 @@ PROGRAMS = Kind(
     (Program.app_id, Program.id),
     Program.created_at,
 )
+RESPONSES = Kind(
+    "responses",
+    StoredResponse,
+    _about_user(StoredResponse),
+    (StoredResponse.app_id, StoredResponse.id),
+    StoredResponse.created_at,
+)
+CONVERSATIONS = Kind(
+    "conversations",
+    StoredConversation,
+    _about_user(StoredConversation),
+    (StoredConversation.app_id, StoredConversation.id),
+    StoredConversation.created_at,
+)
 WEBHOOK_EVENTS = Kind(
     "webhook_events",
     WebhookEvent,
@@ -121,6 +136,8 @@ KINDS = (
     CALLS,
     REFUSALS,
     PROGRAMS,
+    RESPONSES,
+    CONVERSATIONS,
     WEBHOOK_EVENTS,
     EXPORTS,
     AUDIT,
@@ -152,6 +169,20 @@ def steps(sessions: SessionFactory, program: Program) -> Iterator[Sequence[Any]]
     ]
     order = (ProgramStep.kind, ProgramStep.name)
     return _pages(sessions, ProgramStep, conditions, order, PAGE_ROWS // 10)
+
+
+def conversation_items(
+    sessions: SessionFactory, conversation: StoredConversation
+) -> Iterator[Sequence[Any]]:
+    """Yield pages of a conversation's items."""
+    conditions = [
+        ConversationItem.tenant_id == conversation.tenant_id,
+        ConversationItem.app_id == conversation.app_id,
+        ConversationItem.conversation_id == conversation.id,
+    ]
+    return _pages(
+        sessions, ConversationItem, conditions, (ConversationItem.position,), PAGE_ROWS // 10
+    )
 
 
 def _pages(

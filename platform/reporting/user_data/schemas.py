@@ -21,6 +21,8 @@ class ErasedRows(BaseModel):
     settings: int
     contracts: int
     programs: int
+    responses: int
+    conversations: int
     open_interactions: int
     """Open interactions. The running server continues them; a restart ends them."""
     exports: int

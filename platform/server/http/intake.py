@@ -32,7 +32,7 @@ UPLOAD_FORM_BYTES = 64 * 1024
 """Largest part of an upload that is not the file, in bytes."""
 UPLOAD_MEMORY_BYTES = 1024 * 1024
 """Most bytes of an upload that are in memory at a time."""
-CALL_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", *MESSAGE_PATHS})
+CALL_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", *MESSAGE_PATHS})
 """Paths whose bodies are prompts."""
 DRAIN_RETRY_S = "5"
 

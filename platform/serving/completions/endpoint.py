@@ -20,6 +20,7 @@ from fairserve.platform.serving.completions.requests import (
     CompletionCall,
     CompletionRequest,
 )
+from fairserve.platform.serving.decision.request import CallRequest
 from fairserve.platform.tenancy.auth import Principal
 
 
@@ -57,6 +58,11 @@ class AnswerWriter(Protocol):
         ...
 
 
+def unchanged(request: CallRequest) -> CallRequest:
+    """Return the request itself."""
+    return request
+
+
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
     """A request that an endpoint has read: the call that it makes, and the writer of its answer."""
@@ -64,6 +70,8 @@ class ReadRequest:
     request: CompletionRequest
     writer: Callable[[CompletionCall], AnswerWriter]
     """Returns the writer of the call's answer, once the call is checked."""
+    adapt: Callable[[CallRequest], CallRequest] = unchanged
+    """Returns the request for the decision service with the endpoint's own fields."""
 
 
 class Endpoint(Protocol):

@@ -76,7 +76,7 @@ class Completions:
         """
         key = checked_key(headers.get("idempotency-key"))
         if key is None:
-            producer = await self._producer(endpoint, raw, headers, principal)
+            producer = await self.producer(endpoint, raw, headers, principal)
             return ProducedResponse(producer.produce, self._client_limits)
         app = principal.app_id or ""
         fingerprint = await off_loop(
@@ -84,14 +84,14 @@ class Completions:
         )
         buffer = self._answers.find(app, key, fingerprint)
         if buffer is not None:
-            return self._following(buffer, replayed=True)
-        producer = await self._producer(endpoint, raw, headers, principal)
+            return self.following(buffer, replayed=True)
+        producer = await self.producer(endpoint, raw, headers, principal)
         # Tokenising may have taken a moment, in which the same request arrived a second time.
         buffer = self._answers.find(app, key, fingerprint)
         if buffer is not None:
-            return self._following(buffer, replayed=True)
+            return self.following(buffer, replayed=True)
         buffer = self._answers.begin(app, key, fingerprint, producer, reservation)
-        return self._following(buffer, replayed=False)
+        return self.following(buffer, replayed=False)
 
     # --- models -----------------------------------------------------------------------------------
 
@@ -111,24 +111,28 @@ class Completions:
 
     # --- steps ------------------------------------------------------------------------------------
 
-    async def _producer(
+    async def producer(
         self,
         endpoint: Endpoint,
         raw: bytes,
         headers: Mapping[str, str],
         principal: Principal,
     ) -> Producer:
+        """Return what produces the answer to a request. Raises a FairServeError if it is wrong."""
         read = await endpoint.read(raw, principal, self._decisions.check_size)
-        checked = await self._decisions.check(
-            read.request.call_request(principal, endpoint=endpoint.path, headers=headers, raw=raw)
+        request = read.request.call_request(
+            principal, endpoint=endpoint.path, headers=headers, raw=raw
         )
+        checked = await self._decisions.check(read.adapt(request))
         if isinstance(checked, Rejection):
             raise checked.error
         call = completion_call(read.request, checked)
         relay = Relay(call, self._decisions, self._workers, on_content=self._on_content)
         return Producer(relay, read.writer(call), self._keepalive_s)
 
-    def _following(self, buffer: AnswerBuffer, *, replayed: bool) -> Response:
+    def following(self, buffer: AnswerBuffer, *, replayed: bool) -> Response:
+        """Return the response that follows an answer whose producer belongs to the server."""
+
         async def produce(sink: ConnectionSink) -> None:
             await follow(buffer, sink, replayed=replayed)
 

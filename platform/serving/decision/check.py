@@ -45,7 +45,7 @@ from fairserve.platform.tenancy.auth import Principal
 RETRY_HEADER = "x-stainless-retry-count"
 MAX_TRACEPARENT_CHARS = 128
 """Characters kept of a trace context, which has 55 today; a longer one is cut, and then invalid."""
-ANSWER_PREFIXES = ("chatcmpl-", "cmpl-", "msg_")
+ANSWER_PREFIXES = ("chatcmpl-", "cmpl-", "msg_", "resp_")
 """Prefixes of answers' ids; the id of the call follows."""
 
 
@@ -79,6 +79,17 @@ class CheckedCall:
     conversation: Conversation | None = None
     """Chat history of a call whose run or parents may be inferred, or that others may continue."""
     source: CallSource = NO_SOURCE
+    continues: bool = False
+    """True if the call follows one that its client did not name, in a run that may have ended."""
+
+    def begin_new_run(self) -> None:
+        """Make the call the root of a new run."""
+        call = self.call
+        self.continues = False
+        call.interaction_id = core_run_id(call.app, new_id("run"))
+        call.call_id = core_call_id(call.interaction_id, self.call_id)
+        call.parents = ()
+        call.clues = ()
 
     @property
     def run_id(self) -> str:
@@ -127,13 +138,21 @@ async def check(
     user = request.user or user_in_headers(request.headers, request.principal.user_headers)
     if user is None:
         user = await _user_of_run(identity, app, runs)
+        if user is None and identity.run_id is None:
+            user = request.continued_user
     core_run = None
     if identity.run_id is not None:
         core_run = core_run_id(app, identity.run_id)
     elif history or any(clue.scope is None for clue in identity.clues):
         owner = (request.principal.tenant_id or "", app, user or app)
         core_run = runs.run_of(owner, identity.clues, history)
+    follows = core_run is not None and core_run == request.continued_run
+    if follows and identity.parents is None and request.continued_call is not None:
+        identity = replace(identity, parents=(request.continued_call,))
+    else:
+        follows = False
     checked = await _checked(request, identity, core_run, user, models, options)
+    checked.continues = follows and identity.run_id is None
     retry = request.headers.get(RETRY_HEADER)
     if retry is not None:
         checked.fingerprint = await off_loop(

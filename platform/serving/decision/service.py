@@ -27,6 +27,11 @@ from fairserve.platform.serving.decision.rejection import (
 from fairserve.platform.serving.decision.request import CallRequest
 from fairserve.platform.tenancy.auth import Authenticator, Principal, key_of, require_scope
 
+CANNOT_CONTINUE = frozenset(
+    {"interaction_closed", "interaction_not_found", "program_run", "unknown_parent"}
+)
+"""Codes of errors of a call whose run has ended since it was found: it begins a new run."""
+
 
 class DecisionService:
     """Decides about the calls of all protocols. Keeps no state of its own."""
@@ -98,6 +103,10 @@ class DecisionService:
         try:
             answer = await self._control.submit(checked.submit(), stop)
         except FairServeError as error:
+            if checked.continues and error.code in CANNOT_CONTINUE:
+                # Nothing is recorded yet, so the call may begin again.
+                checked.begin_new_run()
+                return await self.place(checked, on_stop)
             return Rejection(error)
         if isinstance(answer, RejectCall):
             return Rejection(rejection_error(answer))

@@ -1,7 +1,7 @@
 """Purge deleted tenants and apps after their retention.
 
-The purge of an app deletes its keys, limits, profile, programs and report exports; that of a tenant also
-its users. Their ledger rows have the same retention.
+The purge of an app deletes its keys, limits, profile, programs, responses and report exports; that of
+a tenant also its users. Their ledger rows have the same retention.
 """
 
 from __future__ import annotations

@@ -226,6 +226,52 @@ def test_tools_arrive_untouched(client, servers, stream):
     assert json.loads(arguments) == json.loads(expected["arguments"])
 
 
+def test_responses_are_answered_as_chat_calls(client):
+    """A tool call, its result and a parsed answer are one chain; events have the types of the SDK."""
+    parameters = {
+        "type": "object",
+        "properties": {"city": {"enum": ["Oslo", "Rome"]}},
+        "required": ["city"],
+        "additionalProperties": False,
+    }
+    tool = {"type": "function", "name": "weather", "parameters": parameters, "strict": True}
+    stream = client.responses.create(
+        model=MODEL,
+        input="Where?",
+        tools=[tool],
+        tool_choice={"type": "function", "name": "weather"},
+        max_output_tokens=200,
+        temperature=0,
+        stream=True,
+    )
+    events = list(stream)
+    kinds, asked = [event.type for event in events], events[-1].response
+    assert asked.status == "completed", events
+    (call,) = asked.output
+    assert json.loads(call.arguments)["city"] in ("Oslo", "Rome")
+    assert kinds[:3] == ["response.created", "response.in_progress", "response.output_item.added"]
+    assert kinds[-3:] == [
+        "response.function_call_arguments.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
+    answer = client.responses.create(
+        model=MODEL,
+        input=[result],
+        previous_response_id=asked.id,
+        text={"format": {"type": "json_schema", "name": "place", "schema": parameters}},
+        include=["message.output_text.logprobs"],
+        top_logprobs=2,
+        max_output_tokens=100,
+        temperature=0,
+    )
+    assert json.loads(answer.output_text)["city"] in ("Oslo", "Rome")
+    assert answer.usage.input_tokens > asked.usage.input_tokens
+    assert len(answer.output[0].content[0].logprobs[0].top_logprobs) == 2
+    assert client.responses.retrieve(answer.id).output_text == answer.output_text
+
+
 def test_cache_events_of_a_server_determine_the_routing(platform, servers, client):
     """The prompt reaches the second server without the platform: only its KV events reveal it."""
     prompt = "A long report that only one of the servers has read. " * 12

@@ -5,7 +5,13 @@ from pathlib import Path
 from fairserve.platform.server.app import create_app
 from fairserve.platform.server.settings import Settings
 
-OF_OPENAI = {"/v1/models", "/v1/files", "/v1/batches"}
+OF_OPENAI = {
+    "/v1/models",
+    "/v1/files",
+    "/v1/batches",
+    "/v1/responses/{response_id}/input_items",
+    "/v1/conversations/{conversation_id}/items",
+}
 PARTS = {"/v1/interactions/{interaction_id}/graph"}
 """Routes whose pages are parts of one object, not a list."""
 

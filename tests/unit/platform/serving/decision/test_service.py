@@ -9,7 +9,12 @@ import pytest
 from fairserve.engine.wire.base import WorkerRejectedError
 from fairserve.interactions.call import NO_USAGE, TokenUsage
 from fairserve.interactions.tracking.identity import CallIdentity
-from fairserve.platform.base.errors import AuthenticationError, UnavailableError
+from fairserve.platform.base.errors import (
+    AuthenticationError,
+    ConflictError,
+    UnavailableError,
+    UnprocessableError,
+)
 from fairserve.platform.control.messages import Cancel, Grant, RejectCall, RunView
 from fairserve.platform.fleet.models import Models, ServedModel
 from fairserve.platform.fleet.prompt import Prompt, PromptTooLongError
@@ -42,6 +47,10 @@ class Control:
         self.releases = []
         self.progress_lease = True
         self.on_cancel = None
+        self.joined = None
+
+    def run_of(self, owner, clues, history):
+        return self.joined
 
     def _next(self, message_id):
         answer = self.answers.pop(0)
@@ -297,3 +306,43 @@ async def test_the_end_of_a_call_has_its_continuation_keys():
     (release,) = control.releases
     assert release.continuation_keys
     assert release.requested_tools
+
+
+CONTINUED = {"continued_run": "app/r", "continued_call": "c1", "continued_user": "ann"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "run", "parents"),
+    [
+        ({}, "r", ("app/r/c1",)),
+        ({"x-interaction-id": "r"}, "r", ("app/r/c1",)),
+        ({"x-interaction-id": "mine"}, "mine", None),
+        ({"x-parent-ids": "resp_c2"}, "r", ("app/r/c2",)),
+    ],
+)
+async def test_a_call_follows_the_response_that_it_continues(headers, run, parents):
+    control = Control()
+    control.joined = "app/r"
+    checked = await service(control).check(request(headers=headers, **CONTINUED))
+    assert (checked.run_id, checked.call.parents) == (run, parents)
+    assert checked.call.user == ("app" if "x-interaction-id" in headers else "ann")
+
+
+async def test_a_call_whose_run_ends_before_its_submission_begins_a_new_one():
+    control = Control(UnprocessableError("ended", code="unknown_parent"), "w1")
+    control.joined = "app/r"
+    decisions = service(control)
+    checked = await decisions.check(request(**CONTINUED))
+    assert isinstance(await decisions.place(checked), Placement)
+    call = control.submitted[1].call
+    assert call.interaction_id == f"app/{checked.run_id}" != "app/r"
+    assert call.call_id == f"app/{checked.run_id}/{checked.call_id}"
+    assert (call.parents, call.user) == ((), "ann")
+
+
+async def test_a_named_run_that_has_ended_is_an_error():
+    decisions = service(Control(ConflictError("ended", code="interaction_closed"), "w1"))
+    checked = await decisions.check(request(headers={"x-interaction-id": "r"}, **CONTINUED))
+    rejection = await decisions.place(checked)
+    assert isinstance(rejection, Rejection)
+    assert rejection.error.code == "interaction_closed"

@@ -1,0 +1,198 @@
+"""Validate the fields of ``/v1/responses``. An unknown field or an unsupported value is rejected.
+
+A response is answered by a chat call (:mod:`fairserve.platform.serving.responses.translate`), so only
+fields that a chat call can honour exist here. The chat call's own validation follows; this one names
+the fields as the client wrote them. Items are validated in
+:mod:`fairserve.platform.serving.responses.items`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fairserve.platform.base.errors import InvalidRequestError
+from fairserve.platform.base.user_ids import normal_user_id
+from fairserve.platform.serving.completions.output_schema import schema_problem
+from fairserve.platform.serving.completions.schemas import (
+    MAX_METADATA_KEYS,
+    MAX_TOOLS,
+    Effort,
+    NonEmpty,
+    Tokens,
+    invalid,
+)
+
+MAX_METADATA_CHARS = 512
+MAX_METADATA_KEY_CHARS = 64
+MAX_REFERENCE_CHARS = 128
+"""Characters of the id of a stored object."""
+
+Metadata = Annotated[
+    dict[
+        Annotated[str, Field(max_length=MAX_METADATA_KEY_CHARS)],
+        Annotated[str, Field(max_length=MAX_METADATA_CHARS)],
+    ],
+    Field(max_length=MAX_METADATA_KEYS),
+]
+Reference = Annotated[str, Field(min_length=1, max_length=MAX_REFERENCE_CHARS)]
+Label = Annotated[str, Field(max_length=1_000)]
+
+
+class BodyPart(BaseModel):
+    """Base of all objects in a body: unknown fields are rejected."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class FunctionTool(BodyPart):
+    """A function that the model may call. No other kind of tool is supported."""
+
+    type: Literal["function"]
+    name: Annotated[str, Field(min_length=1, max_length=128)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class FunctionChoice(BodyPart):
+    """The function that the model must call."""
+
+    type: Literal["function"]
+    name: NonEmpty
+
+
+class TextFormat(BodyPart):
+    """``text.format``; the fields of ``json_schema`` are beside its type."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+
+
+class Text(BodyPart):
+    """``text``."""
+
+    format: TextFormat | None = None
+    verbosity: Effort | None = None
+
+
+class Reasoning(BodyPart):
+    """``reasoning``. Workers return the reasoning itself, so there are no summaries of it."""
+
+    effort: Effort | None = None
+    summary: None = None
+    generate_summary: None = None
+
+
+class ResponseStreamOptions(BodyPart):
+    """``stream_options``. Events are never padded."""
+
+    include_obfuscation: bool | None = None
+
+
+class ConversationReference(BodyPart):
+    """``conversation`` as an object."""
+
+    id: Reference
+
+
+class ResponseBody(BodyPart):
+    """``POST /v1/responses``."""
+
+    model: NonEmpty
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    previous_response_id: Reference | None = None
+    conversation: Reference | ConversationReference | None = None
+    store: bool | None = None
+    background: bool | None = None
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    max_output_tokens: Tokens | None = None
+    max_tool_calls: Annotated[int, Field(ge=1)] | None = None
+    """Limits built-in tools, of which there are none."""
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = (
+        None
+    )
+    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | FunctionChoice | None = None
+    parallel_tool_calls: bool | None = None
+    text: Text | None = None
+    reasoning: Reasoning | None = None
+    truncation: Literal["disabled"] | None = None
+    metadata: Metadata | None = None
+    user: Annotated[str, AfterValidator(lambda text: normal_user_id(text) if text else text)] | (
+        None
+    ) = None
+    safety_identifier: Label | None = None
+    prompt_cache_key: Label | None = None
+    service_tier: Literal["auto", "default"] | None = None
+
+    @model_validator(mode="after")
+    def _check_together(self) -> ResponseBody:
+        if self.previous_response_id is not None and self.conversation is not None:
+            raise ValueError("previous_response_id|is not allowed together with conversation")
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options|needs stream to be true")
+        if self.background and self.store is False:
+            raise ValueError("background|needs store to be true")
+        if not self.tools and self.tool_choice not in (None, "none", "auto"):
+            raise ValueError("tool_choice|needs tools")
+        return self
+
+    @model_validator(mode="after")
+    def _check_schemas(self) -> ResponseBody:
+        for number, tool in enumerate(self.tools or ()):
+            if problem := schema_problem(tool.parameters):
+                raise ValueError(f"tools[{number}].parameters|{problem}")
+        wanted = self.text.format if self.text is not None else None
+        if wanted is not None:
+            schema, named = wanted.schema_, wanted.type == "json_schema"
+            if (schema is not None) != named:
+                needs = "is needed with" if named else "is only for"
+                raise ValueError(f"text.format.schema|{needs} type json_schema")
+            if problem := schema_problem(schema):
+                raise ValueError(f"text.format.schema|{problem}")
+        return self
+
+    @property
+    def conversation_id(self) -> str | None:
+        """Id of the conversation."""
+        if isinstance(self.conversation, ConversationReference):
+            return self.conversation.id
+        return self.conversation
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """True if the answer has log probabilities."""
+        return bool(self.top_logprobs) or "message.output_text.logprobs" in (self.include or ())
+
+
+def read_body(plain: dict[str, Any]) -> ResponseBody:
+    """Check the fields of a request. Raises InvalidRequestError naming the first that is wrong."""
+    input_ = plain.get("input")
+    if "input" in plain and not isinstance(input_, str | list):
+        raise InvalidRequestError("input must be a text or a list of items", param="input")
+    for number, tool in enumerate(_listed(plain.get("tools"))):
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if kind != "function":
+            raise InvalidRequestError(
+                f"tools[{number}].type: the workers have no built-in tools; allowed: function",
+                param=f"tools[{number}].type",
+                code="unsupported_parameter",
+            )
+    try:
+        return ResponseBody.model_validate(plain)
+    except ValidationError as error:
+        raise invalid(error) from error
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,295 @@
+"""Responses of apps: create, read, cancel and delete them, in the foreground and in the background.
+
+A response in the background belongs to the server: it is stored as queued, its client may leave, and
+its end is stored. One that was unfinished when its server stopped is answered as failed; it is not run
+again, because its call was charged and its tools may have been called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import orjson
+from starlette.responses import Response
+
+from fairserve.platform.base.errors import (
+    ConflictError,
+    FairServeError,
+    InvalidRequestError,
+    RateLimitedError,
+    UnavailableError,
+)
+from fairserve.platform.db.responses import StoredResponse
+from fairserve.platform.serving.bodies import BodyReservation
+from fairserve.platform.serving.completions.answer import AnswerBuffer
+from fairserve.platform.serving.completions.producer import JSON, Producer
+from fairserve.platform.serving.completions.service import Completions
+from fairserve.platform.serving.decision.service import DecisionService
+from fairserve.platform.serving.off_loop import off_loop
+from fairserve.platform.serving.responses.endpoint import ResponsesEndpoint
+from fairserve.platform.serving.responses.repository import ResponseKey
+from fairserve.platform.serving.responses.schemas import ResponseBody, read_body
+from fairserve.platform.serving.responses.store import ResponseStore, unfinished
+from fairserve.platform.serving.responses.writer import ResponseWriter, failure
+from fairserve.platform.tenancy.auth import Principal
+
+RETRY_S = "5"
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundOptions:
+    """Bounds of responses in the background; see the settings of the same names."""
+
+    response_max_background: int = 1_000
+    response_max_background_per_app: int = 100
+
+
+@dataclass(slots=True)
+class _InBackground:
+    key: ResponseKey
+    endpoint: ResponsesEndpoint
+    writer: ResponseWriter
+    buffer: AnswerBuffer = field(default_factory=AnswerBuffer)
+    task: asyncio.Task[None] | None = None
+
+
+class Responses:
+    """Belongs to one event loop."""
+
+    def __init__(
+        self,
+        completions: Completions,
+        decisions: DecisionService,
+        store: ResponseStore,
+        options: BackgroundOptions = BackgroundOptions(),
+    ) -> None:
+        self._completions = completions
+        self._decisions = decisions
+        self._store = store
+        self._options = options
+        self._running: dict[ResponseKey, _InBackground] = {}
+        self._running_of: Counter[str] = Counter()
+        """Responses in the background by app; apps without one have no entry."""
+
+    @property
+    def running(self) -> int:
+        """Number of responses that run in the background."""
+        return len(self._running)
+
+    async def create(
+        self,
+        raw: bytes,
+        headers: Mapping[str, str],
+        principal: Principal,
+        reservation: BodyReservation | None = None,
+    ) -> Response:
+        """Answer a request for a response. Raises a FairServeError if it is wrong."""
+        body = await off_loop(len(raw), self._parse, raw)
+        if not self._store.options.response_store and (body.store or body.background):
+            name = "background" if body.background else "store"
+            raise InvalidRequestError(
+                f"{name}: this server stores no responses; leave it out",
+                param=name,
+                code="unsupported_parameter",
+            )
+        endpoint = ResponsesEndpoint(body, self._store, reservation)
+        if body.background:
+            return await self._begin(body, endpoint, raw, headers, principal, reservation)
+        return await self._completions.answer(endpoint, raw, headers, principal, reservation)
+
+    async def get(self, principal: Principal, response_id: str) -> dict[str, Any]:
+        """Return a response. Raises NotFoundError."""
+        return self._now(await self._store.find(_key(principal, response_id)))
+
+    async def items(
+        self,
+        principal: Principal,
+        response_id: str,
+        *,
+        limit: int,
+        order: Literal["asc", "desc"],
+        after: str | None,
+    ) -> dict[str, Any]:
+        """Return a page of the items of a response's input. Raises NotFoundError."""
+        row = await self._store.find(_key(principal, response_id))
+        return page(row.items, limit=limit, order=order, after=after)
+
+    async def delete(self, principal: Principal, response_id: str) -> dict[str, Any]:
+        """Delete a response, and cancel it if it runs. Raises NotFoundError."""
+        key = _key(principal, response_id)
+        await self._stop(key)
+        await self._store.remove(key)
+        return {"id": response_id, "object": "response", "deleted": True}
+
+    async def cancel(self, principal: Principal, response_id: str) -> dict[str, Any]:
+        """Cancel a response in the background, and return it. Raises a FairServeError."""
+        key = _key(principal, response_id)
+        row = await self._store.find(key)
+        if not row.response["background"]:
+            raise InvalidRequestError(
+                "response_id: only responses with background true can be cancelled",
+                param="response_id",
+            )
+        running = await self._stop(key)
+        if running is not None:
+            cancelled = running.writer.response("cancelled")
+            if await self._store.end(running.endpoint.row(running.writer.call, cancelled)):
+                return cancelled
+            row = await self._store.find(key)
+        response = self._now(row)
+        if response["status"] != "cancelled":
+            raise InvalidRequestError(
+                f"response_id: the response has ended ({response['status']})", param="response_id"
+            )
+        return response
+
+    async def close(self) -> None:
+        """Cancel what still runs in the background."""
+        tasks = [each.task for each in self._running.values() if each.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- background -------------------------------------------------------------------------------
+
+    async def _begin(
+        self,
+        body: ResponseBody,
+        endpoint: ResponsesEndpoint,
+        raw: bytes,
+        headers: Mapping[str, str],
+        principal: Principal,
+        reservation: BodyReservation | None,
+    ) -> Response:
+        """Start a response in the background, and return it as it is now, or its events."""
+        if "idempotency-key" in headers:
+            raise InvalidRequestError(
+                "Idempotency-Key is not allowed together with background; the id of the response"
+                " finds it again",
+                param="Idempotency-Key",
+            )
+        app = principal.app_id or ""
+        self._require_capacity(app)
+        producer = await self._completions.producer(endpoint, raw, headers, principal)
+        writer = endpoint.writer
+        assert writer is not None, "the call is checked"
+        queued = writer.response("queued")
+        if not await self._store.insert(endpoint.row(writer.call, queued)):
+            raise ConflictError("the app or the user of the response was deleted")
+        self._require_capacity(app)
+        running = _InBackground(_key(principal, queued["id"]), endpoint, writer)
+        self._running[running.key] = running
+        self._running_of[app] += 1
+        running.task = asyncio.create_task(self._run(running, producer), name="response")
+        if reservation is not None:
+            reservation.held_by_call = True
+            running.task.add_done_callback(lambda _: reservation.release())
+        if body.stream:
+            return self._completions.following(running.buffer, replayed=False)
+        more = self._decisions.headers(writer.call.checked)
+        return Response(orjson.dumps(queued), headers=more, media_type=JSON)
+
+    async def _run(self, running: _InBackground, producer: Producer) -> None:
+        buffer, writer = running.buffer, running.writer
+        try:
+            await producer.produce(buffer)
+            if not producer.succeeded:
+                error = writer.error or FairServeError("internal error")
+                await self._fail(running, error)
+        except asyncio.CancelledError:
+            if not buffer.status:
+                error = ConflictError("the response was cancelled", code="response_cancelled")
+                await buffer.start(error.status, {"content-type": JSON})
+                await buffer.write(orjson.dumps(error.body()))
+            raise
+        finally:
+            buffer.finish()
+            del self._running[running.key]
+            app = running.key.app
+            self._running_of[app] -= 1
+            if not self._running_of[app]:
+                del self._running_of[app]
+
+    async def _fail(self, running: _InBackground, error: FairServeError) -> None:
+        """Store a failure; without a database the response is answered as failed all the same."""
+        writer = running.writer
+        failed = writer.failed(error)
+        with contextlib.suppress(UnavailableError):
+            await self._store.end(running.endpoint.row(writer.call, failed))
+
+    async def _stop(self, key: ResponseKey) -> _InBackground | None:
+        """Cancel a response that runs, wait for its end and return it; None if it does not run."""
+        running = self._running.get(key)
+        if running is None or running.task is None:
+            return None
+        running.task.cancel()
+        await asyncio.gather(running.task, return_exceptions=True)
+        return running
+
+    def _now(self, row: StoredResponse) -> dict[str, Any]:
+        """Return a response as it is now."""
+        if not unfinished(row):
+            return row.response
+        running = self._running.get(ResponseKey(row.tenant_id, row.app_id, row.id))
+        if running is not None:
+            return running.writer.response("in_progress" if running.writer.started else "queued")
+        stopped = UnavailableError("the server stopped before the response ended; create it again")
+        return row.response | {"status": "failed", "error": failure(stopped)}
+
+    def _require_capacity(self, app: str) -> None:
+        options = self._options
+        if self._running_of[app] >= options.response_max_background_per_app:
+            raise RateLimitedError(
+                f"the app has {self._running_of[app]} responses in the background; allowed:"
+                f" {options.response_max_background_per_app}. Retry when one has ended",
+                param="background",
+                code="too_many_background_responses",
+                headers={"Retry-After": RETRY_S},
+            )
+        if len(self._running) >= options.response_max_background:
+            raise UnavailableError(
+                "the server has no capacity for more responses in the background; retry later",
+                code="too_many_background_responses",
+                headers={"Retry-After": RETRY_S},
+            )
+
+    def _parse(self, raw: bytes) -> ResponseBody:
+        try:
+            plain = orjson.loads(raw)
+        except orjson.JSONDecodeError as error:
+            text = f"the body is not JSON: {error}"
+            raise InvalidRequestError(text, code="malformed_json") from error
+        if not isinstance(plain, dict):
+            raise InvalidRequestError("the body must be a JSON object", code="malformed_json")
+        if isinstance(model := plain.get("model"), str):
+            self._decisions.check_size(len(raw), model)
+        return read_body(plain)
+
+
+def page(
+    items: list[dict[str, Any]], *, limit: int, order: Literal["asc", "desc"], after: str | None
+) -> dict[str, Any]:
+    """Return a page of items in OpenAI's shape. Raises InvalidRequestError for an unknown ``after``."""
+    ordered = items if order == "asc" else items[::-1]
+    if after is not None:
+        ids = [item["id"] for item in ordered]
+        if after not in ids:
+            raise InvalidRequestError("after: there is no such item", param="after")
+        ordered = ordered[ids.index(after) + 1 :]
+    data = ordered[:limit]
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+        "has_more": len(ordered) > limit,
+    }
+
+
+def _key(principal: Principal, response_id: str) -> ResponseKey:
+    return ResponseKey(principal.tenant_id or "", principal.app_id or "", response_id)
