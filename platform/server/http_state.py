@@ -27,6 +27,7 @@ from fairserve.platform.server.metrics.requests import RequestMetrics
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.completions.service import Completions
 from fairserve.platform.serving.decision.service import DecisionService
+from fairserve.platform.serving.embeddings.service import Embeddings
 from fairserve.platform.serving.interactions.service import RunParts
 from fairserve.platform.serving.programs.service import Programs
 from fairserve.platform.tenancy.auth import Authenticator
@@ -61,6 +62,7 @@ class RunningState:
     models: Models
     decisions: DecisionService
     completions: Completions
+    embeddings: Embeddings
     programs: Programs
     session_factory: SessionFactory
     ledger: LedgerPort

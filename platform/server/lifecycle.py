@@ -121,6 +121,7 @@ class Platform:
         serving = wiring.serving(settings, self.storage, self.control, self.workers)
         self.decisions = serving.decisions
         self.answers, self.completions = serving.answers, serving.completions
+        self.embeddings = serving.embeddings
         self.programs = serving.programs
         await self._start_fleet(stored.fleet, stored.system)
         await self.programs.start()
@@ -186,6 +187,7 @@ class Platform:
             models=self.models,
             decisions=self.decisions,
             completions=self.completions,
+            embeddings=self.embeddings,
             programs=self.programs,
             session_factory=self.sessions,
             ledger=self.ledger,

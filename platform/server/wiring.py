@@ -48,8 +48,10 @@ from fairserve.platform.server.recovery import StoredState
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.completions.answer import ClientLimits
 from fairserve.platform.serving.completions.idempotency import IdempotentAnswers
+from fairserve.platform.serving.completions.responder import Responder
 from fairserve.platform.serving.completions.service import Completions
 from fairserve.platform.serving.decision.service import DecisionService
+from fairserve.platform.serving.embeddings.service import Embeddings
 from fairserve.platform.serving.options import check_options, program_options
 from fairserve.platform.serving.programs.service import Programs
 from fairserve.platform.serving.programs.task_calls import TaskCalls
@@ -222,18 +224,19 @@ def metrics(
 
 @dataclass(frozen=True)
 class Serving:
-    """The services behind completions and programs."""
+    """The services behind completions, embeddings and programs."""
 
     decisions: DecisionService
     answers: IdempotentAnswers
     completions: Completions
+    embeddings: Embeddings
     programs: Programs
 
 
 def serving(
     settings: Settings, stored: Storage, control: ControlService, workers: Workers
 ) -> Serving:
-    """Connect the services of completions and programs to control and workers."""
+    """Connect the services of completions, embeddings and programs to control and workers."""
     own = settings.serving
     answers = IdempotentAnswers(
         retention_s=own.idempotency_retention_s,
@@ -242,13 +245,11 @@ def serving(
     )
     options = check_options(own, infer_parents=settings.control.infer_parents)
     decisions = DecisionService(stored.authenticator, control, workers.models, options)
-    completions = Completions(
-        decisions,
-        workers.pool,
-        answers,
-        keepalive_s=own.keepalive_s,
-        client_limits=ClientLimits(own.client_buffer_bytes, own.client_write_timeout_s),
-    )
+    limits = ClientLimits(own.client_buffer_bytes, own.client_write_timeout_s)
+    responder = Responder(answers, limits)
+    parts = decisions, workers.pool, responder
+    completions = Completions(*parts, keepalive_s=own.keepalive_s)
+    embeddings = Embeddings(*parts, keepalive_s=own.keepalive_s)
     programs = Programs(
         stored.sessions,
         control,
@@ -256,7 +257,7 @@ def serving(
         TaskCalls(decisions, workers.pool),
         program_options(own, settings.tenancy.learning_options),
     )
-    return Serving(decisions, answers, completions, programs)
+    return Serving(decisions, answers, completions, embeddings, programs)
 
 
 def fleet(

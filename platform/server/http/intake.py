@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fairserve.engine.wire.tasks import TASK_OF_PATH
 from fairserve.platform.base.errors import BodyTooLargeError, FairServeError, UnavailableError
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.bodies import RESERVATION, BodyMemory, BodyReservation
@@ -93,7 +94,7 @@ class Intake:
         path = request.scope["path"]
         if principal is None:
             own_bytes = KEYLESS_BODY_BYTES
-        elif path in ("/v1/chat/completions", "/v1/completions"):
+        elif path in TASK_OF_PATH:
             decisions: DecisionService = request.app.state.decisions
             limit = decisions.max_body_bytes(principal)
             own_bytes = self._max_body_bytes if limit is None else limit

@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from fairserve.engine.wire.base import CompletionPath
+from fairserve.engine.wire.tasks import CompletionPath
 from fairserve.platform.serving.bodies import RESERVATION, BodyReservation
 from fairserve.platform.serving.completions.service import Completions
 from fairserve.platform.serving.principals import AppPrincipal

@@ -13,12 +13,14 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from fairserve.engine.wire.base import (
     WorkerChunk,
     WorkerClient,
     WorkerRejectedError,
+    WorkerRequest,
     WorkerStream,
     WorkerStreamError,
     WorkerUnavailableError,
@@ -26,13 +28,74 @@ from fairserve.engine.wire.base import (
 from fairserve.engine.wire.chunk_output import has_content
 from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.control.messages import Grant
-from fairserve.platform.serving.completions.merge import Merger
-from fairserve.platform.serving.completions.requests import CompletionCall
 from fairserve.platform.serving.completions.usage import UsageMeter
+from fairserve.platform.serving.decision.check import CheckedCall
 from fairserve.platform.serving.decision.placement import AttemptFailure, Placement, Used
 from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.scheduling.events import CallOutcome
+
+
+class Merging(Protocol):
+    """The whole answer of one attempt, in the making."""
+
+    @property
+    def requested_tools(self) -> bool:
+        """True if it requests tools."""
+        ...
+
+    def add(self, chunk: dict[str, Any]) -> None:
+        """Add a chunk. Raises WorkerStreamError if it is no part of an answer to the call."""
+        ...
+
+    def messages(self) -> list[dict[str, Any]]:
+        """Return the answers of a chat call as messages."""
+        ...
+
+    def answer(self, answer_id: str, model: str, usage: dict[str, Any]) -> dict[str, Any]:
+        """Return the whole answer in the form of its endpoint."""
+        ...
+
+
+class RelayedCall(Protocol):
+    """A checked call of any endpoint, and its request for the worker."""
+
+    @property
+    def checked(self) -> CheckedCall:
+        """The call for control."""
+        ...
+
+    @property
+    def stream(self) -> bool:
+        """True if the client gets the chunks."""
+        ...
+
+    @property
+    def include_usage(self) -> bool:
+        """True if the stream ends with the usage."""
+        ...
+
+    @property
+    def continuous_usage(self) -> bool:
+        """True if every chunk of that stream has the running usage."""
+        ...
+
+    @property
+    def answer_id(self) -> str:
+        """The id of the answer, which may be named as a parent."""
+        ...
+
+    def worker_request(self, grant: Grant) -> WorkerRequest:
+        """Return the request for the granted worker."""
+        ...
+
+    def merger(self) -> Merging:
+        """Return an empty answer for one attempt."""
+        ...
+
+    def rejected(self, error: WorkerRejectedError, worker_id: str) -> WorkerRejectedError:
+        """Return the rejection of the worker as the client sees it."""
+        ...
 
 
 @dataclass(slots=True)
@@ -50,7 +113,7 @@ class Relay:
 
     def __init__(
         self,
-        call: CompletionCall,
+        call: RelayedCall,
         decisions: DecisionService,
         workers: Mapping[str, WorkerClient],
         clock: Callable[[], float] = time.monotonic,
@@ -59,7 +122,7 @@ class Relay:
         self.delivered = False
         """Set by the reader once the client was sent something of the answer."""
         self.meter = self._new_meter()
-        self.merger: Merger | None = None
+        self.merger: Merging | None = None
         """The whole answer so far, of a call that is not streamed or may be continued."""
         self.why_left: Callable[[], str] = lambda: "client disconnected"
         """Returns the reason for which nobody reads the answer any more."""
@@ -69,7 +132,8 @@ class Relay:
         self._clock = clock
         self._submitted_s = clock()
         self.queue_s: float | None = None
-        """Seconds from submission until the worker began, known with its first chunk."""
+        """Seconds from submission until the worker began, known with its first chunk; for an answer that
+        is one object, until it was sent to the worker."""
         self._ttft_s: float | None = None
         self._opening: asyncio.Future[WorkerStream] | None = None
         self._stream: WorkerStream | None = None
@@ -125,7 +189,7 @@ class Relay:
         self._worker_lost = False
         self.meter = self._new_meter()
         if self.call.checked.conversation is not None or not self.call.stream:
-            self.merger = Merger()
+            self.merger = self.call.merger()
 
     def _new_meter(self) -> UsageMeter:
         call = self.call.checked.call
@@ -142,7 +206,8 @@ class Relay:
             end = _End("completed", "", delivered=True)
         except (WorkerRejectedError, WorkerUnavailableError, WorkerStreamError) as error:
             end = None
-            raise _AttemptFailedError(self._failure(error)) from error
+            failure = self._failure(error, placement.grant.worker_id)
+            raise _AttemptFailedError(failure) from error
         except FairServeError as error:
             end = _End("failed", error.message)
             raise
@@ -176,10 +241,13 @@ class Relay:
         return Used(self.meter.usage(), self._ttft_s, delivered or self.delivered)
 
     def _failure(
-        self, error: WorkerRejectedError | WorkerUnavailableError | WorkerStreamError
+        self,
+        error: WorkerRejectedError | WorkerUnavailableError | WorkerStreamError,
+        worker_id: str,
     ) -> AttemptFailure:
         if isinstance(error, WorkerRejectedError):
-            return AttemptFailure(str(error), "unknown", status=error.status, rejected=error)
+            rejected = self.call.rejected(error, worker_id)
+            return AttemptFailure(str(error), "unknown", status=error.status, rejected=rejected)
         status = error.status if isinstance(error, WorkerUnavailableError) else None
         return AttemptFailure(
             str(error), error.cause, error.client_message, self._worker_lost, status
@@ -191,7 +259,7 @@ class Relay:
             raise WorkerUnavailableError("the worker has left", unreachable=True)
         if placement.stopped is not None:
             raise WorkerUnavailableError("stopped before it began")
-        self._stream = await self._open(worker, placement.grant)
+        self._stream = await self._open(worker, placement)
         held: list[WorkerChunk] = []
         async for chunk in self._stream:
             self.meter.read(chunk.data)
@@ -213,9 +281,11 @@ class Relay:
             for each in held:
                 yield each
 
-    async def _open(self, worker: WorkerClient, grant: Grant) -> WorkerStream:
+    async def _open(self, worker: WorkerClient, placement: Placement) -> WorkerStream:
         """Return the worker's stream; hanging up ends the wait for it, too."""
-        self._opening = asyncio.ensure_future(worker.open(self.call.worker_request(grant)))
+        request = self.call.worker_request(placement.grant)
+        request = replace(request, on_sent=lambda: self._sent(placement))
+        self._opening = asyncio.ensure_future(worker.open(request))
         try:
             return await self._opening
         except asyncio.CancelledError:
@@ -225,6 +295,15 @@ class Relay:
             raise WorkerUnavailableError("hung up before it answered") from None
         finally:
             self._opening = None
+
+    def _sent(self, placement: Placement) -> None:
+        """Count the inputs of a call whose worker reports nothing before its answer.
+
+        A client that then disconnects has used them.
+        """
+        self.meter.started = True
+        self.queue_s = self._clock() - self._submitted_s
+        self._progress(placement, started=True)
 
     def _hang_up(self) -> None:
         """Close the connection to the worker and wake the task that waits for it."""

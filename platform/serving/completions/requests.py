@@ -13,19 +13,21 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from fairserve.engine.wire.base import CompletionPath, WorkerRequest
+from fairserve.engine.wire.base import WorkerRejectedError, WorkerRequest
 from fairserve.engine.wire.request_fields import RequestFieldError, demands
+from fairserve.engine.wire.tasks import CompletionPath
 from fairserve.interactions.tracking.identity import CallIdentity
 from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.control.messages import Grant
 from fairserve.platform.fleet.prompt import Prompt
+from fairserve.platform.serving.completions.merge import Merger
 from fairserve.platform.serving.completions.schemas import (
     ChatBody,
     CompletionBody,
     TextBody,
     invalid,
 )
-from fairserve.platform.serving.decision.check import CheckedCall
+from fairserve.platform.serving.decision.check import ANSWER_PREFIXES, CheckedCall
 from fairserve.platform.serving.decision.end_user import user_in_body
 from fairserve.platform.serving.decision.request import AnyReader, CallRequest, DeclaredWork
 from fairserve.platform.serving.off_loop import off_loop
@@ -104,8 +106,15 @@ class CompletionCall:
     @property
     def answer_id(self) -> str:
         """The id of the answer, which may be named as a parent."""
-        prefix = "chatcmpl-" if self.path == CHAT else "cmpl-"
-        return prefix + self.checked.call_id
+        return ANSWER_PREFIXES[self.path] + self.checked.call_id
+
+    def merger(self) -> Merger:
+        """Return an empty answer."""
+        return Merger()
+
+    def rejected(self, error: WorkerRejectedError, worker_id: str) -> WorkerRejectedError:
+        """Return the worker's rejection, unchanged."""
+        return error
 
     def worker_request(self, grant: Grant) -> WorkerRequest:
         """Return the request for the granted worker."""
@@ -167,6 +176,11 @@ def completion_call(request: CompletionRequest, checked: CheckedCall) -> Complet
 
 
 def _parse(path: CompletionPath, raw: bytes, check_size: CheckSize) -> CompletionRequest:
+    return read_fields(path, read_object(raw, check_size))
+
+
+def read_object(raw: bytes, check_size: CheckSize) -> dict[str, Any]:
+    """Return the JSON object of a body whose size fits its model. Raises a FairServeError."""
     try:
         plain = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -177,4 +191,4 @@ def _parse(path: CompletionPath, raw: bytes, check_size: CheckSize) -> Completio
         raise InvalidRequestError("the body must be a JSON object", code="malformed_json")
     if isinstance(model := plain.get("model"), str):
         check_size(len(raw), model)  # before the fields, whose check takes longer than parsing
-    return read_fields(path, plain)
+    return plain

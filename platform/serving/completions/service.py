@@ -2,7 +2,7 @@
 
 Parses the body (``requests``), lets the decision service check the call, and carries the answer from the
 worker (``relay``), written as the client wants it (``producer``), directly or through the answers that
-are kept for an ``Idempotency-Key`` (``idempotency``).
+are kept for an ``Idempotency-Key`` (``responder``).
 """
 
 from __future__ import annotations
@@ -12,27 +12,16 @@ from typing import Any
 
 from starlette.responses import Response
 
-from fairserve.engine.wire.base import CompletionPath, WorkerClient
+from fairserve.engine.wire.base import WorkerClient
+from fairserve.engine.wire.tasks import CompletionPath
 from fairserve.platform.base.errors import NotFoundError
 from fairserve.platform.serving.bodies import BodyReservation
-from fairserve.platform.serving.completions.answer import (
-    AnswerBuffer,
-    ClientLimits,
-    ConnectionSink,
-    ProducedResponse,
-)
-from fairserve.platform.serving.completions.idempotency import (
-    IdempotentAnswers,
-    checked_key,
-    follow,
-)
 from fairserve.platform.serving.completions.producer import Producer
 from fairserve.platform.serving.completions.relay import Relay
 from fairserve.platform.serving.completions.requests import completion_call, read_request
-from fairserve.platform.serving.decision.check import fingerprint_of
+from fairserve.platform.serving.completions.responder import RawRequest, Responder
 from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.service import DecisionService
-from fairserve.platform.serving.off_loop import off_loop
 from fairserve.platform.tenancy.auth import Principal
 
 
@@ -43,17 +32,15 @@ class Completions:
         self,
         decisions: DecisionService,
         workers: Mapping[str, WorkerClient],
-        answers: IdempotentAnswers,
+        responder: Responder,
         *,
         keepalive_s: float,
-        client_limits: ClientLimits = ClientLimits(),
     ) -> None:
         self.models = decisions.models
         self._decisions = decisions
         self._workers = workers
-        self._answers = answers
+        self._responder = responder
         self._keepalive_s = keepalive_s
-        self._client_limits = client_limits
 
     async def answer(
         self,
@@ -67,22 +54,10 @@ class Completions:
 
         ``reservation`` is the memory of the body; a call that outlives its request owns it.
         """
-        key = checked_key(headers.get("idempotency-key"))
-        if key is None:
-            producer = await self._producer(path, raw, headers, principal)
-            return ProducedResponse(producer.produce, self._client_limits)
-        app = principal.app_id or ""
-        fingerprint = await off_loop(len(raw), fingerprint_of, principal, path, raw, headers)
-        buffer = self._answers.find(app, key, fingerprint)
-        if buffer is not None:
-            return self._following(buffer, replayed=True)
-        producer = await self._producer(path, raw, headers, principal)
-        # Tokenising may have taken a moment, in which the same request arrived a second time.
-        buffer = self._answers.find(app, key, fingerprint)
-        if buffer is not None:
-            return self._following(buffer, replayed=True)
-        buffer = self._answers.begin(app, key, fingerprint, producer, reservation)
-        return self._following(buffer, replayed=False)
+        return await self._responder.respond(
+            RawRequest(path, raw, headers, principal, reservation),
+            lambda: self._producer(path, raw, headers, principal),
+        )
 
     # --- models -----------------------------------------------------------------------------------
 
@@ -117,9 +92,3 @@ class Completions:
             raise checked.error
         relay = Relay(completion_call(request, checked), self._decisions, self._workers)
         return Producer(relay, self._keepalive_s)
-
-    def _following(self, buffer: AnswerBuffer, *, replayed: bool) -> Response:
-        async def produce(sink: ConnectionSink) -> None:
-            await follow(buffer, sink, replayed=replayed)
-
-        return ProducedResponse(produce, self._client_limits)

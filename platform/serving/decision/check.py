@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from fairserve.engine.wire.request_fields import SERVER_KINDS
 from fairserve.interactions.call import Call, client_id
@@ -32,6 +33,15 @@ from fairserve.platform.serving.settings import CacheIsolation
 from fairserve.platform.tenancy.auth import Principal
 
 RETRY_HEADER = "x-stainless-retry-count"
+ANSWER_PREFIXES: Mapping[str, str] = MappingProxyType(
+    {
+        "/v1/chat/completions": "chatcmpl-",
+        "/v1/completions": "cmpl-",
+        "/v1/embeddings": "embd-",
+        "/v1/rerank": "rerank-",
+    }
+)
+"""Begin of the ids of answers, before the call's id, by endpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +166,10 @@ def _identity(request: CallRequest, options: CheckOptions) -> CallIdentity:
 
 def _parent(name: str) -> str:
     """Return the id of a parent, which may be named by the id of its answer."""
-    return name.removeprefix("chatcmpl-").removeprefix("cmpl-")
+    for prefix in ANSWER_PREFIXES.values():
+        if name.startswith(prefix):
+            return name.removeprefix(prefix)
+    return name
 
 
 async def _checked(
@@ -173,9 +186,12 @@ async def _checked(
     key = identity.run_id or identity.call_id or record_id
     resolved = models.resolve(request.model, core_run_id(principal.app_id or "", key))
     model = resolved.model
+    model.check_task(request.task)
     kinds = _able_kinds(request, model)
     prompt = await _count(request, model)
-    limit = _output_limit(request, prompt, model, options.default_max_tokens)
+    limit = 0
+    if request.task == "generate":
+        limit = _output_limit(request, prompt, model, options.default_max_tokens)
     run_id = identity.run_id or new_id("run")
     call_id = identity.call_id or record_id
     call = _call(request, identity, user, prompt, limit, run_id, call_id, options.cache_isolation)
@@ -204,7 +220,8 @@ def _able_kinds(request: CallRequest, model: ServedModel) -> frozenset[str]:
 
 async def _count(request: CallRequest, model: ServedModel) -> Prompt:
     """Count the prompt. Raises ContextLengthError early where it cannot fit the context."""
-    most = model.context_tokens - 1 if model.reader.exact else None
+    answer_tokens = 1 if request.task == "generate" else 0
+    most = model.context_tokens - answer_tokens if model.reader.exact else None
     try:
         return await request.count_tokens(model.reader, request.principal.tenant_id or "", most)
     except PromptTooLongError as error:

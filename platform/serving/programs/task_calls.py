@@ -12,12 +12,12 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from fairserve.engine.wire.base import CompletionPath, WorkerClient
+from fairserve.engine.wire.base import WorkerClient
+from fairserve.engine.wire.tasks import CompletionPath
 from fairserve.interactions.programs.program_task import Task, call_name
 from fairserve.interactions.tracking.identity import CallIdentity
 from fairserve.platform.base.request_facts import begin_request
-from fairserve.platform.serving.completions.merge import Merger
-from fairserve.platform.serving.completions.relay import Relay
+from fairserve.platform.serving.completions.relay import Merging, Relay
 from fairserve.platform.serving.completions.requests import (
     CHAT,
     TEXT,
@@ -85,7 +85,7 @@ class TaskCalls:
         return output_of(relay.merger)
 
 
-def output_of(merger: Merger) -> str:
+def output_of(merger: Merging) -> str:
     """Return the output of an answer with one choice, for the nodes that read it."""
     choices = merger.answer("", "", {})["choices"]
     if not choices:
