@@ -68,6 +68,8 @@ class CheckedCall:
     model: ServedModel
     answer_name: str
     """Name of the model in the answer."""
+    size_field: str = "max_tokens"
+    """Name of the field that makes the call smaller, for error messages."""
     fingerprint: str = ""
     """Equal for equal requests; set only where the client library counts its retries."""
     repeated: bool = False
@@ -196,7 +198,10 @@ async def _checked(
     call_id = identity.call_id or record_id
     call = _call(request, identity, user, prompt, limit, run_id, call_id, options.cache_isolation)
     call.pool, call.kinds = model.worker_name, kinds
-    return CheckedCall(call, record_id, run_id, call_id, model, resolved.answer_name)
+    checked = CheckedCall(call, record_id, run_id, call_id, model, resolved.answer_name)
+    if request.task != "generate":
+        checked.size_field = request.prompt_field
+    return checked
 
 
 def _able_kinds(request: CallRequest, model: ServedModel) -> frozenset[str]:

@@ -87,7 +87,7 @@ class DecisionService:
         except FairServeError as error:
             return Rejection(error)
         if isinstance(answer, RejectCall):
-            return Rejection(rejection_error(answer))
+            return Rejection(rejection_error(answer, checked.size_field))
         return Placement(checked, answer, stop, self._control)
 
     def headers(

@@ -7,6 +7,7 @@ context, and all of them together ``MAX_CALL_TOKENS``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,9 @@ from fairserve.platform.serving.decision.request import AnyReader, CallRequest
 from fairserve.platform.serving.embeddings.answer import WholeAnswer
 from fairserve.platform.serving.embeddings.schemas import EmbeddingBody, RerankBody
 from fairserve.platform.tenancy.auth import Principal
+
+_REQUIRED = frozenset({"model", "input", "query", "documents"})
+"""Fields of every call: words of many messages that are about another field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +160,8 @@ class PoolingCall:
             field = "model"
             message = f"{self.path} is not served for {self.checked.answer_name!r} ({message})"
         elif field not in self.body:
-            field = next((name for name in self.body if name in message.split()), None)
+            named = [name for name in self.body if re.search(rf"\b{name}\b", message)]
+            field = next((name for name in named if name not in _REQUIRED), None)
         text = f"worker {worker_id}: {message}"
         fields = {**error.error, "message": f"{field}: {text}" if field else text, "param": field}
         return WorkerRejectedError(413 if error.status == 413 else 400, fields)
