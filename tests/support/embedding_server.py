@@ -43,7 +43,7 @@ def write_model(folder):
         vocab_size=len(vocabulary),
         hidden_size=32,
         num_hidden_layers=2,
-        num_attention_heads=2,
+        num_attention_heads=1,  # kernels of vLLM for CPUs need 32 dimensions a head
         intermediate_size=64,
         max_position_embeddings=CONTEXT,
         initializer_range=0.5,
