@@ -248,6 +248,12 @@ def bodies():
     return {
         ("POST", "/v1/chat/completions"): [same, same | {"metadata": metadata_of_run}],
         ("POST", "/v1/completions"): [prompt | {"prompt": "x", "metadata": metadata_of_run}],
+        ("POST", "/v1/embeddings"): [
+            {"model": "scripted", "input": "x", "user": USER, "metadata": metadata_of_run}
+        ],
+        ("POST", "/v1/rerank"): [
+            {"model": "scripted", "query": "x", "documents": ["y"], "metadata": metadata_of_run}
+        ],
         ("POST", "/v1/interactions"): [
             run,
             {"id": "almas-program", "model": "scripted", "nodes": [node("say hello")]},
