@@ -15,7 +15,7 @@ VLLM := .venv-vllm
 VLLM_SECOND := 0.33.0
 VLLM_SECOND_HOME := $(VLLM)/releases/$(VLLM_SECOND)
 
-.PHONY: help setup demo serve test test-deep test-vllm test-vllm-second check architecture clean
+.PHONY: help setup demo serve test test-deep test-vllm test-vllm-second test-clients check architecture clean
 help:
 	@echo "make demo   run three agent apps against fcfs, rpm and fairserve, and compare (under 5 minutes)"
 	@echo "make serve  run the platform on http://127.0.0.1:8000 with two embedded workers"
@@ -24,6 +24,7 @@ help:
 	@echo "make check  lint, types, layering, and whether reports are as new as the code"
 	@echo "make architecture  draw the imports of the rooms anew in docs/architecture.md"
 	@echo "make test-vllm  run the tests of the vLLM plug-in beside vLLM 0.32, and 0.33 if they changed (2 GB)"
+	@echo "make test-clients  run agent frameworks and load tools against the server; write docs/guide/clients.md (5 GB)"
 	@echo "make clean  remove the environments and caches"
 
 setup: $(STAMP)
@@ -73,6 +74,20 @@ test-vllm-second: $(VLLM_SECOND_HOME)/.installed
 	PYTHONPATH=$(CURDIR)/$(VLLM_SECOND_HOME) EXPECTED_VLLM=$(VLLM_SECOND) \
 		$(VLLM)/bin/python -m pytest tests/vllm --ignore tests/vllm/engine
 
+# Each framework and tool in an environment of its own, with all its versions; nothing is resolved.
+# inference-perf asks for Python 3.12 and runs with 3.11.
+CLIENTS := .venv-clients
+CLIENT_ENVIRONMENTS := $(patsubst tests/clients/environments/%.txt,$(CLIENTS)/%/.installed,$(wildcard tests/clients/environments/*.txt))
+
+$(CLIENTS)/%/.installed: tests/clients/environments/%.txt
+	$(PYTHON) -m venv $(CLIENTS)/$*
+	$(CLIENTS)/$*/bin/python -m pip install -q --no-deps --no-compile --ignore-requires-python -r $<
+	@touch $@
+
+test-clients: $(STAMP) $(CLIENT_ENVIRONMENTS) $(VLLM)/.installed
+	@ln -sfn ../$(VLLM) $(CLIENTS)/vllm
+	$(BIN)/python tests/clients/run.py $(CLIENTS)
+
 check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -87,4 +102,4 @@ architecture: $(STAMP)
 	$(BIN)/python tests/support/architecture.py
 
 clean:
-	rm -rf $(VENV) $(VLLM) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) $(CLIENTS) .pytest_cache .mypy_cache .ruff_cache .hypothesis

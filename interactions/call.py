@@ -16,6 +16,8 @@ from urllib.parse import quote, unquote
 import numpy as np
 import numpy.typing as npt
 
+from fairserve.interactions.tracking.run_rules import Clue
+
 TokenIds = npt.NDArray[np.uint32]
 """Token ids of a prompt, shape (tokens,), as the tokenizer returns them."""
 
@@ -84,8 +86,15 @@ class Call:
     (:mod:`fairserve.interactions.tracking.conversation`)."""
     tool_results: tuple[int, ...] = ()
     """Keys of the tool calls whose results the call contains."""
+    clues: tuple[Clue, ...] = ()
+    """Clues to the run of a call whose client named none, in the order of the rules."""
+    answer_scopes: tuple[int, ...] = ()
+    """Scopes in which later calls may find the run by the answer of this call; empty: none may."""
+    run_rule: str = ""
+    """Rule that named the run; "" if the call began an unnamed one."""
     single: bool = False
-    """True if the interaction consists of this call alone and is complete when the call ends."""
+    """True if the client named no run: it is complete when its calls have ended, until another call
+    continues it."""
     final: bool = False
     """True if the client declared this call the last one of its interaction."""
     token_ids: TokenIds = field(default_factory=lambda: NO_TOKENS)
@@ -106,6 +115,8 @@ class Call:
     """Kinds of workers that can serve the call; empty means any."""
     declared: bool = False
     """True if the platform issued the call for a declared program."""
+    background: bool = False
+    """True for a call of the class below all others: it waits while any other call of its pool does."""
     declared_output_tokens: int = 0
     """Expected output of one sample as declared by its program; 0 means from the app's profile."""
     remaining_tokens: float = 0.0
@@ -157,7 +168,9 @@ def call_to_plain(call: Call) -> dict[str, Any]:
     plain["parents"] = None if call.parents is None else list(call.parents)
     plain["client"] = list(call.client)
     plain["kinds"] = sorted(call.kinds)
-    plain["history"], plain["tool_results"] = list(call.history), list(call.tool_results)
+    for name in ("history", "tool_results", "answer_scopes"):
+        plain[name] = list(getattr(call, name))
+    plain["clues"] = [list(clue) for clue in call.clues]
     return plain
 
 
@@ -166,8 +179,9 @@ def call_from_plain(plain: Mapping[str, Any]) -> Call:
     values = dict(plain)
     values["token_ids"] = np.asarray(plain["token_ids"], dtype=np.uint32)
     values["parents"] = None if plain["parents"] is None else tuple(plain["parents"])
-    for name in ("history", "tool_results"):
+    for name in ("history", "tool_results", "answer_scopes"):
         values[name] = tuple(plain.get(name, ()))
+    values["clues"] = tuple(Clue(*clue) for clue in plain.get("clues", ()))
     values["client"] = tuple(plain["client"])
     values["kinds"] = frozenset(plain.get("kinds", ()))
     return Call(**values)

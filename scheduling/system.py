@@ -25,6 +25,8 @@ OWN_OPTIONS = (
     "immunity_factor",
     "immunity_rule",
     "worker_silence_s",
+    "background_window",
+    "background_calls",
     "levels",
     "newcomers",
     "newcomer_slices",
@@ -55,6 +57,10 @@ class SystemConfig:
     """Definition of the longest usual run (:mod:`fairserve.interactions.tracking.immunity`)."""
     worker_silence_s: float = 15.0
     """Seconds without a report after which a worker that reported before is lost."""
+    background_window: float = 0.5
+    """Share of a worker's KV capacity up to which background calls may fill it; all calls count."""
+    background_calls: int = 8
+    """Most background calls at a worker at a time."""
     levels: str = DEFAULT_LEVELS
     """Levels of the schedulers' clients, one of ``LEVELS``."""
     newcomers: Literal["own", "shared"] = "own"
@@ -86,6 +92,12 @@ class SystemConfig:
             value = getattr(self, name)
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name} is {value}; allowed: not negative, finite")
+        if not 0 < self.background_window <= 1:
+            raise ValueError(
+                f"background_window is {self.background_window}; allowed: over 0, to 1"
+            )
+        if self.background_calls < 1:
+            raise ValueError(f"background_calls is {self.background_calls}; allowed: 1 or more")
         if not self.worker_silence_s > 0:
             raise ValueError(f"worker_silence_s is {self.worker_silence_s}; allowed: over 0")
 

@@ -49,6 +49,9 @@ class WorkerRequest:
     on_sent: Callable[[], None] = lambda: None
     """Called when a call with one answer is sent: its worker reports nothing before the answer."""
 
+    traceparent: str = ""
+    """W3C trace context of the call, a header; empty: none is sent."""
+
     @property
     def generates(self) -> bool:
         """Return whether the worker streams an output; else its answer is one JSON object."""

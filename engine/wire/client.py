@@ -121,6 +121,7 @@ class HttpWorkerClient:
                         "content-type": "application/json",
                         "accept": "text/event-stream" if request.generates else "application/json",
                         "x-request-id": request.call_id,
+                        **({"traceparent": request.traceparent} if request.traceparent else {}),
                         **self._headers,
                     },
                     allow_redirects=False,

@@ -8,7 +8,8 @@ the call that requested the tools by the ids of the tool calls.
 Messages are normalised the way clients repeat them: whitespace around a text, the order of keys in
 the arguments of a tool call, and null instead of an empty text make no difference. System and
 developer messages are skipped, because they change when a conversation is handed to another agent,
-and when they contain the time. Keys are compared within one run only.
+and when they contain the time. Within one run a key finds the call that is continued; among the runs of
+one app and user it finds the run (:mod:`fairserve.interactions.tracking.run_index`).
 
 Cost: one pass over the text, in C. Weakness: clients that shorten or rewrite their history are
 recognised by their tool results only, or not at all; text completions are never recognised.
@@ -50,17 +51,18 @@ class Conversation:
         """Keys of the tool calls whose results arrived after the last answer."""
 
     def answered(self, answers: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:
-        """Return the keys of the conversation plus each answer, and of the requested tools.
+        """Return the keys of the conversation plus each answer, then those of the requested tools.
 
         ``answers`` are assistant messages, one per sample.
         """
         keys: list[int] = []
+        tools: list[int] = []
         for answer in answers:
             hasher = self._hasher.copy()
             hasher.update(_encoded({**answer, "role": "assistant"}))
             keys.append(_key(hasher.digest()))
-            keys += _tool_keys(call.get("id") for call in _tool_calls(answer))
-        return tuple(dict.fromkeys(keys))
+            tools += _tool_keys(call.get("id") for call in _tool_calls(answer))
+        return tuple(dict.fromkeys(keys + tools))
 
 
 def _key(digest: bytes) -> int:

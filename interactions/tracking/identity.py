@@ -1,18 +1,28 @@
-"""Identity of a call's run, from its headers and the ``metadata`` of its body.
+"""Identity of a call's run, from its headers and its body, by the rules that are on.
 
-The first source that names a run is used: our own header, our own metadata, then the headers that
-agent frameworks and other gateways already send (in the order of ``ALIASES``). Without one, the
-call forms a separate run. ``previous_response_id`` is never used: it names the last answer, not
-the root of the run. The ids are chosen by clients; the caller scopes them to the authenticated app,
+The first rule that names a run is used (:mod:`fairserve.interactions.tracking.run_rules`): our own
+header, our own metadata, then the headers that agent frameworks and other gateways already send (in the
+order of ``ALIASES``). These ids are chosen by clients; the caller scopes them to the authenticated app,
 so that a tenant's id never joins another tenant's run (:func:`core_run_id`, :func:`core_call_id`).
+
+What the later rules find becomes *clues*, by which the tracker finds the run among those of the app and
+user. Values of headers and fields that were not meant for us are ignored if they are malformed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from fairserve.interactions.tracking.run_rules import (
+    ANY_ANSWER,
+    DEFAULT_RUN_RULES,
+    Clue,
+    RunRule,
+    clue_hash,
+)
 
 MAX_ID_CHARS = 128
 MAX_PARENTS = 64
@@ -31,6 +41,11 @@ CLAUDE_CODE_SESSION = "x-claude-code-session-id"
 CLAUDE_CODE_AGENT = "x-claude-code-agent-id"
 
 TRACEPARENT = "traceparent"
+
+METADATA_KEYS = ("session_id", "run_id", "thread_id")
+"""Keys of OpenAI's ``metadata`` that name a run, in order."""
+MAX_FOREIGN_ID_CHARS = 512
+"""Longest id of another tool's, as OpenAI bounds the values of ``metadata``."""
 
 ALIASES = (
     *LITELLM,
@@ -63,36 +78,102 @@ class CallIdentity:
     """Ids of the parents; None: not declared; empty: the call is a root."""
     agent: str | None = None
     final: bool = False
+    rule: RunRule | None = None
+    """Rule that named the run; None: the client named none."""
+    clues: tuple[Clue, ...] = ()
+    """Clues to the run of a call whose client named none, in the order of the rules."""
+    answer_scopes: tuple[int, ...] = ()
+    """Scopes in which later calls may find the run by the answer of this call."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherSources:
+    """Fields of a request other than headers and metadata; None: it has none."""
+
+    conversation: str | None = None
+    """Id of the conversation that the request belongs to."""
+    continued_run: str | None = None
+    """The core's id of the run of the stored response that the request continues."""
+    prompt_cache_key: Any = None
+    own_trace: bool = True
+    """False if a proxy of the server's may have begun the trace."""
 
 
 def identify(
     headers: Mapping[str, str],
     metadata: Mapping[str, Any] | None = None,
-    *,
-    traceparent: bool = False,
+    rules: Collection[RunRule] = DEFAULT_RUN_RULES,
+    other: OtherSources = OtherSources(),
 ) -> CallIdentity:
-    """Return a call's identity. ``headers`` has lower-case names.
+    """Return a call's identity by the ``rules`` that are on. ``headers`` has lower-case names.
 
-    With ``traceparent``, the trace id of a W3C ``traceparent`` header names the run if no other
-    source does; malformed headers are ignored, as that standard requires. Metadata keys are
-    ``interaction_id``, ``interaction_final``, ``call_id``, ``parent_ids`` (a list or comma
-    separated) and ``agent``; a header takes precedence over its key. Raises IdentityError.
+    Our own metadata keys are ``interaction_id``, ``interaction_final``, ``call_id``, ``parent_ids`` (a
+    list or comma separated) and ``agent``; a header takes precedence over its key. Raises IdentityError
+    for an invalid value of ours, or of an alias.
     """
     sent = _Sent(headers, metadata or {})
-    run_id, source = sent.text(RUN_HEADER, "interaction_id")
     agent, _ = sent.text(AGENT_HEADER, "agent")
     final = sent.flag(FINAL_HEADER, "interaction_final")
-    if run_id is None:
+    run_id: str | None = None
+    source = ""
+    rule: RunRule | None = None
+    if "interaction_header" in rules and RUN_HEADER in headers:
+        run_id, source, rule = sent.header(RUN_HEADER), RUN_HEADER, "interaction_header"
+    if run_id is None and "interaction_metadata" in rules:
+        run_id, source = sent.field("interaction_id")
+        rule = "interaction_metadata" if run_id else None
+    if run_id is None and "aliases" in rules:
         run_id, source, alias_agent, alias_final = _alias(headers)
+        rule = "aliases" if run_id else None
         agent = agent or alias_agent
         final = final or alias_final
-    if run_id is None and traceparent:
-        run_id = _trace(headers.get(TRACEPARENT, "").strip())
-        source = TRACEPARENT if run_id else ""
     call_id, call_source = sent.text(CALL_HEADER, "call_id")
     if call_id is not None and "," in call_id:
         raise IdentityError(call_source, "a call id has no comma")
-    return CallIdentity(run_id, source, call_id, sent.parents(), agent, final)
+    trace = _trace(headers.get(TRACEPARENT, "").strip()) if other.own_trace else None
+    scopes: list[int] = []
+    if "continued_conversation" in rules:
+        scopes.append(ANY_ANSWER)
+    if "traceparent" in rules and trace is not None:
+        scopes.append(clue_hash("traceparent", trace))
+    clues = () if run_id else _clues(sent.metadata, rules, other, trace)
+    parents = sent.parents()
+    return CallIdentity(run_id, source, call_id, parents, agent, final, rule, clues, tuple(scopes))
+
+
+def _clues(
+    metadata: Mapping[str, Any],
+    rules: Collection[RunRule],
+    other: OtherSources,
+    trace: str | None,
+) -> tuple[Clue, ...]:
+    """Return the clues of a call whose client named no run, in the order of the rules."""
+    found: list[Clue] = []
+    if trace is not None:
+        found.append(Clue("traceparent", scope=clue_hash("traceparent", trace)))
+    names: tuple[tuple[RunRule, Any], ...] = (
+        ("whole_trace", trace),
+        ("metadata", _first_foreign_id(metadata.get(key) for key in METADATA_KEYS)),
+        ("conversation", other.conversation),
+    )
+    found += [Clue(rule, name=clue_hash(rule, value)) for rule, value in names if value]
+    if other.continued_run is not None:
+        found.append(Clue("previous_response", run_id=other.continued_run))
+    found.append(Clue("continued_conversation", scope=ANY_ANSWER))
+    cache_key = _first_foreign_id([other.prompt_cache_key])
+    if cache_key is not None:
+        found.append(Clue("prompt_cache_key", name=clue_hash("prompt_cache_key", cache_key)))
+    return tuple(clue for clue in found if clue.rule in rules)
+
+
+def _first_foreign_id(values: Iterable[Any]) -> str | None:
+    """Return the first value that can be an id; others were not meant for us."""
+    for value in values:
+        if isinstance(value, str) and len(value) <= MAX_FOREIGN_ID_CHARS:
+            text = value.strip()
+            if text and text.isprintable():
+                return text
+    return None
 
 
 def core_run_id(app: str, run_id: str) -> str:
@@ -137,7 +218,13 @@ class _Sent:
 
     def text(self, header: str, key: str) -> tuple[str | None, str]:
         if header in self.headers:
-            return checked_id(self.headers[header], header), header
+            return self.header(header), header
+        return self.field(key)
+
+    def header(self, header: str) -> str:
+        return checked_id(self.headers[header], header)
+
+    def field(self, key: str) -> tuple[str | None, str]:
         source = f"metadata.{key}"
         value = self.metadata.get(key)
         if value is None:

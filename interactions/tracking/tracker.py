@@ -9,6 +9,10 @@ tools whose results never arrived. A late call within ``reopen_grace_s`` reopens
 idling; a run closed by its client stays closed. A *declared* run belongs to a program, which the
 platform executes: it accepts no other calls and has no time-out of its own.
 
+A call whose client names no run may join one by its clues (:meth:`Tracker.join`,
+:mod:`fairserve.interactions.tracking.run_rules`). Else it is a run of its own, which is complete with
+its call; a call that continues its conversation within ``reopen_grace_s`` reopens it.
+
 :mod:`fairserve.interactions.tracking.run` decides the place of a call in its run. Each operation is
 O(1) in the number of runs, except for the heap of time-outs. All tables are bounded. A bounded
 number of ended runs is remembered, so that late reuse of an id is not taken for a new run.
@@ -21,7 +25,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,12 +42,18 @@ from fairserve.interactions.errors import (
     UnknownParentError,
 )
 from fairserve.interactions.profiles.profile import AppProfile
+from fairserve.interactions.tracking.identity import client_call_id, core_call_id
 from fairserve.interactions.tracking.immunity import ImmunityRule
 from fairserve.interactions.tracking.run import Attachment, RestoredRun, Run, RunState, WasteCause
 from fairserve.interactions.tracking.run_end import RunEnd, cause_of, state_of
+from fairserve.interactions.tracking.run_index import RunIndex
+from fairserve.interactions.tracking.run_rules import Clue
+from fairserve.interactions.tracking.shared_table import SharedTable
 
 Owner = tuple[str, str, str]
 """Tenant, app and user."""
+ANSWERS_PER_CALL = 16
+"""Maximum samples of a call by which a later call finds its run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +72,12 @@ class TrackerLimits:
     """Number of ended runs whose ids are remembered."""
     dormant_runs: int = 20_000
     """Maximum runs that ended by idling and can still be reopened."""
+    continuable_runs: int = 40_000
+    """Maximum unnamed runs that ended with their call and can still be continued; ``tenant_share`` of
+    them for one tenant."""
+    index_entries: int = 200_000
+    """Maximum names and answers by which calls find their runs; ``tenant_share`` of them for one
+    tenant."""
 
     def __post_init__(self) -> None:
         for name in ("tenant_share", "user_share"):
@@ -101,6 +117,11 @@ class Tracker:
         self._ended: OrderedDict[str, RunState] = OrderedDict()
         self._dormant: OrderedDict[str, tuple[float, Run]] = OrderedDict()
         """Runs that ended by idling and the time until which they can be reopened, earliest first."""
+        self._continuable: SharedTable[str, Run] = SharedTable(
+            limits.continuable_runs, limits.tenant_share
+        )
+        """Unnamed runs that ended with their call."""
+        self._index = RunIndex(limits.index_entries, limits.tenant_share)
         self._expiry: list[tuple[float, str]] = []
 
     def __len__(self) -> int:
@@ -111,10 +132,70 @@ class Tracker:
         """Return a live run, read-only."""
         return self._runs.get(interaction_id)
 
-    def find(self, interaction_id: str, now_s: float) -> Run | None:
-        """Return a live run, or one that a call would reopen; read-only."""
+    def find(self, interaction_id: str, tenant: str, now_s: float) -> Run | None:
+        """Return a live run, or one that a call of its tenant would reopen; read-only."""
         run = self._runs.get(interaction_id)
-        return self._reopenable(interaction_id, now_s) if run is None else run
+        return self._reopenable(interaction_id, tenant, now_s) if run is None else run
+
+    # --- the run of a call that names none --------------------------------------------------------
+
+    def joinable(
+        self, owner: Owner, clues: Sequence[Clue], history: Sequence[int], now_s: float
+    ) -> tuple[Run | None, str]:
+        """Return the run that a call's clues name, if it takes the call, and the rule that named it.
+
+        Without a run, the rule is the one whose name the call's own run gets, if any.
+        """
+        for clue in clues:
+            found: str | None = clue.run_id
+            if clue.name:
+                found = self._index.named(owner, clue.name, now_s)
+            elif clue.scope is not None and history:
+                found = self._index.answered(owner, clue.scope, history[0], now_s)
+            run = self.find(found, owner[0], now_s) if found else None
+            if run is not None and self._takes(run, owner):
+                return run, clue.rule
+            if clue.name:
+                return None, clue.rule
+        return None, ""
+
+    def join(self, call: Call, now_s: float) -> None:
+        """Move a call whose client named no run to the run that its clues name, if there is one.
+
+        The ids of the call and its parents follow. A call whose id that run has already stays alone.
+        """
+        owner = call.tenant, call.app, call.user
+        run, call.run_rule = self.joinable(owner, call.clues, call.history, now_s)
+        if run is None:
+            return
+        before, after = call.interaction_id, run.interaction_id
+        call_id = core_call_id(after, client_call_id(before, call.call_id))
+        if call_id in run:
+            call.run_rule = ""
+            return
+        call.interaction_id, call.call_id = after, call_id
+        if call.parents:
+            call.parents = tuple(
+                core_call_id(after, client_call_id(before, parent)) for parent in call.parents
+            )
+
+    def _takes(self, run: Run, owner: Owner) -> bool:
+        """Return whether a run takes another call of this owner."""
+        most = self._limits.calls_per_run
+        return run.owner == owner and not run.declared and run.closing is None and len(run) < most
+
+    def _enter_name(self, call: Call, now_s: float) -> None:
+        """Give the run of an accepted call the name by which it was found, or is to be found."""
+        owner = call.tenant, call.app, call.user
+        for clue in call.clues:
+            if clue.name and clue.rule == call.run_rule:
+                self._index.name(owner, clue.name, call.interaction_id, now_s)
+
+    def _enter_answers(self, call: Call, continuation_keys: Sequence[int], now_s: float) -> None:
+        owner = call.tenant, call.app, call.user
+        for answer in continuation_keys[: min(call.samples, ANSWERS_PER_CALL)]:
+            for scope in call.answer_scopes:
+                self._index.answer(owner, scope, answer, call.interaction_id, now_s)
 
     # --- life cycle of a run ----------------------------------------------------------------------
 
@@ -179,7 +260,7 @@ class Tracker:
         if run is None:
             if call.declared:
                 raise _not_found(interaction_id)
-            run = self._reopenable(interaction_id, now_s)
+            run = self._reopenable(interaction_id, call.tenant, now_s)
             self._require_room((call.tenant, call.app, call.user))
             if run is None:
                 self._require_not_ended(interaction_id)
@@ -211,11 +292,16 @@ class Tracker:
         stage = run.stage_after(follows)
         return Attachment(stage, calls > 0, immune, follows, calls, run.tokens)
 
-    def accept(self, call: Call, attachment: Attachment, now_s: float) -> None:
-        """Add a call that the throttle admitted, at the place returned by :meth:`attach`."""
+    def accept(self, call: Call, attachment: Attachment, now_s: float) -> bool:
+        """Add a call that the throttle admitted, at the place returned by :meth:`attach`.
+
+        Returns whether it reopened its run.
+        """
         run = self._runs.get(call.interaction_id)
+        reopened = False
         if run is None:
-            run = self._reopen(call.interaction_id, now_s)
+            run = self._reopen(call.interaction_id, call.tenant, now_s)
+            reopened = run is not None
         if run is None:
             owner = call.tenant, call.app, call.user
             run = self._new_run(call.interaction_id, owner, now_s)
@@ -224,6 +310,9 @@ class Tracker:
         run.last_active_s = now_s
         if call.final:
             run.closing_final = call.call_id
+        if call.clues:
+            self._enter_name(call, now_s)
+        return reopened
 
     def parent_ids(self, call: Call, attachment: Attachment) -> tuple[str, ...]:
         """Return the ids of the parents of an accepted call."""
@@ -265,16 +354,21 @@ class Tracker:
         run.tokens += tokens
         run.last_active_s = now_s
         run.requested_tools = requested_tools
-        if run.closing is not None:
-            pass  # keep the recorded cause; calls cancelled with their run add none
-        else:
+        closed, final = run.closing is not None, run.closing_final == call.call_id
+        if not closed:  # else keep the recorded cause; calls cancelled with their run add none
             run.trouble = _trouble(outcome)
-        if run.single or run.closing_final == call.call_id:
+        if final or (run.single and not run.live):
             run.closing = _closing_state(outcome)
+        if call.answer_scopes and continuation_keys:
+            self._enter_answers(call, continuation_keys, now_s)
         if run.live:
             return None
         if run.closing is not None:
-            return self._end(run, run.closing)
+            end = self._end(run, run.closing)
+            continuable = continuation_keys or len(run) > 1 or call.run_rule
+            if run.single and continuable and not (closed or final):
+                self._keep_continuable(run, now_s)
+            return end
         if not run.watched:
             self._watch(run, now_s + profile.idle_timeout_s)
         return None
@@ -307,6 +401,8 @@ class Tracker:
         """End the runs that were idle for their app's time-out. O(ended * log live)."""
         while self._dormant and next(iter(self._dormant.values()))[0] <= now_s:
             self._dormant.popitem(last=False)
+        self._continuable.expire(now_s)
+        self._index.expire(now_s)
         due: list[tuple[float, str]] = []
         while self._expiry and self._expiry[0][0] <= now_s:
             _, interaction_id = heapq.heappop(self._expiry)
@@ -376,15 +472,25 @@ class Tracker:
         if len(self._runs) >= self._limits.live_runs:
             raise TrackerFullError(f"{self._limits.live_runs} interactions are live already")
 
-    def _reopenable(self, interaction_id: str, now_s: float) -> Run | None:
-        """Return a run that ended by idling and can still be reopened; else None."""
-        until_s, run = self._dormant.get(interaction_id, (now_s, None))
-        return run if until_s > now_s else None
+    def _keep_continuable(self, run: Run, now_s: float) -> None:
+        """Keep an unnamed run that ended with its call, for calls that continue it."""
+        if self._reopen_grace_s:
+            run.closing, run.watched = None, False
+            until_s = now_s + self._reopen_grace_s
+            self._continuable.put(run.tenant, run.interaction_id, run, until_s)
 
-    def _reopen(self, interaction_id: str, now_s: float) -> Run | None:
-        run = self._reopenable(interaction_id, now_s)
+    def _reopenable(self, interaction_id: str, tenant: str, now_s: float) -> Run | None:
+        """Return a run that ended by idling, or with its call, and can be reopened; else None."""
+        until_s, run = self._dormant.get(interaction_id, (now_s, None))
+        if run is not None and until_s > now_s:
+            return run
+        return self._continuable.get(tenant, interaction_id, now_s)
+
+    def _reopen(self, interaction_id: str, tenant: str, now_s: float) -> Run | None:
+        run = self._reopenable(interaction_id, tenant, now_s)
         if run is not None:
-            del self._dormant[interaction_id]
+            self._dormant.pop(interaction_id, None)
+            self._continuable.pop(tenant, interaction_id)
             self._ended.pop(interaction_id, None)
             self._enter(run)
             self._watch(run, now_s)
@@ -425,7 +531,12 @@ class Tracker:
             "dormant": [
                 [until_s - now_s, run.to_plain(now_s)] for until_s, run in self._dormant.values()
             ],
+            "continuable": [
+                [until_s - now_s, run.to_plain(now_s)]
+                for _, _, until_s, run in self._continuable.items()
+            ],
             "ended": list(self._ended.items()),
+            "index": self._index.snapshot(now_s),
         }
 
     def restore(self, state: dict[str, Any], now_s: float) -> None:
@@ -441,6 +552,13 @@ class Tracker:
             (plain["id"], (now_s + left_s, Run.from_plain(plain, now_s)))
             for left_s, plain in state["dormant"]
         )
+        limits = self._limits
+        self._continuable = SharedTable(limits.continuable_runs, limits.tenant_share)
+        for left_s, plain in state.get("continuable", ()):  # absent in older snapshots
+            run = Run.from_plain(plain, now_s)
+            self._continuable.put(run.tenant, run.interaction_id, run, now_s + left_s)
+        self._index = RunIndex(limits.index_entries, limits.tenant_share)
+        self._index.restore(state.get("index", []), now_s)
 
 
 def _trouble(outcome: str) -> WasteCause:

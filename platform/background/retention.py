@@ -10,6 +10,10 @@ from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.reporting.usage.repository import delete_before
 from fairserve.platform.reporting.usage.retention import delete_rollups_before, raw_rows_from
+from fairserve.platform.serving.batches.repository import delete_before as delete_batches_before
+from fairserve.platform.serving.batches.repository import delete_leftovers
+from fairserve.platform.serving.files.service import delete_old as delete_old_files
+from fairserve.platform.serving.files.store import open_store
 from fairserve.platform.serving.programs.repository import delete_before as delete_programs_before
 from fairserve.platform.tenancy.keys.sessions import delete_expired as delete_expired_sessions
 from fairserve.platform.tenancy.tenants.purge import purge
@@ -36,4 +40,10 @@ def delete_old(sessions: SessionFactory, settings: JobSettings) -> int:
         rows += delete_expired_sessions(session, settings.tenancy, now)
     with sessions.begin() as session:
         programs_before = now - timedelta(days=settings.serving.program_retention_days)
-        return rows + delete_programs_before(session, programs_before)
+        rows += delete_programs_before(session, programs_before)
+    with sessions.begin() as session:
+        batches_before = now - timedelta(days=settings.serving.batch_retention_days)
+        rows += delete_batches_before(session, batches_before)
+    rows += delete_leftovers(sessions)
+    store = open_store(settings.serving.file_store_url, sessions)
+    return rows + delete_old_files(sessions, store, now)

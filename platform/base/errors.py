@@ -66,7 +66,7 @@ class AuthenticationError(FairServeError):
 
 
 class PermissionDeniedError(FairServeError):
-    """The key is valid, but its scope does not allow the request."""
+    """The key is valid, but its scope or role does not allow the request."""
 
     status, type, code = 403, "permission_error", "insufficient_scope"
 

@@ -20,15 +20,17 @@ class RequestFacts:
     """Id of the call in the ledger once there is a call, else a generated one."""
     client: str = ""
     """Address of the client; empty if the connection has none."""
+    from_proxy: bool = False
+    """True if a trusted proxy sent the request."""
     fields: dict[str, object] = field(default_factory=dict)
 
 
 _current: ContextVar[RequestFacts | None] = ContextVar("request_facts", default=None)
 
 
-def begin_request(request_id: str, client: str = "") -> RequestFacts:
+def begin_request(request_id: str, client: str = "", *, from_proxy: bool = False) -> RequestFacts:
     """Begin the facts of a request in this task."""
-    facts = RequestFacts(request_id, client)
+    facts = RequestFacts(request_id, client, from_proxy)
     _current.set(facts)
     return facts
 
@@ -43,6 +45,12 @@ def current_client() -> str:
     """Return the address of the client of the request in progress; empty outside of one."""
     facts = _current.get()
     return "" if facts is None else facts.client
+
+
+def from_proxy() -> bool:
+    """Return whether a trusted proxy sent the request in progress."""
+    facts = _current.get()
+    return facts is not None and facts.from_proxy
 
 
 def name_call(record_id: str) -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fairserve.platform.background.jobs.schemas import JobOut
-from fairserve.platform.console.flooding import share_sign
 from fairserve.platform.fleet.member import Member
 from fairserve.platform.monitoring.client_views import ClientView
+from fairserve.platform.monitoring.flooding import share_sign
 from fairserve.platform.monitoring.live_snapshot import LiveSnapshot, Series
 
 Tone = Literal["bad", "warn"]

@@ -15,13 +15,8 @@ def contract_of(form: Mapping[str, str], name: str) -> ContractBody | forms.Wron
         limit: forms.given(form.get(f"{name}.{limit}")) for limit in ContractBody.model_fields
     }
     if limits["allowed_models"] is not None:
-        lines = limits["allowed_models"].splitlines()
-        limits["allowed_models"] = [line.strip() for line in lines if line.strip()]
+        limits["allowed_models"] = forms.lines(limits["allowed_models"])
     body = forms.read(ContractBody, limits)
     if isinstance(body, ContractBody):
         return body
-
-    return {
-        f"{name}.{limit if limit in limits else 'allowed_models'}": text
-        for limit, text in body.items()
-    }
+    return {f"{name}.{limit}": text for limit, text in body.items()}

@@ -10,7 +10,7 @@ from starlette.responses import RedirectResponse, Response
 from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.console.guard import SignInNeededError
 from fairserve.platform.console.rendering import page
-from fairserve.platform.console.sign_in import SIGN_IN
+from fairserve.platform.console.signing_in import SIGN_IN
 
 PLACE = "/console"
 

@@ -22,19 +22,32 @@ Wrong = dict[str, str]
 
 
 def read(body: type[Body], given: Mapping[str, Any]) -> Body | Wrong:
-    """Return the body, or its errors; a nested field has its own name."""
+    """Return the body, or its errors; a nested field has its own name, an item that of its list."""
     try:
         return body.model_validate(given)
     except ValidationError as error:
-        return {
-            str(problem["loc"][-1]) if problem["loc"] else "": _words(str(problem["msg"]))
+        return dict(
+            _problem(problem["loc"], _words(str(problem["msg"])))
             for problem in error.errors(include_input=False)
-        }
+        )
+
+
+def _problem(location: tuple[int | str, ...], text: str) -> tuple[str, str]:
+    """Return the field of an error and its text, which names the line of a list's item."""
+    *outer, last = location or ("",)
+    if isinstance(last, int) and outer:
+        return str(outer[-1]), f"Line {last + 1}: {text}"
+    return str(last), text
 
 
 def given(text: str | None) -> str | None:
     """Return a field's text; None if it is blank."""
     return (text or "").strip() or None
+
+
+def lines(text: str | None) -> list[str]:
+    """Return the lines of a field that are not blank."""
+    return [line.strip() for line in (text or "").splitlines() if line.strip()]
 
 
 def store(request: Request, change: Callable[[Session], object]) -> Wrong:
@@ -56,7 +69,7 @@ def refused(error: FairServeError) -> Wrong:
     Its fields are valid, but for example a name is taken or limits of a quota contradict each other.
     """
     param = error.param or ""
-    shown = param == "name" or param.partition(".")[0] in CONTRACTS
+    shown = param in ("name", "cors_origins") or param.partition(".")[0] in CONTRACTS
     return {param if shown else "": error.message}
 
 

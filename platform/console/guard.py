@@ -20,6 +20,8 @@ from fairserve.platform.console import sessions
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.tenancy.auth import Principal
+from fairserve.platform.tenancy.principals import route_of
+from fairserve.platform.tenancy.roles import needed_role, require_role
 
 COOKIE = "fairserve_console"
 CSRF_FIELD = "csrf"
@@ -34,18 +36,28 @@ class SignInNeededError(AuthenticationError):
     """There is no valid session: the response redirects to the sign-in page."""
 
 
-def _viewer(request: Request) -> Viewer:
+def _signed_in(request: Request) -> Viewer | None:
+    """Return the viewer of the request's cookie. A person of a former provider is nobody."""
     state = request.app.state
     token = request.cookies.get(COOKIE, "")
     viewer = sessions.find(state.session_factory, token, state.settings.tenancy, utc_now())
+    if viewer is None or viewer.person is None:
+        return viewer
+    return viewer if viewer.person.issuer == state.settings.console.oidc_issuer else None
+
+
+def _viewer(request: Request) -> Viewer:
+    viewer = _signed_in(request)
     if viewer is None:
         raise SignInNeededError("sign in to open this page")
     request.state.viewer = viewer
+    if viewer.is_admin:
+        require_role(viewer.principal.role, needed_role(route_of(request)))
     return viewer
 
 
 AnyViewer = Annotated[Viewer, Depends(_viewer)]
-"""An operator or a tenant."""
+"""A tenant, or an operator with the role of the page."""
 
 
 def _admin(viewer: AnyViewer, request: Request) -> Viewer:
@@ -55,7 +67,7 @@ def _admin(viewer: AnyViewer, request: Request) -> Viewer:
 
 
 AdminViewer = Annotated[Viewer, Depends(_admin)]
-"""An operator; tenants get 404 for such pages."""
+"""An operator with the role of the page; tenants get 404 for such pages."""
 
 
 def not_there(request: Request) -> NotFoundError:
@@ -66,11 +78,7 @@ def not_there(request: Request) -> NotFoundError:
 async def _form(request: Request) -> Form:
     """Return the fields of a form sent by a page of the console."""
     check_site(request)
-    token = request.cookies.get(COOKIE, "")
-    state = request.app.state
-    viewer = await asyncio.to_thread(
-        sessions.find, state.session_factory, token, state.settings.tenancy, utc_now()
-    )
+    viewer = await asyncio.to_thread(_signed_in, request)
     if viewer is None:
         raise SignInNeededError("nothing was changed; sign in first")
     form = await read_form(request)

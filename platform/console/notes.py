@@ -14,7 +14,7 @@ NOTES: Mapping[str, str] = {
     "draining": "Worker draining: it finishes its calls and gets no new ones.",
     "undrained": "Worker undrained: it gets new calls.",
     "job": "Job requested; it runs soon.",
-    "key_renamed": "Key renamed.",
+    "key_changed": "Key changed.",
     "key_revoked": "Key revoked.",
     "profile": "Profile changed.",
     "export": "Report requested.",

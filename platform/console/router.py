@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from fairserve.platform.console import sign_in, static_files
+from fairserve.platform.console.oidc import sign_in as oidc_sign_in
 from fairserve.platform.console.pages import (
     admin_keys,
     apps,
@@ -23,6 +24,7 @@ from fairserve.platform.console.pages import (
 
 PARTS = (
     sign_in,
+    oidc_sign_in,
     static_files,
     overview,
     throttling,

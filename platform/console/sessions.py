@@ -1,8 +1,9 @@
 """Sessions of the console, stored in the database and therefore valid on every server.
 
-The cookie has 256 random bits; their hash is the row's id. A session represents the key of the sign-in:
-it ends with the key, the tenant, the idle time or the total time, whichever is first. The CSRF token is
-derived from the cookie's value, which other sites cannot read.
+The cookie has 256 random bits; their hash is the row's id. A session represents the key of the sign-in,
+or a person of the OpenID provider. It ends with the idle time or the total time, and that of a key with
+the key or its tenant, whichever is first. The CSRF token is derived from the cookie's value, which other
+sites cannot read. A key's role is read at each request; a person's is that of the sign-in.
 """
 
 from __future__ import annotations
@@ -12,18 +13,21 @@ import secrets
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import ColumnElement, delete, select, update
 from sqlalchemy.orm import Session
 
+from fairserve.platform.base.roles import includes
+from fairserve.platform.console.person import Person
 from fairserve.platform.db.console import ConsoleSession
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.identity import ApiKey, Tenant
 from fairserve.platform.tenancy.auth import Principal
 from fairserve.platform.tenancy.keys.sessions import is_expired
+from fairserve.platform.tenancy.roles import needed_role
 from fairserve.platform.tenancy.settings import TenancySettings
 
-MOST_PER_KEY = 100
-"""Maximum number of sessions of a key; another sign-in ends the oldest one."""
+MOST_PER_OWNER = 100
+"""Maximum number of sessions of a key or a person; another sign-in ends the oldest one."""
 SEEN_STEP = timedelta(minutes=1)
 MAX_TOKEN_CHARS = 100
 
@@ -38,11 +42,17 @@ class Viewer:
     session_id: str
     csrf: str = field(repr=False)
     """Token that every form must contain."""
+    person: Person | None = None
+    """The person of the sign-in; None for a key."""
 
     @property
     def is_admin(self) -> bool:
         """Return whether the viewer has access to all tenants."""
         return self.principal.scope == "admin"
+
+    def may(self, route: str) -> bool:
+        """Return whether the role allows a route, given as ``METHOD path``. Tenants have no roles."""
+        return not self.is_admin or includes(self.principal.role, needed_role(route))
 
     @property
     def tenant_id(self) -> str | None:
@@ -50,8 +60,10 @@ class Viewer:
         return self.principal.tenant_id
 
 
-def begin(session: Session, principal: Principal, settings: TenancySettings, now: datetime) -> str:
-    """Store a session for a key's principal; return the cookie's value. The caller commits."""
+def begin(
+    session: Session, owner: Principal | Person, settings: TenancySettings, now: datetime
+) -> str:
+    """Store a session of a key or a person; return the cookie's value. The caller commits."""
     token = secrets.token_urlsafe(32)
     session.execute(
         delete(ConsoleSession).where(is_expired(settings, now)),
@@ -59,21 +71,19 @@ def begin(session: Session, principal: Principal, settings: TenancySettings, now
     )
     newest = (
         select(ConsoleSession.id)
-        .where(ConsoleSession.key_id == principal.key_id)
+        .where(*_of(owner))
         .order_by(ConsoleSession.created_at.desc(), ConsoleSession.id)
-        .limit(MOST_PER_KEY - 1)
+        .limit(MOST_PER_OWNER - 1)
     )
     kept = session.scalars(newest).all()
     session.execute(
-        delete(ConsoleSession).where(
-            ConsoleSession.key_id == principal.key_id, ConsoleSession.id.not_in(kept)
-        ),
+        delete(ConsoleSession).where(*_of(owner), ConsoleSession.id.not_in(kept)),
         execution_options={"synchronize_session": False},
     )
     session.add(
         ConsoleSession(
             id=_id_of(token),
-            key_id=principal.key_id,
+            **_columns(owner),
             created_at=now,
             seen_at=now,
             expires_at=now + timedelta(hours=settings.console_session_hours),
@@ -92,12 +102,16 @@ def find(
     row = _open_session(sessions, session_id, settings, now)
     if row is None:
         return None
-    _, key, tenant = row
+    found, key, tenant = row
+    csrf = hashlib.sha256(b"csrf\x00" + token.encode()).hexdigest()
+    if key is None:
+        person = _person(found)
+        return Viewer(person.principal, None, session_id, csrf, person)
     return Viewer(
-        Principal(key.scope, key.tenant_id, key.app_id, key.id, key.prefix),
+        Principal(key.scope, key.tenant_id, key.app_id, key.id, key.prefix, key.role),
         None if tenant is None else tenant.name,
         session_id,
-        hashlib.sha256(b"csrf\x00" + token.encode()).hexdigest(),
+        csrf,
     )
 
 
@@ -115,14 +129,14 @@ def end(session: Session, session_id: str) -> None:
 
 def _open_session(
     sessions: SessionFactory, session_id: str, settings: TenancySettings, now: datetime
-) -> tuple[ConsoleSession, ApiKey, Tenant | None] | None:
-    """Return a valid session with its key and tenant, and store its use, to the minute."""
+) -> tuple[ConsoleSession, ApiKey | None, Tenant | None] | None:
+    """Return a valid session with its key and tenant, if any, and store its use, to the minute."""
     with sessions() as session:
         row = (
             read_only(session)
             .execute(
                 select(ConsoleSession, ApiKey, Tenant)
-                .join(ApiKey, ApiKey.id == ConsoleSession.key_id)
+                .outerjoin(ApiKey, ApiKey.id == ConsoleSession.key_id)
                 .outerjoin(Tenant, Tenant.id == ApiKey.tenant_id)
                 .where(ConsoleSession.id == session_id)
             )
@@ -143,7 +157,7 @@ def _open_session(
 
 def _holds(
     row: ConsoleSession,
-    key: ApiKey,
+    key: ApiKey | None,
     tenant: Tenant | None,
     settings: TenancySettings,
     now: datetime,
@@ -151,9 +165,32 @@ def _holds(
     idle = timedelta(minutes=settings.console_idle_minutes)
     if row.expires_at <= now or row.seen_at <= now - idle:
         return False
+    if key is None:
+        return row.key_id is None
     if key.revoked_at is not None or (key.expires_at is not None and key.expires_at <= now):
         return False
     return tenant is None or (tenant.suspended_at is None and tenant.deleted_at is None)
+
+
+def _of(owner: Principal | Person) -> tuple[ColumnElement[bool], ...]:
+    return tuple(
+        getattr(ConsoleSession, name) == value
+        for name, value in _columns(owner).items()
+        if name in ("key_id", "issuer", "subject")
+    )
+
+
+def _columns(owner: Principal | Person) -> dict[str, str]:
+    if isinstance(owner, Principal):
+        return {"key_id": owner.key_id}
+    return {name: getattr(owner, name) for name in ("issuer", "subject", "name", "role")}
+
+
+def _person(row: ConsoleSession) -> Person:
+    assert row.issuer is not None, "a session without a key has a person"
+    assert row.subject is not None, "a session without a key has a person"
+    assert row.role is not None, "a session without a key has a person"
+    return Person(row.issuer, row.subject, row.name or "", row.role)
 
 
 def _id_of(token: str) -> str:

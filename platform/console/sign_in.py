@@ -1,33 +1,33 @@
-"""Sign-in with a key, and sign-out."""
+"""Sign-in with a key, and sign-out. People sign in through :mod:`fairserve.platform.console.oidc`."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 from fastapi import APIRouter, Request
-from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import RedirectResponse, Response
 
-from fairserve.platform.base.client_address import client_address, client_scheme
+from fairserve.platform.base.client_address import client_address
 from fairserve.platform.base.errors import FairServeError, PermissionDeniedError, UnavailableError
 from fairserve.platform.console import sessions
 from fairserve.platform.console.guard import COOKIE, AnyViewer, OwnForm, check_site, read_form
-from fairserve.platform.console.rendering import page
 from fairserve.platform.console.settings import ConsoleSettings
+from fairserve.platform.console.signing_in import (
+    HOME,
+    SIGN_IN,
+    audit_failure,
+    begin_session,
+    local,
+    sign_in_page,
+)
 from fairserve.platform.console.state import ConsoleState
 from fairserve.platform.db import audit
-from fairserve.platform.db.base import utc_now
-from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.session import WriteSession
 from fairserve.platform.tenancy.auth import Principal
 
 logger = logging.getLogger(__name__)
 
 router = APIRouter(prefix="/console")
-
-HOME = "/console/overview"
-SIGN_IN = "/console/sign-in"
 
 
 @router.get("")
@@ -40,7 +40,7 @@ def home() -> Response:
 @router.get("/sign-in")
 def show_sign_in(request: Request, next: str = "") -> Response:
     """Show the sign-in form."""
-    return _form(request, next)
+    return sign_in_page(request, next)
 
 
 @router.post("/sign-in")
@@ -50,48 +50,37 @@ async def sign_in(request: Request) -> Response:
     form = await read_form(request)
     onward = form.get("next", "")
     console: ConsoleState = request.app.state.console
-    factory: SessionFactory = request.app.state.session_factory
     settings: ConsoleSettings = request.app.state.settings.console
     address = client_address(request.scope, settings.proxy_networks)
     _warn_of_proxy(request, console, settings)
     try:
+        if not settings.console_key_sign_in:
+            raise PermissionDeniedError("sign-in with keys is off here (console_key_sign_in)")
         async with console.sign_ins.attempt(address):
             principal = await _principal(request, form.get("key", "").strip())
+        answer = RedirectResponse(local(onward), status_code=303)
+        await begin_session(request, principal, address, answer)
     except UnavailableError as error:
-        return _form(request, onward, error)
+        return sign_in_page(request, onward, error)
     except FairServeError as error:
-        await _audit_failure(console, factory, address, error)
-        return _form(request, onward, error)
-
-    def store() -> str:
-        with factory.begin() as session:
-            audit.record(
-                session,
-                principal,
-                "console.sign_in",
-                principal.key_id,
-                tenant_id=principal.tenant_id,
-                after={"address": address},
-            )
-            return sessions.begin(session, principal, request.app.state.settings.tenancy, utc_now())
-
-    token = await asyncio.to_thread(store)
-    answer = RedirectResponse(_local(onward), status_code=303)
-    answer.set_cookie(
-        COOKIE,
-        token,
-        path="/console",
-        httponly=True,
-        samesite="strict",
-        secure=client_scheme(request.scope, settings.proxy_networks) == "https",
-    )
+        await audit_failure(request, address, error, "key")
+        return sign_in_page(request, onward, error)
     return answer
 
 
 @router.post("/sign-out")
-def sign_out(viewer: AnyViewer, form: OwnForm, session: WriteSession) -> Response:
+def sign_out(request: Request, viewer: AnyViewer, form: OwnForm, session: WriteSession) -> Response:
     """Delete the session."""
+    settings: ConsoleSettings = request.app.state.settings.console
     sessions.end(session, viewer.session_id)
+    audit.record(
+        session,
+        viewer.principal,
+        "console.sign_out",
+        viewer.principal.key_id or viewer.principal.actor,
+        tenant_id=viewer.tenant_id,
+        after={"address": client_address(request.scope, settings.proxy_networks)},
+    )
     answer = RedirectResponse(SIGN_IN, status_code=303)
     answer.delete_cookie(COOKIE, path="/console")
     return answer
@@ -114,47 +103,3 @@ def _warn_of_proxy(request: Request, console: ConsoleState, settings: ConsoleSet
             "X-Forwarded-For of a sign-in was ignored because trusted_proxies is empty."
             " If a proxy precedes the server, add it to trusted_proxies"
         )
-
-
-async def _audit_failure(
-    console: ConsoleState, factory: SessionFactory, address: str, error: FairServeError
-) -> None:
-    """Add a failed attempt to the audit log, within the limits of entries."""
-    attempts = console.sign_in_failures.count(address)
-    if attempts is None:
-        return
-
-    def store() -> None:
-        with factory.begin() as session:
-            audit.record(
-                session,
-                None,
-                "console.sign_in_failed",
-                address or "unknown",
-                actor="unknown",
-                after={"reason": error.code, "attempts": attempts},
-            )
-
-    try:
-        await asyncio.to_thread(store)
-    except SQLAlchemyError:
-        logger.warning("cannot add a failed sign-in from %s to the audit log", address)
-
-
-def _form(request: Request, onward: str, error: FairServeError | None = None) -> Response:
-    answer = page(
-        request,
-        None,
-        "sign_in",
-        status=200 if error is None else error.status,
-        onward=onward,
-        error=None if error is None else error.message,
-    )
-    answer.headers.update({} if error is None else error.headers)
-    return answer
-
-
-def _local(onward: str) -> str:
-    """Return the path after the sign-in, restricted to pages of the console."""
-    plain = onward.startswith("/console/") and not any(c in onward for c in "\\\r\n\t")
-    return onward if plain and onward.isascii() and onward.isprintable() else HOME

@@ -1,8 +1,11 @@
-"""Limits of wrong keys at the sign-in, per address and over all addresses.
+"""Limits of failed sign-ins, per address and over all addresses, and of sign-ins of one key or person.
 
-An address with too many wrong keys is rejected for some time. If all addresses together have too many,
+A failed sign-in is a wrong key, or an answer of the OpenID provider that is not valid. An address with
+too many of them is rejected for some time. If all addresses together have too many,
 no attempt is rejected, but each waits before its key is checked: an attacker with many addresses is
 slowed down, and a valid key still works. An IPv6 client counts by its /64 network.
+
+Sign-ins that succeed are limited by key or person, because each adds a row to the audit log.
 
 Weakness: concurrent attempts above ``MAX_WAITING`` do not wait. Then only the 256 random bits protect
 the keys.
@@ -24,7 +27,9 @@ WINDOW_S = 300.0
 DELAY_S = 3.0
 """Delay of an attempt in seconds while all addresses together have too many wrong keys."""
 MAX_ADDRESSES = 10_000
-"""Maximum number of counted addresses; wrong keys of others count in the total only."""
+"""Maximum number of counted addresses; failed sign-ins of others count in the total only."""
+MAX_SIGN_INS = 100
+"""Sign-ins of one key or person within ``WINDOW_S``."""
 MAX_WAITING = 1_000
 """Maximum number of concurrently waiting attempts."""
 _ALL = ""
@@ -48,6 +53,8 @@ class SignInLimit:
         self._wrong = SlidingLog(WINDOW_S)
         """Wrong keys by address."""
         self._wrong_in_all = SlidingLog(WINDOW_S)
+        self._signed_in = SlidingLog(WINDOW_S)
+        """Sign-ins by key or person."""
         self._attempts: Counter[str] = Counter()
         """Attempts in progress by address."""
         self._waiting = 0
@@ -73,6 +80,15 @@ class SignInLimit:
             if not self._attempts[block]:
                 del self._attempts[block]
 
+    def admit(self, owner: str) -> None:
+        """Count a sign-in of a key or a person. Raises RateLimitedError if it has too many."""
+        now_s = self._clock()
+        if self._signed_in.count(owner, now_s) >= MAX_SIGN_INS:
+            wait_s = self._signed_in.free_after_s(owner, MAX_SIGN_INS, now_s, record_now=False)
+            raise _rejected("too many sign-ins", wait_s)
+        self._signed_in.forget_idle(now_s)
+        self._signed_in.record(owner, MAX_SIGN_INS, now_s)
+
     def _check(self, block: str) -> None:
         now_s = self._clock()
         wrong = self._wrong.count(block, now_s)
@@ -80,10 +96,7 @@ class SignInLimit:
             return
         # Attempts in progress end soon; a reached limit is released when its oldest wrong key expires.
         wait_s = self._wrong.free_after_s(block, self._limit, now_s, record_now=False)
-        after_s = max(1, round(wait_s + 0.5))
-        raise RateLimitedError(
-            f"too many wrong keys; retry in {after_s} s", headers={"Retry-After": str(after_s)}
-        )
+        raise _rejected("too many failed sign-ins", wait_s)
 
     async def _delay(self) -> None:
         in_all = self._wrong_in_all.count(_ALL, self._clock())
@@ -101,3 +114,8 @@ class SignInLimit:
         self._wrong.forget_idle(now_s)
         if self._wrong.count(block, now_s) or len(self._wrong) < MAX_ADDRESSES:
             self._wrong.record(block, self._limit, now_s)
+
+
+def _rejected(what: str, wait_s: float) -> RateLimitedError:
+    after_s = max(1, round(wait_s + 0.5))
+    return RateLimitedError(f"{what}; retry in {after_s} s", headers={"Retry-After": str(after_s)})

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import contextmanager
 
 from fairserve.platform.base.errors import UnavailableError
+from fairserve.platform.console.oidc.loading import load_provider
 from fairserve.platform.console.settings import ConsoleSettings
 from fairserve.platform.console.sign_in_limit import SignInLimit
 from fairserve.platform.tenancy.failed_keys import FailureEntries
@@ -64,9 +65,14 @@ class ConsoleState:
     """State of one server's console."""
 
     def __init__(self, settings: ConsoleSettings) -> None:
+        """Raises ValueError if an OpenID provider is configured and the extra ``oidc`` is missing."""
         self.overviews = Shared()
         self.sign_ins = SignInLimit(settings.console_sign_ins, settings.console_sign_ins_in_all)
         self.sign_in_failures = FailureEntries()
+        self.people_without_role = FailureEntries()
+        """Rejected people of the OpenID provider, by person."""
+        self.oidc = load_provider(settings)
+        """The OpenID provider; None if none is configured."""
         self.warned_of_proxy = False
         """True after the warning about ignored proxy headers was logged."""
         self.streams = Streams(settings.console_streams)

@@ -12,7 +12,15 @@ from typing import Any
 
 from fairserve.interactions.call import NO_USAGE, Call, TokenUsage
 from fairserve.interactions.tracking.identity import client_call_id, client_run_id
-from fairserve.platform.control.messages import CallRecord, Client, Grant, OnCancel, RejectCall
+from fairserve.platform.control.messages import (
+    NO_SOURCE,
+    CallRecord,
+    CallSource,
+    Client,
+    Grant,
+    OnCancel,
+    RejectCall,
+)
 from fairserve.platform.control.record import plain_of
 from fairserve.scheduling.dispatch.admission import BILLED
 from fairserve.scheduling.events import CallOutcome, Refuse
@@ -51,6 +59,9 @@ class CallState:
     price: TokenPrice = FREE
     superseded: bool = False
     """The client has repeated the call: it is charged only if it delivers something."""
+    source: CallSource = NO_SOURCE
+    traceparent: str = ""
+    """W3C trace context of its span; empty: it is not traced."""
     owner: Client = field(init=False)
 
     def __post_init__(self) -> None:

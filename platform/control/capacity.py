@@ -6,6 +6,7 @@ state of the run as inputs; immunity of the run is not evaluated.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 from fairserve.interactions.call import Call
@@ -34,9 +35,11 @@ def check_capacity(
     """Return the rejection of a call without capacity; None if there is capacity.
 
     A client that has filled its share gets that reason: the queue is not full, and others are accepted.
+    Background calls have the same bounds in their own queue, and take no place in that of the others.
     """
-    waiting_of_user = dispatcher.queued(call.pool, call.tenant, call.user)
-    waiting_of_tenant = dispatcher.queued(call.pool, call.tenant)
+    of_class = partial(dispatcher.queued, call.pool, background=call.background)
+    waiting_of_user = of_class(call.tenant, call.user)
+    waiting_of_tenant = of_class(call.tenant)
     max_queued_calls = bounds.calls
     if draining:
         decision = Decision(False, "draining", retry_after_s=RETRY_S)
@@ -44,13 +47,13 @@ def check_capacity(
         decision = _share_full("user", bounds.of_user, waiting_of_user)
     elif bounds.calls > bounds.of_tenant <= waiting_of_tenant:
         decision = _share_full("tenant", bounds.of_tenant, waiting_of_tenant)
-    elif (waiting := dispatcher.queued(call.pool)) >= max_queued_calls:
+    elif (waiting := of_class()) >= max_queued_calls:
         decision = Decision(
             False, "queue_full", limit=max_queued_calls, count=waiting, retry_after_s=RETRY_S
         )
     else:
         return None
-    run = dispatcher.tracker.find(call.interaction_id, now_s)
+    run = dispatcher.tracker.find(call.interaction_id, call.tenant, now_s)
     own = run is not None and run.owner == (call.tenant, call.app, call.user)
     calls, tokens = (len(run), run.tokens) if run is not None and own else (0, 0)
     attachment = Attachment(0, calls > 0, immune=False, calls=calls, tokens=tokens)

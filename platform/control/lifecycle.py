@@ -115,6 +115,8 @@ class CallLifecycle:
     async def submit(self, message: Submit, on_cancel: OnCancel) -> Grant | RejectCall:
         """See :class:`~fairserve.platform.control.port.ControlPort`."""
         call = message.call
+        if call.clues:
+            self._dispatcher.tracker.join(call, self._clock())
         live = CallState(
             call=call,
             record_id=message.record_id,
@@ -123,6 +125,7 @@ class CallLifecycle:
             accepted_at=self._wall(),
             on_cancel=on_cancel,
             turn=asyncio.get_running_loop().create_future(),
+            source=message.source,
         )
         live.price = self._prices.at(call.pool, live.accepted_at)
         self.require_storage()
@@ -141,7 +144,9 @@ class CallLifecycle:
         except JournalUnavailableError as error:  # unreachable: checked in the same step
             raise AssertionError("the journal was checked in the same step") from error
         self.calls.accept(live, live.submitted_s)
-        live.run_opened_at = self._runs.call_accepted(call, live.accepted_at)
+        run = self._dispatcher.tracker.get(call.interaction_id)
+        age_s = 0.0 if run is None else live.submitted_s - run.opened_s
+        live.run_opened_at = self._runs.call_accepted(call, live.accepted_at, run, age_s)
         self.save_run(call.interaction_id)
         live.block_keys = self._dispatcher.block_keys(call)
         self._publish(live, "queued")
@@ -343,6 +348,7 @@ class CallLifecycle:
             queue_s=live.queue_s or 0.0,
             lease_s=self._options.lease_s,
             expected_output_tokens=live.call.expected_output_tokens,
+            traceparent=live.traceparent,
         )
         if not live.turn.done():
             live.turn.set_result(grant)

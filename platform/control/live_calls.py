@@ -37,7 +37,7 @@ class LiveCalls:
 
     @property
     def waiting(self) -> int:
-        """Number of queued calls."""
+        """Number of queued calls, without background calls, which wait without a limit."""
         return len(self._waits)
 
     @property
@@ -64,7 +64,7 @@ class LiveCalls:
         """Add a call, which waits for a grant."""
         self._calls[live.call.call_id] = live
         self._none.clear()
-        self._waits.begin(live.call.call_id, now_s)
+        self._wait(live, now_s)
         for listener in self._listeners:
             listener.call_accepted(live, now_s)
 
@@ -94,9 +94,13 @@ class LiveCalls:
         live.worker_id = None
         live.started = False
         live.turn = asyncio.get_running_loop().create_future()
-        self._waits.begin(call_id, now_s)
+        self._wait(live, now_s)
         for listener in self._listeners:
             listener.call_requeued(live)
+
+    def _wait(self, live: CallState, now_s: float) -> None:
+        if not live.call.background:
+            self._waits.begin(live.call.call_id, now_s)
 
     def forget(self, live: CallState) -> None:
         """Remove a call that ended."""

@@ -26,6 +26,19 @@ Client = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
+class CallSource:
+    """The request behind a call, as traces show it. Control does not interpret it."""
+
+    endpoint: str = ""
+    """Path of the protocol's endpoint."""
+    traceparent: str = ""
+    """W3C trace context that the client sent, unchecked; empty: none."""
+
+
+NO_SOURCE = CallSource()
+
+
+@dataclass(frozen=True, slots=True)
 class Submit:
     """API -> control: queue this call. The API chooses its id and never reuses it."""
 
@@ -36,6 +49,7 @@ class Submit:
     """Equal for equal requests of one app; empty if the call never counts as a repetition."""
     user_agent_retry: bool = False
     """True if the client library marked the call as a retry after a lost answer."""
+    source: CallSource = NO_SOURCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +67,13 @@ class Grant:
     lease_s: float
     expected_output_tokens: int = 0
     """Expected output tokens over all samples, for the worker's scheduler."""
+    traceparent: str = ""
+    """W3C trace context of the call's span, for the worker; empty: calls are not traced."""
+
+    @property
+    def sampled(self) -> bool:
+        """True if the call's span is recorded."""
+        return self.traceparent.endswith("-01")
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +385,8 @@ class ModelView:
     high_watermark: float = 0.0
     """Load, demand over capacity, at which overload begins; it ends at ``low_watermark``."""
     low_watermark: float = 0.0
+    background_queued_calls: int = 0
+    background_running_calls: int = 0
 
 
 @dataclass(frozen=True, slots=True)

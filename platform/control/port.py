@@ -12,7 +12,9 @@ from typing import Any, Protocol
 
 from fairserve.interactions.call import Call, TokenUsage
 from fairserve.interactions.tracking.run import RestoredRun
+from fairserve.interactions.tracking.run_rules import Clue
 from fairserve.platform.control.messages import (
+    CallSource,
     CallView,
     Cancel,
     Client,
@@ -31,11 +33,14 @@ from fairserve.platform.control.messages import (
 )
 from fairserve.platform.tenancy.apps.inboxes import ControlInbox
 from fairserve.scheduling.dispatch.admission import LimitsInUse
-from fairserve.scheduling.events import CallOutcome
+from fairserve.scheduling.events import CallOutcome, InteractionEnded
 
 
 class ObservedCall(Protocol):
-    """A call as listeners see it. Read only; it changes while the call lives."""
+    """A call as listeners see it. It changes while it lives; all but ``traceparent`` is read only."""
+
+    traceparent: str
+    """W3C trace context of the call's span for its worker. The listener that traces calls sets it."""
 
     @property
     def call(self) -> Call:
@@ -45,6 +50,16 @@ class ObservedCall(Protocol):
     @property
     def owner(self) -> Client:
         """Tenant, app and user."""
+        ...
+
+    @property
+    def record_id(self) -> str:
+        """Id of the call in the ledger."""
+        ...
+
+    @property
+    def source(self) -> CallSource:
+        """Request behind the call."""
         ...
 
     @property
@@ -122,8 +137,8 @@ class CallListener:
     def run_opened(self, tenant: str) -> None:
         """Handle the start of a run, or its reopening."""
 
-    def run_ended(self, tenant: str) -> None:
-        """Handle the end of a run."""
+    def run_ended(self, run: InteractionEnded) -> None:
+        """Handle the end of a run, whose last calls may end later."""
 
 
 class LedgerPort(Protocol):
@@ -158,7 +173,8 @@ class ControlPort(ControlInbox, Protocol):
         """Queue a call and wait for its grant.
 
         Cancelling the task withdraws the call. ``on_cancel`` is called from the event loop if the
-        call must stop after its grant. Raises a FairServeError: 404, 409 or 422 if the call does
+        call must stop after its grant. A call whose client named no run joins the run that its clues
+        name; its ids follow. Raises a FairServeError: 404, 409 or 422 if the call does
         not fit its run (nothing is recorded then), 503 if it was not granted in time, the queue
         is full, control is draining, the call cannot be written to the journal, or another server may
         hold the database.
@@ -223,6 +239,13 @@ class ControlPort(ControlInbox, Protocol):
         """End a run: complete once its calls have ended, or cancelled with all its calls.
 
         With ``failed`` it is aborted. Raises NotFoundError or ConflictError.
+        """
+        ...
+
+    def run_of(self, owner: Client, clues: Sequence[Clue], history: Sequence[int]) -> str | None:
+        """Return the id of the run that a call's clues name now; its submission decides.
+
+        ``history`` are the keys of the conversations that the call may continue.
         """
         ...
 

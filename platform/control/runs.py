@@ -83,8 +83,13 @@ class LiveRuns:
         self._begun(run.interaction_id, live)
         return _view(run.interaction_id, live)
 
-    def call_accepted(self, call: Call, at: float) -> float:
-        """Add a call to its run, which it may begin; return the time at which the run was opened."""
+    def call_accepted(
+        self, call: Call, at: float, of_core: Run | None = None, age_s: float = 0.0
+    ) -> float:
+        """Add a call to its run, which it may begin; return the time at which the run was opened.
+
+        ``of_core`` is the core's run with this call, of the age in seconds.
+        """
         run = self._runs.get(call.interaction_id)
         if run is None:
             run = _Run(call.tenant, call.app, call.user, opened_at=at, last_active_at=at)
@@ -92,6 +97,8 @@ class LiveRuns:
             before = self._ended.pop(call.interaction_id, None)
             if before is not None:  # the call has reopened it
                 run.opened_at, run.calls, run.tokens = before.opened_at, before.calls, before.tokens
+            elif of_core is not None and len(of_core) > 1:  # it ended too long ago for a view
+                run.opened_at, run.calls, run.tokens = at - age_s, len(of_core) - 1, of_core.tokens
         run.calls += 1
         run.live_calls += 1
         run.last_active_at = at
@@ -145,7 +152,7 @@ class LiveRuns:
         self._ended[run_id] = view
         self._ended.move_to_end(run_id)
         for listener in self._listeners:
-            listener.run_ended(event.tenant)
+            listener.run_ended(event)
         if len(self._ended) > MAX_ENDED:
             self._ended.popitem(last=False)
         return InteractionRecord(

@@ -14,11 +14,12 @@ import asyncio
 import concurrent.futures
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
 from fairserve.interactions.tracking.run import RestoredRun
+from fairserve.interactions.tracking.run_rules import Clue
 from fairserve.interactions.tracking.tracker import TrackerLimits
 from fairserve.platform.control.budgets import BudgetOpenings, SpentBefore
 from fairserve.platform.control.call_state import CallState
@@ -276,6 +277,11 @@ class ControlService:
             commands = self._dispatcher.handle(event, self._clock())
         self._lifecycle.apply(commands)
 
+    def run_of(self, owner: Client, clues: Sequence[Clue], history: Sequence[int]) -> str | None:
+        """See the port."""
+        run, _ = self._dispatcher.tracker.joinable(owner, clues, history, self._clock())
+        return None if run is None else run.interaction_id
+
     def follow_run(self, run_id: str, on_event: OnRunEvent) -> Callable[[], None]:
         """See the port."""
         return self._lifecycle.followers.subscribe(run_id, on_event)
@@ -372,6 +378,8 @@ class ControlService:
                     len(each.feeder),
                     each.overload.watermarks.high,
                     each.overload.watermarks.low,
+                    len(each.background_feed),
+                    sum(one.background_calls for one in each.worker_table.workers.values()),
                 )
                 for model, each in dispatcher.pools.items()
             ),

@@ -63,7 +63,8 @@ class ControlSettings(RoomSettings):
         ge=0,
         le=7 * 86_400,
         description="Seconds after an interaction's idle time-out within which a further call "
-        "reopens it.",
+        "reopens it; also after a call without an interaction's id, within which another call may "
+        "continue its conversation.",
     )
     journal_segment_bytes: int = Field(
         16 * 1024 * 1024,

@@ -12,16 +12,16 @@ from fairserve.platform.db.operations import AuditEntry
 
 
 class Actor(Protocol):
-    """The key that authorised a change."""
+    """The key or the person that authorised a change."""
 
     @property
     def key_id(self) -> str:
-        """Id of the key."""
+        """Id of the key; empty for a person without one."""
         ...
 
     @property
-    def key_prefix(self) -> str:
-        """Visible prefix of the key."""
+    def actor(self) -> str:
+        """Visible prefix of the key, or the person."""
         ...
 
 
@@ -48,8 +48,8 @@ def record(
         AuditEntry(
             id=new_id("au"),
             at=utc_now(),
-            actor=actor if principal is None else principal.key_prefix,
-            actor_key_id=None if principal is None else principal.key_id,
+            actor=actor if principal is None else principal.actor,
+            actor_key_id=None if principal is None else principal.key_id or None,
             tenant_id=tenant_id,
             action=action,
             target=target,

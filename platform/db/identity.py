@@ -14,6 +14,7 @@ from sqlalchemy import JSON, CheckConstraint, ForeignKey, Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from fairserve.interactions.call import TenantLevels
+from fairserve.platform.base.roles import Role
 from fairserve.platform.db.base import ID_CHARS, NAME_CHARS, Base
 
 KeyScope = Literal["admin", "tenant", "app"]
@@ -69,6 +70,8 @@ class App(Base):
     """Headers that name its end users, in order; null: the default, empty: none."""
     cors_origins: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
     """Origins of the pages that may call with its keys; null: none."""
+    run_rules: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
+    """Rules that assign its calls to runs; null: the server's, empty: each call is a run."""
     created_at: Mapped[datetime]
     suspended_at: Mapped[datetime | None]
     deleted_at: Mapped[datetime | None]
@@ -129,6 +132,8 @@ class ApiKey(Base):
     prefix: Mapped[str] = mapped_column(String(16))
     name: Mapped[str] = mapped_column(String(NAME_CHARS), default="", server_default="")
     """Display name of the key."""
+    role: Mapped[Role] = mapped_column(String(16), default="admin", server_default="admin")
+    """Role of an admin key; keys of tenants and apps have the default, which restricts nothing."""
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]

@@ -16,6 +16,7 @@ from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from fairserve.platform.base.roles import Role
 from fairserve.platform.db.base import new_id, utc_now
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.identity import ApiKey, KeyScope
@@ -62,6 +63,7 @@ def issue(
     tenant_id: str | None = None,
     app_id: str | None = None,
     name: str = "",
+    role: Role = "admin",
     expires_at: datetime | None = None,
     plain: str | None = None,
 ) -> IssuedKey:
@@ -76,6 +78,7 @@ def issue(
         secret_id=hasher.secret_id,
         prefix=key[:VISIBLE_CHARS] if key.startswith(KEY_PREFIX) else key[:4],
         name=name,
+        role=role,
         created_at=utc_now(),
         expires_at=expires_at,
         revoked_at=None,
@@ -123,14 +126,15 @@ def count_valid(session: Session, owner: KeyOwner, now: datetime) -> int:
     return session.scalar(statement) or 0
 
 
-def lasting(session: Session, owner: KeyOwner, *, lock: bool = False) -> list[str]:
-    """Return the ids of an owner's keys that are not revoked and never expire; ``lock`` locks them."""
+def lasting_admins(session: Session) -> list[str]:
+    """Return the ids of the keys of role admin that are not revoked and never expire, locked."""
     statement = select(ApiKey.id).where(
-        *_of(owner), ApiKey.revoked_at.is_(None), ApiKey.expires_at.is_(None)
+        *_of(KeyOwner(None)),
+        ApiKey.role == "admin",
+        ApiKey.revoked_at.is_(None),
+        ApiKey.expires_at.is_(None),
     )
-    if lock:
-        statement = statement.with_for_update()
-    return list(session.scalars(statement.order_by(ApiKey.id)))
+    return list(session.scalars(statement.order_by(ApiKey.id).with_for_update()))
 
 
 def end_others(session: Session, keep: ApiKey, at: datetime, *, now: datetime) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fairserve.platform.db.base import Base
+from fairserve.platform.db.batches import Batch, BatchResult, File, FilePart
 from fairserve.platform.db.console import ConsoleSession
 from fairserve.platform.db.contracts import Contract, Price
 from fairserve.platform.db.erasures import Erasure
@@ -35,10 +36,14 @@ __all__ = [
     "AppLimits",
     "AuditEntry",
     "Base",
+    "Batch",
+    "BatchResult",
     "ConsoleSession",
     "Contract",
     "EndUser",
     "Erasure",
+    "File",
+    "FilePart",
     "FleetAlias",
     "FleetDrain",
     "FleetWorker",

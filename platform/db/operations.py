@@ -32,7 +32,7 @@ class AuditEntry(Base):
     id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
     at: Mapped[datetime]
     actor: Mapped[str] = mapped_column(String(NAME_CHARS))
-    """Visible prefix of the key that made the change, or ``system``."""
+    """Visible prefix of the key that made the change, ``oidc:`` and the person, or ``system``."""
     actor_key_id: Mapped[str | None] = mapped_column(String(ID_CHARS))
     tenant_id: Mapped[str | None] = mapped_column(String(ID_CHARS))
     action: Mapped[str] = mapped_column(String(ID_CHARS))

@@ -38,15 +38,34 @@ def check_secret_key(sessions: SessionFactory, settings: DbSettings) -> KeyHashe
     :func:`~fairserve.platform.db.key_hash.key_hasher` does.
     """
     with sessions.begin() as session:
-        known = _known_ids(session)
-        file = _key_file(settings)
-        if known and file is not None and not file.exists():
-            raise SecretKeyError(_problem(f"the secret key {file} is missing"))
-        hasher = key_hasher(settings)
-        if known and not known & set(hasher.secret_ids):
-            where = "FAIRSERVE_SECRET_KEY" if file is None else f"the secret key {file}"
-            raise SecretKeyError(_problem(f"{where} is not the key of this database"))
+        hasher = _matching_hasher(session, settings)
         _remember(session, hasher)
+    return hasher
+
+
+def matching_secret_id(session: Session, settings: DbSettings) -> str | None:
+    """Return the id of the secret key if it is that of the database, and change nothing.
+
+    Returns None for an embedded database that has no key yet, which the first start generates. Raises as
+    :func:`check_secret_key` does.
+    """
+    file = _key_file(settings)
+    if file is not None and not file.exists() and not _known_ids(session):
+        if not settings.embedded_database:
+            key_hasher(settings)  # raises: a shared database needs the setting
+        return None
+    return _matching_hasher(session, settings).secret_id
+
+
+def _matching_hasher(session: Session, settings: DbSettings) -> KeyHasher:
+    known = _known_ids(session)
+    file = _key_file(settings)
+    if known and file is not None and not file.exists():
+        raise SecretKeyError(_problem(f"the secret key {file} is missing"))
+    hasher = key_hasher(settings)
+    if known and not known & set(hasher.secret_ids):
+        where = "FAIRSERVE_SECRET_KEY" if file is None else f"the secret key {file}"
+        raise SecretKeyError(_problem(f"{where} is not the key of this database"))
     return hasher
 
 

@@ -1,5 +1,6 @@
 """Fleet file: workers, aliases and tokenizers as JSON, and the task that watches it.
 
+The same content may be a section of the configuration file, which is then watched in its place.
 The file is checked every second, off the event loop. A valid change replaces this source's part; an
 invalid one is logged once and shown on the cluster page, and the last valid part stays in force. A
 replacement by a rename, as editors and Kubernetes do it, counts as a change.
@@ -61,25 +62,36 @@ class FleetFileBody(Strict):
     models: dict[ModelName, ModelIn] = Field(default_factory=dict, max_length=MAX_WORKERS)
 
 
+Parse = Callable[[bytes], FleetPart]
+"""Parses the content of a file. Raises FleetFileError."""
+Where = Callable[[tuple[str | int, ...]], str]
+"""Returns the text before a problem, from the place of the wrong value."""
+
+
 def parse_fleet(content: bytes) -> FleetPart:
     """Parse the content of a file. Raises FleetFileError."""
     if len(content) > MAX_FILE_BYTES:
         raise FleetFileError(f"it is larger than {MAX_FILE_BYTES} bytes")
     try:
         plain = json.loads(content, object_pairs_hook=_without_repetition)
-        body = FleetFileBody.model_validate(plain)
     except UnicodeDecodeError as error:
         raise FleetFileError("it is not UTF-8") from error
     except json.JSONDecodeError as error:
         raise FleetFileError(f"it is not JSON: {error}") from error
     except RecursionError as error:
         raise FleetFileError("it is nested too deeply") from error
-    except ValidationError as error:
-        raise FleetFileError(
-            "; ".join(_problem(each) for each in error.errors()[:_SHOWN])
-        ) from error
     except ValueError as error:
         raise FleetFileError(str(error)) from error
+    return fleet_part(plain)
+
+
+def fleet_part(plain: Any, where: Where = lambda place: "") -> FleetPart:
+    """Return the fleet of a parsed file or section. Raises FleetFileError."""
+    try:
+        body = FleetFileBody.model_validate(plain)
+    except ValidationError as error:
+        problems = (where(each["loc"]) + _problem(each) for each in error.errors()[:_SHOWN])
+        raise FleetFileError("; ".join(problems)) from error
     part = FleetPart(
         workers=tuple(worker.spec() for worker in body.workers),
         aliases=body.aliases,
@@ -91,10 +103,10 @@ def parse_fleet(content: bytes) -> FleetPart:
     return part
 
 
-def read_fleet(path: Path) -> FleetPart:
+def read_fleet(path: Path, parse: Parse = parse_fleet) -> FleetPart:
     """Read and parse the file. Raises FleetFileError, with the path."""
     try:
-        return parse_fleet(_content(path))
+        return parse(_content(path))
     except (OSError, FleetFileError) as error:
         raise FleetFileError(f"the fleet file {path}: {_text(error)}") from error
 
@@ -109,6 +121,7 @@ class FleetFileWatch:
         served: Callable[[], set[str]],
         apply: Callable[[FleetPart], None],
         *,
+        parse: Parse = parse_fleet,
         poll_s: float = POLL_S,
     ) -> None:
         """``others`` returns the fleet without this file, ``served`` the served models."""
@@ -118,6 +131,7 @@ class FleetFileWatch:
         self._others = others
         self._served = served
         self._apply = apply
+        self._parse = parse
         self._poll_s = poll_s
         self._stamp: tuple[int, ...] = ()
         self._digest = b""
@@ -166,7 +180,7 @@ class FleetFileWatch:
         if digest == self._digest and not self.problem:
             return None
         self._digest = digest
-        return parse_fleet(content)
+        return self._parse(content)
 
 
 def _content(path: Path) -> bytes:

@@ -93,6 +93,18 @@ class _Pool:
         return any("generate" in tasks for tasks in self.tasks.values())
 
 
+def tokenizer_names(model: str, root: str, named: str | None, local_model: str) -> tuple[str, ...]:
+    """Return the candidate names of a model's tokenizer, in order of preference.
+
+    ``named`` is that of the fleet, ``local_model`` the setting ``model`` if it is for this model.
+    """
+    if named is not None:
+        return (named,)
+    if local_model:
+        return (local_model,)
+    return tuple(dict.fromkeys(name for name in (root, model) if name))
+
+
 class ModelPools:
     """Updates ``models`` as workers join and leave. Belongs to the event loop."""
 
@@ -303,11 +315,7 @@ class ModelPools:
 
     def _tokenizers_of(self, model: str, pool: _Pool) -> tuple[str, ...]:
         named = self._desired.tokenizers.get(model)
-        if named is not None:
-            return (named,)
-        if pool.local and self._local_model:
-            return (self._local_model,)
-        return tuple(dict.fromkeys(name for name in (pool.root, model) if name))
+        return tokenizer_names(model, pool.root, named, self._local_model if pool.local else "")
 
     async def _read(self, model: str, pool: _Pool) -> None:
         chat = pool.generates

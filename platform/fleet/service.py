@@ -76,7 +76,7 @@ class FleetChanges:
         if drain is None:
             if repository.count_drains(self._session) >= MAX_DRAINS:
                 repository.forget_drains(self._session, but=self._desired.workers)
-            by, at = self._principal.key_prefix, utc_now()
+            by, at = self._principal.actor, utc_now()
             drain = FleetDrain(worker_id=worker_id, drained_by=by, drained_at=at)
             self._session.add(drain)
             self._notify_drained(worker, drained=True)

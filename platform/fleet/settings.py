@@ -30,7 +30,7 @@ class FleetSettings(RoomSettings):
     fleet_file: Annotated[Path | None, BeforeValidator(empty_is_none)] = Field(
         None,
         description="JSON file with external workers, aliases and tokenizers; changes apply while "
-        "the server runs (docs/guide/fleet.md).",
+        "the server runs (docs/guide/fleet.md). The configuration file may have them as `fleet`.",
     )
     kv_events: bool = Field(
         True,

@@ -32,7 +32,7 @@ from fairserve.platform.monitoring.activity_bucket import (
     index,
     of_entitled,
 )
-from fairserve.scheduling.events import CallOutcome
+from fairserve.scheduling.events import CallOutcome, InteractionEnded
 from fairserve.scheduling.fairness.cost import Linear
 
 BUCKET_S = 5.0
@@ -109,8 +109,9 @@ class Activity(CallListener):
         live_counts.queued += 1
 
     def call_started(self, call: ObservedCall, now_s: float) -> None:
-        """Count the queue delay of a call."""
-        self._at(now_s).of(call.call.tenant).delay(call.queue_s or 0.0)
+        """Count the queue delay of a call, unless it is a background call."""
+        if not call.call.background:
+            self._at(now_s).of(call.call.tenant).delay(call.queue_s or 0.0)
 
     def call_progressed(self, call: ObservedCall, now_s: float) -> None:
         """Add the service of a call since its last progress to its client."""
@@ -138,7 +139,7 @@ class Activity(CallListener):
         worker_id = call.worker_id
         if worker_id is None:
             return
-        if not call.started:
+        if not call.started and not call.call.background:
             counts.delay(call.queue_s or 0.0)
         prompt = call.usage.prompt_tokens
         if prompt:
@@ -174,9 +175,9 @@ class Activity(CallListener):
         """Count a run that began or was reopened."""
         self._at(self._clock()).of(tenant).runs_begun += 1
 
-    def run_ended(self, tenant: str) -> None:
+    def run_ended(self, run: InteractionEnded) -> None:
         """Count a run that ended."""
-        self._at(self._clock()).of(tenant).runs_ended += 1
+        self._at(self._clock()).of(run.tenant).runs_ended += 1
 
     # --- buckets ----------------------------------------------------------------------------------
 

@@ -4,6 +4,8 @@ Listens to control. A label is a model, an outcome, a reason or a kind of token,
 beyond ``MAX_MODELS`` and reasons beyond ``MAX_REASONS`` count as ``other``, so that the number of series
 is bounded. Belongs to the event loop. Cost: O(1) per event, nothing per token of an answer.
 
+Times are those of calls that clients wait for: background calls are counted, but not timed.
+
 Weakness: the tokens of a call are counted at its end, so a long answer appears at once.
 """
 
@@ -17,7 +19,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 
 from fairserve.platform.control.port import CallListener, ObservedCall
 from fairserve.platform.monitoring.activity_bucket import MAX_REASONS, OTHER_REASON
-from fairserve.scheduling.events import CallOutcome
+from fairserve.scheduling.events import CallOutcome, InteractionEnded
 
 MAX_MODELS = 100
 OTHER = "other"
@@ -90,7 +92,8 @@ class CallMetrics(CallListener):
 
     def call_started(self, call: ObservedCall, now_s: float) -> None:
         """Count the wait of a call until its worker began."""
-        self._queue_s[self._model(call)].observe(call.queue_s or 0.0)
+        if not call.call.background:
+            self._queue_s[self._model(call)].observe(call.queue_s or 0.0)
 
     def call_ended(self, call: ObservedCall, outcome: CallOutcome, now_s: float) -> None:
         """Count the outcome, the tokens and the times of a call."""
@@ -99,6 +102,8 @@ class CallMetrics(CallListener):
         self._tokens[model, "prompt"] += call.usage.prompt_tokens
         self._tokens[model, "cached"] += call.usage.cached_tokens
         self._tokens[model, "output"] += call.usage.output_tokens
+        if call.call.background:
+            return
         self._duration_s[model].observe(now_s - call.submitted_s)
         if call.ttft_s is not None:
             self._ttft_s[model].observe(call.ttft_s)
@@ -115,7 +120,7 @@ class CallMetrics(CallListener):
         """Count a run that began or was reopened."""
         self._opened += 1
 
-    def run_ended(self, tenant: str) -> None:
+    def run_ended(self, run: InteractionEnded) -> None:
         """Count a run that ended."""
         self._closed += 1
 

@@ -1,14 +1,15 @@
-"""Search of clients by the names of their tenants and apps, in addition to ids."""
+"""Pages of clients with the names of their tenants and apps, in addition to ids."""
 
 from __future__ import annotations
 
 import asyncio
 
 from fairserve.platform.db.engine import SessionFactory, read_only
-from fairserve.platform.db.names import ids_named
-from fairserve.platform.monitoring.client_views import ClientPage
+from fairserve.platform.db.names import ids_named, names_of
+from fairserve.platform.monitoring.client_views import ClientPage, ClientView
 from fairserve.platform.monitoring.clients import Clients
-from fairserve.platform.monitoring.schemas import ClientQuery
+from fairserve.platform.monitoring.flooding import find_floods, signs
+from fairserve.platform.monitoring.schemas import ClientQuery, FloodingClient, FloodsOut
 
 
 async def clients_page(
@@ -24,6 +25,29 @@ async def clients_page(
         query=query.query,
         named=named,
     )
+
+
+async def flooding_clients(
+    clients: Clients, sessions: SessionFactory, tenant: str | None, limit: int
+) -> FloodsOut:
+    """Return the flooding clients of one or all tenants, with their names."""
+    of_all, found = find_floods(clients, tenant, limit)
+    names = await asyncio.to_thread(_names, sessions, found) if found else {}
+    return FloodsOut(
+        items=[
+            FloodingClient(client=each, signs=[sign.words for sign in signs(each, of_all)])
+            for each in found
+        ],
+        queued_calls=of_all.queued,
+        refused_calls=of_all.refused,
+        names=names,
+    )
+
+
+def _names(sessions: SessionFactory, found: list[ClientView]) -> dict[str, str]:
+    tenants, apps = {each.tenant for each in found}, {each.app for each in found}
+    with sessions() as session:
+        return names_of(read_only(session), tenants=tenants, apps=apps)
 
 
 def _named(sessions: SessionFactory, query: ClientQuery) -> frozenset[str]:

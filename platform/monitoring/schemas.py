@@ -33,6 +33,31 @@ class ClientQuery(Paging):
     query: NamePart = ""
 
 
+class FloodQuery(Strict):
+    """Query of the flooding clients. ``tenant`` is for admin keys."""
+
+    tenant: ObjectId | None = None
+    limit: int = Field(10, ge=1, le=100)
+
+
+class FloodingClient(BaseModel):
+    """A client that floods, and the signs of it."""
+
+    client: ClientView
+    signs: list[str]
+
+
+class FloodsOut(BaseModel):
+    """Flooding clients, largest share of the service first."""
+
+    items: list[FloodingClient]
+    queued_calls: int
+    """Queued calls of the clients with most of them; ``refused_calls`` likewise."""
+    refused_calls: int
+    names: dict[str, str]
+    """Names of the tenants and apps in ``items``."""
+
+
 class BudgetOut(BaseModel):
     """A budget in its current period."""
 

@@ -45,9 +45,11 @@ from fairserve.platform.server.http_state import HttpState, put_on
 from fairserve.platform.server.metrics import endpoints as metrics
 from fairserve.platform.server.metrics.requests import RequestMetrics
 from fairserve.platform.server.settings import Settings
+from fairserve.platform.serving.batches import endpoints as batches
 from fairserve.platform.serving.completions import endpoints as completions
 from fairserve.platform.serving.completions.limit_headers import LimitHeaders
 from fairserve.platform.serving.embeddings import endpoints as embeddings
+from fairserve.platform.serving.files import endpoints as files
 from fairserve.platform.serving.interactions import admin_endpoints as all_interactions
 from fairserve.platform.serving.interactions import endpoints as interactions
 from fairserve.platform.tenancy.apps import endpoints as apps
@@ -96,7 +98,7 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
     console_state = ConsoleState(settings.console)
     requests = RequestMetrics()
     put_on(app, HttpState(settings, ReportSlots(), console_state, requests))
-    for module in (completions, embeddings, interactions, *MANAGEMENT):
+    for module in (completions, embeddings, interactions, files, batches, *MANAGEMENT):
         app.include_router(module.router)
     if settings.console.console:
         app.include_router(console)

@@ -46,9 +46,25 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
     {
         "serve": Command("Run the platform.", "platform.server.commands.serve"),
         "worker": Command("Run one worker process.", "platform.server.commands.worker"),
+        "config": Command(
+            "Check and show the settings, from flags, environment and configuration file.",
+            "platform.server.commands.config",
+        ),
         "db": Command(
             "Upgrade the database's schema, or replace a lost secret key.",
             "platform.server.commands.db",
+        ),
+        "doctor": Command(
+            "Check database, journal, workers, secret key, clocks and limits.",
+            "platform.server.commands.doctor",
+        ),
+        "backup": Command(
+            "Back up database, journal and secret key into one archive.",
+            "platform.server.commands.backup",
+        ),
+        "restore": Command(
+            "Restore a backup into the data folder of a stopped server.",
+            "platform.server.commands.restore",
         ),
         "jobs": Command(
             "Run and inspect background jobs, also as Celery's worker and beat.",
@@ -77,6 +93,10 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "webhook": Command(
             "Manage webhooks, which notify tenants of events.",
             "platform.server.admin_cli.webhooks",
+        ),
+        "mcp": Command(
+            "Serve read-only tools for assistants, from a running server, over MCP.",
+            "platform.server.mcp_server.command",
         ),
     }
 )

@@ -25,9 +25,10 @@ from fairserve.platform.reporting.usage.slots import ReportSlots
 from fairserve.platform.server.metrics.metrics import Metrics
 from fairserve.platform.server.metrics.requests import RequestMetrics
 from fairserve.platform.server.settings import Settings
+from fairserve.platform.serving.batches.service import Batches
 from fairserve.platform.serving.completions.service import Completions
 from fairserve.platform.serving.decision.service import DecisionService
-from fairserve.platform.serving.embeddings.service import Embeddings
+from fairserve.platform.serving.files.service import Files
 from fairserve.platform.serving.interactions.service import RunParts
 from fairserve.platform.serving.programs.service import Programs
 from fairserve.platform.tenancy.auth import Authenticator
@@ -62,8 +63,9 @@ class RunningState:
     models: Models
     decisions: DecisionService
     completions: Completions
-    embeddings: Embeddings
     programs: Programs
+    files: Files
+    batches: Batches
     session_factory: SessionFactory
     ledger: LedgerPort
     jobs: JobRequests

@@ -33,6 +33,7 @@ from fairserve.platform.reporting.traffic.segments import recording_folder
 from fairserve.platform.reporting.usage.spent_budgets import SpentBudgets, retry_openings
 from fairserve.platform.server import recovery, wiring
 from fairserve.platform.server.app import create_app
+from fairserve.platform.server.fleet_section import fleet_parser
 from fairserve.platform.server.http_state import RunningState, put_on
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.interactions.service import GRAPHS_AT_ONCE, RunParts
@@ -62,8 +63,10 @@ class Platform:
         """``on_ready`` is called once, when the first call could be served.
 
         Without ``lease`` no other server uses the database; with it every write checks that it holds.
-        ``clock`` is the monotonic clock of control, its history and the recorded traffic.
+        ``clock`` is the monotonic clock of control, its history and the recorded traffic. Raises
+        ValueError if calls are to be traced and cannot be.
         """
+        self.tracing = wiring.tracing(settings)
         self.settings = settings
         self.lease = lease
         self.storage = wiring.storage(settings, engine, lease)
@@ -104,6 +107,8 @@ class Platform:
         self.monitoring = Monitoring(self.control, lambda: self.pool.members(), clock=self._clock)
         if self.traffic is not None:
             self.control.subscribe(self.traffic)
+        if self.tracing is not None:
+            self.control.subscribe(self.tracing.calls)
         learning, versions = settings.tenancy.learning_options, stored.profile_versions
         self.profile_changes = ProfileChanges(self.sessions, self.control, learning, versions)
         self.control.start()
@@ -116,15 +121,22 @@ class Platform:
         )
         self.models, self.pool = self.workers.models, self.workers.pool
         self.metrics = wiring.metrics(
-            settings, self.storage, self.control, self.monitoring, self.pool, self.lease
+            settings,
+            self.storage,
+            self.control,
+            self.monitoring,
+            self.pool,
+            self.lease,
+            self.tracing,
         )
-        serving = wiring.serving(settings, self.storage, self.control, self.workers)
+        serving = wiring.serving(settings, self.storage, self.control, self.workers, self.tracing)
         self.decisions = serving.decisions
         self.answers, self.completions = serving.answers, serving.completions
-        self.embeddings = serving.embeddings
         self.programs = serving.programs
+        self.files, self.batches = serving.files, serving.batches
         await self._start_fleet(stored.fleet, stored.system)
         await self.programs.start()
+        self.batches.start()
         self.jobs.start()
         openings = retry_openings(self.control.openings.retry)
         background = (self.profile_changes.run(), openings, self.monitoring.history.run())
@@ -135,13 +147,16 @@ class Platform:
         """Accept no new calls, and wait for those in progress."""
         self.draining.set()
         self.programs.pause()
+        self.batches.pause()
         await self.control.drain(self.settings.control.drain_timeout_s)
 
     async def stop(self) -> None:
         """Stop everything; rows that are not in the database yet stay in the journal."""
         self.programs.pause()
+        self.batches.pause()
         await self.control.drain(0)
         await self.programs.close()
+        await self.batches.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -157,8 +172,31 @@ class Platform:
         await self.workers.http.close()
         await self.control.close()
         await self.workers.model_pools.close()
+        if self.tracing is not None:
+            await asyncio.to_thread(self.tracing.close)
         await asyncio.to_thread(self._close_files)
         self.engine.dispose()
+
+    async def reload(self, settings: Settings) -> None:
+        """Apply settings that differ from the present ones in reloadable ones only.
+
+        Those that this does not pass on are read where they are used.
+        """
+        self.settings = settings
+        self.jobs.reload(settings)
+        self.storage.outbox.settings = settings.background
+        self.metrics.top_clients = settings.server.metrics_top_clients
+        self.completions.set_limits(
+            settings.serving.keepalive_s, wiring.client_limits(settings.serving)
+        )
+        if self.fleet_watch is not None:
+            await self.fleet_watch.check()
+
+    def tenancy(self) -> TenancyParts:
+        """Return the running parts that tenants and apps use, with the present settings."""
+        return TenancyParts(
+            self.settings.tenancy, self.storage.authenticator, self.control, self.programs
+        )
 
     def state(self) -> RunningState:
         """Return what the endpoints need of the started platform."""
@@ -167,9 +205,7 @@ class Platform:
             clients=self.monitoring.clients,
             metrics=self.metrics,
             history=self.monitoring.history,
-            tenancy=TenancyParts(
-                self.settings.tenancy, self.storage.authenticator, self.control, self.programs
-            ),
+            tenancy=self.tenancy(),
             fleet=FleetParts(
                 self.control,
                 self.sessions,
@@ -187,8 +223,9 @@ class Platform:
             models=self.models,
             decisions=self.decisions,
             completions=self.completions,
-            embeddings=self.embeddings,
             programs=self.programs,
+            files=self.files,
+            batches=self.batches,
             session_factory=self.sessions,
             ledger=self.ledger,
             jobs=self.jobs,
@@ -242,7 +279,10 @@ class Platform:
         self.fleet.set_stored(stored)
         self._tasks.append(asyncio.create_task(self.fleet.run(), name="fleet"))
         if settings.fleet_file is not None:
-            self.fleet_watch = wiring.fleet_watch(settings.fleet_file, self.fleet, self.models)
+            parse = fleet_parser(self.settings)
+            self.fleet_watch = wiring.fleet_watch(
+                settings.fleet_file, parse, self.fleet, self.models
+            )
             await self.fleet_watch.check()
             self._tasks.append(asyncio.create_task(self.fleet_watch.run(), name="fleet file"))
 

@@ -138,6 +138,16 @@ class LogWriter(logging.Handler):
             return
 
 
+def reload_logging(level: str, log_format: LogFormat) -> None:
+    """Use another level and form of lines, unless the program around this one has its own log."""
+    root = logging.getLogger()
+    writers = [handler for handler in root.handlers if isinstance(handler, LogWriter)]
+    for writer in writers:
+        writer.setFormatter(FORMATTERS[log_format]())
+    if writers:
+        root.setLevel(level.upper())
+
+
 @contextmanager
 def logging_to(stream: TextIO, level: str, log_format: LogFormat) -> Iterator[None]:
     """Log to ``stream`` within the block, unless the program around this one has set up its own log."""

@@ -3,7 +3,8 @@
 One control writes one database (:mod:`fairserve.platform.control.lease`): a second server is rejected
 before it changes anything. After the first SIGINT or SIGTERM the port stays open and new calls
 answer 503, until those in progress have ended or ``drain_timeout_s`` is over; a second signal exits
-at once, and the next start closes the calls that were open.
+at once, and the next start closes the calls that were open. With a configuration file SIGHUP reloads it;
+without one it ends the process, as it does when the terminal closes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import fcntl
 import functools
 import gc
 import logging
@@ -36,14 +36,19 @@ from fairserve.platform.db.engine import connect
 from fairserve.platform.db.secret_key import SecretKeyError
 from fairserve.platform.fleet.fleet_file import FleetFileError, read_fleet
 from fairserve.platform.fleet.supervisor import WorkersFailedError
+from fairserve.platform.server.backup.archive import ArchiveError
+from fairserve.platform.server.backup.restore import check_restored
 from fairserve.platform.server.database import prepare_database
+from fairserve.platform.server.fleet_section import fleet_parser
 from fairserve.platform.server.http.connections import Connections
 from fairserve.platform.server.http.descriptors import connections_within, raise_descriptor_limit
 from fairserve.platform.server.http.protocol import LimitedProtocol, RequestLimits
 from fairserve.platform.server.lifecycle import Platform, build_app
+from fairserve.platform.server.locks import LockTakenError, held_lock
 from fairserve.platform.server.logs import logging_to
 from fairserve.platform.server.metrics.endpoints import metrics_app
 from fairserve.platform.server.metrics.listener import serving_metrics
+from fairserve.platform.server.reloader import Reloader, Reread
 from fairserve.platform.server.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -59,11 +64,14 @@ class StartError(Exception):
     """The server cannot start here. The message states the cause and the next step."""
 
 
-def serve(settings: Settings) -> int:
-    """Run the server until it is stopped; returns the exit code."""
+def serve(settings: Settings, *, reread: Reread | None = None) -> int:
+    """Run the server until it is stopped; returns the exit code.
+
+    ``reread`` reads the settings again, as they were read for this start.
+    """
     try:
         if settings.fleet.fleet_file is not None:
-            read_fleet(settings.fleet.fleet_file)
+            read_fleet(settings.fleet.fleet_file, fleet_parser(settings))
         try:
             settings.db.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
@@ -71,7 +79,7 @@ def serve(settings: Settings) -> int:
                 f"the data folder {settings.db.data_dir} cannot be created: {error.strerror};"
                 " choose another one with --data-dir"
             ) from error
-        return ServerProcess(settings).run()
+        return ServerProcess(settings, reread=reread).run()
     except (StartError, LeaseTakenError, FleetFileError) as error:
         print(f"fairserve: {error}", file=sys.stderr)
         return 1
@@ -84,8 +92,10 @@ def serve(settings: Settings) -> int:
 class ServerProcess:
     """One run of ``fairserve serve``."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, reread: Reread | None = None) -> None:
+        """``reread`` as in :func:`serve`."""
         self._settings = settings
+        self._reread = None if settings.server.config is None else reread
         self._open = contextlib.ExitStack()
         """Closes the locks, the socket and the database, also if the server cannot start."""
         self._admin_key: str | None = None
@@ -106,6 +116,10 @@ class ServerProcess:
             self._lock_file(
                 settings.db.data_dir / "serve.lock", f"data folder {settings.db.data_dir}"
             )
+            try:
+                check_restored(settings.db.data_dir)
+            except ArchiveError as error:
+                raise StartError(str(error)) from error
             listener = stack.enter_context(
                 _bind(settings.server.host, settings.server.port, "--port")
             )
@@ -123,7 +137,10 @@ class ServerProcess:
             except (SecretKeyError, ValueError, OSError) as error:
                 raise StartError(str(error)) from error
             lease.start()
-            platform = Platform(settings, engine=engine, lease=lease, on_ready=self._on_ready)
+            try:
+                platform = Platform(settings, engine=engine, lease=lease, on_ready=self._on_ready)
+            except ValueError as error:
+                raise StartError(str(error)) from error
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 return runner.run(self._serve(platform, lease, listener))
 
@@ -142,7 +159,10 @@ class ServerProcess:
             timeout_graceful_shutdown=AFTER_DRAIN_S,
             timeout_keep_alive=settings.server.keep_alive_timeout_s,
         )
-        server = _Server(config, platform)
+        reload = None
+        if self._reread is not None:
+            reload = Reloader(self._reread, platform, app).request
+        server = _Server(config, platform, reload)
         app.state.abort_connection = server.abort
         async with serving_metrics(metrics_app(app.state), self._metrics_listener):
             return await self._run(server, platform, lease, listener)
@@ -168,23 +188,9 @@ class ServerProcess:
 
     def _lock_file(self, path: Path, what: str) -> None:
         try:
-            file = path.open("a+")
-        except OSError as error:
-            raise StartError(f"{path} cannot be written: {error.strerror}") from error
-        self._open.enter_context(file)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            file.seek(0)
-            pid = file.read().strip()
-            who = f"process {pid}" if pid else "another process"
-            raise StartError(
-                f"the {what} is in use by another FairServe server ({who});"
-                " stop it, or choose another one"
-            ) from error
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
+            self._open.enter_context(held_lock(path, what))
+        except LockTakenError as error:
+            raise StartError(str(error)) from error
 
     def _connect(self, **options: Any) -> Engine:
         try:
@@ -251,9 +257,12 @@ class ServerProcess:
 class _Server(uvicorn.Server):
     """A uvicorn server that drains control before it closes the port, and sets no exit code."""
 
-    def __init__(self, config: uvicorn.Config, platform: Platform) -> None:
+    def __init__(
+        self, config: uvicorn.Config, platform: Platform, reload: Callable[[], None] | None
+    ) -> None:
         super().__init__(config)
         self._platform = platform
+        self._reload = reload
 
     def abort(self, scope: Scope) -> None:
         """Drop the connection of a request in progress, with all data that its client has not read."""
@@ -278,6 +287,11 @@ class _Server(uvicorn.Server):
             number: signal.signal(number, self._on_signal)
             for number in (signal.SIGINT, signal.SIGTERM)
         }
+        reload, loop = self._reload, asyncio.get_running_loop()
+        if reload is not None:
+            before[signal.SIGHUP] = signal.signal(
+                signal.SIGHUP, lambda number, frame: loop.call_soon_threadsafe(reload)
+            )
         try:
             yield
         finally:
@@ -290,7 +304,7 @@ class _Server(uvicorn.Server):
             os._exit(128 + number)
         # First: the rest may fail, and must not prevent the stop.
         self.should_exit = True
-        _print("\nFairServe stops when the calls in progress have ended", sys.stderr)
+        _print("\nFairServe stops when the calls in progress have ended", sys.stdout)
 
 
 async def _first_failure(platform: Platform, lease: Lease) -> str:

@@ -1,7 +1,8 @@
 """All settings of the server: those of each room, composed, and its own.
 
-A field ``max_body_bytes`` is the flag ``--max-body-bytes`` and ``FAIRSERVE_MAX_BODY_BYTES``; a flag
-wins over the environment. ``DATABASE_URL`` and ``REDIS_URL`` are read without the prefix, too.
+A field ``max_body_bytes`` is the flag ``--max-body-bytes``, ``FAIRSERVE_MAX_BODY_BYTES``, and a name in
+the configuration file; :mod:`fairserve.platform.server.settings_sources` has their precedence.
+``DATABASE_URL`` and ``REDIS_URL`` are read without the prefix, too.
 Secrets have no flag, because a process list shows flags. Names are unique across rooms, so that
 :class:`Settings` takes them flat: ``Settings(port=0, data_dir=folder)``. A room reads its own part.
 """
@@ -9,18 +10,20 @@ Secrets have no flag, because a process list shows flags. Names are unique acros
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 from fairserve.platform.background.settings import BackgroundSettings
-from fairserve.platform.base.settings import RoomSettings
+from fairserve.platform.base.settings import RoomSettings, empty_is_none
 from fairserve.platform.console.settings import ConsoleSettings
 from fairserve.platform.control.settings import ControlSettings
 from fairserve.platform.db.settings import DbSettings
 from fairserve.platform.fleet.settings import FleetSettings
+from fairserve.platform.monitoring.settings import MonitoringSettings
 from fairserve.platform.reporting.settings import ReportingSettings
 from fairserve.platform.serving.settings import ServingSettings
 from fairserve.platform.tenancy.settings import TenancySettings
@@ -33,6 +36,12 @@ LogFormat = Literal["text", "json"]
 class ServerSettings(RoomSettings):
     """Address, bounds of connections and requests, and log level."""
 
+    config: Annotated[Path | None, BeforeValidator(empty_is_none)] = Field(
+        None,
+        description="YAML file with settings and the fleet (docs/guide/configuration.md). SIGHUP "
+        "reloads it.",
+        json_schema_extra={"metavar": "FILE"},
+    )
     host: str = Field("127.0.0.1", description="Address that the API listens on.")
     port: int = Field(8000, ge=0, le=65535, description="Port of the API; 0 takes a free one.")
     max_connections: int = Field(
@@ -118,6 +127,7 @@ class Settings(BaseModel):
     tuning: TuningSettings
     fleet: FleetSettings
     control: ControlSettings
+    monitoring: MonitoringSettings
     serving: ServingSettings
     tenancy: TenancySettings
     reporting: ReportingSettings

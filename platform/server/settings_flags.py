@@ -12,13 +12,17 @@ from collections.abc import Mapping
 from inspect import Parameter
 from typing import Any
 
-from pydantic import AliasChoices, ValidationError
+from pydantic import AliasChoices
 
 from fairserve.platform.base.command_line import option
-from fairserve.platform.base.option_pairs import parse_options
-from fairserve.platform.server.settings import FIELDS, Settings
+from fairserve.platform.server.settings import FIELDS
+from fairserve.platform.server.settings_reload import RELOADABLE
 from fairserve.platform.server.settings_topics import TOPICS
 
+SECRETS_NOTE = (
+    "Secrets have no flag: FAIRSERVE_SECRET_KEY, FAIRSERVE_SECRET_KEY_PREVIOUS, FAIRSERVE_ADMIN_KEY,"
+    " FAIRSERVE_OIDC_CLIENT_SECRET, or the configuration file."
+)
 _UNITS = {
     "s": "SECONDS",
     "minutes": "MINUTES",
@@ -69,6 +73,11 @@ def flag_options(*fields: str, topic: str | None = None) -> list[Parameter]:
     return [_option(field, name, topic) for field, name in flags.items() if name is not None]
 
 
+def all_flags() -> list[Parameter]:
+    """Return the options of all settings in the order of their topics."""
+    return [flag for topic, names in TOPICS.items() for flag in flag_options(*names, topic=topic)]
+
+
 def _option(field: str, name: str, topic: str | None) -> Parameter:
     text = (
         f"{FIELDS[field].description} Default: {default_text(field)}. "
@@ -85,30 +94,12 @@ def _option(field: str, name: str, topic: str | None) -> Parameter:
 
 
 def _metavar(field: str, name: str) -> str:
+    if "metavar" in _presentation(field):
+        return str(_presentation(field)["metavar"])
     last = name.rsplit("-", 1)[-1]
     if FIELDS[field].annotation in (int, float) and last not in _UNITS:
         return "N"
     return _UNITS.get(last, last.upper())
-
-
-def settings_from(flags: Mapping[str, Any]) -> Settings:
-    """Return the settings of parsed flags, which are None if not given, over the environment.
-
-    Raises ValueError with one line that names each wrong setting, never its value.
-    """
-    given = {name: value for name, value in flags.items() if value is not None}
-    if isinstance(given.get("system_options"), list):
-        given["system_options"] = parse_options(given["system_options"])
-    try:
-        return Settings(**given)
-    except ValidationError as error:
-        raise ValueError("; ".join(_problem(part) for part in error.errors())) from error
-
-
-def _problem(error: Any) -> str:
-    message = str(error["msg"]).removeprefix("Value error, ")
-    name = error["loc"][1:2]  # after the room; a problem of several settings has none
-    return f"{str(name[0]).removeprefix('FAIRSERVE_').lower()}: {message}" if name else message
 
 
 def guide() -> str:
@@ -118,13 +109,16 @@ def guide() -> str:
         "",
         "Written by `python -m fairserve.platform.server.settings_flags`; a test keeps it current.",
         "",
-        "A flag of `fairserve serve` wins over its environment variable. Secrets have no flag,",
-        "because a process list shows flags. Units end a name: `_s` seconds, `_tokens`, `_bytes`,",
-        "`_days`.",
+        "A flag of `fairserve serve` wins over its environment variable, that over the",
+        "[configuration file](configuration.md) (`--config`), and that over the default. The file has",
+        "settings by the names of the first column. Secrets have no flag, because a process list shows",
+        "flags. Units end a name: `_s` seconds, `_tokens`, `_bytes`, `_days`. A setting marked *reload*",
+        "can change in the file while the server runs; it is applied after SIGHUP.",
     ]
     for topic, fields in TOPICS.items():
         lines += ["", f"## {topic}", ""]
-        lines += ["| setting | flag | environment | default | meaning |", "|---|---|---|---|---|"]
+        lines += ["| setting | flag | environment | default | change | meaning |"]
+        lines += ["|---|---|---|---|---|---|"]
         lines += [_row(field) for field in fields]
     return "\n".join(lines) + "\n"
 
@@ -134,7 +128,8 @@ def _row(field: str) -> str:
     environment = ", ".join(f"`{variable}`" for variable in environment_names(field))
     shown = f"`{name}`" if name else "none"
     description = str(FIELDS[field].description)
-    cells = (f"`{field}`", shown, environment, default_text(field), description)
+    change = "reload" if field in RELOADABLE else "restart"
+    cells = (f"`{field}`", shown, environment, default_text(field), change, description)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

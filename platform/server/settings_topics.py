@@ -11,16 +11,19 @@ from types import MappingProxyType
 
 _TOPICS = {
     "Most used": "host port data_dir database_url model workers worker_urls system log_level"
-    " log_format",
+    " log_format config",
     "Workers": "fleet_file kv_events worker_kv_events worker_kv_tokens worker_max_batch",
     "Scheduling and throttling": "system_options local_scheduler overload_high overload_low feed_window"
     " cache_isolation immunity_factor",
     "Queue and calls": "max_queue_wait_s max_queued_calls max_tenant_share max_user_share"
     " default_max_tokens keepalive_s client_buffer_bytes client_write_timeout_s lease_s drain_timeout_s",
     "Interactions": "interaction_idle_timeout_s interaction_reopen_grace_s user_openings_per_minute"
-    " infer_parents run_from_traceparent",
+    " infer_parents run_rules run_from_traceparent",
     "Programs": "program_max_nodes program_parallel_calls program_time_limit_s program_max_live"
     " program_max_live_per_app program_max_bytes program_retention_days",
+    "Batches and files": "batch_max_lines batch_max_line_bytes batch_parallel_calls batch_max_live"
+    " batch_max_unfinished_per_app batch_memory_bytes batch_retention_days file_store_url file_max_bytes"
+    " file_max_per_tenant file_max_bytes_per_tenant file_max_bytes_in_all file_retention_days",
     "Repeated requests": "idempotency_retention_s idempotency_max_entries idempotency_max_bytes",
     "Connections and requests": "trusted_proxies max_connections max_connections_per_address"
     " request_head_timeout_s request_body_timeout_s keep_alive_timeout_s max_body_bytes"
@@ -37,8 +40,11 @@ _TOPICS = {
     "Webhooks": "webhook_interval_s webhook_timeout_s webhook_max_attempts webhook_retention_days"
     " webhook_allow_http webhook_allowed_networks",
     "Metrics": "metrics_host metrics_port metrics_top_clients",
+    "Traces": "tracing trace_content trace_content_max_chars",
     "Console": "console console_session_hours console_idle_minutes console_sign_ins"
-    " console_sign_ins_in_all console_streams",
+    " console_sign_ins_in_all console_streams console_key_sign_in",
+    "Sign-in with OpenID Connect": "public_url oidc_issuer oidc_name oidc_client_id"
+    " oidc_client_secret oidc_scopes oidc_groups_claim oidc_roles",
 }
 
 TOPICS: Mapping[str, tuple[str, ...]] = MappingProxyType(

@@ -30,7 +30,7 @@ from fairserve.platform.control.service import BLOCK_TOKENS, ControlService
 from fairserve.platform.db.engine import SessionFactory, connect, session_factory
 from fairserve.platform.db.key_hash import KeyHasher, key_hasher
 from fairserve.platform.fleet.fleet import DrainNote
-from fairserve.platform.fleet.fleet_file import FleetFileWatch
+from fairserve.platform.fleet.fleet_file import FleetFileWatch, Parse
 from fairserve.platform.fleet.kv_event_bridge import KvEventBridge
 from fairserve.platform.fleet.model_pools import ModelPools
 from fairserve.platform.fleet.models import Models
@@ -46,15 +46,23 @@ from fairserve.platform.server.ledger_rows import LedgerRows
 from fairserve.platform.server.metrics.metrics import Metrics, Sources
 from fairserve.platform.server.recovery import StoredState
 from fairserve.platform.server.settings import Settings
+from fairserve.platform.serving.batches.line_calls import line_calls
+from fairserve.platform.serving.batches.service import Batches
 from fairserve.platform.serving.completions.answer import ClientLimits
 from fairserve.platform.serving.completions.idempotency import IdempotentAnswers
-from fairserve.platform.serving.completions.responder import Responder
 from fairserve.platform.serving.completions.service import Completions
 from fairserve.platform.serving.decision.service import DecisionService
-from fairserve.platform.serving.embeddings.service import Embeddings
-from fairserve.platform.serving.options import check_options, program_options
+from fairserve.platform.serving.files.service import Files
+from fairserve.platform.serving.files.store import open_store
+from fairserve.platform.serving.options import (
+    batch_options,
+    check_options,
+    file_options,
+    program_options,
+)
 from fairserve.platform.serving.programs.service import Programs
 from fairserve.platform.serving.programs.task_calls import TaskCalls
+from fairserve.platform.serving.settings import ServingSettings
 from fairserve.platform.tenancy.auth import Authenticator
 from fairserve.platform.tenancy.failed_keys import FailedKeys
 from fairserve.scheduling.locality.block_keys import BlockHasher
@@ -62,6 +70,7 @@ from fairserve.scheduling.system import SystemConfig
 
 if TYPE_CHECKING:
     from fairserve.platform.background.jobs.celery_jobs import JobsOnCelery
+    from fairserve.platform.monitoring.tracing.exporting import Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +86,7 @@ class Storage:
     hasher: KeyHasher
     authenticator: Authenticator
     journal: Journal
+    outbox: Outbox
     rows: LedgerRows
     ledger: Ledger
 
@@ -96,7 +106,7 @@ def storage(settings: Settings, engine: Engine | None, lease: Lease | None) -> S
     rows = LedgerRows(sessions, hasher, outbox)
     ledger = Ledger(journal, rows.write, poison=(DataError, IntegrityError))
     authenticator = Authenticator(sessions, hasher, FailedKeys(sessions, hasher))
-    return Storage(engine, sessions, hasher, authenticator, journal, rows, ledger)
+    return Storage(engine, sessions, hasher, authenticator, journal, outbox, rows, ledger)
 
 
 def jobs(settings: Settings, stored: Storage) -> JobsInProcess | JobsOnCelery:
@@ -124,6 +134,20 @@ def recorder(settings: Settings, clock: Clock) -> TrafficRecorder | None:
         block_tokens=BLOCK_TOKENS,
         clock=clock,
     )
+
+
+def tracing(settings: Settings) -> Tracing | None:
+    """Return the tracer of calls; None if calls are not traced. Raises ValueError."""
+    own = settings.monitoring
+    if not own.tracing:
+        return None
+    try:
+        from fairserve.platform.monitoring.tracing.exporting import Tracing
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("opentelemetry"):
+            raise
+        raise ValueError("tracing needs OpenTelemetry: pip install 'fairserve[otel]'") from error
+    return Tracing(own.trace_content_max_chars)
 
 
 def control(
@@ -204,6 +228,7 @@ def metrics(
     monitoring: Monitoring,
     pool: WorkerPool,
     lease: Lease | None,
+    tracing: Tracing | None,
 ) -> Metrics:
     """Return the scrape over these parts."""
     return Metrics(
@@ -218,25 +243,36 @@ def metrics(
             journal_limit_bytes=settings.control.journal_max_bytes,
             version=product_version(),
             top_clients=settings.server.metrics_top_clients,
+            spans=None if tracing is None else tracing.counts,
         )
     )
 
 
 @dataclass(frozen=True)
 class Serving:
-    """The services behind completions, embeddings and programs."""
+    """The services behind completions, programs, files and batches."""
 
     decisions: DecisionService
     answers: IdempotentAnswers
     completions: Completions
-    embeddings: Embeddings
     programs: Programs
+    files: Files
+    batches: Batches
+
+
+def client_limits(settings: ServingSettings) -> ClientLimits:
+    """Return the limits of a client that reads its answer."""
+    return ClientLimits(settings.client_buffer_bytes, settings.client_write_timeout_s)
 
 
 def serving(
-    settings: Settings, stored: Storage, control: ControlService, workers: Workers
+    settings: Settings,
+    stored: Storage,
+    control: ControlService,
+    workers: Workers,
+    tracing: Tracing | None,
 ) -> Serving:
-    """Connect the services of completions, embeddings and programs to control and workers."""
+    """Connect the services to control and workers. Raises ValueError for a bad file_store_url."""
     own = settings.serving
     answers = IdempotentAnswers(
         retention_s=own.idempotency_retention_s,
@@ -245,19 +281,33 @@ def serving(
     )
     options = check_options(own, infer_parents=settings.control.infer_parents)
     decisions = DecisionService(stored.authenticator, control, workers.models, options)
-    limits = ClientLimits(own.client_buffer_bytes, own.client_write_timeout_s)
-    responder = Responder(answers, limits)
-    parts = decisions, workers.pool, responder
-    completions = Completions(*parts, keepalive_s=own.keepalive_s)
-    embeddings = Embeddings(*parts, keepalive_s=own.keepalive_s)
+    on_content = None
+    if tracing is not None and settings.monitoring.trace_content:
+        on_content = tracing.calls.add_content
+    completions = Completions(
+        decisions,
+        workers.pool,
+        answers,
+        on_content=on_content,
+        keepalive_s=own.keepalive_s,
+        client_limits=client_limits(own),
+    )
     programs = Programs(
         stored.sessions,
         control,
         workers.models,
-        TaskCalls(decisions, workers.pool),
+        TaskCalls(decisions, workers.pool, on_content),
         program_options(own, settings.tenancy.learning_options),
     )
-    return Serving(decisions, answers, completions, embeddings, programs)
+    store = open_store(own.file_store_url, stored.sessions)
+    files = Files(stored.sessions, store, file_options(own))
+    batches = Batches(
+        stored.sessions,
+        files,
+        line_calls(decisions, workers.pool),
+        batch_options(own, settings.control.max_tenant_share),
+    )
+    return Serving(decisions, answers, completions, programs, files, batches)
 
 
 def fleet(
@@ -267,13 +317,14 @@ def fleet(
     return RunningFleet(workers.pool, workers.model_pools, control.cluster, drains=drains)
 
 
-def fleet_watch(file: Path, fleet: RunningFleet, models: Models) -> FleetFileWatch:
+def fleet_watch(file: Path, parse: Parse, fleet: RunningFleet, models: Models) -> FleetFileWatch:
     """Return the watch that applies each change of the fleet file to the fleet."""
     return FleetFileWatch(
         file,
         others=lambda: fleet.without("file"),
         served=models.names,
         apply=lambda part: fleet.set_part("file", part),
+        parse=parse,
     )
 
 

@@ -1,9 +1,14 @@
-"""Options of completions and programs, derived from the settings."""
+"""Options of completions, programs, files and batches, derived from the settings."""
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from fairserve.interactions.profiles.profile_learning import LearningOptions
+from fairserve.platform.serving.batches.execution import ExecutionOptions as BatchExecutionOptions
+from fairserve.platform.serving.batches.service import BatchOptions
 from fairserve.platform.serving.decision.check import CheckOptions
+from fairserve.platform.serving.files.service import FileOptions
 from fairserve.platform.serving.programs.execution import ExecutionOptions
 from fairserve.platform.serving.programs.service import ProgramOptions
 from fairserve.platform.serving.settings import ServingSettings
@@ -15,7 +20,7 @@ def check_options(settings: ServingSettings, *, infer_parents: bool) -> CheckOpt
         default_max_tokens=settings.default_max_tokens,
         cache_isolation=settings.cache_isolation,
         infer_parents=infer_parents,
-        run_from_traceparent=settings.run_from_traceparent,
+        run_rules=settings.default_run_rules,
     )
 
 
@@ -29,5 +34,31 @@ def program_options(settings: ServingSettings, learning: LearningOptions | None)
         execution=ExecutionOptions(
             parallel_calls=settings.program_parallel_calls,
             time_limit_s=settings.program_time_limit_s,
+        ),
+    )
+
+
+def file_options(settings: ServingSettings) -> FileOptions:
+    """Return the bounds of files."""
+    return FileOptions(
+        max_bytes=settings.file_max_bytes,
+        max_per_tenant=settings.file_max_per_tenant,
+        max_bytes_per_tenant=settings.file_max_bytes_per_tenant,
+        max_bytes_in_all=settings.file_max_bytes_in_all,
+        retention=timedelta(days=settings.file_retention_days),
+    )
+
+
+def batch_options(settings: ServingSettings, tenant_share: float) -> BatchOptions:
+    """Return the bounds of batches."""
+    return BatchOptions(
+        max_live=settings.batch_max_live,
+        tenant_share=tenant_share,
+        max_unfinished_per_app=settings.batch_max_unfinished_per_app,
+        memory_bytes=settings.batch_memory_bytes,
+        execution=BatchExecutionOptions(
+            max_lines=settings.batch_max_lines,
+            max_line_bytes=settings.batch_max_line_bytes,
+            parallel_calls=settings.batch_parallel_calls,
         ),
     )

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from fairserve.platform.base.settings import RoomSettings
+from fairserve.interactions.tracking.run_rules import (
+    DEFAULT_RUN_RULES,
+    RUN_RULES,
+    RunRule,
+    normal_rules,
+)
+from fairserve.platform.base.settings import RoomSettings, TextList
 
 CacheIsolation = Literal["tenant", "app", "user", "none"]
 
 
 class ServingSettings(RoomSettings):
-    """Reading of requests, sending of answers, and bounds of programs and kept answers."""
+    """Requests, answers, and bounds of programs, files, batches and kept answers."""
 
     default_max_tokens: int = Field(
         256,
@@ -26,9 +32,15 @@ class ServingSettings(RoomSettings):
         "its apps (app), none (user), or all tenants' (none), who can then infer from "
         "timings what others asked.",
     )
+    run_rules: TextList = Field(
+        DEFAULT_RUN_RULES,
+        description="Rules that assign calls to interactions, for apps that choose none, separated by "
+        "commas: " + ", ".join(RUN_RULES) + ". Their order is fixed.",
+        json_schema_extra={"default_text": "all but whole_trace and prompt_cache_key"},
+    )
     run_from_traceparent: bool = Field(
         False,
-        description="Assign a call that names no interaction to that of its W3C traceparent.",
+        description="Former name of the rule whole_trace: adds it to run_rules.",
     )
     keepalive_s: float = Field(
         15.0,
@@ -93,6 +105,78 @@ class ServingSettings(RoomSettings):
         le=3650,
         description="Days after its end for which a program and its outputs can be read.",
     )
+    file_store_url: str = Field(
+        "",
+        repr=False,
+        description="Place of the contents of files: a URL of fsspec, such as s3://bucket/folder or "
+        "file:///folder; empty: the database.",
+    )
+    file_max_bytes: int = Field(
+        100 * 1024 * 1024,
+        ge=1024,
+        le=1 << 40,
+        description="Largest file that an app may upload; larger ones answer 413.",
+    )
+    file_max_per_tenant: int = Field(
+        1_000, ge=1, le=10_000_000, description="Files of one tenant; more answer 429."
+    )
+    file_max_bytes_per_tenant: int = Field(
+        1 << 30,
+        ge=1024,
+        le=1 << 50,
+        description="Total size of the files of one tenant, and of the results of its batches that "
+        "have no file yet; more uploads answer 429, and its batches end.",
+    )
+    file_max_bytes_in_all: int = Field(
+        16 << 30,
+        ge=1024,
+        le=1 << 55,
+        description="Total size of all files; more uploads answer 503, and batches end.",
+    )
+    file_retention_days: float = Field(
+        30.0,
+        gt=0,
+        le=3650,
+        description="Days for which a file is kept, if its app does not name another time.",
+    )
+    batch_max_lines: int = Field(
+        50_000, ge=1, le=10_000_000, description="Calls that a batch may have."
+    )
+    batch_max_line_bytes: int = Field(
+        1024 * 1024, ge=1024, le=1 << 30, description="Largest line of a batch's file."
+    )
+    batch_parallel_calls: int = Field(
+        32,
+        ge=1,
+        le=10_000,
+        description="Calls of one batch that may be queued or running at a time.",
+    )
+    batch_max_live: int = Field(
+        128,
+        ge=1,
+        le=100_000,
+        description="Batches that run at a time; others wait. One tenant may have max_tenant_share of "
+        "them.",
+    )
+    batch_max_unfinished_per_app: int = Field(
+        16,
+        ge=1,
+        le=100_000,
+        description="Batches of one app that have not ended; more answer 429.",
+    )
+    batch_memory_bytes: int = Field(
+        256 * 1024 * 1024,
+        ge=1024,
+        le=1 << 40,
+        description="Total size of the lines whose calls are queued or running; more lines wait. One "
+        "tenant may have max_tenant_share of it.",
+    )
+    batch_retention_days: float = Field(
+        30.0,
+        gt=0,
+        le=3650,
+        description="Days after its end for which a batch can be read.",
+    )
     idempotency_retention_s: float = Field(
         3600.0,
         gt=0,
@@ -108,3 +192,14 @@ class ServingSettings(RoomSettings):
         le=1 << 36,
         description="Total size of the answers kept for repeated Idempotency-Keys.",
     )
+
+    @field_validator("run_rules")
+    @classmethod
+    def _check_rules(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return normal_rules(value)
+
+    @property
+    def default_run_rules(self) -> tuple[RunRule, ...]:
+        """Return the rules of apps that choose none."""
+        added = ("whole_trace",) if self.run_from_traceparent else ()
+        return normal_rules((*self.run_rules, *added))

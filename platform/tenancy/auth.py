@@ -22,6 +22,7 @@ from hmac import compare_digest
 from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from fairserve.interactions.tracking.run_rules import RunRule, known_rules
 from fairserve.platform.base.errors import (
     AuthenticationError,
     InvalidRequestError,
@@ -29,6 +30,7 @@ from fairserve.platform.base.errors import (
     PermissionDeniedError,
     UnavailableError,
 )
+from fairserve.platform.base.roles import Role
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.identity import ApiKey, App, KeyScope, Tenant
@@ -43,21 +45,28 @@ STALE_S = 300.0
 CONFIRM_TTL_S = 1.0
 """Seconds for which all streams of a key share one check of its validity."""
 MAX_KEY_CHARS = 256
+_CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The owner and the scope of a valid key."""
+    """The owner and the rights of a valid key, or of a person who signed in to the console."""
 
     scope: KeyScope
     tenant_id: str | None
     app_id: str | None
     key_id: str
-    key_prefix: str
+    """Id of the key; empty for a person who signed in without one."""
+    actor: str
+    """Name in the audit log: the key's visible prefix, or the person."""
+    role: Role = "admin"
+    """Role of an operator; it restricts no tenant and no app."""
     user_headers: tuple[str, ...] = DEFAULT_USER_HEADERS
     """Headers that name the end user of an app's call, in order."""
     origins: frozenset[str] = frozenset()
     """Origins of the pages in browsers that may read answers to an app's key."""
+    run_rules: tuple[RunRule, ...] | None = None
+    """Rules that assign an app's calls to runs; None: the server's."""
 
 
 @dataclass(slots=True)
@@ -166,7 +175,7 @@ class Authenticator:
         with self._lock:
             entry = self._known.get(digest)
             if entry is not None and now_s - entry.looked_up_s < self._ttl_s:
-                self._check_expiry(entry)
+                self._check_expiry(entry.expires_at)
                 self._known.move_to_end(digest)
                 return entry.principal
             looked_up_s = self._unknown.get(digest)
@@ -186,7 +195,7 @@ class Authenticator:
                 self._store(digest, entry)
         if entry is None:
             raise _invalid_key()
-        self._check_expiry(entry)
+        self._check_expiry(entry.expires_at)
         return entry.principal
 
     def _store(self, digest: str, entry: _Entry | None) -> None:
@@ -223,8 +232,9 @@ class Authenticator:
                 raise _invalid_key() from None
             return
         expires_at = None if found is None else found[0].expires_at
-        if found is None or (expires_at is not None and expires_at <= self._now()):
+        if found is None:
             raise _invalid_key()
+        self._check_expiry(expires_at)
         with self._lock:
             if generation == self._generation:
                 self._confirmed[key_id] = now_s
@@ -245,6 +255,7 @@ class Authenticator:
                         ApiKey,
                         App.user_headers,
                         App.cors_origins,
+                        App.run_rules,
                         Tenant.suspended_at,
                         Tenant.deleted_at,
                         App.suspended_at,
@@ -258,7 +269,7 @@ class Authenticator:
             )
         if row is None:
             return None
-        key, user_headers, origins, *stopped_at = row
+        key, user_headers, origins, rules, *stopped_at = row
         if any(time is not None for time in (key.revoked_at, *stopped_at)):
             return None
         headers = DEFAULT_USER_HEADERS if user_headers is None else tuple(user_headers)
@@ -268,8 +279,10 @@ class Authenticator:
             key.app_id,
             key.id,
             key.prefix,
+            key.role,
             user_headers=headers,
             origins=frozenset(origins or ()),
+            run_rules=None if rules is None else known_rules(rules),
         )
 
     def _read(self, key: str) -> _Entry | None:
@@ -313,19 +326,21 @@ class Authenticator:
                 "the API key cannot be checked: the database does not answer",
                 headers={"Retry-After": "5"},
             ) from error
-        self._check_expiry(entry)
+        self._check_expiry(entry.expires_at)
         return entry.principal
 
-    def _check_expiry(self, entry: _Entry) -> None:
-        if entry.expires_at is not None and entry.expires_at <= self._now():
-            raise _invalid_key()
+    def _check_expiry(self, expires_at: datetime | None) -> None:
+        if expires_at is not None and expires_at <= self._now():
+            raise AuthenticationError(
+                f"the API key expired at {expires_at.isoformat()}",
+                code="expired_api_key",
+                headers=_CHALLENGE,
+            )
 
 
 def _invalid_key() -> AuthenticationError:
-    # One message for unknown, revoked and expired keys: it does not reveal which keys exist.
-    return AuthenticationError(
-        "the API key is unknown, revoked or expired", headers={"WWW-Authenticate": "Bearer"}
-    )
+    # One message for unknown and revoked keys, and those of suspended owners.
+    return AuthenticationError("the API key is unknown or revoked", headers=_CHALLENGE)
 
 
 def key_of(authorization: str) -> str:
@@ -334,7 +349,7 @@ def key_of(authorization: str) -> str:
     if scheme.lower() != "bearer" or not key.strip():
         raise AuthenticationError(
             "an API key is needed: Authorization: Bearer sk-fs-...",
-            headers={"WWW-Authenticate": "Bearer"},
+            headers=_CHALLENGE,
         )
     return key.strip()
 

@@ -16,12 +16,13 @@ from fairserve.platform.tenancy.auth import (
     require_scope,
     tenant_principal,
 )
+from fairserve.platform.tenancy.roles import needed_role, require_role
 
 
-async def current_principal(request: Request) -> Principal:
-    """Provide the principal of ``Authorization: Bearer <key>``, of any scope.
+async def authenticated(request: Request) -> Principal:
+    """Return the principal of ``Authorization: Bearer <key>``, of any scope and role.
 
-    The server finds it before it reads the body (:mod:`fairserve.platform.server.http.intake`).
+    The server calls it before it reads the body (:mod:`fairserve.platform.server.http.intake`).
     """
     known: Principal | None = getattr(request.state, "principal", None)
     if known is not None:
@@ -30,6 +31,19 @@ async def current_principal(request: Request) -> Principal:
     principal = await authenticator.authenticate(key_of(request.headers.get("authorization", "")))
     request.state.principal = principal
     return principal
+
+
+async def current_principal(request: Request) -> Principal:
+    """Provide the principal of a key, of any scope; an admin key needs the role of the route."""
+    principal = await authenticated(request)
+    if principal.scope == "admin":
+        require_role(principal.role, needed_role(route_of(request)))
+    return principal
+
+
+def route_of(request: Request) -> str:
+    """Return method and path of the route, as :data:`fairserve.platform.tenancy.roles.NEEDED` has it."""
+    return f"{request.method} {request.scope['route'].path}"
 
 
 CurrentPrincipal = Annotated[Principal, Depends(current_principal)]
@@ -41,7 +55,7 @@ async def require_tenant(principal: CurrentPrincipal, request: Request) -> Princ
 
 
 async def require_admin(principal: CurrentPrincipal) -> Principal:
-    """Require an admin key."""
+    """Require an admin key with the role of the route."""
     return require_scope(principal, "admin")
 
 

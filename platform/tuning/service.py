@@ -76,7 +76,7 @@ def change(
         version=before.version + 1,
         system=body.system,
         parameters=body.parameters,
-        author=principal.key_prefix,
+        author=principal.actor,
         created_at=utc_now(),
     )
     session.add(row)

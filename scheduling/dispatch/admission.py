@@ -3,6 +3,9 @@
 Each rejection names which of the three caused it. A call rejected by its contract never reaches the
 throttle, which counts only arrivals that are load. Contract reservations of an accepted call are
 settled when it ends: a call that failed or waited too long is not charged.
+
+A background call never meets the throttle, nor counts in it: it is no load that others are rejected
+for, and it waits instead.
 """
 
 from __future__ import annotations
@@ -83,7 +86,7 @@ class Admission:
         decision = ADMITTED
         if quotas and self._options.contracts:
             decision = self._contracts.check(quotas, claim, now_s)
-        if decision.admitted:
+        if decision.admitted and not call.background:
             arrival = directory.arrival(owner, overloaded=overloaded, under_way=under_way)
             decision = self.throttle.check(arrival, now_s)
             self.throttle.commit(arrival, decision, now_s)

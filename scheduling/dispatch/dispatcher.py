@@ -119,13 +119,16 @@ class Dispatcher:
         self._membership.compose(pools.values())
         for model, each in pools.items():
             each.resume(live for live in self._live.values() if live.call.pool == model)
-        feeders = [each.feeder for each in pools.values()]
-        for feeder in feeders:
-            feeder.share([other for other in feeders if other is not feeder])
+        ordinary = [each.feeder for each in pools.values()]
+        background = [each.background_feeder for each in pools.values()]
+        for feeders in (ordinary, background):
+            for feeder in feeders:
+                feeder.share([other for other in feeders if other is not feeder])
 
     def _feeders(self) -> list[Feeder]:
         """Return the feeders of all models, or of the initial pool if none is in use."""
-        return [each.feeder for each in self.pools.values()] or [self.first.feeder]
+        pools = list(self.pools.values()) or [self.first]
+        return [feeder for each in pools for feeder in each.feeders]
 
     def _pool_of(self, live: QueuedCall) -> ModelPool:
         return self.pools[live.call.pool]
@@ -138,12 +141,16 @@ class Dispatcher:
             each.router.tick(now_s)
         return self._handlers[type(event)](event, now_s)
 
-    def queued(self, model: str, *of: str) -> int:
-        """Return the number of queued calls of a model: all, of a tenant, or of a tenant's user."""
+    def queued(self, model: str, *of: str, background: bool = False) -> int:
+        """Return the number of queued calls of a model: all, of a tenant, or of a tenant's user.
+
+        ``background`` selects background calls, else only the others count.
+        """
         pool = self.pools.get(model)
         if pool is None:
             return 0
-        return pool.feed.queued_of(of) if of else len(pool.feeder)
+        feed = pool.background_feed if background else pool.feed
+        return feed.queued_of(of) if of else len(feed)
 
     def block_keys(self, call: Call) -> BlockKeys:
         """Return the block keys of the prompt of a call in progress."""
@@ -180,14 +187,15 @@ class Dispatcher:
         Dispatched calls keep the path to which they are charged. O(calls in progress).
         """
         self.admission.take(event)
-        moved: dict[ModelPool, dict[str, ClientPath]] = {}
+        moved: dict[Feeder, dict[str, ClientPath]] = {}
         for live in self._live.values():
             if live.worker_id is None and live.call.tenant == event.tenant:
                 path = self.path(live.call, now_s)
                 if path != live.call.client:
-                    moved.setdefault(self._pool_of(live), {})[live.call.call_id] = path
-        for pool, paths in moved.items():
-            pool.feeder.move(paths)
+                    feeder = self._pool_of(live).feeder_of(live.call)
+                    moved.setdefault(feeder, {})[live.call.call_id] = path
+        for feeder, paths in moved.items():
+            feeder.move(paths)
         return []
 
     # --- a call arrives ---------------------------------------------------------------------------
@@ -217,7 +225,9 @@ class Dispatcher:
             state = pool.rejection_context(call, self.system, profile, attachment)
             return [ev.Refuse(call.call_id, decision, mid_run, state)]
 
-        self.tracker.accept(call, attachment, now_s)
+        if self.tracker.accept(call, attachment, now_s):
+            for feeder in self._feeders():
+                feeder.begun_elsewhere(call.interaction_id)
         call.parents = self.tracker.parent_ids(call, attachment)
         live = self._live[call.call_id] = QueuedCall(call)
         return pool.queue(live)
@@ -240,8 +250,8 @@ class Dispatcher:
             live.cached_tokens = min(event.cached_tokens, live.call.prompt_tokens)
         pool = self._pool_of(live)
         pool.start(live)
-        pool.feeder.charge(event.call_id, live.usage())
-        return pool.feed.pump()
+        pool.feeder_of(live.call).charge(event.call_id, live.usage())
+        return pool.pump()
 
     def _on_tokens_decoded(self, event: ev.TokensDecoded, now_s: float) -> list[ev.Command]:
         lives: dict[ModelPool, list[tuple[QueuedCall, int]]] = {}
@@ -257,7 +267,7 @@ class Dispatcher:
         commands: list[ev.Command] = []
         for pool, entries in lives.items():
             pool.decoded(entries)
-            commands += pool.feed.pump()
+            commands += pool.pump()
         return commands
 
     # --- a call ends ------------------------------------------------------------------------------
@@ -266,14 +276,14 @@ class Dispatcher:
         live = self._dispatched(event.call_id)
         pool, usage = self._pool_of(live), event.usage
         pool.leave(live, usage.output_tokens, now_s)
-        charged = pool.feeder.finish(event.call_id, usage)
+        charged = pool.feeder_of(live.call).finish(event.call_id, usage)
         if self.newcomers is not None:
             self.newcomers.ended(live.call, self._slices(live.call, usage, charged), now_s)
         self.admission.ended(live.call, event.outcome, usage, charged=event.charged)
         commands = self._finish(
             live.call, event.outcome, usage, now_s, event.continuation_keys, event.requested_tools
         )
-        return commands + pool.feed.pump()
+        return commands + pool.pump()
 
     def _slices(self, call: Call, usage: TokenUsage, charged: float | None) -> float:
         """Return the cost of a call in typical calls, independent of the feeder's unit."""
@@ -327,7 +337,7 @@ class Dispatcher:
             raise UnknownCallError(f"call {call_id!r} is not live")
         commands: list[ev.Command] = [ev.CancelCall(call_id, live.worker_id, outcome)]
         if live.worker_id is None:  # otherwise CallEnded follows from the worker
-            self._pool_of(live).feed.remove(live)
+            self._pool_of(live).feed_of(live.call).remove(live)
             self.admission.ended(live.call, outcome, NO_USAGE)
             commands += self._finish(live.call, outcome, NO_USAGE, now_s)
         return commands
@@ -371,7 +381,7 @@ class Dispatcher:
         for pool in self.pools.values():
             pool.locality.reports.settle(now_s)
             pool.update_overload()
-            commands += pool.feed.pump()
+            commands += pool.pump()
         return commands
 
     # --- state ------------------------------------------------------------------------------------

@@ -5,6 +5,9 @@
 The feeder chooses the next call for the open workers, and the router its worker. A worker with a
 full window may still admit a call of an active run whose prefix it holds (a *hit*, ``hit_share`` of
 the system, decision 7). If there are such workers, hits go first.
+
+A pool has a second feed for background calls. It is fed only while the first one is empty, and only
+to spare workers (:mod:`fairserve.scheduling.dispatch.worker_table`).
 """
 
 from __future__ import annotations
@@ -31,7 +34,10 @@ class Feed:
         router: Router,
         worker_table: WorkerTable,
         hit_share: float | None,
+        first: Feed | None = None,
     ) -> None:
+        """With ``first``, this is the feed of background calls: all calls of ``first`` precede them."""
+        self._first = first
         self._locality = locality
         self._feeder = feeder
         self._router = router
@@ -69,6 +75,10 @@ class Feed:
         self._enter(live)
         self.demand_tokens += live.demand_tokens
         return cached, holders
+
+    def __len__(self) -> int:
+        """Return the number of queued calls."""
+        return len(self._queued)
 
     def queued_of(self, whose: tuple[str, ...]) -> int:
         """Return the queued calls of a tenant, ``(tenant,)``, or of a user, ``(tenant, user)``."""
@@ -109,6 +119,10 @@ class Feed:
         worker started to admit hits after the last pump.
         """
         commands: list[ev.Command] = []
+        if self._first is not None:
+            if not self._first._queued:
+                self._pump_spare(commands)
+            return commands
         hit = hit or self._worker_table.hits_newly_admitted
         self._worker_table.hits_newly_admitted = False
         while self._queued:
@@ -119,16 +133,30 @@ class Feed:
                     break
                 open_workers = self._worker_table.open()
                 call = self._feeder.peek(open_workers, self._not_for(open_workers))
-            if call is None:
+            if call is None or not self._send(call, open_workers, commands):
                 break
-            live = self._queued[call.call_id]
-            if live.avoid or call.kinds:
-                open_workers = self._candidates(open_workers, live)
-            worker_id = self._router.select(call, open_workers)
-            if worker_id is None:
-                break
-            commands.append(self._dispatch(live, self._worker_table.workers[worker_id]))
         return commands
+
+    def _pump_spare(self, commands: list[ev.Command]) -> None:
+        """Dispatch background calls to spare workers until there are no more of either."""
+        while self._queued:
+            spare = self._worker_table.spare()
+            if not spare:
+                break
+            call = self._feeder.peek(spare, self._not_for(spare))
+            if call is None or not self._send(call, spare, commands):
+                break
+
+    def _send(self, call: Call, workers: WorkerSet, commands: list[ev.Command]) -> bool:
+        """Dispatch a call to one of these workers; return whether the router found one."""
+        live = self._queued[call.call_id]
+        if live.avoid or call.kinds:
+            workers = self._candidates(workers, live)
+        worker_id = self._router.select(call, workers)
+        if worker_id is None:
+            return False
+        commands.append(self._dispatch(live, self._worker_table.workers[worker_id]))
+        return True
 
     def _not_for(self, workers: WorkerSet) -> Collection[str]:
         """Return the queued calls that none of these workers can take.
@@ -194,10 +222,13 @@ class Feed:
         self._locality.placed(call, worker.worker_id)
         live.worker_id, live.epoch, live.started = worker.worker_id, worker.epoch, False
         live.demand_tokens = call.prompt_tokens - live.cached_tokens + call.expected_output_tokens
-        self._worker_table.add_demand(worker, live.demand_tokens)
-        waiting_tokens = call.prompt_tokens + call.expected_output_tokens
-        live.hit_tokens = live.demand_tokens if self._is_hit(call, live.cached_tokens) else 0
-        self._worker_table.add_waiting(worker, waiting_tokens, live.hit_tokens)
+        if call.background:
+            self._worker_table.add_background(worker, live.demand_tokens, 1)
+        else:
+            self._worker_table.add_demand(worker, live.demand_tokens)
+            waiting_tokens = call.prompt_tokens + call.expected_output_tokens
+            live.hit_tokens = live.demand_tokens if self._is_hit(call, live.cached_tokens) else 0
+            self._worker_table.add_waiting(worker, waiting_tokens, live.hit_tokens)
         worker.calls += 1
         weight = 1.0 / live.charge_factor
         return ev.Admit(call.call_id, worker.worker_id, weight, call.stage, client_id(call.client))

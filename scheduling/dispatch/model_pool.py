@@ -3,6 +3,11 @@
 Runs, limits and profiles belong to the dispatcher and are shared by all pools. A pool has its own
 queue, router with deficits, believed caches, feed window and overload flag. A client's service in
 one pool counts in the queues of the others (:meth:`~fairserve.scheduling.base.Feeder.share`).
+
+Background calls have a queue of their own, with a second feeder of the same policy: clients share
+what is left by the same weights, and background service costs no client its place among the others.
+The router is common: background calls use the client's deficits at the workers. Background
+calls that wait or run are no load to the overload detector.
 """
 
 from __future__ import annotations
@@ -34,19 +39,47 @@ class ModelPool:
     ) -> None:
         self.locality = Locality(seed, block_tokens)
         self.worker_table = WorkerTable(
-            system.feed_window, self.locality.workers, hits=system.hit_share is not None
+            system.feed_window,
+            self.locality.workers,
+            hits=system.hit_share is not None,
+            background_window=system.background_window,
+            background_calls=system.background_calls,
         )
         self.overload = OverloadDetector(Watermarks(system.high_watermark, system.low_watermark))
         self._hit_share = system.hit_share
+        self.background_feeder: Feeder = FEEDERS[system.feeder](
+            directory, self.locality, **system.feeder_options
+        )
         self.compose(
             FEEDERS[system.feeder](directory, self.locality, **system.feeder_options),
             ROUTERS[system.router](self.locality, **system.router_options),
         )
 
     def compose(self, feeder: Feeder, router: Router) -> None:
-        """Set the policies, before the first call."""
+        """Set the policies of ordinary calls, before the first call."""
         self.feeder, self.router = feeder, router
         self.feed = Feed(self.locality, feeder, router, self.worker_table, self._hit_share)
+        self.background_feed = Feed(
+            self.locality, self.background_feeder, router, self.worker_table, None, self.feed
+        )
+
+    @property
+    def feeders(self) -> tuple[Feeder, Feeder]:
+        """Return the feeders of ordinary and of background calls."""
+        return self.feeder, self.background_feeder
+
+    def feeder_of(self, call: Call) -> Feeder:
+        """Return the feeder of a call's class."""
+        return self.background_feeder if call.background else self.feeder
+
+    def feed_of(self, call: Call) -> Feed:
+        """Return the feed of a call's class."""
+        return self.background_feed if call.background else self.feed
+
+    def pump(self) -> list[ev.Command]:
+        """Dispatch queued calls to workers: background calls once no other waits."""
+        commands = self.feed.pump()
+        return commands + self.background_feed.pump() if len(self.background_feeder) else commands
 
     def load(self) -> tuple[int, int]:
         """Return demand and capacity in tokens, over the workers that take calls."""
@@ -92,7 +125,7 @@ class ModelPool:
     def queue(self, live: QueuedCall) -> list[ev.Command]:
         """Queue an admitted call."""
         self.locality.register(live.call)
-        return self.feed.add(live)
+        return self.feed_of(live.call).add(live)
 
     def worker_of(self, live: QueuedCall) -> Worker | None:
         """Return the worker of a dispatched call if its epoch is still the same."""
@@ -106,7 +139,7 @@ class ModelPool:
         live.started = True
         self.router.started(live.call.call_id)
         worker = self.worker_of(live)
-        if worker is not None:
+        if worker is not None and not live.call.background:
             waited = live.call.prompt_tokens + live.call.expected_output_tokens
             self.worker_table.add_waiting(worker, -waited, -live.hit_tokens)
         held = live.call.prompt_tokens - live.cached_tokens + live.output_tokens
@@ -118,31 +151,43 @@ class ModelPool:
     def grow(self, live: QueuedCall, tokens: int) -> None:
         """Add tokens held by the calls of this call's worker."""
         worker = self.worker_of(live)
-        if worker is not None:
+        if worker is None:
+            return
+        if live.call.background:
+            self.worker_table.add_background(worker, tokens)
+        else:
             self.worker_table.add_demand(worker, tokens)
 
     def decoded(self, entries: Iterable[tuple[QueuedCall, int]]) -> None:
         """Charge dispatched calls for their output tokens so far."""
-        charged = []
+        charged: list[tuple[str, int]] = []
+        background: list[tuple[str, int]] = []
         at, grown = None, 0  # a call of the current worker, and the new tokens of its calls
         for live, tokens in entries:
             more = tokens - live.output_tokens
             if not live.started:
                 live.output_tokens = max(live.output_tokens, tokens)
                 self.start(live)
-                self.feeder.charge(live.call.call_id, live.usage())
+                self.feeder_of(live.call).charge(live.call.call_id, live.usage())
             elif more > 0:
                 live.output_tokens = tokens
                 live.demand_tokens += more
-                if at is not None and (at.worker_id != live.worker_id or at.epoch != live.epoch):
+                if at is not None and (
+                    at.worker_id != live.worker_id
+                    or at.epoch != live.epoch
+                    or at.call.background != live.call.background
+                ):
                     self.grow(at, grown)
                     grown = 0
                 at = live
                 grown += more
-                charged.append((live.call.call_id, tokens))
+                charges = background if live.call.background else charged
+                charges.append((live.call.call_id, tokens))
         if at is not None:
             self.grow(at, grown)
             self.feeder.decoded(charged)
+            if background:
+                self.background_feeder.decoded(background)
 
     def leave(self, live: QueuedCall, output_tokens: int, now_s: float) -> None:
         """Remove a dispatched call from its worker."""
@@ -150,7 +195,10 @@ class ModelPool:
         worker = self.worker_of(live)
         if worker is not None:
             self.locality.left(live.call, worker.worker_id, now_s)
-            self.worker_table.add_demand(worker, -live.demand_tokens)
+            if live.call.background:
+                self.worker_table.add_background(worker, -live.demand_tokens, -1)
+            else:
+                self.worker_table.add_demand(worker, -live.demand_tokens)
             worker.calls -= 1
         worker_id = None if worker is None else worker.worker_id
         self.router.finished(live.call, worker_id, live.charge_factor, output_tokens)
@@ -166,7 +214,7 @@ class ModelPool:
         live.worker_id = None
         live.call.client = client
         live.cached_tokens = live.output_tokens = 0
-        return self.feed.requeue(live)
+        return self.feed_of(live.call).requeue(live)
 
     # --- workers ----------------------------------------------------------------------------------
 
@@ -177,7 +225,7 @@ class ModelPool:
         )
         self.locality.add_worker(event.worker_id, event.kv_capacity_tokens)
         self.router.add_worker(event.worker_id)
-        return self.feed.pump()
+        return self.pump()
 
     def drain(self, worker: Worker) -> None:
         """Stop sending calls to a worker; its cache stays known."""
@@ -191,7 +239,7 @@ class ModelPool:
             return []
         self.worker_table.undrain(worker)
         self.router.add_worker(worker.worker_id, worker.calls)
-        return self.feed.pump()
+        return self.pump()
 
     def lose(self, worker: Worker) -> None:
         """Remove a worker and its cache."""
@@ -208,6 +256,7 @@ class ModelPool:
         return {
             "locality": self.locality.snapshot(now_s),
             "feeder": self.feeder.snapshot(),
+            "background_feeder": self.background_feeder.snapshot(),
             "router": self.router.snapshot(),
             "worker_table": self.worker_table.snapshot(now_s),
             "overloaded": self.overload.overloaded,
@@ -221,11 +270,14 @@ class ModelPool:
         by_id = {call.call_id: call for call in calls}
         self.locality.restore(state["locality"], by_id.values(), now_s)
         self.feeder.restore(state["feeder"], by_id)
+        self.background_feeder.restore(state["background_feeder"], by_id)
         self.router.restore(state["router"])
         self.router.tick(now_s)
         self.worker_table.restore(state["worker_table"], now_s)
         self.overload.overloaded = state["overloaded"]
 
     def resume(self, lives: Iterable[QueuedCall]) -> None:
-        """Continue with these calls, which feeder and router already contain."""
-        self.feed.restore(lives)
+        """Continue with these calls, which feeders and router already contain."""
+        own = list(lives)
+        self.feed.restore(live for live in own if not live.call.background)
+        self.background_feed.restore(live for live in own if live.call.background)

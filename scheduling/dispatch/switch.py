@@ -72,6 +72,7 @@ def switch_system(
         state = old.snapshot(now_s)
         if not same_feeder:
             state["feeder"] = pool.feeder.snapshot()
+            state["background_feeder"] = pool.background_feeder.snapshot()
         if not same_router:
             state["router"] = pool.router.snapshot()
         pool.restore(state, [call for call, _, _ in own], now_s)
@@ -86,7 +87,9 @@ def switch_system(
     dispatcher.compose(pools if dispatcher.pools else {})
     if not same_feeder:  # the new feeders share their counters from now on
         for model, pool in dispatcher.pools.items():
-            _fill_feeder(pool.feeder, [entry for entry in calls if entry[0].pool == model])
+            own = [entry for entry in calls if entry[0].pool == model]
+            _fill_feeder(pool.feeder, [entry for entry in own if not entry[0].background])
+            _fill_feeder(pool.background_feeder, [entry for entry in own if entry[0].background])
 
 
 def _fill_feeder(feeder: Feeder, calls: Sequence[LiveState]) -> None:

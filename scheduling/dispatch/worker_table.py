@@ -7,6 +7,11 @@ runs whose prefix it holds, while the tokens to compute of its waiting hits are 
 (``hit_share`` of a system, decision 7). Demand (section 4): per queued call the uncached prompt
 plus expected output, per running call the tokens it holds. The open workers are a mask and demand
 is a sum, both kept up to date: O(1) per event for any number of workers.
+
+*Background calls* use what the others leave. A worker is *spare* while no other call waits at it, all
+its calls together need less than ``background_window`` times its KV capacity, and it has fewer than
+``background_calls`` of them. They fill neither the feed window nor the demand, so that no other
+call is delayed or rejected because of their number.
 """
 
 from __future__ import annotations
@@ -35,8 +40,12 @@ class Worker:
     hit_tokens: int = 0
     """Uncached prompt and expected output tokens of the hits among these calls."""
     demand_tokens: int = 0
-    """Demand of all calls dispatched to the worker, in tokens."""
+    """Demand of all calls dispatched to the worker except background calls, in tokens."""
     calls: int = 0
+    """Calls dispatched to the worker, background calls included."""
+    background_tokens: int = 0
+    """Demand of its background calls, in tokens."""
+    background_calls: int = 0
     foreign_tokens: int = 0
     """Reported tokens held or awaited there by calls of others; they count as demand."""
     kind: str = ""
@@ -46,8 +55,20 @@ class Worker:
 class WorkerTable:
     """Workers by id, in the order of joining. Masks are those of ``workers``."""
 
-    def __init__(self, feed_window: float | None, workers: Workers, *, hits: bool = False) -> None:
+    def __init__(
+        self,
+        feed_window: float | None,
+        workers: Workers,
+        *,
+        hits: bool = False,
+        background_window: float = 0.5,
+        background_calls: int = 8,
+    ) -> None:
         """With ``hits``, a worker whose window is full can still admit cache hits."""
+        self._background_window = background_window
+        self._background_calls = background_calls
+        self._spare = 0
+        """Mask of the workers that may get background calls."""
         self._feed_window = feed_window
         self._hits = hits
         self._numbers = workers
@@ -99,6 +120,7 @@ class WorkerTable:
         self._demand_tokens += worker.demand_tokens + worker.foreign_tokens
         self._capacity_tokens += worker.kv_capacity_tokens
         self._update_open(worker)
+        self._update_spare(worker)
 
     def drain(self, worker: Worker) -> None:
         """Stop a worker from taking calls; its current calls still count."""
@@ -124,6 +146,7 @@ class WorkerTable:
         self._serving &= ~bit
         self._open &= ~bit
         self._light &= ~bit
+        self._spare &= ~bit
         self._demand_tokens -= worker.demand_tokens + worker.foreign_tokens
         self._capacity_tokens -= worker.kv_capacity_tokens
 
@@ -140,12 +163,21 @@ class WorkerTable:
         more, worker.foreign_tokens = foreign_tokens - worker.foreign_tokens, foreign_tokens
         if not worker.draining:
             self._demand_tokens += more
+            self._update_spare(worker)
 
     def add_demand(self, worker: Worker, tokens: int) -> None:
         """Add tokens held by a worker's calls; negative to release them."""
         worker.demand_tokens += tokens
         if not worker.draining:
             self._demand_tokens += tokens
+            self._update_spare(worker)
+
+    def add_background(self, worker: Worker, tokens: int, calls: int = 0) -> None:
+        """Add tokens held by a worker's background calls, and calls; negative to release them."""
+        worker.background_tokens += tokens
+        worker.background_calls += calls
+        if not worker.draining:
+            self._update_spare(worker)
 
     def add_waiting(self, worker: Worker, tokens: int, hit_tokens: int) -> None:
         """Add waiting tokens of a worker, possibly negative; ``hit_tokens`` as in :class:`Worker`."""
@@ -153,6 +185,7 @@ class WorkerTable:
         worker.hit_tokens += hit_tokens
         if not worker.draining:
             self._update_open(worker)
+            self._update_spare(worker)
 
     def _update_open(self, worker: Worker) -> None:
         bit = 1 << self._numbers.slot(worker.worker_id)
@@ -172,6 +205,18 @@ class WorkerTable:
             self._light |= bit
             self.hits_newly_admitted = True
 
+    def _update_spare(self, worker: Worker) -> None:
+        bit = 1 << self._numbers.slot(worker.worker_id)
+        if (
+            worker.waiting_tokens <= 0
+            and worker.background_calls < self._background_calls
+            and worker.demand_tokens + worker.foreign_tokens + worker.background_tokens
+            < self._background_window * worker.kv_capacity_tokens
+        ):
+            self._spare |= bit
+        else:
+            self._spare &= ~bit
+
     def serving(self) -> WorkerSet:
         """Return the workers that take calls."""
         return WorkerSet(self._numbers, self._serving)
@@ -179,6 +224,10 @@ class WorkerTable:
     def open(self) -> WorkerSet:
         """Return the workers that take calls and whose window is not full."""
         return WorkerSet(self._numbers, self._open)
+
+    def spare(self) -> WorkerSet:
+        """Return the workers that may get background calls."""
+        return WorkerSet(self._numbers, self._spare)
 
     def admits_hits_only(self) -> int:
         """Return the mask of the workers whose window is full and that still admit cache hits."""
@@ -220,7 +269,8 @@ class WorkerTable:
         self.context_tokens = state["context_tokens"]
         self.workers = {}
         self._of_kind.clear()
-        self._serving = self._open = self._light = self._demand_tokens = self._capacity_tokens = 0
+        self._serving = self._open = self._light = self._spare = 0
+        self._demand_tokens = self._capacity_tokens = 0
         for plain in state["workers"]:
             values = dict(plain)
             age_s = values.pop("report_age_s")

@@ -36,7 +36,7 @@ def test_an_operator_signs_in_and_out(browser, server, scripts):
         visit.page.get_by_label("Key").fill(server.admin_key)
         visit.page.get_by_role("button", name="Sign in").click()
         visit.page.wait_for_url("**/console/overview")
-        assert "Operator" in visit.text()
+        assert "Admin" in visit.text()
         assert server.admin_key not in visit.page.content()
         (cookie,) = visit.context.cookies()
         assert cookie["httpOnly"]

@@ -56,6 +56,7 @@ def workload(seed, cluster, calls, span_s):
             tokens=tokens,
             output=rng.randint(1, 30),
             remaining_tokens=float(number % 7),
+            background=number % 4 == 0,
         )
         cluster.at(rng.random() * span_s, call)
 
@@ -88,10 +89,11 @@ def test_each_call_is_served_once_or_rejected_once(name, seed, calls, span_s):
     assert not set(cluster.ended) & set(cluster.refused)
     dispatcher = cluster.dispatcher
     assert dispatcher.load() == (0, 2100)
-    assert len(dispatcher.first.feeder) == 0
+    assert len(dispatcher.first.feeder) == len(dispatcher.first.background_feeder) == 0
     assert len(dispatcher.tracker) == 0, "every interaction ended"
     for worker in dispatcher.first.worker_table.workers.values():
         assert (worker.calls, worker.waiting_tokens, worker.demand_tokens) == (0, 0, 0)
+        assert (worker.background_calls, worker.background_tokens) == (0, 0)
     loads = dispatcher.first.router.snapshot().get("loads", {})
     assert set(loads.values()) <= {0}
     for worker in cluster.workers.values():

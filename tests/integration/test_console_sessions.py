@@ -9,7 +9,7 @@ from sqlalchemy import func, select
 
 from fairserve.platform.background.retention import delete_old
 from fairserve.platform.console import sessions
-from fairserve.platform.console.sessions import MOST_PER_KEY, begin, end, find
+from fairserve.platform.console.sessions import MOST_PER_OWNER, begin, end, find
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.console import ConsoleSession
 from fairserve.platform.server.settings import Settings
@@ -125,11 +125,11 @@ def test_signing_out_ends_one_session(world):
 @ON_POSTGRESQL
 def test_sessions_of_a_key_are_bounded_and_the_oldest_ends(world):
     tokens = []
-    for _ in range(MOST_PER_KEY + 3):
+    for _ in range(MOST_PER_OWNER + 3):
         world.later(seconds=1)
         tokens.append(world.sign_in())
     admin = world.sign_in(world.management.admin)
-    assert world.rows == MOST_PER_KEY + 1
+    assert world.rows == MOST_PER_OWNER + 1
     assert [world.viewer(token) is None for token in tokens[:4]] == [True, True, True, False]
     assert world.viewer(admin)
 

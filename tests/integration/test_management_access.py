@@ -1,5 +1,6 @@
-"""Headers that name an app's users, and the origins of its pages, as settings of the app."""
+"""User headers, origins of pages and rules of runs, as settings of the app."""
 
+import re
 from unittest import mock
 
 import pytest
@@ -8,7 +9,7 @@ from sqlalchemy import select
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.tenancy.apps import service
 
-LISTS = {"user_headers": ["x-user-id"], "cors_origins": []}
+LISTS = {"user_headers": ["x-user-id"], "cors_origins": [], "run_rules": None}
 """The fields and their defaults."""
 
 
@@ -27,7 +28,9 @@ def patch(world, **body):
 def test_a_list_is_set_replaced_and_reset(world):
     assert {name: world.chat[name] for name in LISTS} == LISTS
     given = {"user_headers": ["X-A", "x-b", "x-a"], "cors_origins": ["https://A.example:443"]}
+    given["run_rules"] = ["metadata", "aliases", "aliases"]
     stored = {"user_headers": ["x-a", "x-b"], "cors_origins": ["https://a.example"]}
+    stored["run_rules"] = ["aliases", "metadata"]
     changed = patch(world, **given)
     assert {name: changed[name] for name in LISTS} == stored
     assert patch(world, name="other")["cors_origins"] == ["https://a.example"], "it stays"
@@ -41,13 +44,14 @@ def test_a_list_is_set_replaced_and_reset(world):
 
 
 def test_each_change_is_in_the_audit_log(world):
-    patch(world, user_headers=["x-a"], cors_origins=["http://localhost:3000"])
+    patch(world, user_headers=["x-a"], cors_origins=["http://localhost:3000"], run_rules=[])
     with world.state.session_factory() as session:
         entry = session.scalars(select(AuditEntry).where(AuditEntry.action == "app.change")).one()
     assert {name: entry.before[name] for name in LISTS} == LISTS
     assert {name: entry.after[name] for name in LISTS} == {
         "user_headers": ["x-a"],
         "cors_origins": ["http://localhost:3000"],
+        "run_rules": [],
     }
 
 
@@ -127,6 +131,32 @@ def test_what_is_no_origin_is_rejected(world, origin):
 )
 def test_an_origin_is_kept_as_browsers_send_it(world, given, stored):
     assert patch(world, cors_origins=[given])["cors_origins"] == [stored]
+
+
+def test_the_console_sets_both_lists(world):
+    client, place = world.client, f"/console/clients/apps/{world.chat['id']}"
+    client.post("/console/sign-in", data={"key": world.acme["api_key"]})
+    csrf = re.search('name="csrf" value="([0-9a-f]{64})"', client.get(place).text)[1]
+
+    def post(headers, origins):
+        lists = {"user_headers": headers, "cors_origins": origins}
+        form = {"csrf": csrf, "action": "requests", **lists}
+        return client.post(place, data=form, follow_redirects=False)
+
+    assert post("X-A\r\n\r\n x-b \r\n", "https://A.example:443").status_code == 303
+    app = world.call(world.acme["api_key"], "GET", world.path)
+    assert app["user_headers"] == ["x-a", "x-b"]
+    assert app["cors_origins"] == ["https://a.example"]
+    answer = post("x-a\nauthorization", "https://a.example\nhttps://b.example/path")
+    assert answer.status_code == 400
+    assert "Line 2: Invalid: authorization has another meaning" in answer.text
+    assert (
+        len(re.findall(r'class="wrong" id="(?:user_headers|cors_origins)-wrong"', answer.text)) == 2
+    )
+    assert "https://b.example/path</textarea>" in answer.text, "the entries are kept"
+    assert post("", "").status_code == 303
+    app = world.call(world.acme["api_key"], "GET", world.path)
+    assert (app["user_headers"], app["cors_origins"]) == ([], [])
 
 
 def test_lists_have_bounds(world):

@@ -149,10 +149,10 @@ def test_operators_manage_keys_in_the_console(operators):
     assert plain not in operators.management.client.get("/console/keys").text, "once"
     made = operators.call("GET")["items"][1]
     assert made["name"] == "anna & co"
-    renamed = operators.post(f"/{made['id']}", action="rename", name="anna")
-    assert renamed.headers["location"] == "/console/keys?done=key_renamed"
+    renamed = operators.post(f"/{made['id']}", action="save", name="anna")
+    assert renamed.headers["location"] == "/console/keys?done=key_changed"
     assert operators.call("GET")["items"][1]["name"] == "anna"
-    assert operators.post(f"/{made['id']}", action="rename", name=" ").status_code == 400
+    assert operators.post(f"/{made['id']}", action="save", name=" ").status_code == 400
     revoked = operators.post(f"/{made['id']}", action="revoke")
     assert revoked.headers["location"] == "/console/keys?done=key_revoked"
     assert not operators.works(plain)
@@ -193,5 +193,5 @@ def test_sign_ins_and_failures_are_in_the_audit_log(operators):
         ("console.sign_in", tenant["key"]["prefix"], tenant["id"]),
         ("console.sign_in", operators.row["prefix"], None),
     ]
-    assert found[0]["after"] == {"reason": "invalid_api_key", "attempts": 1}
+    assert found[0]["after"] == {"reason": "invalid_api_key", "by": "key", "attempts": 1}
     assert found[2]["target"] == operators.row["id"]

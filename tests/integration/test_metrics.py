@@ -15,6 +15,7 @@ PATH = "/v1/chat/completions"
 UNITS = ("_total", "_seconds", "_tokens", "_bytes", "_ratio", "_info")
 COUNTS = {
     *("fairserve_calls_queued", "fairserve_calls_running", "fairserve_interactions_active"),
+    *("fairserve_background_calls_queued", "fairserve_background_calls_running"),
     *("fairserve_clients_active", "fairserve_worker_calls"),
     *("fairserve_draining", "fairserve_overloaded", "fairserve_worker_state"),
     *("fairserve_worker_circuit_open", "fairserve_database_lease_over", "fairserve_database_up"),

@@ -44,7 +44,22 @@ class Fuzzed:
         hook = server.call(tenant["api_key"], "POST", "/v1/webhooks", body)
         event = server.call(tenant["api_key"], "POST", f"/v1/webhooks/{hook['id']}/test")
         export = server.call(tenant["api_key"], "POST", "/v1/usage/exports")
+        file = server.send(
+            app["api_key"],
+            "POST",
+            "/v1/files",
+            data={"purpose": "batch"},
+            files={"file": b"{}"},
+        ).json()
+        body = {
+            "input_file_id": file["id"],
+            "endpoint": "/v1/completions",
+            "completion_window": "1h",
+        }
+        batch = server.call(app["api_key"], "POST", "/v1/batches", body)
         self.ids = {
+            "file_id": file["id"],
+            "batch_id": batch["id"],
             "app_id": changed["id"],
             "key_id": changed["key"]["id"],
             "tenant_id": other["id"],

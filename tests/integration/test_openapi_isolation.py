@@ -68,6 +68,8 @@ OF_SHARED = {
     "force": "true",
     "reason": "user_blocked",
     "action": "user.change",
+    "purpose": "batch",
+    "order": "desc",
 }
 """Values of parameters that identify no tenant."""
 
@@ -113,6 +115,7 @@ class Alma:
         self.hook = server.call(self.tenant_key, "POST", "/v1/webhooks", HOOK)
         event = server.call(self.tenant_key, "POST", f"/v1/webhooks/{self.hook['id']}/test")
         eventually(self._settled, self._runs)
+        self.batch = self._batch()
         eventually(self._dead_delivery)
         erased = server.call(
             self.tenant_key, "DELETE", "/v1/user-data", user="almas-erased@example.org"
@@ -137,6 +140,9 @@ class Alma:
             "webhook_id": [self.hook["id"]],
             "event_id": [event["event_id"]],
             "export_id": [self.export_id],
+            "file_id": [self.batch["input_file_id"], self.batch["output_file_id"]],
+            "batch_id": [self.batch["id"]],
+            "after": [self.batch["input_file_id"], self.batch["id"]],
             "call_id": [row["call_id"] for row in self.rows()["throttling_events"]],
         }
         assert self.places["call_id"]
@@ -150,6 +156,7 @@ class Alma:
             self.hook["secret"],
             f"{SAID}-ended",
             f"{SAID}-program",
+            f"{SAID}-batch",
             *(answer.json()["id"] for answer in answers if "almas-call" not in answer.text),
             *(row["call_id"] for row in self.rows()["ledger_calls"]),
         }
@@ -160,6 +167,30 @@ class Alma:
             *self.sent.values(),
             f"{SAID}-live",
         }
+
+    def _batch(self):
+        """Return a batch that has ended."""
+        asked = {
+            "model": "scripted",
+            "messages": [{"role": "user", "content": f"say {SAID}-batch"}],
+        }
+        path = "/v1/chat/completions"
+        line = {"custom_id": "almas-line", "method": "POST", "url": path, "body": asked}
+        file = self.server.send(
+            self.app_key,
+            "POST",
+            "/v1/files",
+            data={"purpose": "batch"},
+            files={"file": ("almas-calls.jsonl", json.dumps(line).encode())},
+        ).json()
+        body = {"input_file_id": file["id"], "endpoint": path, "completion_window": "24h"}
+        batch = self.server.call(self.app_key, "POST", "/v1/batches", body)
+
+        def ended():
+            found = self.server.call(self.app_key, "GET", f"/v1/batches/{batch['id']}")
+            return found if found["status"] == "completed" else None
+
+        return eventually(ended)
 
     def _runs(self):
         runs = self.server.call(self.app_key, "GET", "/v1/interactions")["items"]
@@ -233,7 +264,7 @@ def world(new_postgres_url, tmp_path_factory):
         server.call(world.alma.app_key, "DELETE", "/v1/interactions/almas-live-program")
 
 
-def bodies():
+def bodies(alma):
     """Return bodies for a route, with the other tenant's ids if it names any."""
     run = {"id": "almas-live-run", "user": USER}
     prompt = {"model": "scripted", "user": USER, "max_tokens": 5}
@@ -281,6 +312,16 @@ def bodies():
         ("POST", "/admin/cluster/workers"): [{"id": "w9", "url": "http://127.0.0.1:9"}],
         ("POST", "/admin/cluster/workers/{worker_id}/drain"): [None],
         ("POST", "/admin/cluster/workers/{worker_id}/undrain"): [None],
+        ("POST", "/v1/files"): [{"purpose": "batch"}],
+        ("POST", "/v1/batches"): [
+            {
+                "input_file_id": file_id,
+                "endpoint": "/v1/chat/completions",
+                "completion_window": "24h",
+            }
+            for file_id in alma.places["file_id"]
+        ],
+        ("POST", "/v1/batches/{batch_id}/cancel"): [None],
         ("POST", "/v1/webhooks"): [HOOK],
         ("PATCH", "/v1/webhooks/{webhook_id}"): [HOOK, {"enabled": False}],
         ("PUT", "/admin/cluster/aliases/{name}"): [{"targets": {"scripted": 1}}],
@@ -297,7 +338,7 @@ def requests(alma, method, path):
     unknown = [each["name"] for each in parameters if each["name"] not in by_name]
     assert not unknown, f"{method} {path}: how are these filled? {unknown}"
     assert {each["in"] for each in parameters} <= {"path", "query"}
-    known_bodies = bodies()
+    known_bodies = bodies(alma)
     if "requestBody" in operation or (method, path) in known_bodies:
         assert (method, path) in known_bodies, f"{method} {path}: which body?"
     in_path = [each["name"] for each in parameters if each["in"] == "path"]
@@ -349,6 +390,10 @@ READ = {
     "/v1/interactions": "app",
     "/v1/interactions/{interaction_id}": "app",
     "/v1/interactions/{interaction_id}/graph": "app",
+    "/v1/files": "app",
+    "/v1/files/{file_id}": "app",
+    "/v1/files/{file_id}/content": "app",
+    "/v1/batches/{batch_id}": "app",
     "/v1/apps": "tenant",
     "/v1/apps/{app_id}": "tenant",
     "/v1/apps/{app_id}/keys": "tenant",
@@ -357,6 +402,7 @@ READ = {
     "/v1/usage/exports": "tenant",
     "/v1/usage/exports/{export_id}": "tenant",
     "/v1/usage/exports/{export_id}/file": "tenant",
+    "/v1/clients/flooding": "tenant",
     "/v1/throttling/events": "tenant",
     "/v1/throttling/events/{call_id}": "tenant",
     "/v1/user-data": "tenant",
@@ -376,6 +422,7 @@ READ = {
     "/admin/interactions": "admin",
     "/admin/live": "admin",
     "/admin/clients": "admin",
+    "/admin/clients/flooding": "admin",
     "/admin/webhooks/dead": "admin",
     "/admin/usage/interactions": "admin",
     "/admin/usage/exports": "admin",

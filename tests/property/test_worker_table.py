@@ -14,7 +14,8 @@ from fairserve.scheduling.locality.workers import Workers, WorkerSet
 def test_masks_and_sums_agree_with_the_workers(seed, window, hits):
     rng = random.Random(seed)
     numbers = Workers()
-    table = WorkerTable(window, numbers, hits=hits)
+    options = {"hits": hits, "background_window": 0.4, "background_calls": 3}
+    table = WorkerTable(window, numbers, **options)
     light = set()
     for step in range(80):
         workers = list(table.workers.values())
@@ -28,8 +29,12 @@ def test_masks_and_sums_agree_with_the_workers(seed, window, hits):
             worker = rng.choice(workers)
             table.lose(worker)
             numbers.forget(worker.worker_id)
-        elif action < 0.6:
+        elif action < 0.5:
             table.add_demand(rng.choice(workers), rng.randint(-50, 100))
+        elif action < 0.55:
+            table.report(rng.choice(workers), rng.randint(0, 100), 1.0)
+        elif action < 0.65:
+            table.add_background(rng.choice(workers), rng.randint(-50, 100), rng.randint(-1, 2))
         else:
             more = rng.randint(-50, 100)
             table.add_waiting(rng.choice(workers), more, rng.choice([0, more // 2, more]))
@@ -37,8 +42,16 @@ def test_masks_and_sums_agree_with_the_workers(seed, window, hits):
         full = [w for w in serving if window and w.waiting_tokens >= window * w.kv_capacity_tokens]
         assert sorted(table.serving()) == sorted(w.worker_id for w in serving)
         assert sorted(table.open()) == sorted(w.worker_id for w in serving if w not in full)
+        assert sorted(table.spare()) == sorted(
+            w.worker_id
+            for w in serving
+            if w.waiting_tokens <= 0
+            and w.background_calls < 3
+            and w.demand_tokens + w.foreign_tokens + w.background_tokens
+            < 0.4 * w.kv_capacity_tokens
+        )
         assert table.load(7) == (
-            7 + sum(w.demand_tokens for w in serving),
+            7 + sum(w.demand_tokens + w.foreign_tokens for w in serving),
             sum(w.kv_capacity_tokens for w in serving),
         )
         before, light = (
@@ -54,8 +67,9 @@ def test_masks_and_sums_agree_with_the_workers(seed, window, hits):
         )
         assert table.hits_newly_admitted == bool(light - before)
         table.hits_newly_admitted = False
-        copy = WorkerTable(window, numbers, hits=hits)
+        copy = WorkerTable(window, numbers, **options)
         copy.restore(json.loads(json.dumps(table.snapshot(5.0))), 5.0)
         assert copy.load(7) == table.load(7)
         assert copy.open().mask == table.open().mask
+        assert copy.spare().mask == table.spare().mask
         assert copy.admits_hits_only() == table.admits_hits_only()

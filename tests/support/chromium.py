@@ -34,16 +34,17 @@ class Browser:
         self._browser.close()
         self._playwright.stop()
 
-    def visit(self, url, *, dark=False, size=WIDE, scripts=True):
-        """Return a visit with a separate browser context that opens only this server."""
-        return Visit(self, self._browser, url, dark, size, scripts)
+    def visit(self, url, *, dark=False, size=WIDE, scripts=True, other=None):
+        """Return a visit with a separate browser context that opens only this server, and ``other``."""
+        return Visit(self, self._browser, url, dark, size, scripts, other)
 
 
 class Visit:
     """A browser context with one page. Forbidden events are collected in ``problems``."""
 
-    def __init__(self, browser, chromium, url, dark, size, scripts):
+    def __init__(self, browser, chromium, url, dark, size, scripts, other):
         self.url = url
+        self._servers = {urlsplit(each).netloc for each in (url, other) if each}
         self.problems = []
         self._axe = browser.axe
         self.context = chromium.new_context(
@@ -66,7 +67,7 @@ class Visit:
 
     def _on_request(self, request):
         parts = urlsplit(request.url)
-        if parts.scheme in ("http", "https") and parts.netloc != urlsplit(self.url).netloc:
+        if parts.scheme in ("http", "https") and parts.netloc not in self._servers:
             self.problems.append(f"request: {request.url}")
 
     def __enter__(self):

@@ -38,8 +38,9 @@ DEADLINE_S = 90
 class PageServer(LiveServer):
     """A server that starts on entering and stops on leaving; ``settings`` are those of the server."""
 
-    def __init__(self, folder, *, workers=2, kv_blocks=512, **settings):
+    def __init__(self, folder, *, workers=2, kv_blocks=512, port=0, **settings):
         super().__init__(folder)
+        self.port = port
         self.workers = [ScriptedWorker(kv_blocks, BUILTIN_MODEL_NAME) for _ in range(workers)]
         self.settings = Settings(
             data_dir=folder / "data",
@@ -65,7 +66,9 @@ class PageServer(LiveServer):
             stack.callback(engine.dispose)
             prepare_database(self.settings.db, engine)
             self.platform = Platform(self.settings, engine=engine, clock=lambda: self._now_s)
-            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=128))
+            listener = stack.enter_context(
+                socket.create_server(("127.0.0.1", self.port), backlog=128)
+            )
             self.port = listener.getsockname()[1]
             thread = threading.Thread(target=self._run, args=(listener,), name="page server")
             thread.start()

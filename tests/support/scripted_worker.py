@@ -39,6 +39,8 @@ class ScriptedWorker:
         self.bodies = []
         self.request_ids = []
         """The ``x-request-id`` of each call."""
+        self.traceparents = []
+        """The ``traceparent`` of each call."""
         self.holding = []
         """Texts of the held calls that began, in the order of arrival."""
         self.disconnects = 0
@@ -106,6 +108,7 @@ class ScriptedWorker:
         held = self._held  # of its arrival: a release before the call holds is not missed
         self.bodies.append(body)
         self.request_ids.append(request.headers.get("x-request-id"))
+        self.traceparents.append(request.headers.get("traceparent"))
         if body["model"] != self.model:  # as vLLM does
             error = {"message": f"no model {body['model']!r}", "code": "NotFoundError"}
             return web.json_response({"error": error}, status=404)

@@ -22,10 +22,10 @@ PROFILE = {"stages": [{"input_tokens": 30, "output_tokens": 20}], "calls_per_int
 class WholeServer:
     """A server that starts on entering and stops on leaving."""
 
-    def __init__(self, folder, *, lease=None, **settings):
+    def __init__(self, folder, *, lease=None, worker=ScriptedWorker, **settings):
         """Start the server; ``lease`` makes the lease of the database from its engine."""
         self._stack = ExitStack()
-        self.worker = ScriptedWorker()
+        self.worker = worker()
         self.settings = Settings(data_dir=folder, worker_urls=(self.worker.url,), **settings)
         self.engine = connect(self.settings.db.effective_database_url)
         self.lease = None if lease is None else lease(self.engine)

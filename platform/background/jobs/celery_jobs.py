@@ -168,6 +168,9 @@ class JobsOnCelery:
         except RedisAwayError as error:
             logger.warning("cannot request job %s, Redis error: %s", name, type(error).__name__)
 
+    def reload(self, settings: JobSettings) -> None:
+        """Do nothing: Celery's processes read their settings when they start."""
+
     async def stop(self) -> None:
         """Close the connections; running jobs are not affected."""
         self._app.close()

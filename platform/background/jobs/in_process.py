@@ -7,11 +7,13 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from fairserve.platform.background.jobs.job import Job, JobContext
 from fairserve.platform.background.jobs.passes import JobFailedError, run_pass
+from fairserve.platform.background.settings import JobSettings
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +40,10 @@ class JobsInProcess:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._wanted[name].set)
 
+    def reload(self, settings: JobSettings) -> None:
+        """Use other settings from each job's next pass on."""
+        self._context = replace(self._context, settings=settings)
+
     async def stop(self) -> None:
         """Stop all jobs after their current transactions."""
         for task in self._tasks:
@@ -46,7 +52,6 @@ class JobsInProcess:
 
     async def _keep_running(self, job: Job) -> None:
         wanted = self._wanted[job.name]
-        interval_s = job.interval_s(self._context.settings)
         away = False
         while True:
             wanted.clear()
@@ -63,6 +68,7 @@ class JobsInProcess:
                     )
                 away = True
             rest_s = min(job.rest * (time.monotonic() - began_s), MAX_REST_S)
+            interval_s = job.interval_s(self._context.settings)
             try:
                 await asyncio.wait_for(wanted.wait(), max(interval_s, rest_s))
             except TimeoutError:

@@ -41,7 +41,8 @@ class Outbox:
     """Writer of events. Belongs to the ledger's thread."""
 
     def __init__(self, settings: BackgroundSettings, currency: str) -> None:
-        self._retention = timedelta(days=settings.webhook_retention_days)
+        self.settings = settings
+        """Settings in force; replaced when they are reloaded."""
         self._budgets = BudgetWatch(currency)
 
     def record(
@@ -78,7 +79,7 @@ class Outbox:
             tenant: {name for endpoint in found for name in endpoint.since}
             for tenant, found in endpoints.items()
         }
-        oldest = (now - self._retention).timestamp()
+        oldest = (now - timedelta(days=self.settings.webhook_retention_days)).timestamp()
         relevant = [
             (original, each)
             for original, each in calls

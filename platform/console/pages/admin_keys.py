@@ -1,4 +1,4 @@
-"""Page of the admin keys, for operators: names, last use, and revocation."""
+"""Page of the admin keys: names, roles, expiry, last use, and revocation."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from sqlalchemy.orm import Session
 from starlette.responses import RedirectResponse, Response
 
+from fairserve.platform.base.roles import ROLES
 from fairserve.platform.console import forms
 from fairserve.platform.console.guard import AdminViewer, OwnForm, acting_for
 from fairserve.platform.console.lists import asked, part_of, place
@@ -18,7 +19,7 @@ from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.keys import IssuedKey
 from fairserve.platform.db.schemas import Paging
 from fairserve.platform.db.session import read_session
-from fairserve.platform.tenancy.keys.schemas import KeyCreate, KeyPatch
+from fairserve.platform.tenancy.keys.schemas import AdminKeyCreate, AdminKeyPatch
 from fairserve.platform.tenancy.keys.service import KeyRing, admin_keys, keys_page
 
 PLACE = "/console/keys"
@@ -37,9 +38,10 @@ def create(request: Request, viewer: AdminViewer, form: OwnForm) -> Response:
     """Create a key, and show it once."""
     values = {
         "name": forms.given(form.get("name")),
+        "role": forms.given(form.get("role")),
         "expires_at": forms.given(form.get("expires_at")),
     }
-    body = forms.read(KeyCreate, {name: value for name, value in values.items() if value})
+    body = forms.read(AdminKeyCreate, {name: value for name, value in values.items() if value})
     if isinstance(body, dict):
         return _page(request, viewer, given=form, wrong=body)
     return _issue(request, viewer, form, lambda ring: ring.add(body))
@@ -53,15 +55,21 @@ def rotate(request: Request, viewer: AdminViewer, form: OwnForm) -> Response:
 
 @router.post("/{key_id}")
 def change(key_id: str, request: Request, viewer: AdminViewer, form: OwnForm) -> Response:
-    """Rename or revoke a key."""
+    """Change name, role and expiry of a key, or revoke it."""
     if form.get("action") == "revoke":
         wrong, done = _store(request, viewer, lambda ring: ring.revoke(key_id)), "key_revoked"
     else:
-        body = forms.read(KeyPatch, {"name": form.get("name", "")})
+        values: dict[str, str | None] = {
+            name: form[name].strip() for name in ("name", "role") if name in form
+        }
+        if "expires_at" in form:
+            values["expires_at"] = forms.given(form["expires_at"])
+        body = forms.read(AdminKeyPatch, values)
         if isinstance(body, dict):
-            return _page(request, viewer, wrong={"": f"Invalid name. {body['name']}"})
-        wrong = _store(request, viewer, lambda ring: ring.rename(key_id, body.name))
-        done = "key_renamed"
+            text = " ".join(f"{name}: {problem}" for name, problem in body.items())
+            return _page(request, viewer, wrong={"": text})
+        wrong = _store(request, viewer, lambda ring: ring.change(key_id, body))
+        done = "key_changed"
     if wrong:
         return _page(request, viewer, wrong=wrong)
     return RedirectResponse(f"{PLACE}?done={done}", status_code=303)
@@ -101,6 +109,7 @@ def _page(
         "admin_keys",
         status=400 if wrong else 200,
         keys=found.items,
+        roles=ROLES,
         now=utc_now(),
         part=part_of(found),
         place=place(request),

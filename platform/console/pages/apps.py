@@ -1,4 +1,4 @@
-"""Pages of apps: weight, limits, and the profile of their runs."""
+"""Pages of apps: weight, limits, the requests with their keys, and the profile of their runs."""
 
 from __future__ import annotations
 
@@ -45,6 +45,8 @@ from fairserve.platform.tenancy.quotas.schemas import ContractBody
 
 router = APIRouter(prefix="/console/clients/apps")
 
+LISTS = ("user_headers", "cors_origins")
+"""Fields of the form about requests, one item per line."""
 VERSIONS = 20
 """Versions of a profile per page."""
 
@@ -125,7 +127,7 @@ def change(
     options: Options,
     form: OwnForm,
 ) -> Response:
-    """Change an app's name, limits, weight or quotas; suspend or resume it."""
+    """Change an app's name, limits, weight, requests or quotas; suspend or resume it."""
     body = patch_of(form, weigh=viewer.is_admin)
     if isinstance(body, AppPatch):
         patch = body
@@ -175,6 +177,8 @@ def patch_of(form: Mapping[str, str], *, weigh: bool) -> AppPatch | forms.Wrong:
     if action in forms.CONTRACTS:
         contract = contract_of(form, action)
         return AppPatch(**{action: contract}) if isinstance(contract, ContractBody) else contract
+    if action == "requests":
+        return forms.read(AppPatch, {name: forms.lines(form.get(name)) for name in LISTS})
     names = LimitsBody.model_fields
     given: dict[str, Any] = {
         "name": form.get("name", ""),

@@ -15,7 +15,6 @@ from starlette.responses import RedirectResponse, Response
 from fairserve.platform.console import forms
 from fairserve.platform.console.charts import Chart, series
 from fairserve.platform.console.contract_form import contract_of
-from fairserve.platform.console.flooding import share_sign
 from fairserve.platform.console.formats import part
 from fairserve.platform.console.guard import (
     AdminViewer,
@@ -34,6 +33,7 @@ from fairserve.platform.db.names import names_of
 from fairserve.platform.db.schemas import UserId
 from fairserve.platform.monitoring.client_views import ClientDetail
 from fairserve.platform.monitoring.clients import Clients
+from fairserve.platform.monitoring.flooding import share_sign
 from fairserve.platform.monitoring.schemas import ClientOut
 from fairserve.platform.tenancy.auth import Principal
 from fairserve.platform.tenancy.quotas.schemas import ContractBody

@@ -10,17 +10,17 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from fairserve.platform.console.flooding import Totals, signs, totals, worst
 from fairserve.platform.console.guard import AnyViewer, scoped
-from fairserve.platform.console.lists import PER_PAGE, Part, asked, filters, place
+from fairserve.platform.console.lists import Part, asked, filters, place
 from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.names import names_of
 from fairserve.platform.monitoring.client_pages import clients_page
-from fairserve.platform.monitoring.client_views import ClientPage, ClientView
+from fairserve.platform.monitoring.client_views import ClientPage
 from fairserve.platform.monitoring.clients import Clients
+from fairserve.platform.monitoring.flooding import Floods, find_floods, signs
 from fairserve.platform.monitoring.schemas import ClientQuery
 
 router = APIRouter(prefix="/console/clients")
@@ -42,11 +42,10 @@ SORTS = (
 
 
 class _Found(NamedTuple):
-    """The requested page of the list, and the totals."""
+    """The requested page of the list, and the flooding clients."""
 
     clients: ClientPage
-    of_all: Totals
-    worst: list[ClientView]
+    floods: Floods
 
 
 @router.get("")
@@ -90,12 +89,7 @@ def _query(request: Request, viewer: Viewer) -> ClientQuery:
 async def _read(request: Request, query: ClientQuery) -> _Found:
     clients: Clients = request.app.state.clients
     shown = await clients_page(clients, request.app.state.session_factory, query)
-    queued = clients.page(query.tenant, limit=PER_PAGE, sort="queued_calls")
-    refused = clients.page(query.tenant, limit=PER_PAGE, sort="refused_calls")
-    served = clients.page(query.tenant, limit=PER_PAGE, sort="service_5m")
-    of_all = totals(queued.items, refused.items)
-    alarms = worst((*served.items, *queued.items), of_all, MOST_ALARMS)
-    return _Found(shown, of_all, alarms)
+    return _Found(shown, find_floods(clients, query.tenant, MOST_ALARMS))
 
 
 def _part(request: Request, viewer: Viewer, query: ClientQuery, found: _Found) -> str:
@@ -104,7 +98,8 @@ def _part(request: Request, viewer: Viewer, query: ClientQuery, found: _Found) -
 
 def _values(request: Request, viewer: Viewer, query: ClientQuery, found: _Found) -> dict[str, Any]:
     items = found.clients.items
-    named = [*items, *found.worst]
+    of_all, worst = found.floods
+    named = [*items, *worst]
     with request.app.state.session_factory() as session:
         names = names_of(
             read_only(session),
@@ -114,8 +109,8 @@ def _values(request: Request, viewer: Viewer, query: ClientQuery, found: _Found)
     shown, total = len(items), found.clients.total
     more = query.offset + shown < total
     return {
-        "rows": [(each, signs(each, found.of_all)) for each in items],
-        "worst": [(each, signs(each, found.of_all)) for each in found.worst],
+        "rows": [(each, signs(each, of_all)) for each in items],
+        "worst": [(each, signs(each, of_all)) for each in worst],
         "names": names,
         "sort": query.sort,
         "sorts": [(name, title, _sorted_by(request, name)) for name, title in SORTS],

@@ -50,6 +50,13 @@ _SETTINGS = [
         "Origins of pages in browsers that may call, such as https://app.example.com (none: no page).",
         _CLIENTS,
     ),
+    limit(
+        "run_rules",
+        NAMES,
+        "A,B",
+        "Rules that assign calls to runs, such as interaction_header,aliases (none: the server's).",
+        _CLIENTS,
+    ),
     limit("user_rpm", WHOLE, "N", "Calls per minute of each user.", _OVERLOAD),
     limit("app_rpm", WHOLE, "N", "Calls per minute of the app as a whole.", _OVERLOAD),
     limit(
@@ -170,7 +177,7 @@ def _body(profile: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
         "contract": contract_of(given),
         "user_contract": contract_of(given, "user_"),
     }
-    return body_of(given, "weight", "user_headers", "cors_origins") | {
+    return body_of(given, "weight", "user_headers", "cors_origins", "run_rules") | {
         name: part for name, part in parts.items() if part
     }
 

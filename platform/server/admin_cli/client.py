@@ -22,6 +22,14 @@ TIMEOUT_S = 60.0
 MAX_KEY_CHARS = 256
 
 
+class RejectedRequestError(CommandError):
+    """The server answered a request with an error."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message, FAILED)
+        self.status = status
+
+
 class _NoRedirects(HTTPRedirectHandler):
     def redirect_request(
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
@@ -54,7 +62,8 @@ class Client:
     ) -> Any:
         """Return the answer's JSON, None for an empty answer.
 
-        Raises CommandError with exit code 1 if the server rejects the request or does not answer.
+        Raises RejectedRequestError if the server rejects the request, and CommandError if it does not
+        answer, both with exit code 1.
         ``path`` is quoted, see :func:`path_of`; query parameters of None are left out.
         """
         given = {
@@ -74,7 +83,7 @@ class Client:
                 text = answer.read()
         except HTTPError as error:
             with error:
-                raise CommandError(_refusal(error), FAILED) from None
+                raise RejectedRequestError(_refusal(error), error.code) from None
         except URLError as error:
             raise CommandError(f"{self._url} does not answer: {error.reason}", FAILED) from None
         except (OSError, HTTPException) as error:

@@ -8,8 +8,8 @@ from typer import Argument, Option
 
 from fairserve.platform.base.command_line import App, CommandError, option
 from fairserve.platform.server.admin_cli.client import Client, path_of
-from fairserve.platform.server.admin_cli.commands import command
-from fairserve.platform.server.admin_cli.fields import body_of
+from fairserve.platform.server.admin_cli.commands import changes, command
+from fairserve.platform.server.admin_cli.fields import TEXT, body_of, limit
 
 app = App(help="Manage API keys of apps, tenants and admins. docs/guide/tenants.md has examples.")
 _OWNER = "Owner of the keys (one is required)"
@@ -25,6 +25,12 @@ _FLAGS = [
     option("admin", bool, "--admin", help="The admin keys.", rich_help_panel=_OWNER),
     option("tenant", str, metavar="ID", help="Tenant of the app, for an admin key."),
 ]
+_ROLE = option(
+    "role",
+    str,
+    metavar="ROLE",
+    help="Role of an admin key: viewer, operator, or admin, the default.",
+)
 _Key = Annotated[str, Argument(metavar="KEY", help="Its id, key_...")]
 
 
@@ -34,21 +40,33 @@ _Key = Annotated[str, Argument(metavar="KEY", help="Its id, key_...")]
     option(
         "expires_at",
         str,
+        "--expires-at",
+        "--expires",
         metavar="TIME",
         help="ISO 8601 with a zone, such as 2027-01-31T12:00:00Z.",
     ),
+    _ROLE,
     *_FLAGS,
 )
 def create(client: Client, **given: Any) -> Any:
     """Create a further key, and print it, once."""
-    return _call(client, given, "POST", body=body_of(given, "name", "expires_at"))
+    return _call(client, given, "POST", body=body_of(given, "name", "expires_at", "role"))
 
 
 @command(
     app,
     *_FLAGS,
     name="list",
-    columns=("id", "prefix", "name", "created_at", "expires_at", "revoked_at", "last_used_at"),
+    columns=(
+        "id",
+        "prefix",
+        "role",
+        "name",
+        "created_at",
+        "expires_at",
+        "revoked_at",
+        "last_used_at",
+    ),
 )
 def list_keys(client: Client, **given: Any) -> Any:
     """List keys by prefix, revoked ones included."""
@@ -76,6 +94,20 @@ def rename(
 ) -> Any:
     """Rename a key."""
     return _call(client, owner, "PATCH", key, body={"name": name})
+
+
+@command(
+    app,
+    option("name", str, metavar="NAME", help="Name for people."),
+    _ROLE,
+    limit("expires", TEXT, "TIME", "ISO 8601 with a zone, or none."),
+)
+def change(client: Client, key: _Key, **given: Any) -> Any:
+    """Change name, role or expiry of an admin key."""
+    body = body_of(given, "name", "role", "expires")
+    if "expires" in body:
+        body["expires_at"] = body.pop("expires")
+    return client.call("PATCH", path_of("admin", "keys", key), changes(body))
 
 
 @command(app, *_FLAGS)

@@ -43,7 +43,7 @@ def state_of(item: Mapping[str, Any]) -> str:
 def _cell(item: Mapping[str, Any], column: str) -> str:
     if column == "state":
         return state_of(item)
-    value = item[column]
+    value = item.get(column)
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {_text(v)}" for name, v in _limits(value)) or EMPTY
     return _text(value)

@@ -15,10 +15,11 @@ from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.db import schema
 from fairserve.platform.db.engine import connect
 from fairserve.platform.server.settings import Settings
-from fairserve.platform.server.settings_flags import flag_options, settings_from
+from fairserve.platform.server.settings_flags import flag_options
+from fairserve.platform.server.settings_sources import settings_from
 
-DATABASE = flag_options("database_url", "data_dir")
-"""The flags that name the database."""
+DATABASE = flag_options("database_url", "data_dir", "config")
+"""The flags that name the database, and the configuration file that may."""
 
 
 @contextmanager

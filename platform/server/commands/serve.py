@@ -8,36 +8,36 @@ from __future__ import annotations
 from typing import Any
 
 from fairserve.platform.base.command_line import App, CommandError, with_options
-from fairserve.platform.server.settings_flags import flag_options, settings_from
-from fairserve.platform.server.settings_topics import TOPICS
+from fairserve.platform.server.settings import Settings
+from fairserve.platform.server.settings_flags import SECRETS_NOTE, all_flags
+from fairserve.platform.server.settings_sources import SettingsError, layers_of
 
 app = App()
 
 
 @app.command(
     options_metavar="[--FLAG VALUE ...]",
-    epilog="Secrets have no flag: FAIRSERVE_SECRET_KEY, FAIRSERVE_SECRET_KEY_PREVIOUS, "
-    "FAIRSERVE_ADMIN_KEY.",
+    epilog=SECRETS_NOTE,
 )
-@with_options(
-    *(option for topic, fields in TOPICS.items() for option in flag_options(*fields, topic=topic))
-)
+@with_options(*all_flags())
 def serve(**flags: Any) -> int:
     """Run the API, control and, unless external workers are named, embedded workers.
 
-    External workers are named by --worker-urls, --fleet-file or the admin API.
+    External workers are named by --worker-urls, --fleet-file, the configuration file or the admin API.
     """
-    from fairserve.platform.tenancy.system.parameters import configured_system
+    from fairserve.platform.server.configuration import checked_settings
+
+    def read() -> Settings:
+        return checked_settings(layers_of(flags))
 
     try:
-        settings = settings_from(flags)
-        configured_system(settings.tuning)
-    except ValueError as error:
+        settings = read()
+    except SettingsError as error:
         raise CommandError(str(error)) from error
     from fairserve.platform.db.schema import SchemaError
     from fairserve.platform.server import process
 
     try:
-        return process.serve(settings)
+        return process.serve(settings, reread=read)
     except SchemaError as error:
         raise CommandError(str(error)) from error

@@ -26,7 +26,8 @@ from fairserve.platform.base.command_line import (
 from fairserve.platform.reporting.traffic.export import Export
 from fairserve.platform.reporting.traffic.export import export as export_calls
 from fairserve.platform.reporting.traffic.segments import read_recording, recording_folder
-from fairserve.platform.server.settings_flags import flag_options, settings_from
+from fairserve.platform.server.settings_flags import flag_options
+from fairserve.platform.server.settings_sources import settings_from
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([smhdw])")
@@ -43,7 +44,7 @@ app = App(callback=trace)
 
 
 @app.command(epilog="What is recorded, and for how long: docs/guide/traces.md.")
-@with_options(*flag_options("data_dir"))
+@with_options(*flag_options("data_dir", "config"))
 def export(
     begin: Annotated[
         str, Option("--since", metavar="TIME", help=f"Runs that began since: {SINCE}.")

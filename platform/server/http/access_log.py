@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fairserve.platform.base.client_address import Network, client_address
+from fairserve.platform.base.client_address import Network, client_address, is_trusted
 from fairserve.platform.base.request_facts import RequestFacts, begin_request
 from fairserve.platform.db.base import new_id
 from fairserve.platform.fleet.endpoints import HEALTH_PATHS
@@ -52,7 +52,10 @@ class AccessLog:
             return
         began_s = self._clock()
         client = client_address(scope, self._trusted_proxies)
-        facts = begin_request(new_id("req"), client)
+        peer = (scope.get("client") or ("",))[0]
+        facts = begin_request(
+            new_id("req"), client, from_proxy=is_trusted(peer, self._trusted_proxies)
+        )
         status = 0
 
         async def send_noted(message: Message) -> None:

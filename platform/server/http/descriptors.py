@@ -16,10 +16,16 @@ PER_CONNECTION = 2
 UNLIMITED = 1 << 20
 
 
+def descriptor_limit() -> int:
+    """Return the number of open files that a server can have here."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return UNLIMITED if hard == resource.RLIM_INFINITY else hard
+
+
 def raise_descriptor_limit() -> int:
     """Raise the soft limit of open files to the hard one; return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = UNLIMITED if hard == resource.RLIM_INFINITY else hard
+    wanted = descriptor_limit()
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return wanted
     with contextlib.suppress(OSError, ValueError):  # a kernel may allow less than the hard limit

@@ -2,7 +2,7 @@
 
 Routes under ``/v1`` and ``/admin`` need a key. Where a request has a body, the key is checked here,
 because FastAPI reads and parses the body before any dependency: a body without a valid key is never
-read. The route's own dependency then checks the kind of the key.
+read. The route's own dependency then checks the kind of the key, and its role.
 """
 
 from __future__ import annotations
@@ -19,13 +19,19 @@ from fairserve.platform.base.errors import BodyTooLargeError, FairServeError, Un
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.bodies import RESERVATION, BodyMemory, BodyReservation
 from fairserve.platform.serving.decision.service import DecisionService
-from fairserve.platform.tenancy.auth import Principal
-from fairserve.platform.tenancy.principals import current_principal, require_admin
+from fairserve.platform.tenancy.auth import Principal, require_scope
+from fairserve.platform.tenancy.principals import authenticated
 
 KEYLESS_BODY_BYTES = 256 * 1024
 """Largest body of a request without a key, such as the console's forms, in bytes."""
 MANAGEMENT_BODY_BYTES = 1024 * 1024
 """Largest body of the management endpoints, in bytes: FastAPI parses it on the event loop."""
+UPLOADS = "/v1/files"
+"""Path whose body is stored as it arrives, and may be larger than any other."""
+UPLOAD_FORM_BYTES = 64 * 1024
+"""Largest part of an upload that is not the file, in bytes."""
+UPLOAD_MEMORY_BYTES = 1024 * 1024
+"""Most bytes of an upload that are in memory at a time."""
 DRAIN_RETRY_S = "5"
 
 Answer = Callable[[Request, FairServeError], Response]
@@ -38,6 +44,7 @@ class Intake:
         """``answer`` makes the response of a rejected request."""
         self._app = app
         self._max_body_bytes = settings.server.max_body_bytes
+        self._max_file_bytes = settings.serving.file_max_bytes
         self._answer = answer
         self._memory = BodyMemory(
             settings.server.max_body_memory_bytes,
@@ -57,8 +64,12 @@ class Intake:
             _check_drain(request)
             if size_bytes is not None:
                 principal = await _principal(request)
-                max_bytes = self._limit(request, principal)
-                body = _Body(receive, send, max_bytes, self._reserve(principal))
+                reservation = self._reserve(principal)
+                if principal is not None and request.scope["path"] == UPLOADS:
+                    max_bytes = self._max_file_bytes + UPLOAD_FORM_BYTES
+                    body = _Body(receive, send, max_bytes, reservation, UPLOAD_MEMORY_BYTES)
+                else:
+                    body = _Body(receive, send, self._limit(request, principal), reservation)
                 body.expect(size_bytes)
         except FairServeError as error:
             await self._reject(request, error, receive, send)
@@ -113,10 +124,17 @@ class _Body:
     """
 
     def __init__(
-        self, receive: Receive, send: Send, max_bytes: int, reservation: BodyReservation
+        self,
+        receive: Receive,
+        send: Send,
+        max_bytes: int,
+        reservation: BodyReservation,
+        held_bytes: int | None = None,
     ) -> None:
+        """``held_bytes`` of the body are in memory at most; None: all of it."""
         self._receive, self._send = receive, send
         self._max_bytes = max_bytes
+        self._held_bytes = max_bytes if held_bytes is None else held_bytes
         self._received_bytes = 0
         self.reservation = reservation
         self.rejected: FairServeError | None = None
@@ -128,7 +146,7 @@ class _Body:
             raise BodyTooLargeError(
                 f"the body has {size_bytes} bytes or more; allowed here: {self._max_bytes}"
             )
-        self.reservation.grow(size_bytes)
+        self.reservation.grow(min(size_bytes, self._held_bytes))
 
     async def receive(self) -> Message:
         """Return the next part. Raises the error that rejects the request."""
@@ -165,8 +183,8 @@ async def _principal(request: Request) -> Principal | None:
     top = _top(request)
     if top not in ("v1", "admin"):
         return None
-    principal = await current_principal(request)
-    return await require_admin(principal) if top == "admin" else principal
+    principal = await authenticated(request)
+    return require_scope(principal, "admin") if top == "admin" else principal
 
 
 def _top(request: Request) -> str:

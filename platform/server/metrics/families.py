@@ -14,6 +14,7 @@ from fairserve.platform.control.messages import ClusterView
 from fairserve.platform.db.jobs import JobState
 from fairserve.platform.fleet.member import Member
 from fairserve.platform.monitoring.client_shares import Share, Shares
+from fairserve.platform.monitoring.span_counts import SpanCounts
 
 STATES = ("joining", "ready", "draining", "open circuit")
 OTHER = "other"
@@ -49,6 +50,16 @@ def cluster(view: ClusterView) -> Iterator[Metric]:
     )
     for name, text, values in (
         ("calls_queued", "Calls that wait for a worker.", [m.queued_calls for m in models]),
+        (
+            "background_calls_queued",
+            "Calls of batches that wait for a worker.",
+            [m.background_queued_calls for m in models],
+        ),
+        (
+            "background_calls_running",
+            "Calls of batches that a worker has.",
+            [m.background_running_calls for m in models],
+        ),
         ("overloaded", "1 while the model is overloaded.", [m.overloaded for m in models]),
         (
             "load_demand_tokens",
@@ -205,6 +216,18 @@ def jobs(states: Iterable[JobState] | None) -> Iterator[Metric]:
             if state.succeeded_at is not None
         ],
     )
+
+
+def spans(counts: SpanCounts | None) -> Iterator[Metric]:
+    """Yield the spans of traced calls; None: calls are not traced."""
+    family = CounterMetricFamily(
+        "fairserve_trace_spans",
+        "Sampled spans: exported, failed at the collector, or dropped because the queue was full.",
+        labels=("outcome",),
+    )
+    for outcome, value in (counts or SpanCounts())._asdict().items():
+        family.add_metric([outcome], value)
+    yield family
 
 
 def _one(name: str, text: str, value: float) -> Metric:

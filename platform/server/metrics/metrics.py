@@ -27,6 +27,7 @@ from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.jobs import JobState
 from fairserve.platform.fleet.pool import WorkerPool
 from fairserve.platform.monitoring.monitoring import Monitoring
+from fairserve.platform.monitoring.span_counts import SpanCounts
 from fairserve.platform.server.metrics import families
 
 KEEP_S = 1.0
@@ -49,13 +50,16 @@ class Sources:
     journal_limit_bytes: int
     version: str
     top_clients: int
-    """Most clients with labels of their own."""
+    """Most clients with labels of their own, until another number is set."""
+    spans: Callable[[], SpanCounts] | None = None
+    """Spans of traced calls; None: calls are not traced."""
 
 
 class Metrics:
     """Belongs to the event loop."""
 
     def __init__(self, sources: Sources, clock: Callable[[], float] = time.monotonic) -> None:
+        self.top_clients = sources.top_clients
         self._sources = sources
         self._clock = clock
         self._lock = asyncio.Lock()
@@ -75,7 +79,7 @@ class Metrics:
     async def _scrape(self, more: Iterable[Metric]) -> bytes:
         sources = self._sources
         states = await self._jobs()
-        found = await sources.monitoring.client_shares.read(sources.top_clients)
+        found = await sources.monitoring.client_shares.read(self.top_clients)
         view = await sources.control.cluster()
         lease_over = sources.lease is not None and sources.lease.over
         read = [
@@ -89,6 +93,7 @@ class Metrics:
                 sources.journal, sources.journal_limit_bytes, sources.ledger, lease_over
             ),
             *families.jobs(states),
+            *families.spans(None if sources.spans is None else sources.spans()),
         ]
         return await asyncio.to_thread(self._write, read)
 

@@ -6,8 +6,12 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from fairserve.engine.wire.tasks import CompletionPath
 from fairserve.platform.serving.bodies import RESERVATION, BodyReservation
+from fairserve.platform.serving.completions.endpoint import Endpoint
+from fairserve.platform.serving.completions.openai_endpoint import (
+    CHAT_COMPLETIONS,
+    TEXT_COMPLETIONS,
+)
 from fairserve.platform.serving.completions.service import Completions
 from fairserve.platform.serving.principals import AppPrincipal
 from fairserve.platform.tenancy.auth import Principal
@@ -18,13 +22,13 @@ router = APIRouter(prefix="/v1", tags=["completions"])
 @router.post("/chat/completions", response_model=None)
 async def chat_completions(request: Request, principal: AppPrincipal) -> Response:
     """OpenAI's chat completions."""
-    return await _answer("/v1/chat/completions", request, principal)
+    return await _answer(CHAT_COMPLETIONS, request, principal)
 
 
 @router.post("/completions", response_model=None)
 async def completions(request: Request, principal: AppPrincipal) -> Response:
     """OpenAI's (text) completions, one prompt a call."""
-    return await _answer("/v1/completions", request, principal)
+    return await _answer(TEXT_COMPLETIONS, request, principal)
 
 
 @router.get("/models")
@@ -39,11 +43,11 @@ async def read_model(model: str, request: Request, principal: AppPrincipal) -> d
     return _service(request).listing(model, principal)
 
 
-async def _answer(path: CompletionPath, request: Request, principal: Principal) -> Response:
+async def _answer(endpoint: Endpoint, request: Request, principal: Principal) -> Response:
     raw = await request.body()
     headers = {name.lower(): value for name, value in request.headers.items()}
     reservation: BodyReservation | None = getattr(request.state, RESERVATION, None)
-    return await _service(request).answer(path, raw, headers, principal, reservation)
+    return await _service(request).answer(endpoint, raw, headers, principal, reservation)
 
 
 def _service(request: Request) -> Completions:

@@ -18,8 +18,8 @@ import orjson
 from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.base.request_facts import add_error, add_facts
 from fairserve.platform.serving.completions.answer import Sink, SlowClientError
+from fairserve.platform.serving.completions.endpoint import AnswerWriter
 from fairserve.platform.serving.completions.relay import Relay
-from fairserve.platform.serving.completions.sse import KEEP_ALIVE, ChunkWriter, error_event
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +30,9 @@ EVENT_STREAM = "text/event-stream; charset=utf-8"
 class Producer:
     """Produces one answer. ``succeeded`` is set once it is complete."""
 
-    def __init__(self, relay: Relay, keepalive_s: float) -> None:
+    def __init__(self, relay: Relay, writer: AnswerWriter, keepalive_s: float) -> None:
         self._relay = relay
+        self._writer = writer
         self._keepalive_s = keepalive_s
         self._started = False
         self.succeeded = False
@@ -67,15 +68,10 @@ class Producer:
             await sink.start(
                 200, headers | {"cache-control": "no-cache", "x-accel-buffering": "no"}
             )
+            if first := self._writer.begin():
+                await sink.write(first)
 
     async def _stream(self, sink: Sink) -> None:
-        call = self._relay.call
-        writer = ChunkWriter(
-            call.answer_id,
-            call.checked.answer_name,
-            include_usage=call.include_usage,
-            continuous_usage=call.continuous_usage,
-        )
         waiting: asyncio.Task[None] | None = asyncio.create_task(self._keep_alive(sink))
         try:
             async with aclosing(self._relay.chunks()) as chunks:
@@ -85,20 +81,20 @@ class Producer:
                         waiting = None
                         await self._start_stream(sink)
                         self._relay.delivered = True
-                    event = writer.event(chunk)
+                    event = self._writer.event(chunk)
                     if event:
                         await sink.write(event)
         finally:
             if waiting is not None:
                 await _ended(waiting)
         await self._start_stream(sink)
-        await sink.write(writer.end(self._relay.meter.answer()))
+        await sink.write(await self._writer.end(self._relay.meter.answer()))
 
     async def _keep_alive(self, sink: Sink) -> None:
         while True:
             await asyncio.sleep(self._keepalive_s)
             await self._start_stream(sink)
-            await sink.write(KEEP_ALIVE)
+            await sink.write(self._writer.keep_alive)
 
     async def _whole(self, sink: Sink) -> None:
         async with aclosing(self._relay.chunks()) as chunks:
@@ -106,10 +102,7 @@ class Producer:
                 pass
         merger = self._relay.merger
         assert merger is not None, "the relay merges what is not streamed"
-        call = self._relay.call
-        usage = self._relay.meter.answer()
-        answer = merger.answer(call.answer_id, call.checked.answer_name, usage)
-        body = orjson.dumps(answer)
+        body = orjson.dumps(await self._writer.whole(merger, self._relay.meter.answer()))
         self._started = True
         headers = self._headers(JSON)
         await sink.start(200, headers | {"content-length": str(len(body))})
@@ -117,10 +110,10 @@ class Producer:
 
     async def _fail(self, sink: Sink, error: FairServeError) -> None:
         if self._started:
-            await sink.write(error_event(error))
+            await sink.write(self._writer.error_event(error))
             return
         self._started = True
-        body = orjson.dumps(error.body())
+        body = orjson.dumps(self._writer.error_body(error))
         headers = self._headers(JSON) | {name.lower(): v for name, v in error.headers.items()}
         await sink.start(error.status, headers | {"content-length": str(len(body))})
         await sink.write(body)

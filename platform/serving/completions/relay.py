@@ -11,91 +11,28 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from fairserve.engine.wire.base import (
     WorkerChunk,
     WorkerClient,
     WorkerRejectedError,
-    WorkerRequest,
     WorkerStream,
     WorkerStreamError,
     WorkerUnavailableError,
 )
 from fairserve.engine.wire.chunk_output import has_content
 from fairserve.platform.base.errors import FairServeError
-from fairserve.platform.control.messages import Grant
+from fairserve.platform.serving.completions.merge import Merger
+from fairserve.platform.serving.completions.requests import CompletionCall
 from fairserve.platform.serving.completions.usage import UsageMeter
-from fairserve.platform.serving.decision.check import CheckedCall
 from fairserve.platform.serving.decision.placement import AttemptFailure, Placement, Used
 from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.scheduling.events import CallOutcome
-
-
-class Merging(Protocol):
-    """The whole answer of one attempt, in the making."""
-
-    @property
-    def requested_tools(self) -> bool:
-        """True if it requests tools."""
-        ...
-
-    def add(self, chunk: dict[str, Any]) -> None:
-        """Add a chunk. Raises WorkerStreamError if it is no part of an answer to the call."""
-        ...
-
-    def messages(self) -> list[dict[str, Any]]:
-        """Return the answers of a chat call as messages."""
-        ...
-
-    def answer(self, answer_id: str, model: str, usage: dict[str, Any]) -> dict[str, Any]:
-        """Return the whole answer in the form of its endpoint."""
-        ...
-
-
-class RelayedCall(Protocol):
-    """A checked call of any endpoint, and its request for the worker."""
-
-    @property
-    def checked(self) -> CheckedCall:
-        """The call for control."""
-        ...
-
-    @property
-    def stream(self) -> bool:
-        """True if the client gets the chunks."""
-        ...
-
-    @property
-    def include_usage(self) -> bool:
-        """True if the stream ends with the usage."""
-        ...
-
-    @property
-    def continuous_usage(self) -> bool:
-        """True if every chunk of that stream has the running usage."""
-        ...
-
-    @property
-    def answer_id(self) -> str:
-        """The id of the answer, which may be named as a parent."""
-        ...
-
-    def worker_request(self, grant: Grant) -> WorkerRequest:
-        """Return the request for the granted worker."""
-        ...
-
-    def merger(self) -> Merging:
-        """Return an empty answer for one attempt."""
-        ...
-
-    def rejected(self, error: WorkerRejectedError, worker_id: str) -> WorkerRejectedError:
-        """Return the rejection of the worker as the client sees it."""
-        ...
 
 
 @dataclass(slots=True)
@@ -108,27 +45,35 @@ class _End:
     delivered: bool = False
 
 
+OnContent = Callable[[str, Mapping[str, Any], Sequence[Mapping[str, Any]]], None]
+"""Receives the record id, the request and the choices of the answer before a traced call ends."""
+
+
 class Relay:
     """Carries one call. :meth:`chunks` may be read once."""
 
     def __init__(
         self,
-        call: RelayedCall,
+        call: CompletionCall,
         decisions: DecisionService,
         workers: Mapping[str, WorkerClient],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        on_content: OnContent | None = None,
     ) -> None:
+        """``on_content`` receives prompts and answers of the calls whose spans are sampled."""
         self.call = call
         self.delivered = False
         """Set by the reader once the client was sent something of the answer."""
         self.meter = self._new_meter()
-        self.merger: Merging | None = None
+        self.merger: Merger | None = None
         """The whole answer so far, of a call that is not streamed or may be continued."""
         self.why_left: Callable[[], str] = lambda: "client disconnected"
         """Returns the reason for which nobody reads the answer any more."""
         self._placement: Placement | None = None
         self._decisions = decisions
         self._workers = workers
+        self._on_content = on_content
         self._clock = clock
         self._submitted_s = clock()
         self.queue_s: float | None = None
@@ -188,8 +133,14 @@ class Relay:
         self.queue_s = None
         self._worker_lost = False
         self.meter = self._new_meter()
-        if self.call.checked.conversation is not None or not self.call.stream:
+        if self.call.checked.conversation is not None or not self.call.stream or self._traced:
             self.merger = self.call.merger()
+
+    @property
+    def _traced(self) -> bool:
+        """True if the content of the call is traced."""
+        grant = None if self._placement is None else self._placement.grant
+        return self._on_content is not None and grant is not None and grant.sampled
 
     def _new_meter(self) -> UsageMeter:
         call = self.call.checked.call
@@ -229,6 +180,9 @@ class Relay:
             messages, requested_tools = self.merger.messages(), self.merger.requested_tools
         else:
             messages, requested_tools = [], False
+        if self._traced and self._on_content is not None and self.merger is not None:
+            choices = self.merger.answer("", "", {}).get("choices", ())
+            self._on_content(self.call.checked.record_id, self.call.body, choices)
         await placement.end(
             end.outcome,
             self._used(delivered=end.delivered),

@@ -1,8 +1,8 @@
 """A completion request from its bytes to the response that answers it.
 
-Parses the body (``requests``), lets the decision service check the call, and carries the answer from the
-worker (``relay``), written as the client wants it (``producer``), directly or through the answers that
-are kept for an ``Idempotency-Key`` (``responder``).
+The endpoint reads the body (``endpoint``), the decision service checks the call, and the relay carries
+the answer from the worker (``relay``), written as the client wants it (``producer``), directly or
+through the answers that are kept for an ``Idempotency-Key`` (``idempotency``).
 """
 
 from __future__ import annotations
@@ -13,15 +13,26 @@ from typing import Any
 from starlette.responses import Response
 
 from fairserve.engine.wire.base import WorkerClient
-from fairserve.engine.wire.tasks import CompletionPath
 from fairserve.platform.base.errors import NotFoundError
 from fairserve.platform.serving.bodies import BodyReservation
+from fairserve.platform.serving.completions.answer import (
+    AnswerBuffer,
+    ClientLimits,
+    ConnectionSink,
+    ProducedResponse,
+)
+from fairserve.platform.serving.completions.endpoint import Endpoint
+from fairserve.platform.serving.completions.idempotency import (
+    IdempotentAnswers,
+    checked_key,
+    follow,
+)
 from fairserve.platform.serving.completions.producer import Producer
-from fairserve.platform.serving.completions.relay import Relay
-from fairserve.platform.serving.completions.requests import completion_call, read_request
-from fairserve.platform.serving.completions.responder import RawRequest, Responder
+from fairserve.platform.serving.completions.relay import OnContent, Relay
+from fairserve.platform.serving.decision.check import fingerprint_of
 from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.service import DecisionService
+from fairserve.platform.serving.off_loop import off_loop
 from fairserve.platform.tenancy.auth import Principal
 
 
@@ -32,19 +43,27 @@ class Completions:
         self,
         decisions: DecisionService,
         workers: Mapping[str, WorkerClient],
-        responder: Responder,
+        answers: IdempotentAnswers,
         *,
         keepalive_s: float,
+        client_limits: ClientLimits = ClientLimits(),
+        on_content: OnContent | None = None,
     ) -> None:
         self.models = decisions.models
         self._decisions = decisions
         self._workers = workers
-        self._responder = responder
+        self._answers = answers
+        self._on_content = on_content
+        self.set_limits(keepalive_s, client_limits)
+
+    def set_limits(self, keepalive_s: float, client_limits: ClientLimits) -> None:
+        """Use other limits for later answers."""
         self._keepalive_s = keepalive_s
+        self._client_limits = client_limits
 
     async def answer(
         self,
-        path: CompletionPath,
+        endpoint: Endpoint,
         raw: bytes,
         headers: Mapping[str, str],
         principal: Principal,
@@ -54,10 +73,24 @@ class Completions:
 
         ``reservation`` is the memory of the body; a call that outlives its request owns it.
         """
-        return await self._responder.respond(
-            RawRequest(path, raw, headers, principal, reservation),
-            lambda: self._producer(path, raw, headers, principal),
+        key = checked_key(headers.get("idempotency-key"))
+        if key is None:
+            producer = await self._producer(endpoint, raw, headers, principal)
+            return ProducedResponse(producer.produce, self._client_limits)
+        app = principal.app_id or ""
+        fingerprint = await off_loop(
+            len(raw), fingerprint_of, principal, endpoint.path, raw, headers
         )
+        buffer = self._answers.find(app, key, fingerprint)
+        if buffer is not None:
+            return self._following(buffer, replayed=True)
+        producer = await self._producer(endpoint, raw, headers, principal)
+        # Tokenising may have taken a moment, in which the same request arrived a second time.
+        buffer = self._answers.find(app, key, fingerprint)
+        if buffer is not None:
+            return self._following(buffer, replayed=True)
+        buffer = self._answers.begin(app, key, fingerprint, producer, reservation)
+        return self._following(buffer, replayed=False)
 
     # --- models -----------------------------------------------------------------------------------
 
@@ -79,16 +112,23 @@ class Completions:
 
     async def _producer(
         self,
-        path: CompletionPath,
+        endpoint: Endpoint,
         raw: bytes,
         headers: Mapping[str, str],
         principal: Principal,
     ) -> Producer:
-        request = await read_request(path, raw, self._decisions.check_size)
+        read = await endpoint.read(raw, principal, self._decisions.check_size)
         checked = await self._decisions.check(
-            request.call_request(principal, headers=headers, raw=raw)
+            read.request.call_request(principal, endpoint=endpoint.path, headers=headers, raw=raw)
         )
         if isinstance(checked, Rejection):
             raise checked.error
-        relay = Relay(completion_call(request, checked), self._decisions, self._workers)
-        return Producer(relay, self._keepalive_s)
+        call = read.request.call(checked)
+        relay = Relay(call, self._decisions, self._workers, on_content=self._on_content)
+        return Producer(relay, read.writer(call), self._keepalive_s)
+
+    def _following(self, buffer: AnswerBuffer, *, replayed: bool) -> Response:
+        async def produce(sink: ConnectionSink) -> None:
+            await follow(buffer, sink, replayed=replayed)
+
+        return ProducedResponse(produce, self._client_limits)

@@ -6,23 +6,33 @@ Nothing here has a side effect: a request that is wrong leaves no trace but its 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
+from typing import Protocol
 
 from fairserve.engine.wire.request_fields import SERVER_KINDS
 from fairserve.interactions.call import Call, client_id
 from fairserve.interactions.tracking.conversation import Conversation
 from fairserve.interactions.tracking.identity import (
+    TRACEPARENT,
     CallIdentity,
     IdentityError,
+    OtherSources,
+    client_run_id,
     core_call_id,
     core_run_id,
     identify,
 )
+from fairserve.interactions.tracking.run_rules import DEFAULT_RUN_RULES, Clue, RunRule
 from fairserve.platform.base.errors import ContextLengthError, InvalidRequestError
-from fairserve.platform.base.request_facts import name_call
-from fairserve.platform.control.messages import Submit
+from fairserve.platform.base.request_facts import from_proxy, name_call
+from fairserve.platform.control.messages import (
+    NO_SOURCE,
+    CallSource,
+    Client,
+    RunView,
+    Submit,
+)
 from fairserve.platform.db.base import new_id
 from fairserve.platform.fleet.models import Models, ServedModel
 from fairserve.platform.fleet.prompt import Prompt, PromptTooLongError
@@ -33,15 +43,8 @@ from fairserve.platform.serving.settings import CacheIsolation
 from fairserve.platform.tenancy.auth import Principal
 
 RETRY_HEADER = "x-stainless-retry-count"
-ANSWER_PREFIXES: Mapping[str, str] = MappingProxyType(
-    {
-        "/v1/chat/completions": "chatcmpl-",
-        "/v1/completions": "cmpl-",
-        "/v1/embeddings": "embd-",
-        "/v1/rerank": "rerank-",
-    }
-)
-"""Begin of the ids of answers, before the call's id, by endpoint."""
+MAX_TRACEPARENT_CHARS = 128
+"""Characters kept of a trace context, which has 55 today; a longer one is cut, and then invalid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,8 @@ class CheckOptions:
     default_max_tokens: int = 256
     cache_isolation: CacheIsolation = "tenant"
     infer_parents: bool = True
-    run_from_traceparent: bool = False
+    run_rules: Collection[RunRule] = DEFAULT_RUN_RULES
+    """Rules of the apps that choose none."""
 
 
 @dataclass(slots=True)
@@ -61,8 +65,6 @@ class CheckedCall:
     call: Call
     record_id: str
     """Id of the call in the ledger."""
-    run_id: str
-    """Id of the run, as the client knows it."""
     call_id: str
     """Id of the call, as the client knows it; the ledger's where the client chose none."""
     model: ServedModel
@@ -75,7 +77,13 @@ class CheckedCall:
     repeated: bool = False
     """The client library marked the request as a retry."""
     conversation: Conversation | None = None
-    """Chat history of a call whose parents may be inferred."""
+    """Chat history of a call whose run or parents may be inferred, or that others may continue."""
+    source: CallSource = NO_SOURCE
+
+    @property
+    def run_id(self) -> str:
+        """Return the id of the run, as the client knows it; control may find it at the submission."""
+        return client_run_id(self.call.app, self.call.interaction_id)
 
     def submit(self) -> Submit:
         """Return the message for control."""
@@ -84,27 +92,48 @@ class CheckedCall:
             record_id=self.record_id,
             fingerprint=self.fingerprint,
             user_agent_retry=self.repeated,
+            source=self.source,
         )
 
 
-UserOf = Callable[[str], Awaitable[str | None]]
-"""Return the user of a live run by the core's id; None for a run that is not live."""
+class LiveRuns(Protocol):
+    """Control's runs, as far as a check needs them."""
+
+    async def interaction(self, run_id: str) -> RunView | None:
+        """Return a run by the core's id."""
+        ...
+
+    def run_of(self, owner: Client, clues: Sequence[Clue], history: Sequence[int]) -> str | None:
+        """Return the core's id of the run that clues name."""
+        ...
 
 
 async def check(
-    request: CallRequest, models: Models, options: CheckOptions, user_of: UserOf
+    request: CallRequest, models: Models, options: CheckOptions, runs: LiveRuns
 ) -> CheckedCall:
     """Return the call of a request. Raises a FairServeError that names the field that is wrong.
 
     A call that names no user, in its body or in a header, belongs to the user of its run, else to the
     app itself.
     """
+    app, size_bytes = request.principal.app_id or "", len(request.raw)
     identity = request.identity or _identity(request, options)
+    conversation = None
+    named = options.infer_parents and identity.run_id is not None
+    if request.messages is not None and (named or identity.answer_scopes):
+        # Also for a call that names its run and parents: others may continue it.
+        conversation = await off_loop(size_bytes, Conversation, request.messages)
+    history = () if conversation is None else conversation.history
     user = request.user or user_in_headers(request.headers, request.principal.user_headers)
-    if user is None and identity.run_id is not None:
-        user = await user_of(core_run_id(request.principal.app_id or "", identity.run_id))
-    checked = await _checked(request, identity, user, models, options)
-    size_bytes = len(request.raw)
+    if user is None:
+        user = await _user_of_run(identity, app, runs)
+    core_run = None
+    if identity.run_id is not None:
+        core_run = core_run_id(app, identity.run_id)
+    elif history or any(clue.scope is None for clue in identity.clues):
+        owner = (request.principal.tenant_id or "", app, user or app)
+        core_run = runs.run_of(owner, identity.clues, history)
+    checked = await _checked(request, identity, core_run, user, models, options)
     retry = request.headers.get(RETRY_HEADER)
     if retry is not None:
         checked.fingerprint = await off_loop(
@@ -116,13 +145,20 @@ async def check(
             request.headers,
         )
         checked.repeated = retry.strip() not in ("", "0")
-    if options.infer_parents and identity.run_id is not None and request.messages is not None:
-        # Also for a call that names its parents: others may continue it.
-        conversation = await off_loop(size_bytes, Conversation, request.messages)
+    if conversation is not None:
         checked.call.history = conversation.history
         checked.call.tool_results = conversation.tool_results
         checked.conversation = conversation
     return checked
+
+
+async def _user_of_run(identity: CallIdentity, app: str, runs: LiveRuns) -> str | None:
+    """Return the user of the run that the call names or continues; None if it is not live."""
+    run = None if identity.run_id is None else core_run_id(app, identity.run_id)
+    if run is None:
+        run = next((clue.run_id for clue in identity.clues if clue.run_id), None)
+    view = None if run is None else await runs.interaction(run)
+    return None if view is None else view.user
 
 
 def cache_salt(isolation: CacheIsolation, tenant: str, app: str, user: str, own: str | None) -> str:
@@ -155,9 +191,19 @@ def fingerprint_of(
 
 
 def _identity(request: CallRequest, options: CheckOptions) -> CallIdentity:
+    rules = request.principal.run_rules
+    other = OtherSources(
+        request.conversation,
+        request.continued_run,
+        request.prompt_cache_key,
+        own_trace=not from_proxy(),
+    )
     try:
         identity = identify(
-            request.headers, request.metadata, traceparent=options.run_from_traceparent
+            request.headers,
+            request.metadata,
+            options.run_rules if rules is None else rules,
+            other,
         )
     except IdentityError as error:
         raise InvalidRequestError(str(error), param=error.source) from error
@@ -168,15 +214,14 @@ def _identity(request: CallRequest, options: CheckOptions) -> CallIdentity:
 
 def _parent(name: str) -> str:
     """Return the id of a parent, which may be named by the id of its answer."""
-    for prefix in ANSWER_PREFIXES.values():
-        if name.startswith(prefix):
-            return name.removeprefix(prefix)
-    return name
+    name = name.removeprefix("embd-").removeprefix("rerank-")
+    return name.removeprefix("chatcmpl-").removeprefix("cmpl-")
 
 
 async def _checked(
     request: CallRequest,
     identity: CallIdentity,
+    core_run: str | None,
     user: str | None,
     models: Models,
     options: CheckOptions,
@@ -184,9 +229,8 @@ async def _checked(
     principal = request.principal
     record_id = new_id("call")
     name_call(record_id)
-    # A run keeps its version of a split model; a call without a run is a run of its own.
-    key = identity.run_id or identity.call_id or record_id
-    resolved = models.resolve(request.model, core_run_id(principal.app_id or "", key))
+    core_run = core_run or core_run_id(principal.app_id or "", new_id("run"))
+    resolved = models.resolve(request.model, core_run)  # a run keeps its version of a split model
     model = resolved.model
     model.check_task(request.task)
     kinds = _able_kinds(request, model)
@@ -194,11 +238,12 @@ async def _checked(
     limit = 0
     if request.task == "generate":
         limit = _output_limit(request, prompt, model, options.default_max_tokens)
-    run_id = identity.run_id or new_id("run")
     call_id = identity.call_id or record_id
-    call = _call(request, identity, user, prompt, limit, run_id, call_id, options.cache_isolation)
+    call = _call(request, identity, user, prompt, limit, core_run, call_id, options.cache_isolation)
     call.pool, call.kinds = model.worker_name, kinds
-    checked = CheckedCall(call, record_id, run_id, call_id, model, resolved.answer_name)
+    traceparent = request.headers.get(TRACEPARENT, "")[:MAX_TRACEPARENT_CHARS]
+    source = CallSource(request.endpoint, traceparent)
+    checked = CheckedCall(call, record_id, call_id, model, resolved.answer_name, source=source)
     if request.task != "generate":
         checked.size_field = request.prompt_field
     return checked
@@ -272,7 +317,7 @@ def _call(
     user: str | None,
     prompt: Prompt,
     limit: int,
-    run_id: str,
+    core_run: str,
     call_id: str,
     isolation: CacheIsolation,
 ) -> Call:
@@ -280,7 +325,6 @@ def _call(
     tenant, app = request.principal.tenant_id, request.principal.app_id
     assert tenant is not None, "only app keys make calls"
     assert app is not None, "only app keys make calls"
-    core_run = core_run_id(app, run_id)
     parents = identity.parents
     if parents is not None:
         parents = tuple(core_call_id(core_run, parent) for parent in parents)
@@ -297,10 +341,14 @@ def _call(
         samples=request.samples,
         agent=identity.agent,
         parents=parents,
+        clues=identity.clues,
+        answer_scopes=identity.answer_scopes,
+        run_rule=identity.rule or "",
         single=identity.run_id is None,
         final=identity.final,
         token_ids=prompt.token_ids,
         salt=cache_salt(isolation, tenant, app, user or app, request.cache_salt),
+        background=request.background,
     )
     if request.declared is not None:
         call.declared = True

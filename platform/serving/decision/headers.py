@@ -27,6 +27,8 @@ def call_headers(
         "x-interaction-id": _safe(run_id),
         "x-call-id": _safe(call_id),
     }
+    if call.run_rule:
+        headers["x-fairserve-run-rule"] = call.run_rule
     stage = call.stage if grant is None else grant.stage
     if stage:
         headers["x-fairserve-stage"] = str(stage)

@@ -62,9 +62,17 @@ class CallRequest:
     """Request headers by lower-case name."""
     metadata: Mapping[str, Any] | None = None
     identity: CallIdentity | None = None
-    """Run, call and parents, where they are known; else they are read from headers and metadata."""
+    """Run, call and parents, where they are known; else they are found by the app's rules."""
+    conversation: str | None = None
+    """Id of the conversation that the request belongs to, which may name its run."""
+    continued_run: str | None = None
+    """The core's id of the run of the stored response that the request continues; the protocol has
+    looked it up among the responses of the app."""
+    prompt_cache_key: Any = None
     messages: Sequence[Mapping[str, Any]] | None = None
-    """Chat messages, from which parents may be inferred; None: the call has none."""
+    """Chat messages, from which run and parents may be inferred; None: the call has none."""
     raw: bytes = b""
     """The request as it was sent: repeated requests are recognised by it."""
     declared: DeclaredWork | None = None
+    background: bool = False
+    """The call is of the class below all others."""

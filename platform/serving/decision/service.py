@@ -69,7 +69,7 @@ class DecisionService:
     async def check(self, request: CallRequest) -> CheckedCall | Rejection:
         """Return the call of a request, or why there is none. Nothing is recorded."""
         try:
-            return await check(request, self.models, self._options, self._user_of)
+            return await check(request, self.models, self._options, self._control)
         except FairServeError as error:
             return Rejection(error)
 
@@ -117,7 +117,3 @@ class DecisionService:
         """Return True if the app's quotas allow calls that name this model."""
         tenant, app = principal.tenant_id or "", principal.app_id or ""
         return self._control.model_allowed(tenant, app, app, name)
-
-    async def _user_of(self, run_id: str) -> str | None:
-        view = await self._control.interaction(run_id)
-        return None if view is None else view.user

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from fairserve.engine.wire.base import WorkerStreamError
+from fairserve.platform.serving.completions.merge import Merger
 
 
-class WholeAnswer:
+class WholeAnswer(Merger):
     """One JSON object, whose list ``field`` must have ``entries`` entries."""
-
-    requested_tools = False
 
     def __init__(
         self,
@@ -21,6 +20,7 @@ class WholeAnswer:
         return_documents: bool | None = None,
     ) -> None:
         """``return_documents`` adds each document to its result, or removes it; None: neither."""
+        super().__init__()
         self._field, self._entries = field, entries
         self._documents, self._return_documents = documents, return_documents
         self._data: dict[str, Any] = {}
@@ -35,10 +35,6 @@ class WholeAnswer:
             text = f"it sent {found} {self._field}, not {self._entries}"
             raise WorkerStreamError(text, cause="failed", client_message=text)
         self._data = chunk
-
-    def messages(self) -> list[dict[str, Any]]:
-        """Return nothing: the answer continues no conversation."""
-        return []
 
     def answer(self, answer_id: str, model: str, usage: dict[str, Any]) -> dict[str, Any]:
         """Return the whole answer."""

@@ -6,10 +6,10 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from fairserve.engine.wire.tasks import EMBEDDINGS, RERANK, PoolingPath
 from fairserve.platform.serving.bodies import RESERVATION, BodyReservation
+from fairserve.platform.serving.completions.service import Completions
+from fairserve.platform.serving.embeddings.endpoint import EMBED, RANK, PoolingEndpoint
 from fairserve.platform.serving.embeddings.schemas import EmbeddingBody, PoolingBody, RerankBody
-from fairserve.platform.serving.embeddings.service import Embeddings
 from fairserve.platform.serving.principals import AppPrincipal
 from fairserve.platform.tenancy.auth import Principal
 
@@ -25,18 +25,18 @@ def _described(body: type[PoolingBody]) -> dict[str, Any]:
 @router.post("/embeddings", response_model=None, openapi_extra=_described(EmbeddingBody))
 async def embeddings(request: Request, principal: AppPrincipal) -> Response:
     """OpenAI's embeddings: one vector for each input."""
-    return await _answer(EMBEDDINGS, request, principal)
+    return await _answer(EMBED, request, principal)
 
 
 @router.post("/rerank", response_model=None, openapi_extra=_described(RerankBody))
 async def rerank(request: Request, principal: AppPrincipal) -> Response:
     """Documents by their relevance to a query, in the form of Jina, Cohere and vLLM."""
-    return await _answer(RERANK, request, principal)
+    return await _answer(RANK, request, principal)
 
 
-async def _answer(path: PoolingPath, request: Request, principal: Principal) -> Response:
+async def _answer(endpoint: PoolingEndpoint, request: Request, principal: Principal) -> Response:
     raw = await request.body()
     headers = {name.lower(): value for name, value in request.headers.items()}
     reservation: BodyReservation | None = getattr(request.state, RESERVATION, None)
-    service: Embeddings = request.app.state.embeddings
-    return await service.answer(path, raw, headers, principal, reservation)
+    service: Completions = request.app.state.completions
+    return await service.answer(endpoint, raw, headers, principal, reservation)

@@ -18,13 +18,13 @@ from fairserve.engine.wire.base import WorkerRejectedError, WorkerRequest
 from fairserve.engine.wire.request_fields import FieldDemand, RequestFieldError, demands
 from fairserve.engine.wire.tasks import EMBEDDINGS, TASK_OF_PATH, PoolingPath
 from fairserve.interactions.call import NO_TOKENS
-from fairserve.interactions.tracking.identity import CallIdentity
 from fairserve.platform.base.errors import ContextLengthError, InvalidRequestError
 from fairserve.platform.control.messages import Grant
 from fairserve.platform.fleet.models import MAX_CALL_TOKENS
 from fairserve.platform.fleet.prompt import Prompt
+from fairserve.platform.serving.completions.requests import CompletionCall
 from fairserve.platform.serving.completions.schemas import invalid
-from fairserve.platform.serving.decision.check import ANSWER_PREFIXES, CheckedCall
+from fairserve.platform.serving.decision.check import CheckedCall
 from fairserve.platform.serving.decision.end_user import user_in_body
 from fairserve.platform.serving.decision.request import AnyReader, CallRequest
 from fairserve.platform.serving.embeddings.answer import WholeAnswer
@@ -49,15 +49,16 @@ class PoolingRequest:
         self,
         principal: Principal,
         *,
+        endpoint: str = "",
         headers: Mapping[str, str] | None = None,
         raw: bytes = b"",
-        identity: CallIdentity | None = None,
+        background: bool = False,
     ) -> CallRequest:
         """Return the request for the decision service."""
         body = self.body
         return CallRequest(
             principal=principal,
-            endpoint=self.path,
+            endpoint=endpoint or self.path,
             model=body.model,
             prompt_field=self._field,
             count_tokens=self._count_tokens,
@@ -67,9 +68,18 @@ class PoolingRequest:
             demands=self.demands,
             headers=headers or {},
             metadata=body.metadata,
-            identity=identity,
             raw=raw,
+            background=background,
         )
+
+    def call(self, checked: CheckedCall) -> PoolingCall:
+        """Return the checked call; its worker gets the request with the model's own name."""
+        fields = {**self.plain, "model": checked.model.worker_name}
+        return_documents = None
+        if isinstance(self.body, RerankBody):
+            fields["documents"] = self.body.texts
+            return_documents = self.body.return_documents
+        return PoolingCall(self.path, checked, fields, False, return_documents=return_documents)
 
     @property
     def _field(self) -> str:
@@ -109,20 +119,10 @@ class PoolingRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolingCall:
-    """A checked embedding or rerank call, and what its worker gets."""
+class PoolingCall(CompletionCall):
+    """A checked embedding or rerank call, and what its worker gets. It is never streamed."""
 
-    path: PoolingPath
-    checked: CheckedCall
-    body: Mapping[str, Any]
-    """The request, of which its worker gets what it honours."""
     return_documents: bool | None = None
-    stream = include_usage = continuous_usage = False
-
-    @property
-    def answer_id(self) -> str:
-        """The id of the answer, which may be named as a parent."""
-        return ANSWER_PREFIXES[self.path] + self.checked.call_id
 
     def worker_request(self, grant: Grant) -> WorkerRequest:
         """Return the request for the granted worker."""
@@ -136,6 +136,7 @@ class PoolingCall:
             weight=grant.weight,
             cache_salt=call.salt,
             input_tokens=call.prompt_tokens,
+            traceparent=grant.traceparent,
         )
 
     def merger(self) -> WholeAnswer:
@@ -176,15 +177,6 @@ def read_fields(path: PoolingPath, plain: dict[str, Any]) -> PoolingRequest:
         raise invalid(error) from error
     except RequestFieldError as error:
         raise InvalidRequestError(str(error), param=error.field, code=error.code) from error
-
-
-def pooling_call(request: PoolingRequest, checked: CheckedCall) -> PoolingCall:
-    """Return the call with the body for its worker: the request with the model's own name."""
-    fields = {**request.plain, "model": checked.model.worker_name}
-    if isinstance(request.body, RerankBody):
-        fields["documents"] = request.body.texts
-        return PoolingCall(request.path, checked, fields, request.body.return_documents)
-    return PoolingCall(request.path, checked, fields)
 
 
 async def _sizes(

@@ -24,8 +24,6 @@ from fairserve.platform.base.errors import (
     ConflictError,
     FairServeError,
     NotFoundError,
-    RateLimitedError,
-    UnavailableError,
     UpstreamError,
 )
 from fairserve.platform.control.port import ControlPort
@@ -34,15 +32,12 @@ from fairserve.platform.serving.programs.events import ProgramEvent, events_of
 from fairserve.platform.serving.programs.repository import Change
 from fairserve.platform.serving.programs.store import ProgramGoneError, ProgramStore
 from fairserve.platform.serving.programs.task_calls import Owner, TaskCalls
+from fairserve.platform.serving.rejected_calls import is_over, retry_after_s
 
 logger = logging.getLogger(__name__)
 
-NOT_ACCEPTED = frozenset(
-    {"queue_full", "journal_unavailable", "lease_over", "starting", "draining"}
-)
-"""Codes of 503 answers to calls that were not accepted and may be sent again under their name."""
 OF_ONE_MODEL = frozenset({"queue_full", "starting"})
-"""Those codes that do not concern calls of other models."""
+"""Codes of NOT_ACCEPTED that do not concern calls of other models."""
 LAST_WAIT_S = 30.0
 STOP_S = 5.0
 """Seconds within which calls that control has stopped must end."""
@@ -226,14 +221,14 @@ class Execution:
             try:
                 output = await self._calls.make(self.owner, task, parents)
             except FairServeError as error:
-                if _is_over(error):
+                if is_over(error):
                     interrupted = error.code == "queue_timeout"
                     again = error.status >= 500 and not isinstance(error, UpstreamError)
                     if again:
-                        await self._stopped_within(_retry_after_s(error))
+                        await self._stopped_within(retry_after_s(error))
                     return _Ended(task, reason=error.message, again=again, interrupted=interrupted)
                 failures += 1
-                held_s = max(backoff.pause_s(failures), _retry_after_s(error))
+                held_s = max(backoff.pause_s(failures), retry_after_s(error))
                 if error.code not in OF_ONE_MODEL:
                     self._hold_s = max(self._hold_s, self._clock() + held_s)
                 if await self._stopped_within(held_s):
@@ -290,17 +285,3 @@ class Execution:
             logger.warning("the run of program %s: %s", self.owner.key.run_id, error.message)
         if self._sent:
             await asyncio.wait(self._sent, timeout=STOP_S)
-
-
-def _is_over(error: FairServeError) -> bool:
-    """Return True if the call was made and failed, or would be rejected every time."""
-    if isinstance(error, UnavailableError):
-        return error.code not in NOT_ACCEPTED
-    return not isinstance(error, RateLimitedError)
-
-
-def _retry_after_s(error: FairServeError) -> float:
-    try:
-        return float(error.headers.get("Retry-After", "0"))
-    except ValueError:
-        return 0.0

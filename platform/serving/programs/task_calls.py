@@ -17,11 +17,11 @@ from fairserve.engine.wire.tasks import CompletionPath
 from fairserve.interactions.programs.program_task import Task, call_name
 from fairserve.interactions.tracking.identity import CallIdentity
 from fairserve.platform.base.request_facts import begin_request
-from fairserve.platform.serving.completions.relay import Merging, Relay
+from fairserve.platform.serving.completions.merge import Merger
+from fairserve.platform.serving.completions.relay import OnContent, Relay
 from fairserve.platform.serving.completions.requests import (
     CHAT,
     TEXT,
-    completion_call,
     read_fields,
 )
 from fairserve.platform.serving.decision.rejection import Rejection
@@ -41,7 +41,7 @@ class Owner:
     @property
     def principal(self) -> Principal:
         """The principal of its calls: its app, without a key."""
-        return Principal("app", self.key.tenant, self.key.app, key_id="", key_prefix="program")
+        return Principal("app", self.key.tenant, self.key.app, key_id="", actor="program")
 
 
 def path_of(request: Mapping[str, Any]) -> CompletionPath:
@@ -52,9 +52,15 @@ def path_of(request: Mapping[str, Any]) -> CompletionPath:
 class TaskCalls:
     """Makes the calls of all programs."""
 
-    def __init__(self, decisions: DecisionService, workers: Mapping[str, WorkerClient]) -> None:
+    def __init__(
+        self,
+        decisions: DecisionService,
+        workers: Mapping[str, WorkerClient],
+        on_content: OnContent | None = None,
+    ) -> None:
         self._decisions = decisions
         self._workers = workers
+        self._on_content = on_content
 
     async def make(self, owner: Owner, task: Task, parents: tuple[str, ...]) -> str:
         """Make the call of a task's attempt and return its output. Raises a FairServeError.
@@ -77,7 +83,8 @@ class TaskCalls:
         )
         if isinstance(checked, Rejection):
             raise checked.error
-        relay = Relay(completion_call(request, checked), self._decisions, self._workers)
+        call = request.call(checked)
+        relay = Relay(call, self._decisions, self._workers, on_content=self._on_content)
         async with aclosing(relay.chunks()) as chunks:
             async for _ in chunks:
                 pass
@@ -85,7 +92,7 @@ class TaskCalls:
         return output_of(relay.merger)
 
 
-def output_of(merger: Merging) -> str:
+def output_of(merger: Merger) -> str:
     """Return the output of an answer with one choice, for the nodes that read it."""
     choices = merger.answer("", "", {})["choices"]
     if not choices:

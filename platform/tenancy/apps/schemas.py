@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from fairserve.interactions.profiles.profile import MAX_STAGES, AppProfile, StageProfile
+from fairserve.interactions.tracking.run_rules import RUN_RULES, RunRule, normal_rules
 from fairserve.platform.db.identity import ProfileMode
 from fairserve.platform.db.schemas import KeyOut, Name, Strict, Weight
 from fairserve.platform.tenancy.apps.origins import CorsOrigins
 from fairserve.platform.tenancy.apps.user_headers import UserHeaders
 from fairserve.platform.tenancy.quotas.schemas import ContractBody, ContractOut
+
+
+def _ordered(rules: list[RunRule]) -> list[RunRule]:
+    return list(normal_rules(rules))
+
+
+RunRules = Annotated[list[RunRule], Field(max_length=len(RUN_RULES)), AfterValidator(_ordered)]
 
 
 class StageBody(Strict):
@@ -79,6 +87,9 @@ class AppCreate(Strict):
     """Headers that name the end user of a call whose body names none; null is ``x-user-id``."""
     cors_origins: CorsOrigins | None = None
     """Origins of the pages in browsers that may call with the app's keys; null is none."""
+    run_rules: RunRules | None = None
+    """Rules that assign calls to runs, in any order; null is the server's, and without any each call is
+    a run."""
 
 
 class AppPatch(Strict):
@@ -96,6 +107,7 @@ class AppPatch(Strict):
     user_contract: ContractBody | None = None
     user_headers: UserHeaders | None = None
     cors_origins: CorsOrigins | None = None
+    run_rules: RunRules | None = None
 
 
 class StageOut(BaseModel):
@@ -143,6 +155,8 @@ class AppOut(BaseModel):
     """Headers that name the end user of a call whose body names none, in order."""
     cors_origins: list[str]
     """Origins of the pages in browsers that may call with the app's keys."""
+    run_rules: list[RunRule] | None
+    """Rules that assign calls to runs, in their order; null is the server's."""
     created_at: datetime
     suspended_at: datetime | None
     deleted_at: datetime | None

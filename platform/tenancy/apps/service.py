@@ -220,8 +220,8 @@ class Apps:
                 )
 
     def _set_access(self, app: App, body: AppCreate | AppPatch) -> None:
-        """Set the headers that name users, and the origins; the cache of keys has a copy of both."""
-        changed = body.model_fields_set & {"user_headers", "cors_origins"}
+        """Set what the cache of keys has a copy of: user headers, origins and rules of runs."""
+        changed = body.model_fields_set & {"user_headers", "cors_origins", "run_rules"}
         if "cors_origins" in changed and body.cors_origins:
             total = len(body.cors_origins) + repository.origins_of_others(self._session, app)
             if total > MAX_TENANT_ORIGINS:
@@ -250,7 +250,7 @@ class Apps:
         if learning is not None:
             learning = believed(self._session, app, now, learning)
         held = replace(in_force(app, None, learning), since_s=now.timestamp())
-        add_version(self._session, app, held, source="declared", author=self._principal.key_prefix)
+        add_version(self._session, app, held, source="declared", author=self._principal.actor)
 
     def _notify_control(self, app: App) -> None:
         profile = profiles_in_force(self._session, [app], self._learning)[app.id]

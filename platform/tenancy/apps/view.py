@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from fairserve.interactions.tracking.run_rules import known_rules
 from fairserve.platform.db.identity import App
 from fairserve.platform.tenancy.apps.limits import new_users_in_force
 from fairserve.platform.tenancy.apps.schemas import AppOut, LimitsOut, ProfileOut
@@ -69,6 +70,7 @@ def _out(app: App, contract: ContractOut, user_contract: ContractOut, kept: time
         user_contract=user_contract,
         user_headers=list(DEFAULT_USER_HEADERS if app.user_headers is None else app.user_headers),
         cors_origins=app.cors_origins or [],
+        run_rules=None if app.run_rules is None else list(known_rules(app.run_rules)),
         created_at=app.created_at,
         suspended_at=app.suspended_at,
         deleted_at=app.deleted_at,

@@ -19,7 +19,7 @@ class AuditQuery(Paging):
     target: Name | None = None
     """Id of the changed object; for a user, the user's id."""
     actor: Name | None = None
-    """Visible prefix or id of the key."""
+    """Visible prefix or id of the key, or ``oidc:`` and the id of a person."""
     since: AwareDatetime | None = None
 
 

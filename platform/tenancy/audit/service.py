@@ -47,7 +47,15 @@ def _conditions(query: AuditQuery) -> list[ColumnElement[bool]]:
     if query.target is not None:
         found.append(AuditEntry.target == query.target)
     if query.actor is not None:
-        found.append(or_(AuditEntry.actor == query.actor, AuditEntry.actor_key_id == query.actor))
+        # A person's name follows its id in parentheses.
+        before_name = func.substr(AuditEntry.actor, 1, len(query.actor) + 2)
+        found.append(
+            or_(
+                AuditEntry.actor == query.actor,
+                AuditEntry.actor_key_id == query.actor,
+                before_name == f"{query.actor} (",
+            )
+        )
     if query.since is not None:
         found.append(AuditEntry.at >= query.since)
     return found

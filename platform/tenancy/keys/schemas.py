@@ -1,10 +1,11 @@
-"""Bodies of the key routes of apps and tenants."""
+"""Bodies of the key routes of admins, tenants and apps."""
 
 from __future__ import annotations
 
 from pydantic import AwareDatetime, Field
 
-from fairserve.platform.db.schemas import Name, Strict
+from fairserve.platform.base.roles import Role
+from fairserve.platform.db.schemas import KeyOut, Name, NewKeyOut, Strict
 
 MAX_GRACE_S = 30 * 86_400
 
@@ -22,6 +23,32 @@ class KeyPatch(Strict):
 
     name: Name
     """Name for people."""
+
+
+class AdminKeyCreate(KeyCreate):
+    """A further admin key."""
+
+    role: Role = "admin"
+
+
+class AdminKeyPatch(Strict):
+    """Changes of an admin key. Omitted fields are unchanged; a null ``expires_at`` is never."""
+
+    name: Name | None = None
+    role: Role | None = None
+    expires_at: AwareDatetime | None = None
+
+
+class AdminKeyOut(KeyOut):
+    """An admin key as shown after its creation."""
+
+    role: Role
+
+
+class NewAdminKeyOut(NewKeyOut):
+    """The response that shows a new admin key, once."""
+
+    role: Role
 
 
 class KeyRotate(Strict):

@@ -1,7 +1,8 @@
 """Operations on the keys of one owner: add, list, rename, revoke, and rotate with an overlap.
 
-An owner is a tenant, an app, or the deployment, which owns the admin keys. At least one valid admin key
-without an expiry remains, so that operators cannot lock themselves out.
+An owner is a tenant, an app, or the deployment, which owns the admin keys. At least one valid key of
+role admin without an expiry remains, so that operators cannot lock themselves out. A key changes no key
+of a higher role, and creates none.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from fastapi import Response
 from sqlalchemy.orm import Session
 
 from fairserve.platform.base.errors import ConflictError, InvalidRequestError, NotFoundError
+from fairserve.platform.base.roles import Role
 from fairserve.platform.db import audit, keys
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.identity import ApiKey
@@ -21,7 +23,14 @@ from fairserve.platform.db.keys import KeyOwner
 from fairserve.platform.db.schemas import KeyOut, NewKeyOut, Page, Paging
 from fairserve.platform.db.session import after_commit
 from fairserve.platform.tenancy.auth import Authenticator, Principal
-from fairserve.platform.tenancy.keys.schemas import KeyCreate
+from fairserve.platform.tenancy.keys.schemas import (
+    AdminKeyCreate,
+    AdminKeyOut,
+    AdminKeyPatch,
+    KeyCreate,
+    NewAdminKeyOut,
+)
+from fairserve.platform.tenancy.roles import require_role
 
 DEPLOYMENT = KeyOwner(None)
 MAX_KEYS = 100
@@ -43,8 +52,11 @@ class KeyRing:
         self._authenticator = authenticator
         self._owner = owner
 
-    def issue(self, name: str = "", expires_at: datetime | None = None) -> keys.IssuedKey:
+    def issue(
+        self, name: str = "", expires_at: datetime | None = None, role: Role = "admin"
+    ) -> keys.IssuedKey:
         """Create a key without a check of their number."""
+        self._require_role(role)
         key = keys.issue(
             self._session,
             self._authenticator.hasher,
@@ -52,6 +64,7 @@ class KeyRing:
             tenant_id=self._owner.tenant_id,
             app_id=self._owner.app_id,
             name=name,
+            role=role,
             expires_at=expires_at,
         )
         self._audit("key.create", key.row.id, after=_audited(key.row))
@@ -59,11 +72,11 @@ class KeyRing:
 
     def add(self, body: KeyCreate) -> keys.IssuedKey:
         """Create a further key; raises ConflictError at the maximum number."""
-        if body.expires_at is not None and body.expires_at <= utc_now():
-            raise InvalidRequestError("expires_at is in the past", param="expires_at")
+        _check_expiry(body.expires_at)
         self._lock_admin_keys()
         self._check_capacity()
-        return self.issue(body.name or "", body.expires_at)
+        role = body.role if isinstance(body, AdminKeyCreate) else "admin"
+        return self.issue(body.name or "", body.expires_at, role)
 
     def page(self, limit: int, offset: int) -> tuple[Sequence[ApiKey], int]:
         """Return a page of the keys, and their number."""
@@ -79,17 +92,40 @@ class KeyRing:
             self._audit("key.change", row.id, before=before, after=_audited(row))
         return row
 
+    def change(self, key_id: str, patch: AdminKeyPatch) -> ApiKey:
+        """Change name, role or expiry of an admin key.
+
+        Raises ConflictError for role and expiry of a key that has ended, or that is the last key of role
+        admin without an expiry.
+        """
+        lasting = self._lock_admin_keys()
+        row = self._get(key_id)
+        self._require_role(row.role)
+        role = row.role if patch.role is None else patch.role
+        expires_at = patch.expires_at if "expires_at" in patch.model_fields_set else row.expires_at
+        if (role, expires_at) != (row.role, row.expires_at):
+            self._require_role(role)
+            _check_expiry(expires_at)
+            if row.revoked_at is not None or _is_past(row.expires_at):
+                raise ConflictError("the key is revoked or expired; create another one")
+            if role != "admin" or expires_at is not None:
+                self._keep_one(lasting, key_id)
+        before = _audited(row)
+        row.name = row.name if patch.name is None else patch.name
+        row.role, row.expires_at = role, expires_at
+        if (after := _audited(row)) != before:
+            self._audit("key.change", row.id, before=before, after=after)
+            after_commit(self._session, lambda: self._authenticator.forget(key_id=key_id))
+        return row
+
     def revoke(self, key_id: str) -> ApiKey:
         """Revoke a key; idempotent. Raises ConflictError for the last admin key."""
         lasting = self._lock_admin_keys()
         row = self._get(key_id)
+        self._require_role(row.role)
         if row.revoked_at is None:
-            if self._owner.scope == "admin" and not set(lasting) - {key_id}:
-                raise ConflictError(
-                    "this is the last admin key without an expiry; create another one first:"
-                    " POST /admin/keys",
-                    code="last_admin_key",
-                )
+            if self._owner.scope == "admin":
+                self._keep_one(lasting, key_id)
             before = _audited(row)
             row.revoked_at = utc_now()
             self._audit("key.revoke", row.id, before=before, after=_audited(row))
@@ -118,14 +154,29 @@ class KeyRing:
             raise NotFoundError("there is no such key", param="key_id")
         return row
 
+    def _require_role(self, role: Role) -> None:
+        """Raise PermissionDeniedError for an admin key of a higher role than the principal's."""
+        if self._owner.scope == "admin":
+            require_role(self._principal.role, role)
+
+    @staticmethod
+    def _keep_one(lasting: Sequence[str], key_id: str) -> None:
+        """Raise ConflictError unless a lasting admin key remains without this one."""
+        if not set(lasting) - {key_id}:
+            raise ConflictError(
+                "this is the last key of role admin without an expiry; create another one first:"
+                " POST /admin/keys",
+                code="last_admin_key",
+            )
+
     def _lock_admin_keys(self) -> list[str]:
-        """Return the ids of the admin keys without an expiry, locked; empty for other owners.
+        """Return the ids of the lasting keys of role admin, locked; empty for other owners.
 
         No other request ends one of them before this one commits.
         """
         if self._owner.scope != "admin":
             return []
-        return keys.lasting(self._session, self._owner, lock=True)
+        return keys.lasting_admins(self._session)
 
     def _forget(self) -> None:
         match self._owner.scope:
@@ -166,7 +217,17 @@ def _audited(row: ApiKey) -> dict[str, Any]:
         name: None if (time := getattr(row, name)) is None else time.isoformat()
         for name in ("expires_at", "revoked_at")
     }
-    return {"app": row.app_id, "prefix": row.prefix, "name": row.name, **times}
+    role = {"role": row.role} if row.scope == "admin" else {}
+    return {"app": row.app_id, "prefix": row.prefix, "name": row.name, **role, **times}
+
+
+def _is_past(time: datetime | None) -> bool:
+    return time is not None and time <= utc_now()
+
+
+def _check_expiry(expires_at: datetime | None) -> None:
+    if _is_past(expires_at):
+        raise InvalidRequestError("expires_at is in the past", param="expires_at")
 
 
 def shown_once(key: keys.IssuedKey, response: Response) -> NewKeyOut:
@@ -175,16 +236,22 @@ def shown_once(key: keys.IssuedKey, response: Response) -> NewKeyOut:
     return NewKeyOut(**KeyOut.model_validate(key.row).model_dump(), api_key=key.plain)
 
 
+def admin_key_shown_once(key: keys.IssuedKey, response: Response) -> NewAdminKeyOut:
+    """Return the response that shows a new admin key; it must not be cached."""
+    shown = shown_once(key, response)
+    return NewAdminKeyOut(**shown.model_dump(), role=key.row.role)
+
+
 def admin_keys(session: Session, principal: Principal, authenticator: Authenticator) -> KeyRing:
     """Return the admin keys of this deployment."""
     return KeyRing(session, principal, authenticator, DEPLOYMENT)
 
 
-def keys_page(ring: KeyRing, paging: Paging) -> Page[KeyOut]:
-    """Return keys by prefix with their last use, oldest first, including revoked ones."""
+def keys_page(ring: KeyRing, paging: Paging) -> Page[AdminKeyOut]:
+    """Return admin keys by prefix with their last use, oldest first, including revoked ones."""
     rows, total = ring.page(paging.limit, paging.offset)
     return Page(
-        items=[KeyOut.model_validate(row) for row in rows],
+        items=[AdminKeyOut.model_validate(row) for row in rows],
         total=total,
         limit=paging.limit,
         offset=paging.offset,

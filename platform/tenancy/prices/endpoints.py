@@ -68,7 +68,7 @@ def create_price(
         input_tokens=micro_of(body.input),
         cached_tokens=micro_of(cached),
         output_tokens=micro_of(body.output),
-        author=principal.key_prefix,
+        author=principal.actor,
         created_at=now,
     )
     session.add(row)

@@ -64,7 +64,7 @@ def set_mode(
     held = repository.in_force(app, repository.latest(session, [app]).get(app.id), options)
     app.profile_mode = body.mode
     app.profile_looked_at = None
-    by = f"by {principal.key_prefix}"
+    by = f"by {principal.actor}"
     now_s = utc_now().timestamp()
     if body.mode == "pinned":
         profile = held.profile
@@ -92,7 +92,7 @@ def set_mode(
 def _keep(
     session: Session, app: App, held: InForce, source: ProfileSource, principal: Principal
 ) -> None:
-    repository.add_version(session, app, held, source=source, author=principal.key_prefix)
+    repository.add_version(session, app, held, source=source, author=principal.actor)
 
 
 def _in_force(session: Session, app: App, options: LearningOptions | None) -> ProfileVersionOut:

@@ -41,6 +41,11 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         "declared one, at most 100 calls), or the run that its profile expects.",
     ),
     "worker_silence_s": ("s", "Time without a report after which a worker counts as lost."),
+    "background_window": (
+        "share of the KV cache",
+        "Tokens of all calls at a worker below which it gets calls of batches, if no other call waits.",
+    ),
+    "background_calls": ("calls", "Calls of batches that a worker may have at a time."),
     "levels": (
         "",
         "Levels with shares: user, tenant > user, or tenant > app > user. Tenants may have their own.",

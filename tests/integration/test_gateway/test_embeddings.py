@@ -1,6 +1,5 @@
 """Embedding workers with a small BERT behind the server, called by OpenAI's client."""
 
-import asyncio
 import base64
 import concurrent.futures
 import contextlib
@@ -12,9 +11,6 @@ import pytest
 from embedding_server import CONTEXT, Embedder, EmbeddingServer, write_model
 from processes import eventually
 from scripted_worker import ScriptedWorker
-
-from fairserve.platform.base.errors import FairServeError
-from fairserve.platform.tenancy.auth import Principal
 
 PATH, RERANK = "/v1/embeddings", "/v1/rerank"
 TEXTS = ["a small cat", "b", "the quick brown fox"]
@@ -278,20 +274,3 @@ def test_a_call_of_a_killed_worker_is_retried_on_the_other(made):
     assert len(other.bodies) == len(lost.bodies) == 1
     row = server.row(user_id="keen")
     assert (row["outcome"], row["input_tokens"]) == ("completed", len("precious") + 2)
-
-
-def test_other_parts_of_the_server_make_calls(server):
-    state = server.application.state
-    row = server.row(user_id="gone")
-    tenant, app = row["tenant_id"], row["app_id"]
-    principal = Principal("app", tenant, app, key_id="", key_prefix="batch")
-
-    def make(path, fields):
-        call = state.embeddings.make(path, fields, principal)
-        return asyncio.run_coroutine_threadsafe(call, state.fleet.running._loop).result(60)
-
-    answer = make(PATH, {"model": "bert", "input": ["a", "b"], "user": "batched"})
-    assert len(answer["data"]) == 2
-    assert server.row(user_id="batched")["outcome"] == "completed"
-    with pytest.raises(FairServeError, match="'scripted' does not embed"):
-        make(PATH, {"model": "scripted", "input": "a"})

@@ -115,11 +115,15 @@ def test_named_parents_override_recognition(server):
     assert [node["stage"] for node in found["nodes"]] == [1, 2, 2, 1]
 
 
-def test_the_trace_id_of_a_client_names_its_run(server):
+def test_the_trace_of_a_client_is_its_run_by_the_former_setting(server):
     trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    runs = set()
     for span in ("00f067aa0ba902b7", "00f067aa0ba902b8"):
-        call(server, None, "traced", user("ok"), traceparent=f"00-{trace}-{span}-01")
-    assert len(graph(server, trace).json()["nodes"]) == 2
+        body = {"model": "scripted", "messages": [user("ok")]}
+        answer = server.post(PATH, body, headers={"traceparent": f"00-{trace}-{span}-01"})
+        runs.add(answer.headers["x-interaction-id"])
+    (run,) = runs
+    assert len(graph(server, run).json()["nodes"]) == 2
 
 
 def test_an_idle_run_completes_and_a_late_call_reopens_it(restless):

@@ -586,6 +586,7 @@ _THROTTLING = (
 _TRACKER_TESTS = ("tests/unit/interactions/*/*life_cycle*.py", "tests/property/*tracker*.py")
 _PROFILES = ("tests/unit/interactions/*/*profile*.py", "tests/property/*profile*.py")
 _IMMUNITY = ("tests/unit/interactions/tracking/test_immunity.py",)
+_JOINING = ("tests/unit/interactions/tracking/test_joining.py",)
 _IDENTITY = ("tests/unit/**/*identity*.py",)
 
 _TRACKER = (
@@ -677,8 +678,8 @@ _TRACKER = (
         "run-reopens-after-its-grace",
         "tracker",
         "interactions/tracking/tracker.py",
-        "return run if until_s > now_s else None",
-        "return run",
+        "if run is not None and until_s > now_s:",
+        "if run is not None:",
         _TRACKER_TESTS,
     ),
     Mutation(
@@ -742,10 +743,36 @@ _TRACKER = (
         "tracker",
         "interactions/tracking/identity.py",
         """        if header in self.headers:
-            return checked_id(self.headers[header], header), header""",
+            return self.header(header), header""",
         """        if header in self.headers and key not in self.metadata:
-            return checked_id(self.headers[header], header), header""",
+            return self.header(header), header""",
         _IDENTITY,
+    ),
+    Mutation(
+        "one-of-two-equal-conversations-is-joined",
+        "tracker",
+        "interactions/tracking/run_index.py",
+        "value = run_id if before in (None, run_id) else _SEVERAL",
+        "value = run_id",
+        _JOINING,
+    ),
+    Mutation(
+        "a-name-outside-its-user",
+        "tracker",
+        "interactions/tracking/run_index.py",
+        'text = f"{scope}\\0{value}\\0{app}\\0{user}"',
+        'text = f"{scope}\\0{value}\\0{app}"',
+        _JOINING,
+    ),
+    Mutation(
+        "a-known-name-is-passed-over",
+        "tracker",
+        "interactions/tracking/tracker.py",
+        """            if clue.name:
+                return None, clue.rule""",
+        """            if clue.name and not history:
+                return None, clue.rule""",
+        _JOINING,
     ),
     Mutation(
         "end-of-a-sub-agent-ends-its-run",

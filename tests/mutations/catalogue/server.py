@@ -442,7 +442,7 @@ _CONSOLE = (
         "cached-key-outlives-its-expiry",
         "console",
         "platform/tenancy/auth.py",
-        """                self._check_expiry(entry)
+        """                self._check_expiry(entry.expires_at)
                 self._known.move_to_end(digest)""",
         "                self._known.move_to_end(digest)",
         (*_AUTH, "tests/integration/*management_keys*.py"),
@@ -469,9 +469,43 @@ _CONSOLE = (
         "last-admin-key-can-be-revoked",
         "console",
         "platform/tenancy/keys/service.py",
-        'if self._owner.scope == "admin" and not set(lasting) - {key_id}:',
-        'if self._owner.scope == "admin" and not lasting:',
+        "if not set(lasting) - {key_id}:",
+        "if not lasting:",
         ("tests/integration/test_management_admin_keys.py",),
+    ),
+    Mutation(
+        "viewers-key-changes-anything",
+        "console",
+        "platform/tenancy/principals.py",
+        'if principal.scope == "admin":',
+        'if principal.scope == "nobody":',
+        ("tests/integration/test_roles.py",),
+    ),
+    Mutation(
+        "viewer-changes-anything-in-the-console",
+        "console",
+        "platform/console/guard.py",
+        """    if viewer.is_admin:
+        require_role""",
+        """    if viewer.person:
+        require_role""",
+        ("tests/integration/test_roles.py",),
+    ),
+    Mutation(
+        "sign-in-of-another-browser-counts",
+        "console",
+        "platform/console/oidc/sign_in.py",
+        "if attempt is None or not attempt.is_own(state):",
+        "if attempt is None:",
+        ("tests/integration/test_oidc.py",),
+    ),
+    Mutation(
+        "id-token-of-another-sign-in-counts",
+        "console",
+        "platform/console/oidc/provider.py",
+        '                    "nonce": attempt.nonce,\n',
+        "",
+        ("tests/integration/test_oidc.py",),
     ),
     Mutation(
         "client-chooses-its-address",

@@ -9,7 +9,7 @@ from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.console import formats, overview_charts
 from fairserve.platform.console.assets import FOLDER, asset_url, assets
 from fairserve.platform.console.rendering import _json_block
-from fairserve.platform.console.sign_in import HOME, _local
+from fairserve.platform.console.signing_in import HOME, local
 from fairserve.platform.console.state import Shared, Streams
 from fairserve.platform.console.streams import event
 
@@ -75,7 +75,7 @@ def test_data_cannot_close_its_script_block():
     ],
 )
 def test_sign_in_redirects_only_into_the_console(onward, place):
-    assert _local(onward) == place
+    assert local(onward) == place
 
 
 def test_live_pages_are_bounded():

@@ -12,7 +12,8 @@ from fairserve.platform.db.schema import upgrade
 from fairserve.platform.server.app import create_app
 from fairserve.platform.server.settings import Settings
 
-OPEN = {"/console", "/console/", "/console/sign-in"}
+SIGN_IN = {"/console/sign-in", "/console/sign-in/oidc", "/console/sign-in/oidc/callback"}
+OPEN = {"/console", "/console/", *SIGN_IN}
 ROUTES = [route for part in PARTS for route in part.router.routes]
 CLOSED = [
     route

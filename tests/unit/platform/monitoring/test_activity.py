@@ -4,6 +4,7 @@ import pytest
 from virtual_cluster import make_call
 
 from fairserve.interactions.call import TokenUsage
+from fairserve.interactions.tracking.run_end import RunEnd
 from fairserve.platform.control.call_state import CallState
 from fairserve.platform.monitoring import activity_bucket
 from fairserve.platform.monitoring.activity import BUCKET_S, BUCKETS, Activity
@@ -191,7 +192,7 @@ def test_call_outcomes_are_counted_by_tenant():
     world.refuse(reason="blocked")
     queued = world.accept("late")
     world.activity.run_opened("t")
-    world.activity.run_ended("other")
+    world.activity.run_ended(RunEnd("run", "other", "app", "user", "complete", 1, 8, 0, ""))
     world.next_bucket()
     own, other, whole = *(world.last.tenants[name] for name in ("t", "other")), world.last.whole
     assert (own.accepted, own.ended, own.refused) == (

@@ -110,7 +110,7 @@ def test_an_error_is_one_line_and_exit_code_2(capsys, tmp_path, monkeypatch, arg
         (["serve", "--workes=2"], "serve: .*--workes; did you mean --workers?"),
         (["serve", "--no-konsole"], "serve: .*--no-konsole; did you mean --no-console?"),
         (["db", "upgrade", "--data-dri", "x"], "db upgrade: .*; did you mean --data-dir?"),
-        (["serve", "--nothing-like-it"], r"serve: No such option: \S+ \(see"),
+        (["serve", "--qqq-qqq"], r"serve: No such option: \S+ \(see"),
     ],
 )
 def test_an_unknown_flag_suggests_a_known_one(capsys, arguments, advice):
@@ -177,13 +177,13 @@ def test_completion_knows_the_flags_of_a_command(command, monkeypatch, capsys):
 
 def test_serve_gets_the_settings(monkeypatch, capsys):
     got = []
-    monkeypatch.setattr(process, "serve", lambda settings: got.append(settings) or 0)
+    monkeypatch.setattr(process, "serve", lambda settings, **_: got.append(settings) or 0)
     assert cli.main(["serve", "--port", "0", "--set", "feed_window=0.1"]) == 0
     (settings,) = got
     assert settings.server.port == 0
     assert settings.tuning.system_options == {"feed_window": 0.1}
 
-    def reject(settings):
+    def reject(settings, **_):
         raise SchemaError("run `fairserve db upgrade`")
 
     monkeypatch.setattr(process, "serve", reject)

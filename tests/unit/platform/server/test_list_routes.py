@@ -5,7 +5,7 @@ from pathlib import Path
 from fairserve.platform.server.app import create_app
 from fairserve.platform.server.settings import Settings
 
-OF_OPENAI = {"/v1/models"}
+OF_OPENAI = {"/v1/models", "/v1/files", "/v1/batches"}
 PARTS = {"/v1/interactions/{interaction_id}/graph"}
 """Routes whose pages are parts of one object, not a list."""
 

@@ -20,8 +20,8 @@ from fairserve.platform.server.settings_flags import (
     environment_names,
     flag,
     guide,
-    settings_from,
 )
+from fairserve.platform.server.settings_sources import settings_from
 from fairserve.platform.server.settings_topics import TOPICS
 from fairserve.platform.tenancy.system.parameters import configured_system
 from fairserve.platform.tenancy.system.settings import TuningSettings

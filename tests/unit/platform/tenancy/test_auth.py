@@ -131,7 +131,7 @@ def test_only_the_hash_and_a_prefix_are_stored(sessions, app_key):
 def test_a_key_is_looked_up_once_per_ttl(authenticator, sessions, clock, app_key):
     first = principal_of(authenticator, app_key.plain)
     assert (first.scope, first.tenant_id, first.app_id) == ("app", "tn_1", "app_1")
-    assert (first.key_id, first.key_prefix) == (app_key.row.id, app_key.row.prefix)
+    assert (first.key_id, first.actor) == (app_key.row.id, app_key.row.prefix)
     opened = sessions.opened
     clock.now_s += 29
     assert principal_of(authenticator, app_key.plain) == first

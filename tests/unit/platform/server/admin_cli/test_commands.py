@@ -98,6 +98,11 @@ REQUESTS = [
         ("PATCH", "/v1/apps/app_1", {}, {"user_headers": ["x-user"], "cors_origins": None}),
     ),
     (
+        "app set app_1 --run-rules aliases,whole_trace",
+        ("PATCH", "/v1/apps/app_1", {}, {"run_rules": ["aliases", "whole_trace"]}),
+    ),
+    ("app set app_1 --run-rules none", ("PATCH", "/v1/apps/app_1", {}, {"run_rules": None})),
+    (
         "app register chat --profile profile.json",
         ("POST", "/v1/apps", {}, {"name": "chat", "profile": PROFILE}),
     ),

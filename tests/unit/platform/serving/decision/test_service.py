@@ -22,7 +22,7 @@ from fairserve.platform.tenancy.auth import Principal
 from fairserve.scheduling.dispatch.admission import LimitsInUse
 from fairserve.throttling.base import Decision
 
-APP = Principal("app", "tenant", "app", key_id="key", key_prefix="sk-fs-x")
+APP = Principal("app", "tenant", "app", key_id="key", actor="sk-fs-x")
 BROKEN = AttemptFailure("no connection: host 10.0.0.7:8000", "unknown")
 BUSY = AttemptFailure("busy", "busy")
 PART = Used(TokenUsage(4, 0, 0, 2), ttft_s=0.5, delivered=True)

@@ -1,12 +1,12 @@
-"""Detect flooding clients, and compute their badges in the list of clients."""
+"""Detect flooding clients: those far above their share, or with most of the queue."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from fairserve.platform.console.formats import number, percent
 from fairserve.platform.monitoring.client_views import ClientView
+from fairserve.platform.monitoring.clients import Clients
 
 ABOVE, FAR_ABOVE = 1.5, 3.0
 """Thresholds of the ratio of received to entitled share for the badges."""
@@ -14,6 +14,8 @@ PART, LARGE_PART = 0.05, 0.3
 """Thresholds of the difference of received and entitled share for the badges."""
 LEAST_CALLS = 10
 """Minimum number of queued or rejected calls for a badge."""
+RANKED = 50
+"""Clients of each ranking that are considered."""
 
 
 class Totals(NamedTuple):
@@ -28,6 +30,22 @@ class Sign(NamedTuple):
 
     words: str
     tone: str
+
+
+class Floods(NamedTuple):
+    """Flooding clients, and the totals that they are measured by."""
+
+    of_all: Totals
+    worst: list[ClientView]
+
+
+def find_floods(clients: Clients, tenant: str | None, most: int) -> Floods:
+    """Return the flooding clients of one or all tenants. On the event loop, three rankings."""
+    served = clients.page(tenant, limit=RANKED, sort="service_5m")
+    queued = clients.page(tenant, limit=RANKED, sort="queued_calls")
+    rejected = clients.page(tenant, limit=RANKED, sort="refused_calls")
+    of_all = totals(queued.items, rejected.items)
+    return Floods(of_all, worst((*served.items, *queued.items), of_all, most))
 
 
 def totals(most_queued: Iterable[ClientView], most_rejected: Iterable[ClientView]) -> Totals:
@@ -78,11 +96,12 @@ def _of_queue(client: ClientView, of_all: Totals) -> Sign | None:
     queued = client.queued_calls
     if queued < LEAST_CALLS or 2 * queued < of_all.queued or not of_all.queued:
         return None
-    return Sign(f"{percent(queued / of_all.queued)} of the queue", "bad")
+    share = queued / of_all.queued
+    return Sign(f"{100 * share:.{0 if share >= 0.995 else 1}f} % of the queue", "bad")
 
 
 def _of_rejections(client: ClientView, of_all: Totals) -> Sign | None:
     refused = client.refused_calls
     if refused < LEAST_CALLS or 2 * refused < of_all.refused:
         return None
-    return Sign(f"{number(refused)} calls rejected", "warn")
+    return Sign(f"{refused:,} calls rejected", "warn")

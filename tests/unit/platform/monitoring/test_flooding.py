@@ -2,8 +2,8 @@
 
 import pytest
 
-from fairserve.platform.console.flooding import Totals, floods, share_sign, signs, totals, worst
 from fairserve.platform.monitoring.client_views import ClientView
+from fairserve.platform.monitoring.flooding import Totals, floods, share_sign, signs, totals, worst
 
 NOTHING = Totals(0, 0)
 

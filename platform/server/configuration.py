@@ -1,0 +1,170 @@
+"""Check all settings together with the fleet, and show the effective ones with their sources."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr
+
+from fairserve.platform.base.config_file import FLEET
+from fairserve.platform.console.oidc.loading import load_provider
+from fairserve.platform.fleet.fleet import Desired, FleetPart, clashes, merge
+from fairserve.platform.fleet.fleet_file import FleetFileError, read_fleet
+from fairserve.platform.fleet.static_workers import static_fleet
+from fairserve.platform.server.fleet_section import fleet_parser
+from fairserve.platform.server.settings import ROOM_OF, Settings
+from fairserve.platform.server.settings_sources import Layers, SettingsError
+from fairserve.platform.server.settings_topics import TOPICS
+from fairserve.platform.tenancy.system.parameters import configured_system
+
+MASK = "***"
+_PASSWORD = re.compile(r"(//[^/@\s:]*):[^/@\s]*@")
+"""The user and the password in a URL."""
+
+
+def checked_settings(layers: Layers) -> Settings:
+    """Return the settings, whose system and OpenID provider can be made. Raises SettingsError."""
+    settings = layers.settings()
+    try:
+        configured_system(settings.tuning)
+        load_provider(settings.console)
+    except ValueError as error:
+        raise SettingsError([str(error)]) from error
+    return settings
+
+
+def configured_fleet(settings: Settings) -> FleetPart:
+    """Return the workers of the settings and of the fleet file. Raises FleetFileError."""
+    static = static_fleet(settings.fleet)
+    path = settings.fleet.fleet_file
+    if path is None:
+        return static
+    part = read_fleet(path, fleet_parser(settings))
+    problems = clashes(part, merge({"settings": static}) if static.workers else Desired())
+    if problems:
+        raise FleetFileError(f"the fleet file {path}: {'; '.join(problems)}")
+    return FleetPart((*static.workers, *part.workers), part.aliases, part.tokenizers)
+
+
+def problems_of(layers: Layers) -> list[str]:
+    """Return all problems of settings and fleet, one line each; empty if there are none."""
+    try:
+        settings = checked_settings(layers)
+    except SettingsError as error:
+        return error.problems
+    try:
+        configured_fleet(settings)
+    except FleetFileError as error:
+        return [str(error)]
+    return []
+
+
+def value_of(settings: Settings, name: str) -> Any:
+    """Return the effective value of a setting as plain data, with secrets and passwords masked."""
+    value = getattr(getattr(settings, ROOM_OF[name]), name)
+    if isinstance(value, SecretStr):
+        return MASK
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return _plain(value)
+
+
+def masked(text: str) -> str:
+    """Return a text without the passwords in its URLs."""
+    return _PASSWORD.sub(rf"\1:{MASK}@", text)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str | Path):
+        return masked(str(value))
+    return value if isinstance(value, int | float | dict | None) else str(value)
+
+
+def is_masked(value: Any) -> bool:
+    """Return whether a value of :func:`value_of` lacks a secret, so that a file cannot have it."""
+    return MASK in (value if isinstance(value, str) else json.dumps(value))
+
+
+def as_rows(layers: Layers, settings: Settings) -> list[list[str]]:
+    """Return name, value and source of each setting, for people."""
+    rows = [
+        [name, _shown(value_of(settings, name)), _source(layers, name)]
+        for names in TOPICS.values()
+        for name in names
+    ]
+    if layers.file is not None and layers.file.has_fleet:
+        part = configured_fleet(settings)
+        text = f"{len(part.workers)} workers, {len(part.aliases)} aliases"
+        rows.append([FLEET, text, layers.file.at(FLEET)])
+    return rows
+
+
+def as_json(layers: Layers, settings: Settings) -> str:
+    """Return a configuration file with the effective settings; JSON is YAML. Secrets are left out."""
+    return json.dumps({name: value for name, value, _ in _usable(layers, settings)}, indent=2)
+
+
+def as_yaml(layers: Layers, settings: Settings) -> str:
+    """Return a configuration file with the effective settings, their sources, and masked secrets."""
+    import yaml
+
+    found = {name: (value, masked) for name, value, masked in _entries(layers, settings)}
+    lines: list[str] = []
+    for topic, names in TOPICS.items():
+        lines += ["", f"# {topic}"]
+        for name in names:
+            if name not in found:
+                continue
+            value, masked = found[name]
+            text = yaml.safe_dump({name: value}, width=10_000, sort_keys=False).rstrip("\n")
+            if masked:
+                lines.append(f"# {_source(layers, name)}, not shown:")
+                lines += [f"# {line}" for line in text.splitlines()]
+            elif "\n" in text:
+                lines += [f"# {_source(layers, name)}", text]
+            else:
+                lines.append(f"{text}  # {_source(layers, name)}")
+    if FLEET in found:
+        fleet = yaml.safe_dump({FLEET: found[FLEET][0]}, width=10_000, sort_keys=False)
+        lines += ["", "# The fleet", fleet.rstrip("\n")]
+    return "\n".join(lines[1:]) + "\n"
+
+
+def _usable(layers: Layers, settings: Settings) -> Iterator[tuple[str, Any, bool]]:
+    return (entry for entry in _entries(layers, settings) if not entry[2])
+
+
+def _entries(layers: Layers, settings: Settings) -> Iterator[tuple[str, Any, bool]]:
+    """Yield name, plain value, and whether it is masked, of all that a file may have."""
+    has_fleet = layers.file is not None and layers.file.has_fleet
+    for names in TOPICS.values():
+        for name in names:
+            if name == "config" or (name == "fleet_file" and has_fleet):
+                continue
+            value = value_of(settings, name)
+            yield name, value, is_masked(value)
+    if layers.file is not None and has_fleet:
+        yield FLEET, layers.file.fleet or {}, False
+
+
+def _source(layers: Layers, name: str) -> str:
+    source = layers.source(name)
+    if source == "file" and layers.file is not None:
+        return layers.file.at(name if name in layers.file.settings else FLEET)
+    return source
+
+
+def _shown(value: Any) -> str:
+    if value is None or value == "":
+        return "empty"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={each}" for key, each in value.items()) or "none"
+    return str(value)

@@ -1,0 +1,493 @@
+"""Run one batch: check its file, make the calls of its lines, save their results, and write its files.
+
+The lines are read from the file as calls end, so that memory holds only those in flight. A result is
+saved before its line counts as ended; after a restart the lines without a result are called again. A
+call that is not accepted (a quota, a full queue) goes back to the lines, and fewer are sent at a time: a
+batch that is over its quota tries one call per ``Retry-After``, not all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import ParamSpec, TypeVar
+
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.orm import Session
+
+from fairserve.engine.backoff import Backoff
+from fairserve.platform.base.errors import (
+    FairServeError,
+    InsufficientQuotaError,
+    RateLimitedError,
+    UnavailableError,
+    WorkerFailedError,
+)
+from fairserve.platform.base.request_facts import begin_request
+from fairserve.platform.db.base import TEXT_CHARS, utc_now
+from fairserve.platform.db.batches import Batch
+from fairserve.platform.db.engine import SessionFactory
+from fairserve.platform.db.leases import RowLeaseLostError
+from fairserve.platform.db.upsert import fitting_text
+from fairserve.platform.serving.batches import lines, repository
+from fairserve.platform.serving.batches.line_calls import LineCalls
+from fairserve.platform.serving.batches.lines import Line, LineError
+from fairserve.platform.serving.batches.repository import Result
+from fairserve.platform.serving.bodies import BodyMemory, BodyReservation
+from fairserve.platform.serving.files.repository import Owner
+from fairserve.platform.serving.files.service import Files
+from fairserve.platform.serving.rejected_calls import is_over, retry_after_s
+from fairserve.platform.tenancy.auth import Principal
+
+logger = logging.getLogger(__name__)
+
+SAVE_S = 0.2
+"""Shortest time between two transactions with results of a batch."""
+SAVED_AT_ONCE = 64
+"""Results that are saved without that pause."""
+MAX_ATTEMPTS = 3
+"""Attempts of a call that workers could not serve."""
+BOUND_CHECK_S = 10.0
+"""Interval of the check of the tenant's stored bytes."""
+BACKOFF = Backoff(1.0, 30.0)
+DATABASE_BACKOFF = Backoff(0.2, 10.0)
+MAX_CLAIMS = 20
+"""Number of a claim in which an internal error ends the batch; before, it is claimed again."""
+STOP_S = 5.0
+"""Seconds within which cancelled calls must end."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionOptions:
+    """The settings of the same names with the prefix ``batch_``."""
+
+    max_lines: int = 50_000
+    max_line_bytes: int = 1024 * 1024
+    parallel_calls: int = 32
+
+
+@dataclass(slots=True)
+class _Called:
+    """The outcome of a call; neither, if the server stopped it."""
+
+    result: Result | None = None
+    held_s: float | None = None
+    """Seconds for which no call is sent, if it was not accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A line in memory."""
+
+    line: Line
+    memory: BodyReservation
+
+
+class Execution:
+    """A batch that this process has claimed. Belongs to one event loop; :meth:`work` is its task."""
+
+    def __init__(
+        self,
+        batch: Batch,
+        sessions: SessionFactory,
+        files: Files,
+        calls: LineCalls | None,
+        memory: BodyMemory,
+        options: ExecutionOptions,
+        *,
+        now: Callable[[], datetime] = utc_now,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``calls`` makes the calls of its endpoint; None: the server has no such endpoint."""
+        self.batch = batch
+        self._sessions, self._files = sessions, files
+        self._calls, self._memory, self._options = calls, memory, options
+        self._now, self._clock = now, clock
+        self._principal = Principal(
+            "app", batch.tenant_id, batch.app_id, key_id="", key_prefix="batch"
+        )
+        self._reader: Iterator[Line] = iter(())
+        self._ended: set[int] = set()
+        """Lines that had a result when this process claimed the batch."""
+        self._read_all = False
+        self._last = 0
+        """Number of the last line that was read."""
+        self._ready: deque[_Entry] = deque()
+        """Lines that were read or not accepted, the next one first."""
+        self._sent: dict[asyncio.Task[_Called], _Entry] = {}
+        self._window = options.parallel_calls
+        """Calls that may be in flight: halved at each rejection, one more with each answer."""
+        self._hold_s = self._save_s = self._check_s = 0.0
+        self._rejections = 0
+        """Calls that were not accepted in a row."""
+        self._results: list[Result] = []
+        self._woken = asyncio.Event()
+        self._stopped = self._pausing = self._lost = False
+
+    # --- from outside -----------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Cancel its calls and end it: its row says that it was cancelled."""
+        self._stopped = True
+        self._woken.set()
+
+    def pause(self) -> None:
+        """Send nothing more; the next process continues."""
+        self._pausing = True
+        self._woken.set()
+
+    def lose(self) -> None:
+        """Stop at once: another process has the batch."""
+        self._lost = True
+        self.pause()
+
+    # --- the work ---------------------------------------------------------------------------------
+
+    async def work(self) -> None:
+        """Run the batch to its end, or until the server stops."""
+        begin_request("")  # its log lines are not those of a request
+        try:
+            if self.batch.in_progress_at is None and not await self._check():
+                return
+            if self.batch.finalizing_at is None:
+                await self._run()
+            if self._pausing:
+                if not self._lost:
+                    await asyncio.to_thread(repository.release, self._sessions, self.batch)
+                return
+            await self._finish()
+        except RowLeaseLostError:
+            logger.warning("batch %s is run by another process", self.batch.id)
+        except Exception:
+            logger.exception("batch %s failed in claim %d", self.batch.id, self.batch.attempt)
+            if self.batch.attempt >= MAX_CLAIMS:
+                text = f"the batch failed {self.batch.attempt} times"
+                await self._database(self._fail, [LineError(None, "internal_error", text).plain])
+        finally:
+            await self._cancel_calls()
+            for entry in (*self._ready, *self._sent.values()):
+                entry.memory.release()
+
+    @property
+    def _expired(self) -> bool:
+        return self._now() >= self.batch.expires_at
+
+    @property
+    def _ending(self) -> bool:
+        return self._stopped or self._pausing or self._expired
+
+    async def _check(self) -> bool:
+        """Check the file; return False if the batch has ended with its errors."""
+        if self._stopped or self.batch.state == "cancelling":
+            self._stopped = True
+            return True
+        total, errors = await self._database(self._checked)
+        if self._calls is None and not errors:
+            errors = [LineError(None, "invalid_endpoint", "the server has no such endpoint").plain]
+        if errors:
+            for error in errors:
+                error["message"] = fitting_text(str(error["message"]), TEXT_CHARS)
+            await self._database(self._fail, errors)
+            return False
+        await self._database(repository.begin, self._sessions, self.batch, self._now(), total)
+        return True
+
+    def _checked(self) -> tuple[int, list[dict[str, object]]]:
+        return lines.check(
+            self._files.content(self.batch.input_file_id),
+            self.batch.endpoint,
+            self._options.max_lines,
+            self._options.max_line_bytes,
+        )
+
+    def _fail(self, errors: list[dict[str, object]]) -> None:
+        now = self._now()
+        with self._sessions.begin() as session:
+            repository.set_values(
+                session, self.batch, now, state="failed", errors=errors, ended_at=now
+            )
+            repository.BATCHES.lease(self.batch).end(session)
+
+    async def _run(self) -> None:
+        """Make the calls of the lines that have no result."""
+        batch = self.batch
+        if self._stopped or batch.state == "cancelling" or self._expired:
+            return
+        self._ended = await self._database(repository.ended_lines, self._sessions, batch.id)
+        self._reader = self._lines_without(self._ended)
+        while not self._ending:
+            self._collect()
+            await self._save()
+            await self._check_bound()
+            await self._send()
+            if self._read_all and not (self._ready or self._sent or self._results):
+                return
+            await self._wait()
+        if not self._pausing:
+            await self._cancel_calls()
+        elif self._sent and not self._lost:
+            await asyncio.wait(self._sent)  # control ends them when it drains
+        self._collect()
+        if self._results and not self._lost:
+            await self._save(now=True)
+
+    async def _send(self) -> None:
+        """Send lines up to the window, as far as there is memory for them."""
+        while (
+            len(self._sent) < self._window
+            and self._clock() >= self._hold_s
+            and not self._ending
+            and (entry := await self._next()) is not None
+        ):
+            name = f"batch {self.batch.id}: line {entry.line.number}"
+            self._sent[asyncio.create_task(self._call(entry.line), name=name)] = entry
+
+    async def _next(self) -> _Entry | None:
+        """Return the next line, or None if there is none, or no memory for it now."""
+        if not self._ready and not self._read_all:
+            line = await self._database(self._read_line)
+            if line is None:
+                self._read_all = True
+            else:
+                memory = BodyReservation(self._memory, self.batch.tenant_id)
+                self._ready.append(_Entry(line, memory))
+        if not self._ready:
+            return None
+        try:
+            self._ready[0].memory.grow(len(self._ready[0].line.body))
+        except (RateLimitedError, UnavailableError):
+            self._hold_s = self._clock() + 1.0
+            return None
+        return self._ready.popleft()
+
+    def _read_line(self) -> Line | None:
+        try:
+            line = next(self._reader, None)
+        except (OperationalError, InterfaceError):  # a generator that raised has ended
+            self._reader = self._lines_without(self._ended)
+            raise
+        if line is not None:
+            self._last = line.number
+        return line
+
+    def _lines_without(self, ended: set[int]) -> Iterator[Line]:
+        """Yield the lines after the last one that was read, without those that have ended."""
+        content = self._files.content(self.batch.input_file_id)
+        for number, raw in lines.split(content, self._options.max_line_bytes):
+            if number > self._last and number not in ended:
+                yield lines.parse(number, raw, self.batch.endpoint)
+
+    async def _wait(self) -> None:
+        """Wait until a call ends, the batch is woken, or something is due."""
+        until_s = self._clock() + (self.batch.expires_at - self._now()).total_seconds()
+        if self._results:
+            until_s = min(until_s, self._save_s)
+        if self._clock() < self._hold_s:
+            until_s = min(until_s, self._hold_s)
+        waking = asyncio.create_task(self._woken.wait())
+        await asyncio.wait(
+            {waking, *self._sent},
+            timeout=max(0.0, until_s - self._clock()),
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        waking.cancel()
+        self._woken.clear()
+
+    def _collect(self) -> None:
+        """Take the results of ended calls; lines that were not accepted are ready again."""
+        for sent in [each for each in self._sent if each.done()]:
+            entry = self._sent.pop(sent)
+            called = _Called() if sent.cancelled() else sent.result()
+            if called.result is not None:
+                self._results.append(called.result)
+                self._window = min(self._window + 1, self._options.parallel_calls)
+                self._rejections = 0
+            elif called.held_s is not None:
+                self._rejections += 1
+                self._window = max(1, self._window // 2)
+                self._hold_s = max(self._hold_s, self._clock() + called.held_s)
+                self._ready.appendleft(entry)
+                continue
+            entry.memory.release()
+
+    async def _save(self, *, now: bool = False) -> None:
+        """Save results: at once if there are many, else after a pause."""
+        due = now or len(self._results) >= SAVED_AT_ONCE or self._clock() >= self._save_s
+        if not self._results or not due:
+            return
+        saving = list(self._results)
+        await self._database(repository.save, self._sessions, self.batch, saving, self._now())
+        del self._results[: len(saving)]
+        self._save_s = self._clock() + SAVE_S
+
+    async def _check_bound(self) -> None:
+        """Stop the batch if its results exceed the tenant's bytes; what it has is kept."""
+        if self._clock() < self._check_s:
+            return
+        self._check_s = self._clock() + BOUND_CHECK_S
+        over = await self._database(self._files.over_bounds, self.batch.tenant_id)
+        if over:
+            error = LineError(None, "file_space_full", over).plain
+            await self._database(self._note, [error])
+            self.stop()
+
+    def _note(self, errors: list[dict[str, object]]) -> None:
+        with self._sessions.begin() as session:
+            repository.set_values(session, self.batch, self._now(), errors=errors)
+
+    async def _cancel_calls(self) -> None:
+        for sent in self._sent:
+            sent.cancel()
+        if self._sent:
+            await asyncio.wait(self._sent, timeout=STOP_S)
+
+    # --- a call -----------------------------------------------------------------------------------
+
+    async def _call(self, line: Line) -> _Called:
+        """Make the call of a line, repeatedly where workers fail."""
+        facts = begin_request("")
+        batch_id, number = self.batch.id, line.number
+        assert self._calls is not None, "the endpoint was checked"
+        failures = 0
+        while True:
+            error: FairServeError
+            try:
+                answer = await self._calls.make(self._principal, line.body)
+            except FairServeError as raised:
+                error = raised
+            except Exception:
+                logger.exception("a call of a batch failed")
+                error = FairServeError("internal error")
+            else:
+                data = lines.answer_line(batch_id, line, facts.request_id, answer)
+                return _Called(Result(number, succeeded=True, data=data))
+            if self._pausing:
+                return _Called()  # the server stops: the next process calls it again
+            retry_s = retry_after_s(error)
+            left_s = (self.batch.expires_at - self._now()).total_seconds()
+            waits = not is_over(error) or isinstance(error, InsufficientQuotaError)
+            if waits and retry_s < left_s:
+                return _Called(held_s=max(retry_s, BACKOFF.pause_s(self._rejections + 1)))
+            failures += 1
+            if isinstance(error, UnavailableError | WorkerFailedError) and failures < MAX_ATTEMPTS:
+                await asyncio.sleep(max(retry_s, BACKOFF.pause_s(failures)))
+                continue
+            data = lines.rejection_line(batch_id, line, facts.request_id, error)
+            return _Called(Result(number, succeeded=False, data=data))
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    async def _finish(self) -> None:
+        """Write the files, then end the batch in one transaction, then delete its results."""
+        await self._database(self._begin_finalizing)
+        await self._database(self._write_files)
+        await self._database(repository.delete_results, self._sessions, self.batch.id)
+
+    def _begin_finalizing(self) -> None:
+        now = self._now()
+        with self._sessions.begin() as session:
+            row = repository.BATCHES.lease(self.batch).locked_row(session)
+            if row is None:
+                raise RowLeaseLostError
+            if row.finalizing_at is None:
+                row.finalizing_at = now
+            if row.state == "in_progress":
+                row.state = "finalizing"
+        self.batch = row
+
+    def _write_files(self) -> None:
+        """Write output and errors, and end the batch. If it is interrupted, it is done again."""
+        batch, owner = self.batch, Owner(self.batch.tenant_id, self.batch.app_id)
+        expired = batch.cancelling_at is None and batch.errors is None
+        output = _Output(self._files, owner, f"{batch.id}_output.jsonl")
+        errors = _Output(self._files, owner, f"{batch.id}_error.jsonl")
+        for data in repository.results(self._sessions, batch.id, succeeded=True):
+            output.write(data)
+        for data in repository.results(self._sessions, batch.id, succeeded=False):
+            errors.write(data)
+        missing = 0
+        if expired and batch.completed + batch.failed < batch.total:
+            self._last = 0
+            for line in self._lines_without(repository.ended_lines(self._sessions, batch.id)):
+                errors.write(lines.expired_line(batch.id, line))
+                missing += 1
+        output.close()
+        errors.close()
+        now = self._now()
+        kept = None
+        if batch.output_expires_s is not None:
+            kept = timedelta(seconds=batch.output_expires_s)
+        with self._sessions.begin() as session:
+            repository.set_values(
+                session,
+                batch,
+                now,
+                state=self._final_state(session, missing),
+                output_file_id=output.complete(session, kept),
+                error_file_id=errors.complete(session, kept),
+                failed=batch.failed + missing,
+                ended_at=now,
+            )
+            repository.BATCHES.lease(batch).end(session)
+
+    def _final_state(self, session: Session, missing: int) -> str:
+        row = repository.BATCHES.lease(self.batch).locked_row(session)
+        if row is None:
+            raise RowLeaseLostError
+        if row.cancelling_at is not None:
+            return "cancelled"
+        if row.errors is not None:
+            return "failed"
+        return "expired" if missing else "completed"
+
+    async def _database(self, work: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+        """Run blocking work in a thread; repeat it while the database is away.
+
+        Raises OperationalError if the server stops first: the lease then expires.
+        """
+        failures = 0
+        while True:
+            try:
+                return await asyncio.to_thread(work, *arguments, **options)
+            except (OperationalError, InterfaceError) as error:
+                if self._pausing:
+                    raise
+                failures += 1
+                logger.warning(
+                    "batch %s waits for the database: %s", self.batch.id, type(error).__name__
+                )
+                await asyncio.sleep(DATABASE_BACKOFF.pause_s(failures))
+
+
+class _Output:
+    """A file that exists only if something is written to it."""
+
+    def __init__(self, files: Files, owner: Owner, name: str) -> None:
+        self._files, self._owner, self._name = files, owner, name
+        self._file_id: str | None = None
+        self._size_bytes = 0
+
+    def write(self, data: bytes) -> None:
+        if self._file_id is None:
+            self._file_id = self._files.reserve(self._owner, "batch_output", 0)
+            self._writer = self._files.writer(self._file_id)
+        self._writer.write(data)
+        self._size_bytes += len(data)
+
+    def close(self) -> None:
+        if self._file_id is not None:
+            self._writer.close()
+
+    def complete(self, session: Session, kept: timedelta | None) -> str | None:
+        """Make the file readable and return its id; None if nothing was written."""
+        if self._file_id is not None:
+            self._files.complete(session, self._file_id, self._name, self._size_bytes, kept)
+        return self._file_id

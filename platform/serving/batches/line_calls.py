@@ -1,0 +1,73 @@
+"""Make the calls of lines, through the same decision service and relay as any client's.
+
+Each endpoint of batches has one maker of calls. A further endpoint is one more entry in
+:func:`line_calls`: batches know endpoints by their paths only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import aclosing
+from typing import Any, Protocol
+
+from fairserve.engine.wire.base import WorkerClient
+from fairserve.platform.serving.completions.endpoint import Endpoint
+from fairserve.platform.serving.completions.openai_endpoint import (
+    CHAT_COMPLETIONS,
+    TEXT_COMPLETIONS,
+)
+from fairserve.platform.serving.completions.relay import Relay
+from fairserve.platform.serving.decision.rejection import Rejection
+from fairserve.platform.serving.decision.service import DecisionService
+from fairserve.platform.serving.embeddings.endpoint import EMBED, RANK
+from fairserve.platform.tenancy.auth import Principal
+
+
+class LineCalls(Protocol):
+    """Makes the calls of one endpoint."""
+
+    async def make(self, principal: Principal, body: bytes) -> dict[str, Any]:
+        """Make a background call and return its answer. Raises a FairServeError.
+
+        Cancelling the task cancels the call.
+        """
+        ...
+
+
+class RelayedCalls:
+    """Makes calls that the relay carries."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        decisions: DecisionService,
+        workers: Mapping[str, WorkerClient],
+    ) -> None:
+        self._endpoint, self._decisions, self._workers = endpoint, decisions, workers
+
+    async def make(self, principal: Principal, body: bytes) -> dict[str, Any]:
+        """Make a call. A line that names no run is a run of its own."""
+        read = await self._endpoint.read(body, principal, self._decisions.check_size)
+        checked = await self._decisions.check(
+            read.request.call_request(
+                principal, endpoint=self._endpoint.path, raw=body, background=True
+            )
+        )
+        if isinstance(checked, Rejection):
+            raise checked.error
+        call = read.request.call(checked)
+        relay = Relay(call, self._decisions, self._workers)
+        relay.why_left = lambda: "its batch was stopped"
+        async with aclosing(relay.chunks()) as chunks:
+            async for _ in chunks:
+                pass
+        assert relay.merger is not None, "the relay merges what is not streamed"
+        return await read.writer(call).whole(relay.merger, relay.meter.answer())
+
+
+def line_calls(
+    decisions: DecisionService, workers: Mapping[str, WorkerClient]
+) -> Mapping[str, LineCalls]:
+    """Return the makers of calls by the path of their endpoint."""
+    relayed: tuple[Endpoint, ...] = (CHAT_COMPLETIONS, TEXT_COMPLETIONS, EMBED, RANK)
+    return {each.path: RelayedCalls(each, decisions, workers) for each in relayed}

@@ -1,0 +1,277 @@
+"""Batches: created, listed and cancelled by apps, and run by the server that claims them.
+
+Batches wait in the database. Each server claims those that have no valid lease, runs at most
+``max_live`` of them at a time, of one tenant a share, and renews their leases; after a crash the
+leases expire, and the next server continues. Batches that wait need no memory.
+
+Weakness: which batches run is decided when others end. If as many tenants as fill all places have long
+batches, a further tenant's first batch waits for the end of one of theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from fairserve.platform.base.errors import (
+    ConflictError,
+    InvalidRequestError,
+    NotFoundError,
+    RateLimitedError,
+)
+from fairserve.platform.db.base import new_id, utc_now
+from fairserve.platform.db.batches import Batch
+from fairserve.platform.db.engine import SessionFactory, read_only
+from fairserve.platform.serving.batches import repository
+from fairserve.platform.serving.batches.execution import Execution, ExecutionOptions
+from fairserve.platform.serving.batches.line_calls import LineCalls
+from fairserve.platform.serving.batches.schemas import BatchCreate, BatchQuery
+from fairserve.platform.serving.bodies import BodyMemory
+from fairserve.platform.serving.files import repository as files_repository
+from fairserve.platform.serving.files.repository import Owner
+from fairserve.platform.serving.files.service import Files
+from fairserve.platform.serving.off_loop import in_database
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 2.0
+"""Interval at which waiting batches are looked up, and leases are renewed."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOptions:
+    """The settings of the same names with the prefix ``batch_``."""
+
+    max_live: int = 128
+    tenant_share: float = 1 / 4
+    """Largest share of one tenant in the batches that run, and in the memory of their lines."""
+    max_unfinished_per_app: int = 16
+    memory_bytes: int = 256 * 1024 * 1024
+    execution: ExecutionOptions = field(default_factory=ExecutionOptions)
+
+
+@dataclass(slots=True)
+class _Live:
+    execution: Execution
+    task: asyncio.Task[None]
+
+
+class Batches:
+    """The batches of this server. Belongs to one event loop; ``start`` and ``close`` once each."""
+
+    def __init__(
+        self,
+        sessions: SessionFactory,
+        files: Files,
+        calls: Mapping[str, LineCalls],
+        options: BatchOptions = BatchOptions(),
+        now: Callable[[], datetime] = utc_now,
+    ) -> None:
+        """``calls`` are the makers of calls by endpoint."""
+        self._sessions, self._files, self._calls = sessions, files, calls
+        self._options, self._now = options, now
+        self._memory = BodyMemory(
+            options.memory_bytes, options.tenant_share, options.execution.max_line_bytes
+        )
+        self._live: dict[str, _Live] = {}
+        self._woken = asyncio.Event()
+        self._pausing = False
+        self._task: asyncio.Task[None] | None = None
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Run batches, those of earlier processes included."""
+        self._task = asyncio.create_task(self._run(), name="batches")
+
+    def pause(self) -> None:
+        """Claim no more batches and send no more calls; results that complete are saved."""
+        self._pausing = True
+        for live in self._live.values():
+            live.execution.pause()
+
+    async def close(self, grace_s: float = 5.0) -> None:
+        """Stop once calls have ended or ``grace_s`` is over; the next start continues the batches."""
+        self.pause()
+        tasks = [live.task for live in self._live.values()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=grace_s)
+        if self._task is not None:
+            tasks.append(self._task)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    async def create(self, owner: Owner, query: BatchCreate) -> Batch:
+        """Save a batch, which then waits for its turn.
+
+        Raises InvalidRequestError for an endpoint or a file that it cannot have, and RateLimitedError
+        if the app has too many.
+        """
+        if query.endpoint not in self._calls:
+            raise InvalidRequestError(
+                f"endpoint is {query.endpoint!r}; allowed: {', '.join(self._calls)}",
+                param="endpoint",
+            )
+        batch = await in_database(self._create, owner, query)
+        self._woken.set()
+        return batch
+
+    async def find(self, owner: Owner, batch_id: str) -> Batch:
+        """Return a batch. Raises NotFoundError, also for another app's."""
+        return await in_database(self._find, owner, batch_id)
+
+    async def page(self, owner: Owner, query: BatchQuery) -> tuple[list[Batch], bool]:
+        """Return a page of batches, newest first, and whether there are more."""
+        return await in_database(self._page, owner, query)
+
+    async def cancel(self, owner: Owner, batch_id: str) -> Batch:
+        """Cancel a batch: its calls are stopped, and its results so far become files.
+
+        Raises NotFoundError, or ConflictError if it has ended or writes its files.
+        """
+        batch = await in_database(self._cancel, owner, batch_id)
+        if (live := self._live.get(batch_id)) is not None:
+            live.execution.stop()
+        self._woken.set()
+        return batch
+
+    # --- steps of requests, in a thread -----------------------------------------------------------
+
+    def _create(self, owner: Owner, query: BatchCreate) -> Batch:
+        now = self._now()
+        with self._sessions.begin() as session:
+            files_repository.lock_tenant(session, owner.tenant)
+            number = repository.unfinished(session, owner.app)
+            if number >= self._options.max_unfinished_per_app:
+                raise RateLimitedError(
+                    f"the app has {number} batches that have not ended; allowed:"
+                    f" {self._options.max_unfinished_per_app}",
+                    code="too_many_batches",
+                    headers={"Retry-After": "60"},
+                )
+            file = files_repository.find(session, owner, query.input_file_id, lock=True)
+            if file is None or file.purpose != "batch":
+                raise InvalidRequestError(
+                    "input_file_id: there is no such file with the purpose batch",
+                    param="input_file_id",
+                )
+            expiry = query.output_expires_after
+            batch = Batch(
+                id=new_id("batch"),
+                tenant_id=owner.tenant,
+                app_id=owner.app,
+                endpoint=query.endpoint,
+                input_file_id=file.id,
+                completion_window=query.completion_window,
+                labels=query.metadata,
+                output_expires_s=None if expiry is None else expiry.seconds,
+                state="validating",
+                attempt=0,
+                total=0,
+                completed=0,
+                failed=0,
+                result_bytes=0,
+                created_at=now,
+                expires_at=now + timedelta(hours=int(query.completion_window.removesuffix("h"))),
+            )
+            session.add(batch)
+            return batch
+
+    def _find(self, owner: Owner, batch_id: str) -> Batch:
+        with self._sessions() as session:
+            return _present(repository.find(read_only(session), owner, batch_id))
+
+    def _page(self, owner: Owner, query: BatchQuery) -> tuple[list[Batch], bool]:
+        with self._sessions() as session:
+            found = repository.page(read_only(session), owner, query.after, query.limit + 1)
+        return list(found[: query.limit]), len(found) > query.limit
+
+    def _cancel(self, owner: Owner, batch_id: str) -> Batch:
+        with self._sessions.begin() as session:
+            batch = _present(repository.find(session, owner, batch_id, lock=True))
+            if batch.state in ("validating", "in_progress"):
+                batch.state, batch.cancelling_at = "cancelling", self._now()
+            elif batch.state not in ("cancelling", "cancelled"):
+                raise ConflictError(f"the batch is {batch.state}", param="batch_id")
+            return batch
+
+    # --- running ----------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        away = False
+        while True:
+            self._woken.clear()
+            try:
+                await self._renew()
+                while await self._claim():
+                    pass
+                away = False
+            except SQLAlchemyError as error:
+                if not away:
+                    logger.warning("batches wait for the database: %s", type(error).__name__)
+                away = True
+            try:
+                async with asyncio.timeout(POLL_S):
+                    await self._woken.wait()
+            except TimeoutError:
+                continue
+
+    async def _renew(self) -> None:
+        running = [live.execution.batch for live in self._live.values()]
+        if not running:
+            return
+        lost, cancelled = await asyncio.to_thread(
+            repository.renew, self._sessions, running, self._now()
+        )
+        for batch_id, live in self._live.items():
+            if batch_id in lost:
+                live.execution.lose()
+            elif batch_id in cancelled:
+                live.execution.stop()
+
+    async def _claim(self) -> bool:
+        """Claim and start a batch; return False if none is due, or all places are taken."""
+        if self._pausing or len(self._live) >= self._options.max_live:
+            return False
+        running = [live.execution.batch for live in self._live.values()]
+        of_tenant = max(1, int(self._options.max_live * self._options.tenant_share))
+        batch = await asyncio.to_thread(
+            repository.claim, self._sessions, running, of_tenant, self._now()
+        )
+        if batch is None:
+            return False
+        execution = Execution(
+            batch,
+            self._sessions,
+            self._files,
+            self._calls.get(batch.endpoint),
+            self._memory,
+            self._options.execution,
+            now=self._now,
+        )
+        task = asyncio.create_task(self._work(execution), name=f"batch {batch.id}")
+        self._live[batch.id] = _Live(execution, task)
+        if self._pausing:
+            execution.pause()
+        return True
+
+    async def _work(self, execution: Execution) -> None:
+        try:
+            await execution.work()
+        finally:
+            del self._live[execution.batch.id]
+            self._woken.set()
+
+
+def _present(batch: Batch | None) -> Batch:
+    if batch is None:
+        raise NotFoundError("there is no such batch", param="batch_id")
+    return batch

@@ -1,0 +1,74 @@
+"""OpenAI's chat and text completions, whose answers are the worker's own chunks, renamed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairserve.engine.wire.base import WorkerChunk
+from fairserve.engine.wire.tasks import CompletionPath
+from fairserve.platform.base.errors import FairServeError
+from fairserve.platform.serving.completions.endpoint import ReadRequest
+from fairserve.platform.serving.completions.merge import Merger
+from fairserve.platform.serving.completions.requests import (
+    CHAT,
+    TEXT,
+    CheckSize,
+    CompletionCall,
+    read_request,
+)
+from fairserve.platform.serving.completions.sse import KEEP_ALIVE, ChunkWriter, error_event
+from fairserve.platform.tenancy.auth import Principal
+
+
+class OpenAIEndpoint:
+    """An endpoint whose requests workers understand as they are."""
+
+    def __init__(self, path: CompletionPath) -> None:
+        self.path: CompletionPath = path
+
+    async def read(self, raw: bytes, principal: Principal, check_size: CheckSize) -> ReadRequest:
+        """Parse and check a body."""
+        return ReadRequest(await read_request(self.path, raw, check_size), OpenAIWriter)
+
+
+class OpenAIWriter:
+    """Writes chunks and answers in OpenAI's format."""
+
+    keep_alive = KEEP_ALIVE
+
+    def __init__(self, call: CompletionCall) -> None:
+        self._id, self._model = call.answer_id, call.checked.answer_name
+        self._chunks = ChunkWriter(
+            self._id,
+            self._model,
+            include_usage=call.include_usage,
+            continuous_usage=call.continuous_usage,
+        )
+
+    def begin(self) -> bytes:
+        """Return nothing: the first chunk is the first event."""
+        return b""
+
+    def event(self, chunk: WorkerChunk) -> bytes:
+        """Return the event of a chunk."""
+        return self._chunks.event(chunk)
+
+    async def end(self, usage: dict[str, Any]) -> bytes:
+        """Return the end of a complete stream."""
+        return self._chunks.end(usage)
+
+    async def whole(self, merger: Merger, usage: dict[str, Any]) -> dict[str, Any]:
+        """Return the merged answer."""
+        return merger.answer(self._id, self._model, usage)
+
+    def error_event(self, error: FairServeError) -> bytes:
+        """Return the event of an error."""
+        return error_event(error)
+
+    def error_body(self, error: FairServeError) -> dict[str, Any]:
+        """Return the body of an error."""
+        return error.body()
+
+
+CHAT_COMPLETIONS = OpenAIEndpoint(CHAT)
+TEXT_COMPLETIONS = OpenAIEndpoint(TEXT)

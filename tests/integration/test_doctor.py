@@ -1,0 +1,148 @@
+"""The doctor names what keeps a server from working here, and changes nothing."""
+
+import json
+import os
+
+import pytest
+from databases import ON_POSTGRESQL
+from scripted_worker import ScriptedWorker
+from whole_server import WholeServer
+
+from fairserve.platform.db.engine import connect
+from fairserve.platform.db.schema import downgrade, required_revision
+from fairserve.platform.server import cli
+from fairserve.platform.server.doctor import host
+from fairserve.platform.server.doctor.clocks import compared
+
+CONFIG = """
+data_dir: {folder}
+{more}
+fleet:
+  workers:
+    - {{id: a, url: "{url}", model: scripted}}
+"""
+
+
+@pytest.fixture
+def doctor(capsys):
+    """Return a function that returns the exit code, and the findings by name."""
+
+    def run(*flags):
+        code = cli.main(["doctor", "--json", *map(str, flags)])
+        report = json.loads(capsys.readouterr().out)
+        assert report["failed"] is (code == 1)
+        return code, {each["check"]: each for each in report["checks"]}
+
+    return run
+
+
+def statuses(findings):
+    return {name: each["status"] for name, each in findings.items()}
+
+
+def state_of(folder):
+    """Return all files with their times."""
+    return {path: os.stat(path).st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_healthy_server(tmp_path, doctor, capsys):
+    folder, config = tmp_path / "data", tmp_path / "fairserve.yaml"
+    with WholeServer(folder) as server:
+        config.write_text(CONFIG.format(folder=folder, url=server.worker.url, more=""))
+        code, found = doctor("--config", config)
+        assert code == 0
+        assert statuses(found) == {
+            "settings": "ok",
+            "database": "ok",
+            "schema": "ok",
+            "server": "ok",
+            "secret key": "ok",
+            "journal": "ok",
+            "open files": "ok",
+            "worker a": "ok",
+            "clock of worker a": "ok",
+            "tokenizer of scripted": "warn",
+        }
+        assert cli.main(["doctor", "--config", str(config)]) == 0
+        out = capsys.readouterr().out
+        assert out.count("\n") == len(found)
+        assert f"\nok    secret key: {folder}/secret.key matches the database\n" in out
+
+
+def test_each_failure_is_found(tmp_path, doctor, monkeypatch):
+    folder, config = tmp_path / "data", tmp_path / "fairserve.yaml"
+    with WholeServer(folder) as server:
+        pass
+    (folder / "secret.key").write_text("y" * 50)
+    config.write_text(
+        CONFIG.format(folder=folder, url=server.worker.url, more=f"admin_key: {'s' * 40}")
+    )
+    config.chmod(0o644)
+    monkeypatch.setattr(host, "descriptor_limit", lambda: 1024)
+    before = state_of(folder)
+    code, found = doctor("--config", config, "--redis-url", "redis://:hunter2@127.0.0.1:9/0")
+    assert code == 1
+    assert state_of(folder) == before, "it changes nothing"
+    assert statuses(found) == {
+        "settings": "warn",
+        "database": "ok",
+        "schema": "ok",
+        "server": "ok",
+        "secret key": "fail",
+        "journal": "ok",
+        "redis": "fail",
+        "open files": "warn",
+        "worker a": "fail",
+    }
+    assert found["settings"]["help"] == f"run chmod 600 {config}"
+    assert "for 384 client connections" in found["open files"]["found"]
+    assert "hunter2" not in str(found)
+    engine = connect(f"sqlite:///{folder / 'fairserve.sqlite3'}")
+    downgrade(engine, str(required_revision() - 1))
+    engine.dispose()
+    assert "run `fairserve db upgrade`" in doctor("--config", config)[1]["schema"]["found"]
+
+
+def test_folders_and_settings_that_cannot_work(tmp_path, doctor):
+    found = doctor("--data-dir", "/proc/nothing", "--workers", "0")[1]
+    assert statuses(found)["journal"] == "fail"
+    assert statuses(found)["database"] == "warn"
+    assert statuses(found)["fleet"] == "warn"
+    (tmp_path / "restore.incomplete").mkdir()
+    found = doctor("--data-dir", tmp_path)[1]
+    assert "was interrupted" in found["data folder"]["found"]
+    code, found = doctor("--port", "x")
+    assert (code, statuses(found)) == (1, {"settings": "fail"})
+
+
+@ON_POSTGRESQL
+def test_postgresql_and_redis(new_postgres_url, database, redis_url, tmp_path, doctor, monkeypatch):
+    worker = ScriptedWorker(tokenizes=True)
+    flags = ["--data-dir", tmp_path, "--worker-urls", worker.url]
+    monkeypatch.setenv("DATABASE_URL", new_postgres_url())
+    monkeypatch.setenv("REDIS_URL", redis_url)
+    code, found = doctor(*flags)
+    assert (code, statuses(found)["secret key"]) == (1, "fail")
+    monkeypatch.setenv("FAIRSERVE_SECRET_KEY", "k" * 40)
+    code, found = doctor(*flags)
+    assert (code, set(statuses(found).values())) == (0, {"ok"})
+    assert "equal to ours within" in found["clock of the database"]["found"]
+    assert "Celery runs the jobs" in found["redis"]["found"]
+    assert "its workers count prompts" in found["tokenizer of scripted"]["found"]
+    assert list(tmp_path.iterdir()) == []
+    worker.close()
+
+
+@pytest.mark.parametrize(
+    ("skew_s", "status", "text"),
+    [
+        (0.4, "ok", "equal to ours within 1.0 s"),
+        (-5.9, "ok", "5.9 s behind ours"),
+        (6.1, "warn", "6.1 s ahead of ours (allowed: 5 s)"),
+        (-62.0, "fail", "62.0 s behind ours"),
+    ],
+)
+def test_clocks(skew_s, status, text):
+    finding = compared("worker a", skew_s, 1.0)
+    assert finding.status == status
+    assert text in finding.found

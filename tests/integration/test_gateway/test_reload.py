@@ -1,0 +1,104 @@
+"""SIGHUP reloads the configuration file: what can change applies, the rest is logged."""
+
+import json
+import re
+import signal
+from contextlib import ExitStack, closing
+
+import pytest
+from gateway_server import ChildServer
+from processes import eventually
+from scripted_worker import ScriptedWorker
+
+FIRST = """
+log_format: text
+webhook_interval_s: 2
+metrics_top_clients: 1
+keepalive_s: 3600
+fleet:
+  workers:
+    - {{id: a, url: "{0}"}}
+"""
+CHANGED = """
+log_format: json
+webhook_interval_s: 3
+metrics_top_clients: 0
+keepalive_s: 0.05
+host: 0.0.0.0
+ledger_retention_days: 7
+fleet:
+  workers:
+    - {{id: a, url: "{0}"}}
+    - {{id: b, url: "{1}"}}
+"""
+PATH = "/v1/chat/completions"
+INVALID = "webhook_interval_s: 5\nkeepalive_s: 0\nfleet: {}\n"
+
+
+@pytest.fixture
+def workers():
+    with ExitStack() as stack:
+        made = [ScriptedWorker(), ScriptedWorker()]
+        for worker in made:
+            stack.callback(worker.close)
+        yield made
+
+
+CHANGES = [
+    "keepalive_s",
+    "ledger_retention_days",
+    "log_format",
+    "metrics_top_clients",
+    "webhook_interval_s",
+]
+
+
+def intervals(server):
+    jobs = server.admin("GET", "/admin/jobs").json()["items"]
+    return {job["name"]: job["interval_s"] for job in jobs}
+
+
+def joined(server):
+    return [worker["worker_id"] for worker in server.cluster()["workers"]]
+
+
+def call(text):
+    return {"model": "scripted", "user": "ann", "messages": [{"role": "user", "content": text}]}
+
+
+def reload(server, path, text):
+    """Write the file, and return the log lines from the reload on."""
+    before = len(server.log())
+    path.write_text(text)
+    server.process.send_signal(signal.SIGHUP)
+    done = ("the configuration is reloaded", "the configuration is invalid")
+    eventually(lambda: any(text in server.log()[before:] for text in done), server.log)
+    return server.log()[before:]
+
+
+def test_sighup_reloads_the_configuration(tmp_path, workers):
+    path = tmp_path / "fairserve.yaml"
+    urls = [worker.url for worker in workers]
+    path.write_text(FIRST.format(*urls))
+    with closing(ChildServer(tmp_path / "data", "--config", str(path))) as server:
+        assert intervals(server)["webhooks"] == 2
+        assert server.post(PATH, call("ok")).status_code == 200
+        eventually(lambda: 'user="ann"' in server.admin("GET", "/metrics").text)
+        log = reload(server, path, CHANGED.format(*urls))
+        assert "host has changed in the configuration and needs a restart" in log
+        (line,) = (line for line in log.splitlines() if "is reloaded" in line)
+        found = re.search("changed: (.*)$", json.loads(line)["message"])[1].split(", ")
+        assert sorted(found) == CHANGES
+        assert intervals(server)["webhooks"] == 3
+        eventually(lambda: 'user="ann"' not in server.admin("GET", "/metrics").text)
+        eventually(lambda: joined(server) == ["a", "b"], server.log)
+        body = {**call("hold"), "stream": True}
+        with server.asking(PATH, body) as connection:
+            assert connection.getresponse().readline().startswith(b":"), "no keep-alive comment"
+
+        log = reload(server, path, INVALID)
+        assert f"nothing changes: {path}:2: keepalive_s: Input should be greater than 0" in log
+        assert intervals(server)["webhooks"] == 3
+        eventually(lambda: "keepalive_s" in server.cluster()["fleet_file"]["problem"])
+        assert joined(server) == ["a", "b"]
+        assert server.stop() == 0

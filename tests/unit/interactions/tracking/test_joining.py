@@ -1,0 +1,228 @@
+"""Calls whose client names no run join one by their clues, and never one of two that fit."""
+
+import json
+from dataclasses import dataclass, field
+
+import pytest
+from virtual_cluster import make_call
+
+from fairserve.interactions.profiles.profile import AppProfile, StageProfile
+from fairserve.interactions.tracking.conversation import Conversation
+from fairserve.interactions.tracking.identity import OtherSources, identify
+from fairserve.interactions.tracking.run_index import RunIndex
+from fairserve.interactions.tracking.run_rules import RUN_RULES
+from fairserve.interactions.tracking.shared_table import SharedTable
+from fairserve.interactions.tracking.tracker import Tracker, TrackerLimits
+
+PROFILE = AppProfile((StageProfile(100, 0, 10),), calls_per_interaction=3, idle_timeout_s=100)
+ASK = {"role": "user", "content": "question"}
+ANSWER = {"role": "assistant", "content": "answer"}
+MORE = {"role": "user", "content": "more"}
+
+
+def trace(number):
+    return {"traceparent": f"00-{number:032x}-{1:016x}-01"}
+
+
+@dataclass
+class Client:
+    """Makes calls of one app, each in a run of its own unless the tracker finds one."""
+
+    tracker: Tracker = field(default_factory=Tracker)
+    now_s: float = 0.0
+    made: int = 0
+    immune: list = field(default_factory=list)
+
+    def begin(self, *messages, headers=None, rules=None, user="u", name=None, **sources):
+        self.made += 1
+        metadata = sources.pop("metadata", None)
+        rules = RUN_RULES[:-1] if rules is None else rules
+        found = identify(
+            headers or {}, metadata, set(rules) - {"whole_trace"}, OtherSources(**sources)
+        )
+        conversation = Conversation(messages)
+        run = f"app/{found.run_id or f'run{self.made}'}"
+        call = make_call(f"{run}/{name or self.made}", run=run, user=user)
+        call.single = found.run_id is None
+        call.history, call.tool_results = conversation.history, conversation.tool_results
+        call.clues, call.answer_scopes = found.clues, found.answer_scopes
+        call.run_rule = found.rule or ""
+        self.tracker.join(call, self.now_s)
+        attachment = self.tracker.attach(call, PROFILE, self.now_s)
+        self.tracker.accept(call, attachment, self.now_s)
+        self.immune.append(attachment.immune)
+        return call, conversation
+
+    def end(self, begun, answer=ANSWER, outcome="completed"):
+        call, conversation = begun
+        keys = conversation.answered([answer]) if outcome == "completed" else ()
+        return self.tracker.finish(call, outcome, 1, PROFILE, self.now_s, continuation_keys=keys)
+
+    def call(self, *messages, **more):
+        begun = self.begin(*messages, **more)
+        self.end(begun)
+        return begun[0].interaction_id
+
+
+@pytest.fixture
+def client():
+    return Client()
+
+
+def test_a_conversation_continues_in_one_run_that_completes_each_time(client):
+    first = client.begin(ASK)
+    assert client.end(first).state == "complete"
+    second = client.begin(ASK, ANSWER, MORE)
+    assert second[0].interaction_id == first[0].interaction_id
+    assert (second[0].run_rule, second[0].parents) == ("continued_conversation", None)
+    end = client.end(second)
+    assert (end.state, end.calls, end.tokens) == ("complete", 2, 2)
+    assert len(client.tracker) == 0
+
+
+def test_parallel_branches_of_one_conversation_join_it(client):
+    run = client.call(ASK)
+    branches = [client.begin(ASK, ANSWER, {**MORE, "content": f"branch {n}"}) for n in range(3)]
+    assert {call.interaction_id for call, _ in branches} == {run}
+    ends = [client.end(branch) for branch in branches]
+    assert [end and end.calls for end in ends] == [None, None, 4]
+
+
+def test_two_runs_with_the_same_conversation_are_never_joined(client):
+    """Also once one of them has ended: its late client is not taken for the other run's."""
+    runs = {client.call(ASK), client.call(ASK)}
+    assert len(runs) == 2
+    assert client.call(ASK, ANSWER, MORE) not in runs
+    client.now_s = 500
+    renewed = client.call(ASK)
+    client.now_s = 900  # only the last run is left
+    assert client.call(ASK, ANSWER, MORE) not in {*runs, renewed}
+
+
+def test_the_trace_separates_equal_conversations_and_joins_none(client):
+    one, other = client.call(ASK, headers=trace(1)), client.call(ASK, headers=trace(2))
+    assert client.call(ASK, ANSWER, MORE, headers=trace(1)) == one
+    assert client.call(ASK, ANSWER, MORE, headers=trace(2)) == other
+    assert client.call(ASK, headers=trace(1)) not in (one, other)
+    assert client.call(ASK, ANSWER, MORE, headers=trace(1)) not in (one, other)
+
+
+def test_ids_of_a_session_are_one_run_of_their_user(client):
+    session = {"metadata": {"session_id": "s"}}
+    run = client.call(ASK, **session)
+    assert client.call(MORE, **session) == run
+    assert client.call(MORE, user="v", **session) != run
+    assert client.call(MORE, metadata={"session_id": "t"}) != run
+    assert client.call(MORE, conversation="s") != run
+    client.now_s = 2000  # the run is forgotten: the id names a new one
+    renewed = client.call(ASK, **session)
+    assert renewed != run
+    assert client.call(MORE, **session) == renewed
+
+
+def test_a_stored_response_names_its_run_while_it_lives(client):
+    run = client.call(ASK)
+    assert client.call(MORE, continued_run=run) == run
+    assert client.call(MORE, continued_run=run, user="v") != run
+    client.now_s = 2000
+    assert client.call(MORE, continued_run=run) != run
+
+
+def test_a_name_decides_before_the_conversation(client):
+    run = client.call(ASK)
+    assert client.call(ASK, ANSWER, MORE, metadata={"session_id": "new"}) != run
+
+
+def test_continuing_a_conversation_is_no_way_around_the_limit_of_a_run(client):
+    """Its run has the immunity of any other: up to twice the usual calls."""
+    said = [ASK]
+    for _ in range(8):
+        client.call(*said)
+        said += [ANSWER, MORE]
+    assert client.immune == [False, *[True] * 5, False, False]
+
+
+def test_only_rules_that_are_on_join(client):
+    run = client.call(ASK)
+    assert client.call(ASK, ANSWER, MORE, rules=()) != run
+    unseen = client.call(MORE, rules=())
+    assert client.call(MORE, ANSWER, ASK) != unseen
+    key = {"prompt_cache_key": "k"}
+    assert client.call(ASK, **key) != client.call(ASK, **key)
+    on = {**key, "rules": RUN_RULES}
+    assert client.call(ASK, **on) == client.call(MORE, **on)
+
+
+def test_a_run_that_cannot_take_the_call_is_not_joined(client):
+    """Its client closed it, it has a call of this id, or it is full: the client never named it."""
+    client.tracker = Tracker(TrackerLimits(calls_per_run=2))
+    named = {"headers": {"x-interaction-id": "named"}}
+    assert client.call(ASK, **named) == "app/named"
+    client.tracker.close("app/named", cancel=False)
+    assert client.call(ASK, ANSWER, MORE) != "app/named"
+    other = {**ASK, "content": "other"}
+    run = client.call(other, name="same")
+    assert client.call(other, ANSWER, MORE, name="same") != run
+    assert client.call(other, ANSWER, MORE) == run
+    assert client.call(other, ANSWER, MORE) != run
+
+
+def test_a_call_without_a_name_joins_a_named_run(client):
+    named = {"headers": {"x-interaction-id": "named"}}
+    client.call(ASK, **named)
+    call, _ = client.begin(ASK, ANSWER, MORE, name="c")
+    assert (call.interaction_id, call.call_id) == ("app/named", "app/named/c")
+
+
+def test_what_calls_find_survives_a_snapshot(client):
+    session = {"metadata": {"session_id": "s"}}
+    runs = client.call(ASK), client.call(MORE, **session)
+    state = json.loads(json.dumps(client.tracker.snapshot(0.0)))
+    client.tracker = Tracker()
+    client.tracker.restore(state, 50.0)
+    assert json.loads(json.dumps(client.tracker.snapshot(50.0))) == state
+    client.now_s = 50.0
+    assert (client.call(ASK, ANSWER, MORE), client.call(ASK, **session)) == runs
+
+
+def test_the_index_and_the_ended_runs_are_bounded(client):
+    limits = TrackerLimits(continuable_runs=8, index_entries=8, tenant_share=0.5)
+    client.tracker = Tracker(limits)
+    for number in range(20):
+        client.call({**ASK, "content": str(number)})
+    state = client.tracker.snapshot(0.0)
+    assert (len(state["continuable"]), len(state["index"])) == (4, 4)
+    client.now_s = 86_401.0
+    client.tracker.expire(lambda app: PROFILE, client.now_s)
+    state = client.tracker.snapshot(client.now_s)
+    assert (state["continuable"], state["index"]) == ([], [])
+
+
+def test_a_tenant_evicts_no_entry_of_an_active_one():
+    table = SharedTable(8, 0.5)
+    for number in range(100):
+        table.put("loud", number, number, 1.0)
+        if number < 3:
+            table.put("quiet", number, number, 1.0)
+    assert [table.get("quiet", number, 0.0) for number in range(3)] == [0, 1, 2]
+    assert [table.get("loud", number, 0.0) for number in (95, 96, 99)] == [None, 96, 99]
+    for tenant in "abcd":
+        table.put(tenant, 0, 0, 1.0)
+    assert len(table) == 8
+    assert [table.get(tenant, 0, 0.0) for tenant in "abcd"] == [0] * 4
+    table.expire(1.0)
+    assert len(table) == 0
+
+
+def test_an_answer_of_several_runs_names_none():
+    index, owner = RunIndex(10, 1.0), ("t", "app", "u")
+    index.answer(owner, 0, 7, "a", 0.0)
+    index.answer(owner, 0, 7, "a", 0.0)
+    assert index.answered(owner, 0, 7, 0.0) == "a"
+    assert index.answered(("t", "app", "v"), 0, 7, 0.0) is None
+    index.answer(owner, 0, 7, "b", 0.0)
+    index.answer(owner, 0, 7, "b", 0.0)
+    assert index.answered(owner, 0, 7, 0.0) is None
+    index.name(owner, 7, "a", 0.0)
+    index.name(owner, 7, "b", 0.0)
+    assert index.named(owner, 7, 0.0) == "b"
