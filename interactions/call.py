@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 import numpy as np
 import numpy.typing as npt
 
-from fairserve.interactions.tracking.run_rules import Clue
+from fairserve.interactions.run_rules import Clue
 
 TokenIds = npt.NDArray[np.uint32]
 """Token ids of a prompt, shape (tokens,), as the tokenizer returns them."""

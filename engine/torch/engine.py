@@ -145,7 +145,7 @@ class Engine:
             return
         params = request.params
         seed = params.seed if params.seed is not None else random.SystemRandom().getrandbits(63)
-        output = OutputText(self._make_detokenizer(), params.stop)
+        output = OutputText(self._make_detokenizer(), params.stop, with_stop=params.include_stop)
         sequence = Sequence(request, output, seed)
         self.batcher.add(sequence)
 
@@ -315,6 +315,8 @@ class Engine:
             token in self.loaded.eos_ids and not params.ignore_eos
         ):
             finish = "stop"
+            if params.include_stop:
+                text = sequence.output.push(token, False)
         else:
             text = sequence.output.push(token, sequence.generated_tokens > params.min_tokens)
             if sequence.output.stopped:
@@ -327,7 +329,10 @@ class Engine:
                 finish = "stop"
             self._end(sequence, keep=True)
             self._finished += 1
-        return Generated(sequence.sequence_id, text, 1, finish, sampled.logprobs)
+        reason: int | str | None = sequence.output.stop_string
+        if finish == "stop" and reason is None and token in params.stop_token_ids:
+            reason = token
+        return Generated(sequence.sequence_id, text, 1, finish, sampled.logprobs, reason)
 
     def _end(self, sequence: Sequence, keep: bool) -> None:
         """Remove a sequence from the batch. ``keep``: its verified pages go to the prefix cache."""

@@ -32,6 +32,8 @@ class Generated:
     finish_reason: FinishReason | None
     logprobs: TokenLogprobs | None = None
     """Log probabilities of the token, if requested; also of stop tokens and of tokens cut off."""
+    stop_reason: int | str | None = None
+    """The stop token or the stop string of the request that ended the output."""
 
 
 @dataclass(frozen=True, slots=True)

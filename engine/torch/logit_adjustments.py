@@ -1,9 +1,11 @@
 """Adjustments of the logits of one sequence: bias, penalties, and the ban on an early end.
 
 Penalties are OpenAI's: a token that occurs ``count`` times in the output loses
-``presence_penalty + count * frequency_penalty``; the prompt does not count. Only adjusted tokens
-are listed, so a step moves as many numbers to the device as the output has distinct tokens, and
-there is no table of the vocabulary per sequence.
+``presence_penalty + count * frequency_penalty``; the prompt does not count. A repetition penalty is
+CTRL's, over prompt and output, and comes after the bias and before these two, as in vLLM. Only
+adjusted tokens are listed, so a step moves as many numbers to the device as the output (with a
+repetition penalty: prompt and output) has distinct tokens, and there is no table of the vocabulary
+per sequence.
 """
 
 from __future__ import annotations
@@ -36,8 +38,41 @@ class LogitAdjustments:
         self._seen: set[int] = set()
         self._followed = 0
         """Number of output tokens that are already counted."""
+        self._repetition = params.repetition_penalty
+        self._early_bias = dict(params.logit_bias) if params.repeats_matter else {}
+        """Bias that is added before the repetition penalty."""
+        self._repeated: set[int] = set()
+        self._read = 0
+        """Number of tokens of prompt and output in the set."""
+        self._scaled: tuple[Tokens, Values, Values] | None = None
         for token, bias in params.logit_bias.items():
-            self._add(token, bias)
+            if not params.repeats_matter:
+                self._add(token, bias)
+
+    @property
+    def scales(self) -> bool:
+        """Return whether there is a repetition penalty, which :meth:`scaling` has."""
+        return self._repetition != 1
+
+    def scaling(self, tokens: list[int], vocabulary: int) -> tuple[Tokens, Values, Values]:
+        """Return unique token ids, the bias of each one's logit, and the penalty that follows it.
+
+        ``tokens`` are prompt and output. Costs O(distinct tokens) after a new one, else O(1).
+        """
+        before = len(self._repeated)
+        self._repeated.update(tokens[self._read :])
+        self._read = len(tokens)
+        if self._scaled is None or len(self._repeated) > before:
+            repeated = [token for token in self._repeated if token < vocabulary]
+            biased = [token for token in self._early_bias if token < vocabulary]
+            alone = [token for token in biased if token not in self._repeated]
+            ids = np.array(repeated + alone, dtype=np.int64)
+            bias, factors = np.zeros(len(ids)), np.ones(len(ids))
+            factors[: len(repeated)] = self._repetition
+            if biased:
+                bias[:] = [self._early_bias.get(token, 0.0) for token in ids.tolist()]
+            self._scaled = ids, bias, factors
+        return self._scaled
 
     def entries(
         self, tokens: list[int], prompt_tokens: int, end_ids: Iterable[int], vocabulary: int

@@ -21,7 +21,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
     "parallel_tool_calls": (True, False),
     "priority": (0,),
-    "repetition_penalty": (1,),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "suffix": ("",),

@@ -17,6 +17,7 @@ from fairserve.engine.torch.sampling_params import (
     MAX_LOGIT_BIAS,
     MAX_LOGPROBS,
     MAX_PENALTY,
+    MAX_REPETITION_PENALTY,
     SamplingParams,
 )
 from fairserve.engine.torch.token_constraint import Grammar
@@ -47,10 +48,12 @@ class GenerationRequest:
     min_p: float
     presence_penalty: float
     frequency_penalty: float
+    repetition_penalty: float
     logit_bias: dict[int, float]
     seed: int | None
     stop: tuple[str, ...]
     stop_token_ids: frozenset[int]
+    include_stop: bool
     ignore_eos: bool
     min_tokens: int
     logprobs: int | None
@@ -76,10 +79,12 @@ class GenerationRequest:
             min_p=self.min_p,
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
+            repetition_penalty=self.repetition_penalty,
             logit_bias=self.logit_bias,
             seed=None if self.seed is None else (self.seed + sample) % 2**64,
             stop=self.stop,
             stop_token_ids=self.stop_token_ids,
+            include_stop=self.include_stop,
             ignore_eos=self.ignore_eos,
             min_tokens=self.min_tokens,
             logprobs=self.logprobs,
@@ -166,6 +171,7 @@ class _GenerationBody(Body):
     min_p: float = Field(0.0, ge=0, le=1)
     presence_penalty: float = Field(0.0, ge=-MAX_PENALTY, le=MAX_PENALTY)
     frequency_penalty: float = Field(0.0, ge=-MAX_PENALTY, le=MAX_PENALTY)
+    repetition_penalty: float = Field(1.0, gt=0, le=MAX_REPETITION_PENALTY)
     logit_bias: Annotated[dict[_TokenId, _Bias], BeforeValidator(_of_allowed_size)] = Field(
         {},
         description=f"an object of up to {MAX_BIASED_TOKENS} token ids and their bias, "
@@ -182,6 +188,7 @@ class _GenerationBody(Body):
         max_length=MAX_STOP_TOKENS,
         description=f"a list of up to {MAX_STOP_TOKENS} token ids",
     )
+    include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     min_tokens: int = Field(0, ge=0)
     response_format: _ResponseFormat = _ResponseFormat(type="text")
@@ -274,10 +281,12 @@ def parse(kind: Kind, body: Any) -> GenerationRequest:
         min_p=read.min_p,
         presence_penalty=read.presence_penalty,
         frequency_penalty=read.frequency_penalty,
+        repetition_penalty=read.repetition_penalty,
         logit_bias={int(token): bias for token, bias in read.logit_bias.items()},
         seed=read.seed,
         stop=tuple(read.stop),
         stop_token_ids=frozenset(read.stop_token_ids),
+        include_stop=read.include_stop_str_in_output,
         ignore_eos=read.ignore_eos,
         min_tokens=read.min_tokens,
         logprobs=logprobs,

@@ -22,6 +22,7 @@ class SampleOutput:
     tokens: int = 0
     cached_tokens: int = 0
     finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class AnswerWriter:
             choice = self._delta(index, {"content": event.text}, logprobs, event.finish_reason)
         else:
             choice = self._text(index, event.text, logprobs, event.finish_reason)
-        return self._chunk([choice], usage)
+        return self._chunk([choice | _stop_reason(event.stop_reason)], usage)
 
     def final_usage(self) -> dict[str, Any]:
         """Return the last chunk for ``include_usage``, which has no choices."""
@@ -80,16 +81,15 @@ class AnswerWriter:
             text = "".join(output.parts)
             logprobs = self._logprobs(output.logprobs)
             if self.kind == "chat":
-                choices.append(
-                    {
-                        "index": index,
-                        "message": {"role": "assistant", "content": text},
-                        "logprobs": logprobs,
-                        "finish_reason": output.finish_reason,
-                    }
-                )
+                choice: dict[str, Any] = {
+                    "index": index,
+                    "message": {"role": "assistant", "content": text},
+                    "logprobs": logprobs,
+                    "finish_reason": output.finish_reason,
+                }
             else:
-                choices.append(self._text(index, text, logprobs, output.finish_reason))
+                choice = self._text(index, text, logprobs, output.finish_reason)
+            choices.append(choice | _stop_reason(output.stop_reason))
         name = "chat.completion" if self.kind == "chat" else "text_completion"
         return self._head(name) | {"choices": choices, "usage": self.usage()}
 
@@ -135,3 +135,8 @@ class AnswerWriter:
         finish_reason: FinishReason | None,
     ) -> dict[str, Any]:
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
+
+
+def _stop_reason(reason: int | str | None) -> dict[str, int | str]:
+    """Return vLLM's field of a choice that a stop token or a stop string of the request ended."""
+    return {} if reason is None else {"stop_reason": reason}

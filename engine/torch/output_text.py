@@ -9,9 +9,12 @@ from fairserve.engine.torch.stop_strings import StopStrings
 class OutputText:
     """The text of one output. Call ``push`` with each token, and ``flush`` once at the end."""
 
-    def __init__(self, detokenizer: Detokenizer, stop: tuple[str, ...]) -> None:
+    def __init__(
+        self, detokenizer: Detokenizer, stop: tuple[str, ...], *, with_stop: bool = False
+    ) -> None:
+        """``with_stop`` shows the stop string, too."""
         self._detokenizer = detokenizer
-        self._stop = StopStrings(stop)
+        self._stop = StopStrings(stop, included=with_stop)
         self.characters = 0
         """Characters of the text so far, including those held back or cut off by a stop string."""
 
@@ -19,6 +22,11 @@ class OutputText:
     def stopped(self) -> bool:
         """Return whether a stop string was found."""
         return self._stop.stopped
+
+    @property
+    def stop_string(self) -> str | None:
+        """Return the stop string that was found."""
+        return self._stop.found
 
     def push(self, token_id: int, may_stop: bool = True) -> str:
         """Add a token; return the text that may be shown after it.

@@ -71,6 +71,7 @@ class RunningCall:
             if event.logprobs is not None:
                 output.logprobs.append(event.logprobs)
             output.finish_reason = event.finish_reason
+            output.stop_reason = event.stop_reason
         return index
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from fairserve.engine.torch.logit_adjustments import Tokens, Values
 from fairserve.engine.torch.logprobs import LogprobReport, TokenLogprobs
 from fairserve.engine.torch.sequence import Sequence
 from fairserve.engine.torch.token_draw import cut_min_p, cut_top_k, cut_top_p, draw
@@ -132,6 +133,16 @@ def _drawn(
     return index, draw(weights, columns[2, :, 0])
 
 
+def _scale(logits: torch.Tensor, scaled: list[tuple[int, Tokens, Values, Values]]) -> None:
+    """Add the bias and apply the repetition penalty to some tokens of some rows, in place."""
+    rows = np.repeat([row for row, *_ in scaled], [len(ids) for _, ids, *_ in scaled])
+    parts = [np.concatenate(part) for part in list(zip(*scaled, strict=True))[1:]]
+    moved = to_device(np.stack((rows, *parts)).astype(np.float64), logits.device)
+    at = (moved[0].long(), moved[1].long())
+    found, factors = logits[at] + moved[2].float(), moved[3].float()
+    logits[at] = torch.where(found > 0, found / factors, found * factors)
+
+
 def _adjusted(
     logits: torch.Tensor, sequences: list[Sequence], end_ids: Collection[int]
 ) -> torch.Tensor | None:
@@ -150,6 +161,13 @@ def _adjusted(
         return None
     logits = logits.float()
     vocabulary = logits.shape[-1]
+    scaled = [
+        (row, *adjustments.scaling(each.tokens, vocabulary))
+        for row, each, adjustments in changes
+        if adjustments.scales
+    ]
+    if scaled:
+        _scale(logits, scaled)
     if changes:
         entries = [
             (row, *adjustments.entries(each.tokens, each.prompt_tokens, end_ids, vocabulary))

@@ -13,6 +13,7 @@ GREEDY_TEMPERATURE = 1e-5
 MAX_LOGPROBS = 20
 MAX_LOGIT_BIAS = 100.0
 MAX_PENALTY = 2.0
+MAX_REPETITION_PENALTY = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class SamplingParams:
     """Amount subtracted once from the logit of every token in the output."""
     frequency_penalty: float = 0.0
     """Amount subtracted from the logit of a token for each occurrence in the output."""
+    repetition_penalty: float = 1.0
+    """Divisor of the positive logits of every token in prompt or output, factor of the others."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     """Amounts added to the logits of these tokens."""
     seed: int | None = None
@@ -40,6 +43,8 @@ class SamplingParams:
     """Strings at which the output ends, before the first one found."""
     stop_token_ids: frozenset[int] = frozenset()
     """Further tokens that end the output like the end token."""
+    include_stop: bool = False
+    """Show the stop string or the stop token, too."""
     ignore_eos: bool = False
     min_tokens: int = 0
     """Minimum tokens before an end token, stop token or stop string ends the output."""
@@ -60,6 +65,11 @@ class SamplingParams:
         _check("min_p", self.min_p, 0, 1)
         _check("presence_penalty", self.presence_penalty, -MAX_PENALTY, MAX_PENALTY)
         _check("frequency_penalty", self.frequency_penalty, -MAX_PENALTY, MAX_PENALTY)
+        if not 0 < self.repetition_penalty <= MAX_REPETITION_PENALTY:
+            raise ValueError(
+                f"repetition_penalty is {self.repetition_penalty}; it must lie in"
+                f" (0, {MAX_REPETITION_PENALTY:g}]"
+            )
         for token, bias in self.logit_bias.items():
             _check(f"logit_bias of token {token}", bias, -MAX_LOGIT_BIAS, MAX_LOGIT_BIAS)
         if any(not text for text in self.stop):
@@ -81,8 +91,17 @@ class SamplingParams:
     def adjusts_logits(self) -> bool:
         """Return whether some logits are adjusted."""
         return bool(
-            self.presence_penalty or self.frequency_penalty or self.logit_bias or self.min_tokens
+            self.presence_penalty
+            or self.frequency_penalty
+            or self.repeats_matter
+            or self.logit_bias
+            or self.min_tokens
         )
+
+    @property
+    def repeats_matter(self) -> bool:
+        """Return whether tokens of prompt and output are penalised for their repetition."""
+        return self.repetition_penalty != 1
 
 
 def _check(name: str, value: float, low: float, high: float) -> None:

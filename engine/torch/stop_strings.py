@@ -6,13 +6,21 @@ from __future__ import annotations
 class StopStrings:
     """Filter of one text. Call ``push`` with its pieces until ``stopped`` is true."""
 
-    def __init__(self, stop: tuple[str, ...]) -> None:
+    def __init__(self, stop: tuple[str, ...], *, included: bool = False) -> None:
+        """If ``included``, the text ends after the stop string, else before it."""
         self._stop = stop
+        self._included = included
         self._held = ""
-        self.stopped = False
+        self.found: str | None = None
+        """The stop string that ended the text."""
+
+    @property
+    def stopped(self) -> bool:
+        """Return whether a stop string was found."""
+        return self.found is not None
 
     def push(self, text: str, may_stop: bool = True) -> str:
-        """Add text; return the part that may be shown, which ends before the first stop string.
+        """Add text; return the part that may be shown, which ends at the first stop string.
 
         Without ``may_stop`` no stop string ends in this text, but one may begin in it.
         """
@@ -24,12 +32,12 @@ class StopStrings:
         if may_stop:
             # The held text has no whole stop string, or one that did not count.
             old = len(self._held)
-            ends = [held.find(stop, max(0, old - len(stop) + 1)) for stop in self._stop]
-            found = [at for at in ends if at >= 0]
+            ends = [(held.find(stop, max(0, old - len(stop) + 1)), stop) for stop in self._stop]
+            found = [end for end in ends if end[0] >= 0]
             if found:
-                self.stopped = True
+                at, self.found = min(found)
                 self._held = ""
-                return held[: min(found)]
+                return held[: at + len(self.found)] if self._included else held[:at]
         keep = self._possible_start(held)
         self._held = held[len(held) - keep :]
         return held[: len(held) - keep]

@@ -1,6 +1,6 @@
 """Identity of a call's run, from its headers and its body, by the rules that are on.
 
-The first rule that names a run is used (:mod:`fairserve.interactions.tracking.run_rules`): our own
+The first rule that names a run is used (:mod:`fairserve.interactions.run_rules`): our own
 header, our own metadata, then the headers that agent frameworks and other gateways already send (in the
 order of ``ALIASES``). These ids are chosen by clients; the caller scopes them to the authenticated app,
 so that a tenant's id never joins another tenant's run (:func:`core_run_id`, :func:`core_call_id`).
@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fairserve.interactions.tracking.run_rules import (
+from fairserve.interactions.run_rules import (
     ANY_ANSWER,
     DEFAULT_RUN_RULES,
     Clue,

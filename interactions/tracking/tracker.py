@@ -10,7 +10,7 @@ idling; a run closed by its client stays closed. A *declared* run belongs to a p
 platform executes: it accepts no other calls and has no time-out of its own.
 
 A call whose client names no run may join one by its clues (:meth:`Tracker.join`,
-:mod:`fairserve.interactions.tracking.run_rules`). Else it is a run of its own, which is complete with
+:mod:`fairserve.interactions.run_rules`). Else it is a run of its own, which is complete with
 its call; a call that continues its conversation within ``reopen_grace_s`` reopens it.
 
 :mod:`fairserve.interactions.tracking.run` decides the place of a call in its run. Each operation is
@@ -42,12 +42,12 @@ from fairserve.interactions.errors import (
     UnknownParentError,
 )
 from fairserve.interactions.profiles.profile import AppProfile
+from fairserve.interactions.run_rules import Clue
 from fairserve.interactions.tracking.identity import client_call_id, core_call_id
 from fairserve.interactions.tracking.immunity import ImmunityRule
 from fairserve.interactions.tracking.run import Attachment, RestoredRun, Run, RunState, WasteCause
 from fairserve.interactions.tracking.run_end import RunEnd, cause_of, state_of
 from fairserve.interactions.tracking.run_index import RunIndex
-from fairserve.interactions.tracking.run_rules import Clue
 from fairserve.interactions.tracking.shared_table import SharedTable
 
 Owner = tuple[str, str, str]

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from fairserve.interactions.call import Call, TokenUsage
+from fairserve.interactions.run_rules import Clue
 from fairserve.interactions.tracking.run import RestoredRun
-from fairserve.interactions.tracking.run_rules import Clue
 from fairserve.platform.control.messages import (
     CallSource,
     CallView,

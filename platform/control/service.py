@@ -18,8 +18,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
+from fairserve.interactions.run_rules import Clue
 from fairserve.interactions.tracking.run import RestoredRun
-from fairserve.interactions.tracking.run_rules import Clue
 from fairserve.interactions.tracking.tracker import TrackerLimits
 from fairserve.platform.control.budgets import BudgetOpenings, SpentBefore
 from fairserve.platform.control.call_state import CallState

@@ -1,4 +1,4 @@
-"""The FastAPI application: routers, middleware, and errors in one shape.
+"""The FastAPI application: routers, middleware, and errors in the shape of the client's protocol.
 
 The middleware is plain ASGI: Starlette's ``BaseHTTPMiddleware`` buffers streams. What the endpoints
 find on ``app.state`` is in :mod:`fairserve.platform.server.http_state`.
@@ -52,6 +52,8 @@ from fairserve.platform.serving.embeddings import endpoints as embeddings
 from fairserve.platform.serving.files import endpoints as files
 from fairserve.platform.serving.interactions import admin_endpoints as all_interactions
 from fairserve.platform.serving.interactions import endpoints as interactions
+from fairserve.platform.serving.messages import endpoints as messages
+from fairserve.platform.serving.messages.errors import error_body, wants_messages_format
 from fairserve.platform.tenancy.apps import endpoints as apps
 from fairserve.platform.tenancy.audit import endpoints as audit
 from fairserve.platform.tenancy.keys import endpoints as admin_keys
@@ -98,7 +100,7 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
     console_state = ConsoleState(settings.console)
     requests = RequestMetrics()
     put_on(app, HttpState(settings, ReportSlots(), console_state, requests))
-    for module in (completions, embeddings, interactions, files, batches, *MANAGEMENT):
+    for module in (completions, messages, embeddings, interactions, files, batches, *MANAGEMENT):
         app.include_router(module.router)
     if settings.console.console:
         app.include_router(console)
@@ -121,9 +123,10 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
     return app
 
 
-def error_response(error: FairServeError) -> JSONResponse:
+def error_response(request: Request, error: FairServeError) -> JSONResponse:
     """Return the answer to a request that failed before anything was sent."""
-    return JSONResponse(error.body(), status_code=error.status, headers=error.headers)
+    body = error_body(error) if wants_messages_format(request.scope) else error.body()
+    return JSONResponse(body, status_code=error.status, headers=error.headers)
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
@@ -183,4 +186,4 @@ async def _answer_bug(request: Request, error: Exception) -> Response:
 
 def _answer(request: Request, error: FairServeError) -> Response:
     add_error(error)
-    return error_page(request, error) if is_console(request) else error_response(error)
+    return error_page(request, error) if is_console(request) else error_response(request, error)

@@ -30,6 +30,7 @@ from fairserve.platform.serving.completions.service import Completions
 from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.platform.serving.files.service import Files
 from fairserve.platform.serving.interactions.service import RunParts
+from fairserve.platform.serving.messages.endpoint import TokenCounts
 from fairserve.platform.serving.programs.service import Programs
 from fairserve.platform.tenancy.auth import Authenticator
 from fairserve.platform.tenancy.parts import TenancyParts
@@ -63,6 +64,7 @@ class RunningState:
     models: Models
     decisions: DecisionService
     completions: Completions
+    token_counts: TokenCounts
     programs: Programs
     files: Files
     batches: Batches

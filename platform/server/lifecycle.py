@@ -37,6 +37,7 @@ from fairserve.platform.server.fleet_section import fleet_parser
 from fairserve.platform.server.http_state import RunningState, put_on
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.interactions.service import GRAPHS_AT_ONCE, RunParts
+from fairserve.platform.serving.messages.endpoint import TokenCounts
 from fairserve.platform.tenancy.parts import TenancyParts
 from fairserve.platform.tenancy.profiles.changes import ProfileChanges
 from fairserve.platform.tuning.preview.service import PreviewParts
@@ -223,6 +224,7 @@ class Platform:
             models=self.models,
             decisions=self.decisions,
             completions=self.completions,
+            token_counts=TokenCounts(self.decisions),
             programs=self.programs,
             files=self.files,
             batches=self.batches,

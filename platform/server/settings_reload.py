@@ -14,7 +14,7 @@ _LOG = "log_level log_format"
 _CALLS = "keepalive_s client_buffer_bytes client_write_timeout_s stream_check_s program_max_nodes"
 _RETENTION = (
     "ledger_retention_days usage_retention_days program_retention_days webhook_retention_days"
-    " export_retention_hours"
+    " batch_retention_days export_retention_hours"
 )
 _JOBS = "usage_rollup_interval_s webhook_interval_s export_poll_interval_s"
 _WEBHOOKS = "webhook_timeout_s webhook_max_attempts webhook_allow_http webhook_allowed_networks"

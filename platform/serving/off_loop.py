@@ -1,14 +1,10 @@
-"""Work of requests that runs in a thread: because it may be large, or because it blocks."""
+"""Work of requests that runs in a thread if it is large."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
-
-from sqlalchemy.exc import OperationalError
-
-from fairserve.platform.db.session import unavailable
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -24,11 +20,3 @@ async def off_loop(
     if size_bytes <= INLINE_BODY_BYTES:
         return work(*arguments, **options)
     return await asyncio.to_thread(work, *arguments, **options)
-
-
-async def in_database(work: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-    """Run work on the database in a thread. Raises UnavailableError while the database is away."""
-    try:
-        return await asyncio.to_thread(work, *arguments, **options)
-    except OperationalError as error:
-        raise unavailable() from error

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from fairserve.interactions.tracking.run_rules import (
+from fairserve.interactions.run_rules import (
     DEFAULT_RUN_RULES,
     RUN_RULES,
     RunRule,

@@ -14,7 +14,7 @@ import asyncio
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from hmac import compare_digest
@@ -22,7 +22,7 @@ from hmac import compare_digest
 from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from fairserve.interactions.tracking.run_rules import RunRule, known_rules
+from fairserve.interactions.run_rules import RunRule, known_rules
 from fairserve.platform.base.errors import (
     AuthenticationError,
     InvalidRequestError,
@@ -343,15 +343,25 @@ def _invalid_key() -> AuthenticationError:
     return AuthenticationError("the API key is unknown or revoked", headers=_CHALLENGE)
 
 
-def key_of(authorization: str) -> str:
-    """Return the key of an ``Authorization`` header, ``Bearer <key>``. Raises AuthenticationError."""
-    scheme, _, key = authorization.partition(" ")
-    if scheme.lower() != "bearer" or not key.strip():
+def key_of(headers: Mapping[str, str]) -> str:
+    """Return the key of a request: of ``Authorization: Bearer <key>``, or of ``x-api-key``.
+
+    ``headers`` has lower-case names. Raises AuthenticationError without a key, and
+    InvalidRequestError for two different keys, of which proxies and logs could see either.
+    """
+    scheme, _, bearer = headers.get("authorization", "").partition(" ")
+    bearer = bearer.strip() if scheme.lower() == "bearer" else ""
+    key = headers.get("x-api-key", "").strip()
+    if bearer and key and bearer != key:
+        raise InvalidRequestError(
+            "Authorization and x-api-key have different keys; send one of them", param="x-api-key"
+        )
+    if not bearer and not key:
         raise AuthenticationError(
-            "an API key is needed: Authorization: Bearer sk-fs-...",
+            "an API key is needed: Authorization: Bearer sk-fs-..., or x-api-key: sk-fs-...",
             headers=_CHALLENGE,
         )
-    return key.strip()
+    return bearer or key
 
 
 def require_scope(principal: Principal, scope: KeyScope) -> Principal:

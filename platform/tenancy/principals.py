@@ -20,7 +20,7 @@ from fairserve.platform.tenancy.roles import needed_role, require_role
 
 
 async def authenticated(request: Request) -> Principal:
-    """Return the principal of ``Authorization: Bearer <key>``, of any scope and role.
+    """Return the principal of the request's key (:func:`key_of`), of any scope and role.
 
     The server calls it before it reads the body (:mod:`fairserve.platform.server.http.intake`).
     """
@@ -28,7 +28,7 @@ async def authenticated(request: Request) -> Principal:
     if known is not None:
         return known
     authenticator: Authenticator = request.app.state.authenticator
-    principal = await authenticator.authenticate(key_of(request.headers.get("authorization", "")))
+    principal = await authenticator.authenticate(key_of(request.headers))
     request.state.principal = principal
     return principal
 

@@ -138,8 +138,8 @@ def test_the_console_sets_both_lists(world):
     client.post("/console/sign-in", data={"key": world.acme["api_key"]})
     csrf = re.search('name="csrf" value="([0-9a-f]{64})"', client.get(place).text)[1]
 
-    def post(headers, origins):
-        lists = {"user_headers": headers, "cors_origins": origins}
+    def post(headers, origins, rules=""):
+        lists = {"user_headers": headers, "cors_origins": origins, "run_rules": rules}
         form = {"csrf": csrf, "action": "requests", **lists}
         return client.post(place, data=form, follow_redirects=False)
 
@@ -154,6 +154,13 @@ def test_the_console_sets_both_lists(world):
         len(re.findall(r'class="wrong" id="(?:user_headers|cors_origins)-wrong"', answer.text)) == 2
     )
     assert "https://b.example/path</textarea>" in answer.text, "the entries are kept"
+    for text, rules in (("none", []), ("metadata\naliases", ["aliases", "metadata"]), ("", None)):
+        assert post("x-a", "", text).status_code == 303
+        app = world.call(world.acme["api_key"], "GET", world.path)
+        assert app["run_rules"] == rules
+        shown = re.search(r'id="run_rules"[^>]*>\n([^<]*)<', client.get(place).text)[1]
+        assert shown == "\n".join(["none"] if rules == [] else rules or [])
+    assert "whichever" in post("x-a", "", "whichever").text
     assert post("", "").status_code == 303
     app = world.call(world.acme["api_key"], "GET", world.path)
     assert (app["user_headers"], app["cors_origins"]) == ([], [])

@@ -19,7 +19,7 @@ import numpy as np
 from control_world import World
 
 from fairserve.interactions.call import TokenUsage
-from fairserve.interactions.tracking.run_rules import DEFAULT_RUN_RULES
+from fairserve.interactions.run_rules import DEFAULT_RUN_RULES
 from fairserve.platform.fleet.models import Models, ServedModel
 from fairserve.platform.fleet.prompt import Prompt
 from fairserve.platform.serving.decision.check import CheckOptions
@@ -28,7 +28,7 @@ from fairserve.platform.serving.decision.request import CallRequest
 from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.platform.tenancy.auth import Principal
 
-APP = Principal("app", "t", "app", key_id="key", key_prefix="sk-fs-x")
+APP = Principal("app", "t", "app", key_id="key", actor="sk-fs-x")
 
 
 class Reader:

@@ -6,6 +6,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from fairserve.interactions.run_rules import (
+    DEFAULT_RUN_RULES,
+    RUN_RULES,
+    known_rules,
+    normal_rules,
+)
 from fairserve.interactions.tracking.identity import (
     ALIASES,
     CallIdentity,
@@ -15,12 +21,6 @@ from fairserve.interactions.tracking.identity import (
     core_call_id,
     core_run_id,
     identify,
-)
-from fairserve.interactions.tracking.run_rules import (
-    DEFAULT_RUN_RULES,
-    RUN_RULES,
-    known_rules,
-    normal_rules,
 )
 
 

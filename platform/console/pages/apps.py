@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session, selectinload
 from starlette.responses import RedirectResponse, Response
 
 from fairserve.interactions.profiles.profile_learning import LearningOptions
+from fairserve.interactions.tracking.run_rules import RUN_RULES
 from fairserve.platform.console import forms
 from fairserve.platform.console.contract_form import contract_of
 from fairserve.platform.console.formats import part
@@ -46,7 +47,9 @@ from fairserve.platform.tenancy.quotas.schemas import ContractBody
 router = APIRouter(prefix="/console/clients/apps")
 
 LISTS = ("user_headers", "cors_origins")
-"""Fields of the form about requests, one item per line."""
+"""Lists of the form about requests, one item per line."""
+NO_RULES = "none"
+"""Line of the form for an app without rules; no line is the rules of the server."""
 VERSIONS = 20
 """Versions of a profile per page."""
 
@@ -178,7 +181,10 @@ def patch_of(form: Mapping[str, str], *, weigh: bool) -> AppPatch | forms.Wrong:
         contract = contract_of(form, action)
         return AppPatch(**{action: contract}) if isinstance(contract, ContractBody) else contract
     if action == "requests":
-        return forms.read(AppPatch, {name: forms.lines(form.get(name)) for name in LISTS})
+        lists: dict[str, Any] = {name: forms.lines(form.get(name)) for name in LISTS}
+        rules = forms.lines(form.get("run_rules"))
+        lists["run_rules"] = [] if rules == [NO_RULES] else rules or None
+        return forms.read(AppPatch, lists)
     names = LimitsBody.model_fields
     given: dict[str, Any] = {
         "name": form.get("name", ""),
@@ -228,6 +234,8 @@ def _page(
         app=app,
         names=names,
         profile=profile,
+        rules=RUN_RULES,
+        no_rules=NO_RULES,
         stages=stage_rows(profile),
         versions=versions.items,
         part=Part(offset, VERSIONS, len(versions.items), versions.total, end < versions.total),

@@ -19,6 +19,7 @@ from fairserve.platform.base.client_address import Network, client_address, is_t
 from fairserve.platform.base.request_facts import RequestFacts, begin_request
 from fairserve.platform.db.base import new_id
 from fairserve.platform.fleet.endpoints import HEALTH_PATHS
+from fairserve.platform.serving.messages.errors import wants_messages_format
 from fairserve.platform.tenancy.auth import Principal
 
 access_log = logging.getLogger("fairserve.access")
@@ -27,6 +28,7 @@ QUIET_PATHS = HEALTH_PATHS | {"/metrics"}
 OnRequest = Callable[[str, str | None, int], None]
 """Counts a request that ended: method, route if there is one, and status."""
 _ID_HEADER = b"x-request-id"
+_VENDOR_ID_HEADER = b"request-id"
 
 
 class AccessLog:
@@ -62,7 +64,7 @@ class AccessLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                _identify(message, facts)
+                _identify(message, facts, vendor=wants_messages_format(scope))
             await send(message)
 
         try:
@@ -96,11 +98,18 @@ class AccessLog:
         access_log.log(level, "request", extra={"fields": fields})
 
 
-def _identify(message: Message, facts: RequestFacts) -> None:
-    """Give the answer the request's id, unless it names its call, whose id is then the request's."""
-    headers = message.setdefault("headers", [])
-    for name, value in headers:
-        if name.lower() == _ID_HEADER:
-            facts.request_id = value.decode("latin-1")
-            return
-    message["headers"] = [*headers, (_ID_HEADER, facts.request_id.encode("latin-1"))]
+def _identify(message: Message, facts: RequestFacts, *, vendor: bool) -> None:
+    """Give the answer the request's id, unless it names its call, whose id is then the request's.
+
+    ``vendor`` adds the id under the name by which Anthropic's clients read it.
+    """
+    headers = list(message.get("headers", ()))
+    named = next((value for name, value in headers if name.lower() == _ID_HEADER), None)
+    if named is not None:
+        facts.request_id = named.decode("latin-1")
+    request_id = facts.request_id.encode("latin-1")
+    if named is None:
+        headers.append((_ID_HEADER, request_id))
+    if vendor:
+        headers.append((_VENDOR_ID_HEADER, request_id))
+    message["headers"] = headers

@@ -23,7 +23,7 @@ ALLOWED_METHODS = "GET, POST, DELETE"
 MAX_AGE_S = "600"
 """Seconds for which a browser keeps the answer to a preflight."""
 _HEADER_NAMES = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z, -]{1,2000}")
-_EXPOSED = ("x-interaction-id", "x-call-id", "x-request-id", "retry-after")
+_EXPOSED = ("x-interaction-id", "x-call-id", "x-request-id", "request-id", "retry-after")
 _EXPOSED_PREFIXES = ("x-fairserve-", "x-ratelimit-")
 
 

@@ -19,6 +19,7 @@ from fairserve.platform.base.errors import BodyTooLargeError, FairServeError, Un
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.bodies import RESERVATION, BodyMemory, BodyReservation
 from fairserve.platform.serving.decision.service import DecisionService
+from fairserve.platform.serving.messages.errors import PATHS as MESSAGE_PATHS
 from fairserve.platform.tenancy.auth import Principal, require_scope
 from fairserve.platform.tenancy.principals import authenticated
 
@@ -32,6 +33,8 @@ UPLOAD_FORM_BYTES = 64 * 1024
 """Largest part of an upload that is not the file, in bytes."""
 UPLOAD_MEMORY_BYTES = 1024 * 1024
 """Most bytes of an upload that are in memory at a time."""
+CALL_PATHS = frozenset({*TASK_OF_PATH, *MESSAGE_PATHS})
+"""Paths whose bodies are prompts."""
 DRAIN_RETRY_S = "5"
 
 Answer = Callable[[Request, FairServeError], Response]
@@ -105,7 +108,7 @@ class Intake:
         path = request.scope["path"]
         if principal is None:
             own_bytes = KEYLESS_BODY_BYTES
-        elif path in TASK_OF_PATH:
+        elif path in CALL_PATHS:
             decisions: DecisionService = request.app.state.decisions
             limit = decisions.max_body_bytes(principal)
             own_bytes = self._max_body_bytes if limit is None else limit

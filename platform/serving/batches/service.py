@@ -35,7 +35,7 @@ from fairserve.platform.serving.bodies import BodyMemory
 from fairserve.platform.serving.files import repository as files_repository
 from fairserve.platform.serving.files.repository import Owner
 from fairserve.platform.serving.files.service import Files
-from fairserve.platform.serving.off_loop import in_database
+from fairserve.platform.serving.in_database import in_database
 
 logger = logging.getLogger(__name__)
 

@@ -13,6 +13,8 @@ from fairserve.platform.serving.completions.openai_endpoint import (
     TEXT_COMPLETIONS,
 )
 from fairserve.platform.serving.completions.service import Completions
+from fairserve.platform.serving.messages.errors import VERSION_HEADER
+from fairserve.platform.serving.messages.models import message_model, message_models
 from fairserve.platform.serving.principals import AppPrincipal
 from fairserve.platform.tenancy.auth import Principal
 
@@ -22,28 +24,36 @@ router = APIRouter(prefix="/v1", tags=["completions"])
 @router.post("/chat/completions", response_model=None)
 async def chat_completions(request: Request, principal: AppPrincipal) -> Response:
     """OpenAI's chat completions."""
-    return await _answer(CHAT_COMPLETIONS, request, principal)
+    return await answer(CHAT_COMPLETIONS, request, principal)
 
 
 @router.post("/completions", response_model=None)
 async def completions(request: Request, principal: AppPrincipal) -> Response:
     """OpenAI's (text) completions, one prompt a call."""
-    return await _answer(TEXT_COMPLETIONS, request, principal)
+    return await answer(TEXT_COMPLETIONS, request, principal)
 
 
 @router.get("/models")
 async def list_models(request: Request, principal: AppPrincipal) -> dict[str, Any]:
-    """The models that are served and allowed, and the aliases that lead to one."""
-    return {"object": "list", "data": _service(request).listings(principal)}
+    """The models that are served and allowed, and the aliases that lead to one.
+
+    In Anthropic's format for requests with ``anthropic-version``.
+    """
+    entries = _service(request).listings(principal)
+    if VERSION_HEADER in request.headers:
+        return message_models(entries)
+    return {"object": "list", "data": entries}
 
 
 @router.get("/models/{model:path}")
 async def read_model(model: str, request: Request, principal: AppPrincipal) -> dict[str, Any]:
     """One model or alias."""
-    return _service(request).listing(model, principal)
+    entry = _service(request).listing(model, principal)
+    return message_model(entry) if VERSION_HEADER in request.headers else entry
 
 
-async def _answer(endpoint: Endpoint, request: Request, principal: Principal) -> Response:
+async def answer(endpoint: Endpoint, request: Request, principal: Principal) -> Response:
+    """Return the answer of an endpoint to a request."""
     raw = await request.body()
     headers = {name.lower(): value for name, value in request.headers.items()}
     reservation: BodyReservation | None = getattr(request.state, RESERVATION, None)

@@ -213,7 +213,7 @@ def _parse(path: CompletionPath, raw: bytes, check_size: CheckSize) -> Completio
 
 
 def read_object(raw: bytes, check_size: CheckSize) -> dict[str, Any]:
-    """Return the JSON object of a body whose size fits its model. Raises a FairServeError."""
+    """Return the JSON object of a body whose model allows its size. Raises a FairServeError."""
     try:
         plain = orjson.loads(raw)
     except orjson.JSONDecodeError as error:

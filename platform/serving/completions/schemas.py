@@ -7,6 +7,7 @@ The models validate; the original JSON is passed on, as far as the table allows.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -215,6 +216,7 @@ class ChatBody(CompletionBody):
     reasoning_effort: Effort | None = None
     verbosity: Effort | None = None
     include_reasoning: bool | None = None
+    thinking_token_budget: Tokens | None = None
     chat_template_kwargs: TemplateOptions | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -291,8 +293,11 @@ class TextBody(CompletionBody):
         return first
 
 
-def invalid(error: ValidationError) -> InvalidRequestError:
-    """The first problem of a body, naming its field as a client writes it: ``messages[0].role``."""
+def invalid(error: ValidationError, tags: Collection[str] = frozenset()) -> InvalidRequestError:
+    """The first problem of a body, naming its field as a client writes it: ``messages[0].role``.
+
+    ``tags`` are the values that distinguish the members of a list, such as the types of blocks.
+    """
     problem = error.errors(include_url=False)[0]
     kind, text = problem["type"], problem["msg"]
     if kind == "value_error":
@@ -301,7 +306,11 @@ def invalid(error: ValidationError) -> InvalidRequestError:
         if bar:
             return InvalidRequestError(f"{param}: {rest}", param=param)
     location: list[str | int] = []
+    before: str | int | None = None
     for part in problem["loc"]:
+        index, before = isinstance(before, int), part
+        if index and part in tags:
+            continue
         # Pydantic adds the names of union members ("constrained-str", "list[...]"): not fields.
         if isinstance(part, str) and location and not part.isidentifier():
             continue

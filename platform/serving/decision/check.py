@@ -12,6 +12,7 @@ from typing import Protocol
 
 from fairserve.engine.wire.request_fields import SERVER_KINDS
 from fairserve.interactions.call import Call, client_id
+from fairserve.interactions.run_rules import DEFAULT_RUN_RULES, Clue, RunRule
 from fairserve.interactions.tracking.conversation import Conversation
 from fairserve.interactions.tracking.identity import (
     TRACEPARENT,
@@ -23,7 +24,6 @@ from fairserve.interactions.tracking.identity import (
     core_run_id,
     identify,
 )
-from fairserve.interactions.tracking.run_rules import DEFAULT_RUN_RULES, Clue, RunRule
 from fairserve.platform.base.errors import ContextLengthError, InvalidRequestError
 from fairserve.platform.base.request_facts import from_proxy, name_call
 from fairserve.platform.control.messages import (
@@ -45,6 +45,8 @@ from fairserve.platform.tenancy.auth import Principal
 RETRY_HEADER = "x-stainless-retry-count"
 MAX_TRACEPARENT_CHARS = 128
 """Characters kept of a trace context, which has 55 today; a longer one is cut, and then invalid."""
+ANSWER_PREFIXES = ("chatcmpl-", "cmpl-", "msg_", "embd-", "rerank-")
+"""Prefixes of answers' ids; the id of the call follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,17 @@ async def _user_of_run(identity: CallIdentity, app: str, runs: LiveRuns) -> str 
     return None if view is None else view.user
 
 
+async def count(request: CallRequest, models: Models) -> Prompt:
+    """Return the prompt of a request. Raises a FairServeError.
+
+    The kinds of workers that the request needs are checked as for a call: a count is of a prompt that
+    can be sent.
+    """
+    model = models.resolve(request.model, request.principal.app_id or "").model
+    _able_kinds(request, model)
+    return await _count(request, model)
+
+
 def cache_salt(isolation: CacheIsolation, tenant: str, app: str, user: str, own: str | None) -> str:
     """Return the salt of a call's cached prefixes; ``own`` is the client's, within its domain.
 
@@ -214,8 +227,10 @@ def _identity(request: CallRequest, options: CheckOptions) -> CallIdentity:
 
 def _parent(name: str) -> str:
     """Return the id of a parent, which may be named by the id of its answer."""
-    name = name.removeprefix("embd-").removeprefix("rerank-")
-    return name.removeprefix("chatcmpl-").removeprefix("cmpl-")
+    for prefix in ANSWER_PREFIXES:
+        if name.startswith(prefix):
+            return name[len(prefix) :]
+    return name
 
 
 async def _checked(

@@ -87,11 +87,7 @@ def rejection_error(rejected: RejectCall, size_field: str = "max_tokens") -> Fai
         case "user_blocked":
             return PermissionDeniedError("an operator has blocked this user", code="user_blocked")
         case "model_not_allowed":
-            return PermissionDeniedError(
-                "the contract does not allow this model; GET /v1/models lists those allowed",
-                param="model",
-                code="model_not_allowed",
-            )
+            return model_not_allowed()
         case "contract_call_too_large":
             return InvalidRequestError(
                 f"prompt and longest answer have {decision.count} tokens; a minute of this"
@@ -109,6 +105,15 @@ def rejection_error(rejected: RejectCall, size_field: str = "max_tokens") -> Fai
         code="overloaded" if overloaded else "rate_limit_exceeded",
         headers=_headers(decision, retry_s, "certain" if decision.certain else "best_effort"),
         details=_details(decision, retry_s, "certain" if decision.certain else "best_effort"),
+    )
+
+
+def model_not_allowed() -> PermissionDeniedError:
+    """Return the error of a model outside the app's quotas."""
+    return PermissionDeniedError(
+        "the contract does not allow this model; GET /v1/models lists those allowed",
+        param="model",
+        code="model_not_allowed",
     )
 
 

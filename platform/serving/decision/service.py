@@ -15,10 +15,15 @@ from fairserve.platform.base.errors import BodyTooLargeError, FairServeError
 from fairserve.platform.control.messages import Grant, RejectCall
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.fleet.models import Models
-from fairserve.platform.serving.decision.check import CheckedCall, CheckOptions, check
+from fairserve.platform.fleet.prompt import Prompt
+from fairserve.platform.serving.decision.check import CheckedCall, CheckOptions, check, count
 from fairserve.platform.serving.decision.headers import call_headers, limit_headers
 from fairserve.platform.serving.decision.placement import Placement, StopSignal
-from fairserve.platform.serving.decision.rejection import Rejection, rejection_error
+from fairserve.platform.serving.decision.rejection import (
+    Rejection,
+    model_not_allowed,
+    rejection_error,
+)
 from fairserve.platform.serving.decision.request import CallRequest
 from fairserve.platform.tenancy.auth import Authenticator, Principal, key_of, require_scope
 
@@ -47,8 +52,7 @@ class DecisionService:
         """
         try:
             if known is None:
-                key = key_of(headers.get("authorization", ""))
-                known = await self._authenticator.authenticate(key)
+                known = await self._authenticator.authenticate(key_of(headers))
             return require_scope(known, "app")
         except FairServeError as error:
             return Rejection(error)
@@ -70,6 +74,15 @@ class DecisionService:
         """Return the call of a request, or why there is none. Nothing is recorded."""
         try:
             return await check(request, self.models, self._options, self._control)
+        except FairServeError as error:
+            return Rejection(error)
+
+    async def count(self, request: CallRequest) -> Prompt | Rejection:
+        """Return the prompt of a request, of which no call is made, or why it is not counted."""
+        try:
+            if not self.model_allowed(request.principal, request.model):
+                raise model_not_allowed()
+            return await count(request, self.models)
         except FairServeError as error:
             return Rejection(error)
 

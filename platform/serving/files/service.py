@@ -33,7 +33,7 @@ from fairserve.platform.serving.files.multipart import Form
 from fairserve.platform.serving.files.repository import Owner
 from fairserve.platform.serving.files.schemas import FileQuery, upload_fields
 from fairserve.platform.serving.files.store import PART_BYTES, FileStore, FileWriter
-from fairserve.platform.serving.off_loop import in_database
+from fairserve.platform.serving.in_database import in_database
 
 logger = logging.getLogger(__name__)
 

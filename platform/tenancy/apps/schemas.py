@@ -8,7 +8,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from fairserve.interactions.profiles.profile import MAX_STAGES, AppProfile, StageProfile
-from fairserve.interactions.tracking.run_rules import RUN_RULES, RunRule, normal_rules
+from fairserve.interactions.run_rules import RUN_RULES, RunRule, normal_rules
 from fairserve.platform.db.identity import ProfileMode
 from fairserve.platform.db.schemas import KeyOut, Name, Strict, Weight
 from fairserve.platform.tenancy.apps.origins import CorsOrigins

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from fairserve.interactions.tracking.run_rules import known_rules
+from fairserve.interactions.run_rules import known_rules
 from fairserve.platform.db.identity import App
 from fairserve.platform.tenancy.apps.limits import new_users_in_force
 from fairserve.platform.tenancy.apps.schemas import AppOut, LimitsOut, ProfileOut

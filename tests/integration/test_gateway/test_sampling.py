@@ -97,7 +97,7 @@ REFUSED = [
     # Rejected by the worker.
     ({"min_tokens": 21}, "min_tokens", "from 0 to 20"),
     ({"logit_bias": {"9999": 1}}, "logit_bias", "0 to 261"),
-    ({"repetition_penalty": 1.2}, "repetition_penalty", "cannot honour"),
+    ({"bad_words": ["x"]}, "bad_words", "cannot honour"),
     ({"guided_json": {}}, "guided_json", "unknown"),
     ({"response_format": {"type": "grammar"}}, "response_format.type", "json_schema"),
 ]

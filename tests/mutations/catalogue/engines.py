@@ -119,8 +119,8 @@ _ENGINE = (
         "output-ends-at-the-last-stop-string",
         "engine",
         "engine/torch/stop_strings.py",
-        "return held[: min(found)]",
-        "return held[: max(found)]",
+        "at, self.found = min(found)",
+        "at, self.found = max(found)",
         ("tests/unit/engine/*output_text*.py",),
     ),
     Mutation(

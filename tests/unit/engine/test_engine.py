@@ -191,6 +191,11 @@ def test_stop_strings_and_tokens_end_an_output(make_bench, builtin):
     assert run(stop_token_ids=frozenset([ord(text[9])])) == (text[:first], "stop", first + 1)
     assert run(stop=(text[5:8],)) == (text[: text.index(text[5:8])], "stop", 8)
     assert run(stop=(text[17:] + "never",)) == (text, "length", 20)
+    shown = {"include_stop": True}
+    end = text.index(text[5:8]) + 3
+    assert run(stop=(text[5:8],), **shown) == (text[:end], "stop", 8)
+    stop_token = frozenset([ord(text[9])])
+    assert run(stop_token_ids=stop_token, **shown) == (text[: first + 1], "stop", first + 1)
 
 
 def test_the_end_token_ends_an_output_unless_it_is_ignored(make_bench, builtin):

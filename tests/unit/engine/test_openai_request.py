@@ -186,7 +186,7 @@ def test_neutral_fields_are_accepted(neutral):
         ({"logit_bias": {str(token): 1 for token in range(1025)}}, "logit_bias"),
         ({"presence_penalty": 2.1}, "presence_penalty"),
         ({"frequency_penalty": -2.1}, "frequency_penalty"),
-        ({"repetition_penalty": 1.1}, "repetition_penalty"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
         ({"top_k": 1.5}, "top_k"),
         ({"min_p": 1.5}, "min_p"),
         ({"min_p": -0.1}, "min_p"),

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from sequences import PROMPT, make_sequence
+from transformers import RepetitionPenaltyLogitsProcessor
 
 from fairserve.engine.torch import sampler
 from fairserve.engine.torch.sampling_params import SamplingParams
@@ -30,6 +31,9 @@ def distribution(logits, params, output):
     logits = np.array(logits, dtype=np.float64)
     for token, bias in params.logit_bias.items():
         logits[token] += bias
+    for token in {*PROMPT, *output}:
+        factor = params.repetition_penalty
+        logits[token] = logits[token] / factor if logits[token] > 0 else logits[token] * factor
     for token, count in Counter(output).items():
         logits[token] -= params.presence_penalty + count * params.frequency_penalty
     if len(output) < params.min_tokens:
@@ -54,6 +58,7 @@ OPTIONS = st.fixed_dictionaries(
         "top_k": st.sampled_from([-1, 0, 2, 3, 40, 1500]),
         "top_p": st.sampled_from([0.05, 0.37, 0.91, 1.0]),
         "min_p": st.sampled_from([0.0, 0.013, 0.31]),
+        "repetition_penalty": st.sampled_from([1.0, 1.5, 0.5]),
         "presence_penalty": st.sampled_from([0.0, 0.5, -1.25, 2.0]),
         "frequency_penalty": st.sampled_from([0.0, 0.25, -2.0, 1.5]),
         "logit_bias": st.dictionaries(
@@ -127,6 +132,23 @@ def test_top_k_of_one_is_greedy_even_among_equals(data, temperature):
     logits = np.random.default_rng(data).integers(0, 4, 50).astype(np.float32)
     greedy = draws(1, logits.tolist(), temperature=0)
     assert draws(3, logits.tolist(), temperature=temperature, top_k=1) == greedy * 3
+
+
+def test_the_repetition_penalty_is_that_of_transformers():
+    processor = RepetitionPenaltyLogitsProcessor(1.7)
+    rows = torch.tensor(np.random.default_rng(0).normal(size=(3, 40)), dtype=torch.float32)
+    sequences = [
+        make_sequence(output=output, repetition_penalty=1.7) for output in ([], [3, 7, 7], [39, 0])
+    ]
+
+    def expected():
+        pairs = zip(sequences, rows.clone(), strict=True)
+        return torch.cat([processor(torch.tensor([each.tokens]), row[None]) for each, row in pairs])
+
+    for more in ([], [5, 5], [3]):
+        sequences[0].tokens += more
+        assert torch.equal(sampler._adjusted(rows.clone(), sequences, {END}), expected())
+    assert make_sequence(repetition_penalty=1.0).adjustments is None
 
 
 def test_penalties_apply_to_the_output_only():

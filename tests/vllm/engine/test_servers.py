@@ -364,3 +364,52 @@ def test_a_dying_server_affects_only_its_started_calls(platform, servers):
         return seen["w1"]["state"] == "open circuit" and seen["w0"]["ready"]
 
     eventually(alone, platform.log)
+
+
+def test_messages_of_anthropic_are_answered_by_vllm(platform):
+    """Random weights call no tool by themselves; the server makes this call directly."""
+    key = platform.new_app(name="messages")["api_key"]
+    tool = {"name": "look", "input_schema": {"type": "object", "properties": {}}}
+    body = {
+        "model": MODEL,
+        "max_tokens": 24,
+        "stream": True,
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "Where?"}]}],
+    }
+
+    def events(**more):
+        answer = httpx.post(
+            f"{platform.url}/v1/messages",
+            json=body | more,
+            headers={"x-api-key": key, "anthropic-version": "2023-06-01"},
+            timeout=60,
+        )
+        assert answer.status_code == 200, answer.text
+        lines = answer.text.splitlines()
+        return [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
+
+    block = ("content_block_start", "content_block_delta", "content_block_stop")
+    for more, kind, reason in (
+        ({}, "text", "max_tokens"),
+        (
+            {"tools": [tool], "tool_choice": {"type": "tool", "name": "look"}, "max_tokens": 200},
+            "tool_use",
+            "tool_use",
+        ),
+    ):
+        found = events(**more)
+        kinds = list(dict.fromkeys(event["type"] for event in found if event["type"] != "ping"))
+        assert kinds == ["message_start", *block, "message_delta", "message_stop"]
+        start = next(event for event in found if event["type"] == "content_block_start")
+        assert start["content_block"]["type"] == kind
+        end = next(event for event in found if event["type"] == "message_delta")
+        assert end["delta"]["stop_reason"] == reason
+        assert end["usage"]["output_tokens"] > 0
+    thinking = {"type": "enabled", "budget_tokens": 1024}
+    rejected = httpx.post(
+        f"{platform.url}/v1/messages",
+        json=body | {"thinking": thinking, "max_tokens": 1025},
+        headers={"x-api-key": key},
+        timeout=60,
+    )
+    assert (rejected.status_code, rejected.json()["type"]) == (400, "error")

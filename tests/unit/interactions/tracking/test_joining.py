@@ -7,10 +7,10 @@ import pytest
 from virtual_cluster import make_call
 
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
+from fairserve.interactions.run_rules import RUN_RULES
 from fairserve.interactions.tracking.conversation import Conversation
 from fairserve.interactions.tracking.identity import OtherSources, identify
 from fairserve.interactions.tracking.run_index import RunIndex
-from fairserve.interactions.tracking.run_rules import RUN_RULES
 from fairserve.interactions.tracking.shared_table import SharedTable
 from fairserve.interactions.tracking.tracker import Tracker, TrackerLimits
 

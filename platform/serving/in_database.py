@@ -1,0 +1,22 @@
+"""Work of requests on the database, which runs in a thread because it blocks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from sqlalchemy.exc import OperationalError
+
+from fairserve.platform.db.session import unavailable
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+async def in_database(work: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+    """Run work on the database in a thread. Raises UnavailableError while the database is away."""
+    try:
+        return await asyncio.to_thread(work, *arguments, **options)
+    except OperationalError as error:
+        raise unavailable() from error

@@ -1,0 +1,280 @@
+"""Validate requests in Anthropic's format. A field or a block that nobody honours is rejected by name.
+
+The models check the shape and Anthropic's own bounds. What a field costs a worker is checked on its
+translation (:mod:`fairserve.platform.serving.messages.translate`), as for every chat call.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from fairserve.engine.wire.request_fields import shown
+from fairserve.platform.base.errors import InvalidRequestError
+from fairserve.platform.serving.completions.schemas import (
+    MAX_STOPS,
+    MAX_TOOLS,
+    NonEmpty,
+    StopString,
+    Tokens,
+    invalid,
+)
+
+MIN_THINKING_TOKENS = 1_024
+MAX_TOP_K = 1 << 31
+
+
+class _Strict(BaseModel):
+    """A part of a request, without unknown fields and without conversions."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class _Cacheable(_Strict):
+    """A part that may be marked for caching. The mark has no effect: every prefix is cached."""
+
+    cache_control: dict[str, Any] | None = None
+
+
+class TextBlock(_Cacheable):
+    """A text."""
+
+    type: Literal["text"]
+    text: str
+    citations: Annotated[list[Any], Field(max_length=0)] | None = None
+
+
+class ImageSource(_Strict):
+    """The bytes of an image. Addresses and files are rejected: workers fetch nothing."""
+
+    type: Literal["base64"]
+    media_type: Literal["image/jpeg", "image/png", "image/gif", "image/webp"]
+    data: NonEmpty
+
+
+class ImageBlock(_Cacheable):
+    """An image."""
+
+    type: Literal["image"]
+    source: ImageSource
+
+
+class Caller(_Strict):
+    """The caller of a tool: the model itself."""
+
+    type: Literal["direct"]
+
+
+class ToolUseBlock(_Cacheable):
+    """A call of a tool, in an earlier answer."""
+
+    type: Literal["tool_use"]
+    id: NonEmpty
+    name: NonEmpty
+    input: dict[str, Any]
+    caller: Caller | None = None
+    toolset_name: None = None
+
+
+class ThinkingBlock(_Strict):
+    """The thinking of an earlier answer."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: str
+
+
+class RedactedThinkingBlock(_Strict):
+    """Encrypted thinking of an earlier answer, which no worker can read."""
+
+    type: Literal["redacted_thinking"]
+    data: str
+
+
+def _as_blocks(content: Any) -> Any:
+    """Return a content as blocks; a text stands for one block."""
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+class ToolResultBlock(_Cacheable):
+    """The result of a tool."""
+
+    type: Literal["tool_result"]
+    tool_use_id: NonEmpty
+    content: Annotated[
+        list[Annotated[TextBlock | ImageBlock, Field(discriminator="type")]],
+        BeforeValidator(_as_blocks),
+    ] = []
+    is_error: bool | None = None
+    toolset_name: None = None
+
+
+Block = (
+    TextBlock | ImageBlock | ToolUseBlock | ToolResultBlock | ThinkingBlock | RedactedThinkingBlock
+)
+BLOCKS_OF: dict[str, dict[str, type[Block]]] = {
+    "system": {"text": TextBlock},
+    "user": {"text": TextBlock, "image": ImageBlock, "tool_result": ToolResultBlock},
+    "assistant": {
+        "text": TextBlock,
+        "thinking": ThinkingBlock,
+        "redacted_thinking": RedactedThinkingBlock,
+        "tool_use": ToolUseBlock,
+    },
+}
+"""Blocks that the messages of each role may have, by type."""
+
+
+class Message(_Strict):
+    """One turn, or instructions of the app in between."""
+
+    role: Literal["user", "assistant", "system"]
+    content: Annotated[
+        list[Annotated[Block, Field(discriminator="type")]],
+        Field(min_length=1),
+        BeforeValidator(_as_blocks),
+    ]
+
+
+class Tool(_Cacheable):
+    """A tool of the client's. Tools that Anthropic's servers run have other types."""
+
+    type: Literal["custom"] | None = None
+    name: NonEmpty
+    description: str | None = None
+    input_schema: dict[str, Any]
+    strict: bool | None = None
+    eager_input_streaming: bool | None = None
+    """No effect: arguments are streamed as the worker generates them."""
+    defer_loading: Literal[False] | None = None
+    allowed_callers: list[Literal["direct"]] | None = None
+    input_examples: Annotated[list[Any], Field(max_length=0)] | None = None
+
+
+class ToolChoice(_Strict):
+    """The tools that the model may or must use."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: NonEmpty | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(_Strict):
+    """The model's thinking before its answer."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: Annotated[int, Field(ge=MIN_THINKING_TOKENS)] | None = None
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class OutputFormat(_Strict):
+    """A JSON schema for the answer."""
+
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class OutputConfig(_Strict):
+    """Effort and format of the answer."""
+
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: OutputFormat | None = None
+
+
+class Metadata(_Strict):
+    """Facts about the request."""
+
+    user_id: str | None = None
+
+
+class CountBody(_Cacheable):
+    """``/v1/messages/count_tokens``, and the fields of a message that its prompt depends on."""
+
+    model: NonEmpty
+    messages: Annotated[list[Message], Field(min_length=1)]
+    system: Annotated[list[TextBlock], BeforeValidator(_as_blocks)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    speed: Literal["standard"] | None = None
+
+    @model_validator(mode="after")
+    def _check_blocks(self) -> CountBody:
+        """Check that each role has only its own blocks."""
+        for number, message in enumerate(self.messages):
+            allowed = BLOCKS_OF[message.role]
+            for index, block in enumerate(message.content):
+                if block.type not in allowed:
+                    where = f"messages[{number}].content[{index}].type"
+                    raise ValueError(
+                        f"{where}|is {block.type}; allowed for {message.role}: {', '.join(allowed)}"
+                    )
+        return self
+
+    @model_validator(mode="after")
+    def _check_tool_choice(self) -> CountBody:
+        choice = self.tool_choice
+        if choice is None:
+            return self
+        if (choice.name is not None) != (choice.type == "tool"):
+            needs = "is needed with" if choice.name is None else "is only for"
+            raise ValueError(f"tool_choice.name|{needs} type tool")
+        if choice.type in ("any", "tool"):
+            names = [tool.name for tool in self.tools or ()]
+            if not names or (choice.name is not None and choice.name not in names):
+                raise ValueError("tool_choice|must be for one of the tools of the request")
+        return self
+
+    @model_validator(mode="after")
+    def _check_thinking(self) -> CountBody:
+        thinking = self.thinking
+        if thinking is None:
+            return self
+        if (thinking.budget_tokens is not None) != (thinking.type == "enabled"):
+            needs = "is needed with" if thinking.budget_tokens is None else "is only for"
+            raise ValueError(f"thinking.budget_tokens|{needs} type enabled")
+        return self
+
+
+class MessageBody(CountBody):
+    """``/v1/messages``."""
+
+    max_tokens: Tokens
+    stream: bool | None = None
+    stop_sequences: Annotated[list[StopString], Field(max_length=MAX_STOPS)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0, lt=MAX_TOP_K)] | None = None
+    metadata: Metadata | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
+    """No effect: there is one tier."""
+
+    @model_validator(mode="after")
+    def _check_budget(self) -> MessageBody:
+        budget = None if self.thinking is None else self.thinking.budget_tokens
+        if budget is not None and budget >= self.max_tokens:
+            raise ValueError(
+                f"thinking.budget_tokens|is {budget}; must be less than max_tokens,"
+                f" {self.max_tokens}"
+            )
+        return self
+
+
+def wrong(error: ValidationError) -> InvalidRequestError:
+    """Return the first problem of a body, naming its field as a client writes it."""
+    problem = error.errors(include_url=False)[0]
+    if problem["type"] != "union_tag_invalid":
+        return invalid(error, tags=_TAGS)
+    where = "".join(
+        f"[{p}]" if isinstance(p, int) else f".{p}" for p in problem["loc"] if p not in _TAGS
+    )
+    context = problem["ctx"]
+    param = f"{where.lstrip('.')}.type"
+    return InvalidRequestError(
+        f"{param} is {shown(context['tag'])}; allowed: {context['expected_tags']}", param=param
+    )
+
+
+_TAGS = frozenset(name for blocks in BLOCKS_OF.values() for name in blocks)
