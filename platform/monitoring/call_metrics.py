@@ -71,6 +71,7 @@ class CallMetrics(CallListener):
         self._models: set[str] = set()
         self._reasons: set[str] = set()
         self._accepted: Counter[str] = Counter()
+        self._by_run_rule: Counter[str] = Counter()
         self._ended: Counter[tuple[str, str]] = Counter()
         self._rejected: Counter[str] = Counter()
         self._requeued: Counter[str] = Counter()
@@ -85,6 +86,7 @@ class CallMetrics(CallListener):
     def call_accepted(self, call: ObservedCall, now_s: float) -> None:
         """Count an accepted call."""
         self._accepted[self._model(call)] += 1
+        self._by_run_rule[call.call.run_rule or "none"] += 1
 
     def call_requeued(self, call: ObservedCall) -> None:
         """Count a failed attempt after which the call waits for another worker."""
@@ -137,6 +139,12 @@ class CallMetrics(CallListener):
     def families(self) -> Iterator[Metric]:
         """Yield the metrics as they are now. O(series), on the event loop."""
         yield _counter("calls_accepted", "Calls that were queued.", ("model",), self._accepted)
+        yield _counter(
+            "calls_by_run_rule",
+            "Accepted calls by the rule that named their run; none: no rule did.",
+            ("rule",),
+            self._by_run_rule,
+        )
         yield _counter("calls_ended", "Calls by outcome.", ("model", "outcome"), self._ended)
         yield _counter("calls_rejected", "Calls that were not queued.", ("reason",), self._rejected)
         yield _counter(

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from fairserve.platform.base.money import NANO, Amount
 from fairserve.platform.control.messages import CallView, LevelView
-from fairserve.platform.db.schemas import NamePart, ObjectId, Paging, Strict
+from fairserve.platform.db.schemas import MAX_PAGE, NamePart, ObjectId, Paging, Strict
 from fairserve.platform.monitoring.activity import BUCKETS
 from fairserve.platform.monitoring.client_views import ClientDetail, ClientSort, ClientView
 from fairserve.platform.monitoring.history import SHOWN_CLIENTS
@@ -37,7 +37,7 @@ class FloodQuery(Strict):
     """Query of the flooding clients. ``tenant`` is for admin keys."""
 
     tenant: ObjectId | None = None
-    limit: int = Field(10, ge=1, le=100)
+    limit: int = Field(10, ge=1, le=MAX_PAGE)
 
 
 class FloodingClient(BaseModel):

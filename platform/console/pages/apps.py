@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, selectinload
 from starlette.responses import RedirectResponse, Response
 
 from fairserve.interactions.profiles.profile_learning import LearningOptions
-from fairserve.interactions.tracking.run_rules import RUN_RULES
+from fairserve.interactions.run_rules import RUN_RULES
 from fairserve.platform.console import forms
 from fairserve.platform.console.contract_form import contract_of
 from fairserve.platform.console.formats import part

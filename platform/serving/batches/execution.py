@@ -111,7 +111,15 @@ class Execution:
         self._sessions, self._files = sessions, files
         self._calls, self._memory, self._options = calls, memory, options
         self._now, self._clock = now, clock
-        self._principal = Principal("app", batch.tenant_id, batch.app_id, key_id="", actor="batch")
+        # A line names its run itself, or is a run of its own: no rule of the app joins it to another.
+        self._principal = Principal(
+            "app",
+            batch.tenant_id,
+            batch.app_id,
+            key_id="",
+            actor="batch",
+            run_rules=("interaction_metadata",),
+        )
         self._reader: Iterator[Line] = iter(())
         self._ended: set[int] = set()
         """Lines that had a result when this process claimed the batch."""

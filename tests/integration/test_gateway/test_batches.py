@@ -262,6 +262,18 @@ def test_a_call_of_a_client_is_served_beside_a_waiting_batch(held, scripted):
     ended(client, batch.id)
 
 
+def test_a_line_that_continues_a_conversation_is_a_run_of_its_own(held):
+    client = held.openai(held.new_app("turns"))
+    first = chat("say turn")
+    ended(client, create(client, lines(first)).id)
+    earlier = [*first["messages"], {"role": "assistant", "content": "turn"}]
+    second = chat("say more")
+    second["messages"] = [*earlier, *second["messages"]]
+    ended(client, create(client, lines(second)).id)
+    runs = held.request("GET", "/v1/interactions", client.api_key).json()["items"]
+    assert [run["calls"] for run in runs] == [1, 1]
+
+
 def test_failures_of_workers_are_results(held):
     client = held.openai(held.new_app("failures"))
     batch = ended(client, create(client, lines(chat("poison"), chat("refuse"), chat("say ok"))).id)

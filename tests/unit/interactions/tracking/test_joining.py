@@ -111,6 +111,8 @@ def test_ids_of_a_session_are_one_run_of_their_user(client):
     session = {"metadata": {"session_id": "s"}}
     run = client.call(ASK, **session)
     assert client.call(MORE, **session) == run
+    several = [client.begin(MORE, metadata={"session_id": "new"}) for _ in range(3)]
+    assert len({call.interaction_id for call, _ in several}) == 1, "all begin at once"
     assert client.call(MORE, user="v", **session) != run
     assert client.call(MORE, metadata={"session_id": "t"}) != run
     assert client.call(MORE, conversation="s") != run

@@ -31,6 +31,15 @@ def test_models_and_reasons_are_bounded(monkeypatch):
     assert values(metrics, "calls_rejected") == {"r0": 6, "r1": 1, "other": 3}
 
 
+def test_calls_are_counted_by_the_rule_of_their_run():
+    metrics = CallMetrics()
+    for rule in ("aliases", "", "aliases"):
+        each = state("m")
+        each.call.run_rule = rule
+        metrics.call_accepted(each, 0.0)
+    assert values(metrics, "calls_by_run_rule") == {"aliases": 2, "none": 1}
+
+
 def test_a_bucket_counts_the_values_up_to_its_bound():
     histogram = Histogram((1.0, 2.0))
     for value in (0.5, 1.0, 1.5, 2.0, 3.0):
