@@ -274,3 +274,27 @@ def test_a_call_of_a_killed_worker_is_retried_on_the_other(made):
     assert len(other.bodies) == len(lost.bodies) == 1
     row = server.row(user_id="keen")
     assert (row["outcome"], row["input_tokens"]) == ("completed", len("precious") + 2)
+
+
+def test_a_batch_embeds(server, embedder):
+    client = server.openai()
+    line = {
+        "custom_id": "a",
+        "method": "POST",
+        "url": PATH,
+        "body": {"model": "bert", "input": "a"},
+    }
+    file = client.files.create(file=("in.jsonl", json.dumps(line).encode()), purpose="batch")
+    batch = client.batches.create(
+        input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h"
+    )
+
+    def ended():
+        found = client.batches.retrieve(batch.id)
+        return found if found.status in ("completed", "failed", "expired") else None
+
+    batch = eventually(ended)
+    assert (batch.status, batch.request_counts.completed) == ("completed", 1), batch
+    answer = json.loads(client.files.content(batch.output_file_id).text)["response"]["body"]
+    (vector,) = (each["embedding"] for each in answer["data"])
+    assert np.allclose(vector, embedder.vector("a").numpy(), atol=1e-6)
