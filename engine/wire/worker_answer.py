@@ -1,7 +1,7 @@
 """Response of one worker that is a single JSON object: a stream with one chunk.
 
-Weakness: the whole object is in memory, and parsing it holds the interpreter: 10 ms for 10 MB of
-numbers, less for base64.
+Weakness: the whole object is in memory, and parsing it holds the interpreter: on two busy cores 0.2 s
+for 10 MB of numbers, half of that for base64.
 """
 
 from __future__ import annotations
