@@ -431,6 +431,10 @@ READ = {
 }
 
 
+EMPTY = {"/v1/clients/flooding", "/admin/clients/flooding"}
+"""Lists that have nothing of Alma, whose users do not flood; ``test_mcp`` has a user that does."""
+
+
 @pytest.mark.parametrize(("path", "scope"), READ.items())
 def test_the_owner_succeeds_with_the_same_requests(world, path, scope):
     """Otherwise the isolation test could pass because its requests are invalid."""
@@ -442,7 +446,8 @@ def test_the_owner_succeeds_with_the_same_requests(world, path, scope):
     ]
     good = [answer for answer in answers if answer.status_code == 200]
     assert len(good) * 2 > len(answers), [answer.text for answer in answers]
-    assert any(mark in answer.text for mark in alma.marks for answer in good)
+    shown = any(mark in answer.text for mark in alma.marks for answer in good)
+    assert shown or path in EMPTY
 
 
 def test_a_route_with_unknown_parameters_fails(world, monkeypatch):
