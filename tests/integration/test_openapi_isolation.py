@@ -321,6 +321,12 @@ def bodies(alma):
         ("POST", "/v1/conversations/{conversation_id}/items"): [
             {"items": [{"role": "user", "content": "more"}]}
         ],
+        ("POST", "/v1/embeddings"): [
+            {"model": "scripted", "input": "x", "user": USER, "metadata": metadata_of_run}
+        ],
+        ("POST", "/v1/rerank"): [
+            {"model": "scripted", "query": "x", "documents": ["y"], "metadata": metadata_of_run}
+        ],
         ("POST", "/v1/interactions"): [
             run,
             {"id": "almas-program", "model": "scripted", "nodes": [node("say hello")]},

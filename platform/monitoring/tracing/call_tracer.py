@@ -62,6 +62,8 @@ _CHAT = _Operation("chat", "chatcmpl-")
 _OPERATIONS: Mapping[str, _Operation] = MappingProxyType(
     {
         "/v1/completions": _Operation("text_completion", "cmpl-"),
+        "/v1/embeddings": _Operation("embeddings", "embd-"),
+        "/v1/rerank": _Operation("rerank", "rerank-"),
         "/v1/messages": _Operation("chat", "msg_"),
     }
 )

@@ -45,7 +45,7 @@ from fairserve.platform.tenancy.auth import Principal
 RETRY_HEADER = "x-stainless-retry-count"
 MAX_TRACEPARENT_CHARS = 128
 """Characters kept of a trace context, which has 55 today; a longer one is cut, and then invalid."""
-ANSWER_PREFIXES = ("chatcmpl-", "cmpl-", "msg_", "resp_")
+ANSWER_PREFIXES = ("chatcmpl-", "cmpl-", "msg_", "resp_", "embd-", "rerank-")
 """Prefixes of answers' ids; the id of the call follows."""
 
 
@@ -72,6 +72,8 @@ class CheckedCall:
     model: ServedModel
     answer_name: str
     """Name of the model in the answer."""
+    size_field: str = "max_tokens"
+    """Name of the field that makes the call smaller, for error messages."""
     fingerprint: str = ""
     """Equal for equal requests; set only where the client library counts its retries."""
     repeated: bool = False
@@ -264,15 +266,21 @@ async def _checked(
     core_run = core_run or core_run_id(principal.app_id or "", new_id("run"))
     resolved = models.resolve(request.model, core_run)  # a run keeps its version of a split model
     model = resolved.model
+    model.check_task(request.task)
     kinds = _able_kinds(request, model)
     prompt = await _count(request, model)
-    limit = _output_limit(request, prompt, model, options.default_max_tokens)
+    limit = 0
+    if request.task == "generate":
+        limit = _output_limit(request, prompt, model, options.default_max_tokens)
     call_id = identity.call_id or record_id
     call = _call(request, identity, user, prompt, limit, core_run, call_id, options.cache_isolation)
     call.pool, call.kinds = model.worker_name, kinds
     traceparent = request.headers.get(TRACEPARENT, "")[:MAX_TRACEPARENT_CHARS]
     source = CallSource(request.endpoint, traceparent)
-    return CheckedCall(call, record_id, call_id, model, resolved.answer_name, source=source)
+    checked = CheckedCall(call, record_id, call_id, model, resolved.answer_name, source=source)
+    if request.task != "generate":
+        checked.size_field = request.prompt_field
+    return checked
 
 
 def _able_kinds(request: CallRequest, model: ServedModel) -> frozenset[str]:
@@ -296,7 +304,8 @@ def _able_kinds(request: CallRequest, model: ServedModel) -> frozenset[str]:
 
 async def _count(request: CallRequest, model: ServedModel) -> Prompt:
     """Count the prompt. Raises ContextLengthError early where it cannot fit the context."""
-    most = model.context_tokens - 1 if model.reader.exact else None
+    answer_tokens = 1 if request.task == "generate" else 0
+    most = model.context_tokens - answer_tokens if model.reader.exact else None
     try:
         return await request.count_tokens(model.reader, request.principal.tenant_id or "", most)
     except PromptTooLongError as error:
