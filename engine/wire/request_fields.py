@@ -75,7 +75,7 @@ _COMMON: Mapping[str, FieldRule] = {
     "spaces_between_special_tokens": FieldRule(_VLLM, (True,)),
     "include_stop_str_in_output": FieldRule(_DIALECT, (False,)),
     "bad_words": FieldRule(_VLLM, ([],)),
-    "allowed_token_ids": FieldRule(_VLLM),
+    "allowed_token_ids": FieldRule(_DIALECT),
     "structured_outputs": FieldRule(_VLLM),
     # fields that cost more than their tokens
     "best_of": FieldRule(_NOBODY, (1,)),
