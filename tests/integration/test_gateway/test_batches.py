@@ -158,7 +158,7 @@ def test_what_cannot_be_a_batch_is_rejected(server):
     client = server.openai()
     file = upload(client, lines(chat("x")))
     for change, param in (
-        ({"endpoint": "/v1/embeddings"}, "endpoint"),
+        ({"endpoint": "/v1/moderations"}, "endpoint"),
         ({"input_file_id": "file_unknown"}, "input_file_id"),
         ({"completion_window": "0h"}, "completion_window"),
         ({"completion_window": "169h"}, "completion_window"),
