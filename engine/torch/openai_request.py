@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from fairserve.engine.torch.openai_fields import Body, Part, RequestError
+from fairserve.engine.torch.openai_fields import Body, Part, RequestError, shown
 from fairserve.engine.torch.openai_prompt import Messages, plain
+from fairserve.engine.torch.output_format import FormatKind, OutputFormat
 from fairserve.engine.torch.sampling_params import (
     MAX_LOGIT_BIAS,
     MAX_LOGPROBS,
@@ -29,6 +30,7 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_TOKENS = 128
 MAX_BIASED_TOKENS = 1024
 MAX_ALLOWED_TOKENS = 1024
+MAX_CHOICES = 1_000
 MAX_COMPLETION_LOGPROBS = 5
 MAX_TOP_K = 2**31 - 1
 
@@ -61,8 +63,8 @@ class GenerationRequest:
     min_tokens: int
     logprobs: int | None
     """Number of most likely tokens to report with each chosen one; None: no log probabilities."""
-    schema: dict[str, Any] | None
-    """JSON schema of the output; None for free text."""
+    output_format: OutputFormat | None
+    """Form of the output; None for free text."""
     stream: bool
     include_usage: bool
     continuous_usage: bool
@@ -94,6 +96,10 @@ class GenerationRequest:
             logprobs=self.logprobs,
             grammar=grammar,
         )
+
+
+_NonEmpty = Annotated[str, Field(min_length=1)]
+_FormName = FormatKind | Literal["json_object"]
 
 
 class _JsonSchema(Part):
@@ -133,6 +139,48 @@ class _ResponseFormat(Part):
         return {"type": "object"} if self.type == "json_object" else None
 
 
+class _StructuredOutputs(Part):
+    """vLLM's ``structured_outputs``: exactly one form of the output."""
+
+    json_: Any = Field(None, alias="json")
+    json_object: bool = False
+    choice: Annotated[list[_NonEmpty], Field(fail_fast=True)] | None = Field(
+        None, min_length=1, max_length=MAX_CHOICES
+    )
+    regex: _NonEmpty | None = None
+    grammar: _NonEmpty | None = None
+
+    @model_validator(mode="after")
+    def _has_one_form(self) -> _StructuredOutputs:
+        if not isinstance(self.json_, dict | str | None):
+            name = "structured_outputs.json"
+            raise RequestError(f"{name} is {shown(self.json_)}; allowed: an object", name)
+        if len(self._forms()) != 1:
+            raise RequestError(
+                "structured_outputs must have exactly one of json, json_object (true), choice, "
+                "regex, grammar",
+                "structured_outputs",
+            )
+        return self
+
+    @property
+    def output_format(self) -> OutputFormat:
+        """Return the form of the output."""
+        ((name, definition),) = self._forms().items()
+        kind: FormatKind = "json" if name == "json_object" else name
+        return OutputFormat(f"structured_outputs.{name}", kind, definition)
+
+    def _forms(self) -> dict[_FormName, Any]:
+        forms: dict[_FormName, Any] = {
+            "json": self.json_,
+            "json_object": {"type": "object"} if self.json_object else None,
+            "choice": self.choice,
+            "regex": self.regex,
+            "grammar": self.grammar,
+        }
+        return {name: definition for name, definition in forms.items() if definition is not None}
+
+
 class _StreamOptions(Part):
     include_usage: bool = False
     continuous_usage_stats: bool = False
@@ -158,9 +206,7 @@ def _of_allowed_size(value: Any) -> Any:
 
 _TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
 _Bias = Annotated[float, Field(ge=-MAX_LOGIT_BIAS, le=MAX_LOGIT_BIAS)]
-_Stop = Annotated[
-    list[Annotated[str, Field(min_length=1)]], Field(fail_fast=True), BeforeValidator(_as_list)
-]
+_Stop = Annotated[list[_NonEmpty], Field(fail_fast=True), BeforeValidator(_as_list)]
 
 
 class _GenerationBody(Body):
@@ -202,6 +248,7 @@ class _GenerationBody(Body):
     ignore_eos: bool = False
     min_tokens: int = Field(0, ge=0)
     response_format: _ResponseFormat = _ResponseFormat(type="text")
+    structured_outputs: _StructuredOutputs | None = Field(None)
     stream: bool = False
     stream_options: _StreamOptions | None = Field(None)
     cache_salt: str = ""
@@ -218,24 +265,36 @@ class _GenerationBody(Body):
                 f"min_tokens is {self.min_tokens}; allowed: a whole number from 0 to {limit}",
                 "min_tokens",
             )
-        if self.allowed_token_ids and (self.min_tokens or self.response_format.definition):
+        formatted = self.output_format is not None
+        if self.structured_outputs and self.response_format.definition is not None:
             raise RequestError(
-                "allowed_token_ids cannot be combined with min_tokens or a response_format of JSON: "
-                "there may be no token left",
+                "structured_outputs cannot be combined with a response_format of JSON",
+                "structured_outputs",
+            )
+        if self.allowed_token_ids and (self.min_tokens or formatted):
+            raise RequestError(
+                "allowed_token_ids cannot be combined with min_tokens, structured_outputs or a "
+                "response_format of JSON: there may be no token left",
                 "allowed_token_ids",
                 "unsupported_parameter",
             )
-        if self.response_format.definition is None:
-            return self
         for name in ("ignore_eos", "min_tokens"):
-            if getattr(self, name):
+            if formatted and getattr(self, name):
                 raise RequestError(
-                    f"{name} cannot be combined with a response_format of JSON: the output ends "
-                    "where the JSON does",
+                    f"{name} cannot be combined with structured_outputs or a response_format of "
+                    "JSON: the output ends where its format does",
                     name,
                     "unsupported_parameter",
                 )
         return self
+
+    @property
+    def output_format(self) -> OutputFormat | None:
+        """Return the form of the output; None for free text."""
+        if self.structured_outputs is not None:
+            return self.structured_outputs.output_format
+        schema = self.response_format.definition
+        return None if schema is None else OutputFormat("response_format", "json", schema)
 
     def limit_tokens(self) -> int | None:
         """Return the requested limit of output tokens; None if there is none."""
@@ -308,7 +367,7 @@ def parse(kind: Kind, body: Any) -> GenerationRequest:
         ignore_eos=read.ignore_eos,
         min_tokens=read.min_tokens,
         logprobs=logprobs,
-        schema=read.response_format.definition,
+        output_format=read.output_format,
         stream=read.stream,
         include_usage=options.include_usage,
         continuous_usage=options.continuous_usage_stats,

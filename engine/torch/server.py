@@ -194,7 +194,7 @@ class WorkerServer:
                 return self._no_such_model(wanted.model)
             token_ids = await self._encoder.encode(wanted)
             max_tokens = self._max_tokens(wanted, len(token_ids))
-            grammar = await self._formats.grammar(wanted.schema, wanted.client_id)
+            grammar = await self._formats.grammar(wanted.output_format, wanted.client_id)
         except RequestError as error:
             return _rejected(error)
         except ChecksFullError as error:
