@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from fairserve.engine.torch.bad_words import MAX_BAD_WORD_CHARS, MAX_BAD_WORDS, BadWords
 from fairserve.engine.torch.openai_fields import Body, Part, RequestError, shown
 from fairserve.engine.torch.openai_prompt import Messages, plain
 from fairserve.engine.torch.output_format import FormatKind, OutputFormat
@@ -55,6 +56,7 @@ class GenerationRequest:
     logit_bias: dict[int, float]
     allowed_token_ids: tuple[int, ...]
     """The only tokens of the output; empty: all."""
+    bad_words: tuple[str, ...]
     seed: int | None
     stop: tuple[str, ...]
     stop_token_ids: frozenset[int]
@@ -74,8 +76,14 @@ class GenerationRequest:
     weight: float
     expected_output_tokens: int
 
-    def params(self, max_tokens: int, sample: int, grammar: Grammar | None) -> SamplingParams:
-        """Return the options of one of the samples."""
+    def params(
+        self,
+        max_tokens: int,
+        sample: int,
+        grammar: Grammar | None,
+        bad_words: BadWords | None = None,
+    ) -> SamplingParams:
+        """Return the options of one of the samples. ``bad_words`` has the tokens of the words."""
         return SamplingParams(
             max_tokens=max_tokens,
             temperature=self.temperature,
@@ -87,6 +95,7 @@ class GenerationRequest:
             repetition_penalty=self.repetition_penalty,
             logit_bias=self.logit_bias,
             allowed_token_ids=self.allowed_token_ids,
+            bad_words=bad_words,
             seed=None if self.seed is None else (self.seed + sample) % 2**64,
             stop=self.stop,
             stop_token_ids=self.stop_token_ids,
@@ -206,6 +215,7 @@ def _of_allowed_size(value: Any) -> Any:
 
 _TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
 _Bias = Annotated[float, Field(ge=-MAX_LOGIT_BIAS, le=MAX_LOGIT_BIAS)]
+_BadWord = Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_CHARS)]
 _Stop = Annotated[list[_NonEmpty], Field(fail_fast=True), BeforeValidator(_as_list)]
 
 
@@ -232,6 +242,11 @@ class _GenerationBody(Body):
         min_length=1,
         max_length=MAX_ALLOWED_TOKENS,
         description=f"a list of 1 to {MAX_ALLOWED_TOKENS} token ids",
+    )
+    bad_words: Annotated[list[_BadWord], Field(fail_fast=True)] = Field(
+        [],
+        max_length=MAX_BAD_WORDS,
+        description=f"a list of up to {MAX_BAD_WORDS} words of 1 to {MAX_BAD_WORD_CHARS} characters",
     )
     seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)
     stop: _Stop = Field(
@@ -276,6 +291,13 @@ class _GenerationBody(Body):
                 "allowed_token_ids cannot be combined with min_tokens, structured_outputs or a "
                 "response_format of JSON: there may be no token left",
                 "allowed_token_ids",
+                "unsupported_parameter",
+            )
+        if self.bad_words and (self.allowed_token_ids or formatted):
+            raise RequestError(
+                "bad_words cannot be combined with allowed_token_ids, structured_outputs or a "
+                "response_format of JSON: there may be no token left",
+                "bad_words",
                 "unsupported_parameter",
             )
         for name in ("ignore_eos", "min_tokens"):
@@ -360,6 +382,7 @@ def parse(kind: Kind, body: Any) -> GenerationRequest:
         repetition_penalty=read.repetition_penalty,
         logit_bias={int(token): bias for token, bias in read.logit_bias.items()},
         allowed_token_ids=tuple(dict.fromkeys(read.allowed_token_ids or ())),
+        bad_words=tuple(dict.fromkeys(read.bad_words)),
         seed=read.seed,
         stop=tuple(read.stop),
         stop_token_ids=frozenset(read.stop_token_ids),
