@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Protocol
 
@@ -78,26 +78,69 @@ class WindowDetokenizer:
         return self._decode(self._context + self._pending)[len(given) :]
 
 
-def detokenizer_factory(tokenizer: Any) -> Callable[[], Detokenizer]:
-    """Return a factory of detokenizers, one per sequence, for a transformers tokenizer.
+class UnspacedDetokenizer:
+    """Detokenizer that puts no space between added tokens; ``added`` has their texts."""
 
-    Special tokens produce no text.
-    """
+    def __init__(self, inner: Detokenizer, added: Mapping[int, str]) -> None:
+        self._inner = inner
+        self._added = added
+        self._follows_added = False
+
+    def push(self, token_id: int) -> str:
+        """Return the text that is certain after this token."""
+        text, alone = self._inner.push(token_id), self._added.get(token_id)
+        if alone is not None and self._follows_added:
+            text = alone
+        self._follows_added = alone is not None
+        return text
+
+    def flush(self) -> str:
+        """Return all text that was held back."""
+        return self._inner.flush()
+
+
+class DetokenizerFactory(Protocol):
+    """Factory of detokenizers, one per sequence."""
+
+    def __call__(self, *, skip_special: bool = True, spaces: bool = True) -> Detokenizer:
+        """Return a new detokenizer.
+
+        ``skip_special``: special tokens produce no text. ``spaces``: a tokenizer that puts spaces
+        between tokens may also put them between special tokens.
+        """
+        ...
+
+
+def detokenizer_factory(tokenizer: Any) -> DetokenizerFactory:
+    """Return a factory of detokenizers for a transformers tokenizer."""
     token_bytes = byte_level(tokenizer)
     if token_bytes is not None:
         special = frozenset(tokenizer.all_special_ids)
+        every_byte = cache(token_bytes)
 
         @cache
         def output_bytes(token_id: int) -> bytes:
             return b"" if token_id in special else token_bytes(token_id)
 
-        return lambda: ByteLevelDetokenizer(output_bytes)
+        def of_bytes(*, skip_special: bool = True, spaces: bool = True) -> Detokenizer:
+            del spaces  # there are none to leave out
+            return ByteLevelDetokenizer(output_bytes if skip_special else every_byte)
 
-    def decode(ids: list[int]) -> str:
-        text: str = tokenizer.decode(ids, skip_special_tokens=True)
-        return text
+        return of_bytes
 
-    return lambda: WindowDetokenizer(decode)
+    added = {each: token.content for each, token in tokenizer.added_tokens_decoder.items()}
+
+    def of_windows(*, skip_special: bool = True, spaces: bool = True) -> Detokenizer:
+        def decode(ids: list[int]) -> str:
+            text: str = tokenizer.decode(ids, skip_special_tokens=skip_special)
+            return text
+
+        detokenizer = WindowDetokenizer(decode)
+        if skip_special or spaces:
+            return detokenizer
+        return UnspacedDetokenizer(detokenizer, added)
+
+    return of_windows
 
 
 def byte_level(tokenizer: Any) -> Callable[[int], bytes] | None:

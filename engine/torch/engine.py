@@ -145,7 +145,10 @@ class Engine:
             return
         params = request.params
         seed = params.seed if params.seed is not None else random.SystemRandom().getrandbits(63)
-        output = OutputText(self._make_detokenizer(), params.stop, with_stop=params.include_stop)
+        detokenizer = self._make_detokenizer(
+            skip_special=params.skip_special, spaces=params.spaces_between_special
+        )
+        output = OutputText(detokenizer, params.stop, with_stop=params.include_stop)
         sequence = Sequence(request, output, seed)
         self.batcher.add(sequence)
 

@@ -61,6 +61,8 @@ class GenerationRequest:
     stop: tuple[str, ...]
     stop_token_ids: frozenset[int]
     include_stop: bool
+    skip_special: bool
+    spaces_between_special: bool
     ignore_eos: bool
     min_tokens: int
     logprobs: int | None
@@ -100,6 +102,8 @@ class GenerationRequest:
             stop=self.stop,
             stop_token_ids=self.stop_token_ids,
             include_stop=self.include_stop,
+            skip_special=self.skip_special,
+            spaces_between_special=self.spaces_between_special,
             ignore_eos=self.ignore_eos,
             min_tokens=self.min_tokens,
             logprobs=self.logprobs,
@@ -260,6 +264,8 @@ class _GenerationBody(Body):
         description=f"a list of up to {MAX_STOP_TOKENS} token ids",
     )
     include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
     ignore_eos: bool = False
     min_tokens: int = Field(0, ge=0)
     response_format: _ResponseFormat = _ResponseFormat(type="text")
@@ -387,6 +393,8 @@ def parse(kind: Kind, body: Any) -> GenerationRequest:
         stop=tuple(read.stop),
         stop_token_ids=frozenset(read.stop_token_ids),
         include_stop=read.include_stop_str_in_output,
+        skip_special=read.skip_special_tokens,
+        spaces_between_special=read.spaces_between_special_tokens,
         ignore_eos=read.ignore_eos,
         min_tokens=read.min_tokens,
         logprobs=logprobs,

@@ -50,6 +50,10 @@ class SamplingParams:
     """Further tokens that end the output like the end token."""
     include_stop: bool = False
     """Show the stop string or the stop token, too."""
+    skip_special: bool = True
+    """Show no text of special tokens."""
+    spaces_between_special: bool = True
+    """Allow the tokenizer's spaces between special tokens that are shown."""
     ignore_eos: bool = False
     min_tokens: int = 0
     """Minimum tokens before an end token, stop token or stop string ends the output."""

@@ -198,6 +198,16 @@ def test_stop_strings_and_tokens_end_an_output(make_bench, builtin):
     assert run(stop_token_ids=stop_token, **shown) == (text[: first + 1], "stop", first + 1)
 
 
+def test_special_tokens_are_shown_on_demand(make_bench, builtin):
+    (token,) = builtin.tokenizer.all_special_ids[:1]
+    for skip, expected in ((True, ""), (False, builtin.tokenizer.decode([token] * 3))):
+        bench = make_bench(builtin)
+        options = {"allowed_token_ids": (token,), "ignore_eos": True, "skip_special": skip}
+        bench.add("s", [1, 2, 3], 3, **options)
+        bench.run()
+        assert bench.text("s") == expected
+
+
 def test_the_end_token_ends_an_output_unless_it_is_ignored(make_bench, builtin):
     tokens = builtin.tokenizer("Once upon a time")["input_ids"]
     eager = dataclasses.replace(builtin, eos_ids=frozenset(range(256)))

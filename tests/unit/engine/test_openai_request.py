@@ -212,6 +212,7 @@ def test_neutral_fields_are_accepted(neutral):
             {"allowed_token_ids": [1], "response_format": {"type": "json_object"}},
             "allowed_token_ids",
         ),
+        ({"skip_special_tokens": 0}, "skip_special_tokens"),
         ({"bad_words": "x"}, "bad_words"),
         ({"bad_words": [""]}, "bad_words"),
         ({"bad_words": ["x"] * 129}, "bad_words"),

@@ -34,8 +34,8 @@ def fallback_tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
-def stream(tokenizer, ids):
-    detokenizer = detokenizer_factory(tokenizer)()
+def stream(tokenizer, ids, **options):
+    detokenizer = detokenizer_factory(tokenizer)(**options)
     return [detokenizer.push(each) for each in ids] + [detokenizer.flush()]
 
 
@@ -50,6 +50,30 @@ def test_an_incomplete_character_at_the_end_is_replaced(byte_tokenizer):
 
 def test_special_tokens_give_no_text(byte_tokenizer):
     assert stream(byte_tokenizer, [97, 256, 259, 98]) == ["a", "", "", "b", ""]
+
+
+@given(ids=st.lists(st.integers(0, 261), max_size=12))
+def test_special_tokens_may_be_shown(ids, byte_tokenizer):
+    expected = byte_tokenizer.decode(ids, skip_special_tokens=False)
+    for spaces in (True, False):
+        pieces = stream(byte_tokenizer, ids, skip_special=False, spaces=spaces)
+        assert "".join(pieces) == expected
+
+
+def test_spaces_between_special_tokens_may_be_left_out():
+    words = Tokenizer(models.WordLevel(vocab={"one": 0, "two": 1}, unk_token=None))
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=words, additional_special_tokens=["<a>", "<b>"]
+    )
+    ids = [0, 2, 3, 2, 1, 3]
+    for skip_special, spaces, expected in [
+        (True, True, "one two"),
+        (True, False, "one two"),
+        (False, True, "one <a> <b> <a> two <b>"),
+        (False, False, "one <a><b><a> two <b>"),
+    ]:
+        pieces = stream(tokenizer, ids, skip_special=skip_special, spaces=spaces)
+        assert "".join(pieces) == expected
 
 
 @given(text=st.text(max_size=40))
