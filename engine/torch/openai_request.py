@@ -28,6 +28,7 @@ MAX_SAMPLES = 128
 MAX_STOP_STRINGS = 16
 MAX_STOP_TOKENS = 128
 MAX_BIASED_TOKENS = 1024
+MAX_ALLOWED_TOKENS = 1024
 MAX_COMPLETION_LOGPROBS = 5
 MAX_TOP_K = 2**31 - 1
 
@@ -50,6 +51,8 @@ class GenerationRequest:
     frequency_penalty: float
     repetition_penalty: float
     logit_bias: dict[int, float]
+    allowed_token_ids: tuple[int, ...]
+    """The only tokens of the output; empty: all."""
     seed: int | None
     stop: tuple[str, ...]
     stop_token_ids: frozenset[int]
@@ -81,6 +84,7 @@ class GenerationRequest:
             frequency_penalty=self.frequency_penalty,
             repetition_penalty=self.repetition_penalty,
             logit_bias=self.logit_bias,
+            allowed_token_ids=self.allowed_token_ids,
             seed=None if self.seed is None else (self.seed + sample) % 2**64,
             stop=self.stop,
             stop_token_ids=self.stop_token_ids,
@@ -177,6 +181,12 @@ class _GenerationBody(Body):
         description=f"an object of up to {MAX_BIASED_TOKENS} token ids and their bias, "
         f"{-MAX_LOGIT_BIAS:g} to {MAX_LOGIT_BIAS:g}",
     )
+    allowed_token_ids: Annotated[list[int], Field(fail_fast=True)] | None = Field(
+        None,
+        min_length=1,
+        max_length=MAX_ALLOWED_TOKENS,
+        description=f"a list of 1 to {MAX_ALLOWED_TOKENS} token ids",
+    )
     seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)
     stop: _Stop = Field(
         [],
@@ -207,6 +217,13 @@ class _GenerationBody(Body):
             raise RequestError(
                 f"min_tokens is {self.min_tokens}; allowed: a whole number from 0 to {limit}",
                 "min_tokens",
+            )
+        if self.allowed_token_ids and (self.min_tokens or self.response_format.definition):
+            raise RequestError(
+                "allowed_token_ids cannot be combined with min_tokens or a response_format of JSON: "
+                "there may be no token left",
+                "allowed_token_ids",
+                "unsupported_parameter",
             )
         if self.response_format.definition is None:
             return self
@@ -283,6 +300,7 @@ def parse(kind: Kind, body: Any) -> GenerationRequest:
         frequency_penalty=read.frequency_penalty,
         repetition_penalty=read.repetition_penalty,
         logit_bias={int(token): bias for token, bias in read.logit_bias.items()},
+        allowed_token_ids=tuple(dict.fromkeys(read.allowed_token_ids or ())),
         seed=read.seed,
         stop=tuple(read.stop),
         stop_token_ids=frozenset(read.stop_token_ids),

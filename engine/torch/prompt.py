@@ -32,6 +32,7 @@ class PromptEncoder:
         """
         self._check("logit_bias", request.logit_bias)
         self._check("stop_token_ids", request.stop_token_ids)
+        self._check("allowed_token_ids", request.allowed_token_ids)
         if isinstance(request.prompt, list):
             return self._checked(request.prompt)
         size = len(request.prompt) + sum(len(each["content"]) for each in request.messages)

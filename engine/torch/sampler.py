@@ -133,6 +133,16 @@ def _drawn(
     return index, draw(weights, columns[2, :, 0])
 
 
+def _rule_out_others(logits: torch.Tensor, limited: list[tuple[int, tuple[int, ...]]]) -> None:
+    """Leave only the allowed tokens of some rows, in place."""
+    rows = np.repeat([row for row, _ in limited], [len(ids) for _, ids in limited])
+    tokens = np.concatenate([np.array(ids, dtype=np.int64) for _, ids in limited])
+    at = to_device(np.stack((rows, tokens)), logits.device)
+    kept = logits[at[0], at[1]]
+    logits[to_device(np.array([row for row, _ in limited]), logits.device)] = -torch.inf
+    logits[at[0], at[1]] = kept
+
+
 def _scale(logits: torch.Tensor, scaled: list[tuple[int, Tokens, Values, Values]]) -> None:
     """Add the bias and apply the repetition penalty to some tokens of some rows, in place."""
     rows = np.repeat([row for row, *_ in scaled], [len(ids) for _, ids, *_ in scaled])
@@ -168,6 +178,9 @@ def _adjusted(
     ]
     if scaled:
         _scale(logits, scaled)
+    limited = [(row, each.params.allowed_token_ids) for row, each, _ in changes]
+    if limited := [(row, ids) for row, ids in limited if ids]:
+        _rule_out_others(logits, limited)
     if changes:
         entries = [
             (row, *adjustments.entries(each.tokens, each.prompt_tokens, end_ids, vocabulary))

@@ -37,6 +37,8 @@ class SamplingParams:
     """Divisor of the positive logits of every token in prompt or output, factor of the others."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     """Amounts added to the logits of these tokens."""
+    allowed_token_ids: tuple[int, ...] = ()
+    """The only tokens of the output, each once; empty: all."""
     seed: int | None = None
     """Seed; None draws one. Equal seeds give equal outputs, whatever else is in the batch."""
     stop: tuple[str, ...] = ()
@@ -95,6 +97,7 @@ class SamplingParams:
             or self.frequency_penalty
             or self.repeats_matter
             or self.logit_bias
+            or self.allowed_token_ids
             or self.min_tokens
         )
 

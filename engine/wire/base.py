@@ -13,21 +13,20 @@ workers at most, and counts against a worker only together with calls of other t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from fairserve.engine.wire.request_fields import ServerKind, passed_on
+from fairserve.engine.wire.tasks import EMBEDDINGS, GENERATE, TASK_OF_PATH, Tasks, WorkerPath
 from fairserve.interactions.call import NO_TOKENS, TokenIds
-
-CompletionPath = Literal["/v1/chat/completions", "/v1/completions"]
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerRequest:
     """A call as sent to a worker."""
 
-    path: CompletionPath
+    path: WorkerPath
     body: Mapping[str, Any]
     """JSON body of the client; the worker receives the fields that it honours."""
     call_id: str
@@ -44,22 +43,47 @@ class WorkerRequest:
     """Output tokens predicted by the app's profile, over all samples; 0: no prediction."""
     tenant: str = ""
     """Tenant of the call; empty: the platform itself."""
+    input_tokens: int = 0
+    """Tokens of all inputs of a call without ``token_ids``."""
+    on_sent: Callable[[], None] = lambda: None
+    """Called when a call with one answer is sent: its worker reports nothing before the answer."""
+
     traceparent: str = ""
     """W3C trace context of the call, a header; empty: none is sent."""
 
     @property
+    def generates(self) -> bool:
+        """Return whether the worker streams an output; else its answer is one JSON object."""
+        return TASK_OF_PATH[self.path] == "generate"
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Return the tokens that the worker reads."""
+        return self.input_tokens or len(self.token_ids)
+
+    @property
     def sequences(self) -> int:
-        """Return the number of sequences that the worker runs for the call, one per sample."""
-        samples = self.body.get("n")
-        return samples if isinstance(samples, int) and samples > 0 else 1
+        """Return the number of sequences that the worker runs for the call.
+
+        It runs one for each sample, each input of an embedding call, or each document.
+        """
+        if self.generates:
+            samples = self.body.get("n")
+            return samples if isinstance(samples, int) and samples > 0 else 1
+        inputs = self.body["input" if self.path == EMBEDDINGS else "documents"]
+        return 1 if isinstance(inputs, str) or isinstance(inputs[0], int) else len(inputs)
 
     def wire_body(self, kind: ServerKind = "vllm") -> dict[str, Any]:
-        """Return the body in vLLM's dialect: always streaming, with the usage in every chunk.
+        """Return the body in vLLM's dialect: streaming if possible, with the usage in every chunk.
 
         A client that requested a whole response gets it from the merged chunks; the stream reports
         the progress of the call to the schedulers.
         """
         body = passed_on(self.path, kind, self.body)
+        if self.cache_salt:
+            body["cache_salt"] = self.cache_salt
+        if not self.generates:
+            return body
         body["stream"] = True
         body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
         body["vllm_xargs"] = {
@@ -70,8 +94,6 @@ class WorkerRequest:
         if self.expected_output_tokens:
             expected = self.expected_output_tokens // self.sequences
             body["vllm_xargs"]["expected_output_tokens"] = expected
-        if self.cache_salt:
-            body["cache_salt"] = self.cache_salt
         return body
 
     def plain_body(self) -> dict[str, Any]:
@@ -80,12 +102,14 @@ class WorkerRequest:
         Its cache is not isolated: a salt has no effect there.
         """
         body = passed_on(self.path, "openai", self.body)
+        if not self.generates:
+            return body
         return {**body, "stream": True, "stream_options": {"include_usage": True}}
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerChunk:
-    """A server-sent event of a worker's response."""
+    """A server-sent event of a worker's response, or the whole response if it is one object."""
 
     data: dict[str, Any]
 
@@ -121,6 +145,8 @@ class WorkerFacts:
     """Folder or hub id from which ``model`` was loaded, as reported; empty: unknown."""
     tokenizes: bool = False
     """True if it answers ``/tokenize`` for ``model``."""
+    tasks: Tasks = GENERATE
+    """Tasks of ``model``, as far as the server describes its paths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +233,7 @@ class WorkerStreamError(WorkerError):
 
 
 class WorkerStream(Protocol):
-    """Chunks of one response. Ends by StopAsyncIteration after the worker's ``[DONE]``."""
+    """Chunks of one response. Ends by StopAsyncIteration after the worker's end of the response."""
 
     def __aiter__(self) -> AsyncIterator[WorkerChunk]:
         """Return the stream itself; it can be read once."""

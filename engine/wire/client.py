@@ -1,7 +1,7 @@
 """HTTP client of one worker, over a shared aiohttp session.
 
-It uses vLLM's dialect, or the plain OpenAI API for servers of any other kind. It always streams,
-parses server-sent events as they arrive, and cancels a call on the worker by closing its
+It uses vLLM's dialect, or the plain OpenAI API for servers of any other kind. It streams every
+output, parses server-sent events as they arrive, and cancels a call on the worker by closing its
 connection, which is how vLLM, the embedded engine and most others detect it. Redirects are not
 followed: a call and its token reach the configured address only.
 
@@ -28,10 +28,13 @@ from fairserve.engine.wire.base import (
     WorkerMetrics,
     WorkerRejectedError,
     WorkerRequest,
+    WorkerStream,
     WorkerUnavailableError,
 )
 from fairserve.engine.wire.request_fields import ServerKind
+from fairserve.engine.wire.tasks import GENERATE, Tasks, tasks_of
 from fairserve.engine.wire.upstream_message import is_about_our_account, public_message
+from fairserve.engine.wire.worker_answer import HttpWorkerAnswer
 from fairserve.engine.wire.worker_metrics import MAX_METRICS_BYTES, kv_endpoints_of, read_metrics
 from fairserve.engine.wire.worker_stream import HttpWorkerStream, describe
 from fairserve.interactions.call import TokenIds
@@ -56,6 +59,8 @@ _OURS_4XX = frozenset({401, 402, 403, 407})
 """Statuses about our token or account at the worker, which clients must not see."""
 _BUSY = frozenset({408, 425, 503})
 """Statuses of a worker that accepts no call now, whatever its content."""
+_NO_SUCH_PATH = frozenset({405, 501})
+"""Statuses, besides 404, of a server that does not serve a path."""
 _NO_SUCH_CHECK = frozenset({401, 403, 404, 405, 501})
 _NO_ANSWER = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 """Errors raised if a worker sends no answer, or one that is too long."""
@@ -100,11 +105,13 @@ class HttpWorkerClient:
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._private = (self._private[0], api_key)
 
-    async def open(self, request: WorkerRequest) -> HttpWorkerStream:
+    async def open(self, request: WorkerRequest) -> WorkerStream:
         """Send a call; see :class:`fairserve.engine.wire.base.WorkerClient`."""
         vllm = self.dialect == "vllm"
         body = request.wire_body(self.kind) if vllm else request.plain_body()
         response: aiohttp.ClientResponse | None = None
+        if not request.generates:
+            request.on_sent()
         try:
             async with asyncio.timeout(self._begin_s):
                 response = await self._session.post(
@@ -112,7 +119,7 @@ class HttpWorkerClient:
                     data=orjson.dumps(body),
                     headers={
                         "content-type": "application/json",
-                        "accept": "text/event-stream",
+                        "accept": "text/event-stream" if request.generates else "application/json",
                         "x-request-id": request.call_id,
                         **({"traceparent": request.traceparent} if request.traceparent else {}),
                         **self._headers,
@@ -120,7 +127,9 @@ class HttpWorkerClient:
                     allow_redirects=False,
                 )
                 if response.status == 200:
-                    return HttpWorkerStream(response, self._private)
+                    if request.generates:
+                        return HttpWorkerStream(response, self._private)
+                    return HttpWorkerAnswer(response, self._private, self._begin_s)
                 error = _error_of(await _read_some(response, MAX_ERROR_BYTES), response.status)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as failure:
             raise WorkerUnavailableError(f"no connection: {failure}", unreachable=True) from failure
@@ -139,6 +148,8 @@ class HttpWorkerClient:
             raise
         status, headers = response.status, response.headers
         response.close()
+        if not request.generates and status in _NO_SUCH_PATH:
+            status = 404
         raise self._error(status, headers, error)
 
     def _error(
@@ -203,7 +214,7 @@ class HttpWorkerClient:
         return read_metrics(text) if text else None
 
     async def facts(self, model: str = "") -> WorkerFacts:
-        """Return the worker's facts from ``/v1/models``, and for vLLM ``/metrics`` and ``/version``.
+        """Return the worker's facts from ``/v1/models`` and ``/openapi.json``, and vLLM's other pages.
 
         ``model`` is the one to serve; empty: the first listed one. Raises WorkerUnavailableError,
         or ValueError if the worker does not serve it.
@@ -216,12 +227,14 @@ class HttpWorkerClient:
             known = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
             raise ValueError(f"it does not serve {model!r}; it serves {known}")
         chosen = model or names[0]
-        text, version, tokenizes = b"", None, False
+        text, version, tokenizes, tasks = b"", None, False, GENERATE
         if self.dialect == "vllm":
             ours = models[chosen].get("owned_by") == "fairserve"
             self.kind = "embedded" if ours else "vllm"
             text, version = await self._text("/metrics", 5.0), await self._version()
             tokenizes = await self._tokenizes(chosen)
+        if self.kind != "embedded":
+            tasks = await self._tasks()
         root = models[chosen].get("root")
         return WorkerFacts(
             models=names,
@@ -233,6 +246,7 @@ class HttpWorkerClient:
             kind=self.kind,
             root=root if isinstance(root, str) else "",
             tokenizes=tokenizes,
+            tasks=tasks,
         )
 
     async def tokenize(self, body: Mapping[str, Any]) -> TokenIds:
@@ -263,6 +277,15 @@ class HttpWorkerClient:
             return len(await self.tokenize({"model": model, "prompt": "a"})) > 0
         except (WorkerUnavailableError, WorkerRejectedError):
             return False
+
+    async def _tasks(self) -> Tasks:
+        """Return the tasks of the paths that the server describes; without a description, generate."""
+        try:
+            description = orjson.loads(await self._text("/openapi.json", 5.0) or b"{}")
+        except orjson.JSONDecodeError:
+            return GENERATE
+        paths = description.get("paths") if isinstance(description, dict) else None
+        return tasks_of(paths if isinstance(paths, dict) else {})
 
     async def _listing(self) -> dict[str, dict[str, Any]]:
         try:

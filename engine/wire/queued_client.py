@@ -60,7 +60,7 @@ class QueuedClient:
         call = LocalCall(
             call_id=f"{request.call_id} {next(self._numbers)}",
             client_id=request.client_id,
-            prompt_tokens=max(1, len(request.token_ids)),
+            prompt_tokens=max(1, request.prompt_tokens),
             max_output_tokens=max(1, request.max_output_tokens) * request.sequences,
             token_ids=request.token_ids,
             weight=request.weight,

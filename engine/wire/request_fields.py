@@ -75,7 +75,7 @@ _COMMON: Mapping[str, FieldRule] = {
     "spaces_between_special_tokens": FieldRule(_VLLM, (True,)),
     "include_stop_str_in_output": FieldRule(_DIALECT, (False,)),
     "bad_words": FieldRule(_VLLM, ([],)),
-    "allowed_token_ids": FieldRule(_VLLM),
+    "allowed_token_ids": FieldRule(_DIALECT),
     "structured_outputs": FieldRule(_VLLM),
     # fields that cost more than their tokens
     "best_of": FieldRule(_NOBODY, (1,)),
@@ -136,6 +136,54 @@ TEXT_FIELDS: Mapping[str, FieldRule] = {
 }
 """Rules of the fields of ``/v1/completions``."""
 
+_POOLING: Mapping[str, FieldRule] = {
+    "model": FieldRule(_EVERY),
+    # fields for the platform
+    "user": FieldRule(_NOBODY, described=True),
+    "metadata": FieldRule(_NOBODY, described=True),
+    "safety_identifier": FieldRule(_NOBODY, described=True),
+    # fields of vLLM
+    "cache_salt": FieldRule(_VLLM),
+    "truncate_prompt_tokens": FieldRule(_VLLM),
+    "truncation_side": FieldRule(_VLLM, ("right",)),
+    "use_activation": FieldRule(_VLLM),
+    # fields that cost more than their tokens, or that change the form of the answer
+    "padding": FieldRule(_NOBODY, ("do_not_pad",)),
+    "embed_dtype": FieldRule(_NOBODY, ("float32",)),
+    "endianness": FieldRule(_NOBODY, ("native",)),
+    # fields that clients may not set
+    **dict.fromkeys(
+        ("chat_template", "chat_template_kwargs", "mm_processor_kwargs", "priority", "request_id"),
+        FieldRule(_NOBODY, internal=True),
+    ),
+}
+
+EMBEDDING_FIELDS: Mapping[str, FieldRule] = {
+    **_POOLING,
+    "input": FieldRule(_EVERY),
+    "encoding_format": FieldRule(_EVERY),
+    "dimensions": FieldRule(_EVERY),
+    "add_special_tokens": FieldRule(_VLLM, (True,)),
+}
+"""Rules of the fields of ``/v1/embeddings``."""
+
+RERANK_FIELDS: Mapping[str, FieldRule] = {
+    **_POOLING,
+    "query": FieldRule(_EVERY),
+    "documents": FieldRule(_EVERY),
+    "top_n": FieldRule(_EVERY),
+    "return_documents": FieldRule(_NOBODY, described=True),
+    "max_tokens_per_doc": FieldRule(_VLLM, (0,)),
+}
+"""Rules of the fields of ``/v1/rerank``. The platform honours ``return_documents`` itself."""
+
+_FIELDS: Mapping[str, Mapping[str, FieldRule]] = {
+    "/v1/chat/completions": CHAT_FIELDS,
+    "/v1/completions": TEXT_FIELDS,
+    "/v1/embeddings": EMBEDDING_FIELDS,
+    "/v1/rerank": RERANK_FIELDS,
+}
+
 MESSAGE_FIELDS: Mapping[str, FieldRule] = {
     "role": FieldRule(_EVERY),
     "content": FieldRule(_EVERY),
@@ -184,7 +232,7 @@ class FieldDemand:
 
 def fields_of(path: str) -> Mapping[str, FieldRule]:
     """Return the table for an endpoint."""
-    return CHAT_FIELDS if path == "/v1/chat/completions" else TEXT_FIELDS
+    return _FIELDS[path]
 
 
 def demands(path: str, body: Mapping[str, Any]) -> list[FieldDemand]:

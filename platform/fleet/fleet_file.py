@@ -28,9 +28,9 @@ from fairserve.platform.fleet.schemas import (
     MAX_ALIASES,
     MAX_WORKERS,
     AliasTargets,
+    FileWorkerIn,
     ModelName,
     TokenizerName,
-    WorkerIn,
 )
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class ModelIn(Strict):
 class FleetFileBody(Strict):
     """Content of the file."""
 
-    workers: list[WorkerIn] = Field(default_factory=list, max_length=MAX_WORKERS)
+    workers: list[FileWorkerIn] = Field(default_factory=list, max_length=MAX_WORKERS)
     aliases: dict[ModelName, AliasTargets] = Field(default_factory=dict, max_length=MAX_ALIASES)
     models: dict[ModelName, ModelIn] = Field(default_factory=dict, max_length=MAX_WORKERS)
 
@@ -209,7 +209,7 @@ def _problem(error: Any) -> str:
     where = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
         depth = error["loc"][0] if len(error["loc"]) > 1 else ""
-        kinds: dict[str, type[Strict]] = {"workers": WorkerIn, "models": ModelIn}
+        kinds: dict[str, type[Strict]] = {"workers": FileWorkerIn, "models": ModelIn}
         kind = kinds.get(str(depth), FleetFileBody)
         return f"{where}: unknown; allowed: {', '.join(kind.model_fields)}"
     text = str(error["msg"]).removeprefix("Value error, ")

@@ -142,6 +142,7 @@ def models_out(
             "ready": models.workers_up(name) > 0,
             "workers": len(workers),
             "workers_up": models.workers_up(name),
+            "tasks": sorted(served[name].tasks) if name in served else [],
             "context_tokens": served[name].context_tokens if name in served else None,
             "exact_tokens": served[name].reader.exact if name in served else None,
             "tokenizer": served[name].reader.source if name in served else None,

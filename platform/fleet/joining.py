@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 
 from fairserve.engine.wire.base import WorkerFacts
 from fairserve.engine.wire.client import HttpWorkerClient
@@ -33,13 +34,18 @@ def authorize(
 
 
 async def facts_of(spec: WorkerSpec, client: HttpWorkerClient) -> WorkerFacts:
-    """Return the facts that the worker reports, checked.
+    """Return the facts that the worker reports, checked, with the tasks that are configured.
 
     Raises WorkerUnavailableError, or ValueError if it does not serve its model. A version that may lack
-    features is logged and accepted.
+    features is logged and accepted. A worker that does not generate keeps nothing in its KV cache, so
+    that what it reports of it has no meaning.
     """
     facts = await client.facts(spec.model)
     warning = version_warning(facts.version)
     if warning is not None:
         logger.warning("worker %s: %s", spec.worker_id, warning)
+    if spec.tasks:
+        facts = replace(facts, tasks=frozenset(spec.tasks))
+    if "generate" not in facts.tasks:
+        facts = replace(facts, kv_capacity_tokens=None, kv_events=None)
     return facts

@@ -29,7 +29,7 @@ class Member:
     http: HttpWorkerClient
     watched: WatchedClient
     queue: QueuedClient | None
-    """Local queue of a worker of kind ``openai``."""
+    """Local queue of a worker of kind ``openai``, or of one that only embeds or ranks."""
     circuit: Circuit
     watch: asyncio.Task[None] | None = None
     facts: WorkerFacts | None = None
@@ -84,6 +84,7 @@ class Member:
             "ready": self.ready,
             "model": facts.model if facts else self.spec.model,
             "models": list(facts.models) if facts else [],
+            "tasks": sorted(facts.tasks) if facts else [],
             "context_tokens": facts.context_tokens if facts else None,
             "version": facts.version if facts else None,
             "circuit": {

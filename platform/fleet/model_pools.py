@@ -24,6 +24,7 @@ from typing import Any, Protocol
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME, ensure_builtin_model
 from fairserve.engine.wire.base import WorkerFacts
 from fairserve.engine.wire.request_fields import ServerKind
+from fairserve.engine.wire.tasks import TASKS, Tasks
 from fairserve.interactions.call import TokenIds
 from fairserve.platform.fleet.fleet import Desired
 from fairserve.platform.fleet.large_prompts import LargePrompts
@@ -51,8 +52,11 @@ MAX_MISSING = 256
 class Load(Protocol):
     """Loads a tokenizer; see :func:`~fairserve.platform.fleet.prompt.load_counter`."""
 
-    def __call__(self, name: str, *, fetch: bool) -> PromptCounter:
-        """Return the counter of a tokenizer. Raises NoTokenizerError."""
+    def __call__(self, name: str, *, fetch: bool, chat: bool = True) -> PromptCounter:
+        """Return the counter of a tokenizer. Raises NoTokenizerError.
+
+        With ``chat`` it must have a chat template.
+        """
         ...
 
 
@@ -65,6 +69,8 @@ class _Pool:
     context_tokens: dict[str, int] = field(default_factory=dict)
     """By worker."""
     kinds: dict[str, ServerKind] = field(default_factory=dict)
+    """By worker."""
+    tasks: dict[str, Tasks] = field(default_factory=dict)
     """By worker."""
     last_context_tokens: int = UNKNOWN_CONTEXT
     """Context of the last worker, used while there is none."""
@@ -80,6 +86,11 @@ class _Pool:
     reader: PromptReader | WorkerPromptReader | None = None
     loading: asyncio.Task[None] | None = None
     created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def generates(self) -> bool:
+        """True if a worker generates: the tokenizer then needs a chat template."""
+        return any("generate" in tasks for tasks in self.tasks.values())
 
 
 def tokenizer_names(model: str, root: str, named: str | None, local_model: str) -> tuple[str, ...]:
@@ -114,8 +125,9 @@ class ModelPools:
         self._tokenize = tokenize
         self._load = load
         self._clock = clock
-        self._missing: dict[tuple[str, bool], float] = {}
-        """Names without a tokenizer, here or at the hub, with the expiry of the cached result."""
+        self._missing: dict[tuple[str, bool, bool], float] = {}
+        """Names without a tokenizer, here or at the hub, with or without a chat template, and the expiry
+        of the cached result."""
         self._pools: dict[str, _Pool] = {}
         self._desired = Desired()
         self._draining: set[str] = set()
@@ -135,9 +147,11 @@ class ModelPools:
         self._problems.pop(spec.worker_id, None)
         self._draining.discard(spec.worker_id)
         pool = self._pools.setdefault(model, _Pool())
-        known = [n for n in (facts.context_tokens, facts.kv_capacity_tokens or spec.kv_tokens) if n]
-        pool.context_tokens[spec.worker_id] = min(known, default=UNKNOWN_CONTEXT)
+        cache_tokens = facts.kv_capacity_tokens or spec.kv_tokens
+        bounds = [facts.context_tokens, cache_tokens if "generate" in facts.tasks else None]
+        pool.context_tokens[spec.worker_id] = min(filter(None, bounds), default=UNKNOWN_CONTEXT)
         pool.kinds[spec.worker_id] = facts.kind
+        pool.tasks[spec.worker_id] = facts.tasks
         self._leave(spec.worker_id, keep=model)  # it may have served another model before
         pool.root = pool.root or facts.root
         if facts.tokenizes:
@@ -187,6 +201,7 @@ class ModelPools:
             if context_tokens is not None:
                 pool.last_context_tokens = context_tokens
                 pool.kinds.pop(worker_id, None)
+                pool.tasks.pop(worker_id, None)
                 self._publish(model)
 
     def _is_awaited(self, model: str) -> bool:
@@ -287,6 +302,7 @@ class ModelPools:
                 pool.created,
                 drained=drained,
                 kinds=frozenset(pool.kinds[worker_id] for worker_id in workers),
+                tasks=TASKS.intersection(*(pool.tasks[each] for each in workers or everybody)),
             )
         )
         if first and self._on_ready is not None:
@@ -302,12 +318,13 @@ class ModelPools:
         return tokenizer_names(model, pool.root, named, self._local_model if pool.local else "")
 
     async def _read(self, model: str, pool: _Pool) -> None:
-        reader = await self._first(pool.tokenizers, fetch=False)
+        chat = pool.generates
+        reader = await self._first(pool.tokenizers, fetch=False, chat=chat)
         if reader is None:
             pool.not_here = True
             if pool.tokenizing and self._pools.get(model) is pool:
                 self._publish(model)  # its workers count until a tokenizer is fetched
-            reader = await self._fetch(pool.tokenizers)
+            reader = await self._fetch(pool.tokenizers, chat=chat)
         if reader is None and pool.reader is None:
             logger.warning(
                 "no tokenizer for %s: token counts are estimates; configure one for the model",
@@ -319,17 +336,19 @@ class ModelPools:
         if self._pools.get(model) is pool:
             self._publish(model)
 
-    async def _fetch(self, names: tuple[str, ...]) -> PromptReader | None:
+    async def _fetch(self, names: tuple[str, ...], *, chat: bool = True) -> PromptReader | None:
         """Return the reader of the first tokenizer on this host, else at the hub."""
-        here = await self._first(names, fetch=False)
-        return here or await self._first(names, fetch=True)
+        here = await self._first(names, fetch=False, chat=chat)
+        return here or await self._first(names, fetch=True, chat=chat)
 
-    async def _first(self, names: tuple[str, ...], *, fetch: bool) -> PromptReader | None:
+    async def _first(
+        self, names: tuple[str, ...], *, fetch: bool, chat: bool
+    ) -> PromptReader | None:
         prefetched = await self._take_prefetched(names)
         if prefetched is not None:
             return prefetched
         for name in names:
-            counter = await self._counter(name, fetch=fetch)
+            counter = await self._counter(name, fetch=fetch, chat=chat)
             if counter is not None:
                 source = name or BUILTIN_MODEL_NAME
                 return PromptReader(counter, source, self._large_prompts)
@@ -344,18 +363,20 @@ class ModelPools:
         self._prefetched = None
         return await task
 
-    async def _counter(self, name: str, *, fetch: bool) -> PromptCounter | None:
-        if self._missing.get((name, fetch), self._clock()) > self._clock():
+    async def _counter(self, name: str, *, fetch: bool, chat: bool) -> PromptCounter | None:
+        looked_up = (name, fetch, chat)
+        if self._missing.get(looked_up, self._clock()) > self._clock():
             return None
+        load: Load = self._load if chat else partial(self._load, chat=False)
         try:
             source = name
             if name in ("", BUILTIN_MODEL_NAME):
                 source = str(await asyncio.to_thread(ensure_builtin_model))
-            return await asyncio.to_thread(self._load, source, fetch=fetch)
+            return await asyncio.to_thread(load, source, fetch=fetch)
         except (NoTokenizerError, OSError) as error:
             where = "the hub" if fetch else "this host"
             logger.info("no tokenizer %r at %s: %s", name, where, error)
-            self._missing[name, fetch] = self._clock() + MISSING_S
+            self._missing[looked_up] = self._clock() + MISSING_S
             if len(self._missing) > MAX_MISSING:
                 del self._missing[next(iter(self._missing))]
             return None

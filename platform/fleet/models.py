@@ -12,7 +12,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairserve.platform.base.errors import NotFoundError, UnavailableError
+from fairserve.engine.wire.tasks import TASKS, Task, Tasks
+from fairserve.platform.base.errors import (
+    InvalidRequestError,
+    NotFoundError,
+    UnavailableError,
+)
 from fairserve.platform.fleet.prompt import PromptReader
 from fairserve.platform.fleet.splits import Targets, pick_available
 from fairserve.platform.fleet.worker_prompt import WorkerPromptReader
@@ -25,6 +30,9 @@ BODY_BYTES_PER_TOKEN = 16
 JSON takes up to 12 bytes."""
 BODY_BASE_BYTES = 64 * 1024
 """Request bytes for fields other than the prompt."""
+MAX_CALL_TOKENS = 300_000
+"""Tokens of all inputs of one embedding or ranking call, as at OpenAI."""
+SHOWN_WORKERS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +52,33 @@ class ServedModel:
     """Ids of its drained workers."""
     kinds: frozenset[str] = frozenset()
     """Kinds of server among the others; see :mod:`fairserve.engine.wire.request_fields`."""
+    tasks: Tasks = TASKS
+    """Tasks that all of its workers serve; all tasks if no worker has joined yet."""
 
     @property
     def max_body_bytes(self) -> int | None:
         """Return the maximum size of a body whose prompt may fit the context; None with images."""
+        if "generate" not in self.tasks:
+            return BODY_BASE_BYTES + BODY_BYTES_PER_TOKEN * MAX_CALL_TOKENS
         if self.reader.takes_media:
             return None
         return BODY_BASE_BYTES + BODY_BYTES_PER_TOKEN * self.context_tokens
+
+    def check_task(self, task: Task) -> None:
+        """Raise InvalidRequestError naming ``model`` if its workers do not serve a task."""
+        if task in self.tasks:
+            return
+        workers = sorted(self.workers)
+        more = ", ..." if len(workers) > SHOWN_WORKERS else ""
+        kinds = "/".join(sorted(self.kinds)) or "no worker"
+        served = " and ".join(sorted(self.tasks)) or "no task in common"
+        raise InvalidRequestError(
+            f"model: {self.names[0]!r} does not {task}; its workers"
+            f" ({', '.join(workers[:SHOWN_WORKERS])}{more}: {kinds}) serve {served}; choose another"
+            " model",
+            param="model",
+            code="unsupported_model",
+        )
 
     def listing(self, name: str = "") -> dict[str, Any]:
         """Return the entry of ``/v1/models``, under this name or under an alias."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import aiohttp
 
-from fairserve.engine.wire.base import WorkerClient, WorkerUnavailableError
+from fairserve.engine.wire.base import WorkerClient, WorkerFacts, WorkerUnavailableError
 from fairserve.engine.wire.circuit import Circuit, CircuitOptions
 from fairserve.engine.wire.client import HttpWorkerClient
 from fairserve.engine.wire.local_queue import LocalQueue
@@ -65,11 +65,13 @@ class WorkerPool(Mapping[str, WorkerClient]):
         """``on_facts`` receives the facts of each worker that joins; its ValueError rejects the worker.
 
         Without ``kv_event_bridge`` KV events are ignored. ``local_scheduler`` orders the local queues of
-        workers of kind ``openai``.
+        workers of kind ``openai``, and of those that only embed or rank: vLLM does these calls in the
+        order of their arrival, whoever makes them.
         """
         self._control = control
         self._session = session
-        self._watch = Watch(control, on_facts, kv_event_bridge, clock)
+        self._on_facts = on_facts
+        self._watch = Watch(control, self._joins, kv_event_bridge, clock)
         self._local = local_scheduler, dict(local_options or {})
         self._circuit = circuit
         self._clock = clock
@@ -143,6 +145,17 @@ class WorkerPool(Mapping[str, WorkerClient]):
     def _start_watch(self, member: Member) -> None:
         name = f"watch {member.worker_id}"
         member.watch = asyncio.create_task(self._watch.run(member), name=name)
+
+    def _joins(self, spec: WorkerSpec, facts: WorkerFacts) -> None:
+        """Pass on a worker's facts, and give it a local queue if its own scheduler is not fair."""
+        self._on_facts(spec, facts)
+        member = self._members.get(spec.worker_id)
+        if member is None or spec.kind == "openai":
+            return
+        if "generate" in facts.tasks:
+            member.queue = None
+        elif member.queue is None:
+            member.queue = self._queue_before(member.watched, spec)
 
     def _queue_before(self, client: WorkerClient, spec: WorkerSpec) -> QueuedClient:
         name, options = self._local

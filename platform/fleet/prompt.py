@@ -13,12 +13,12 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -28,8 +28,12 @@ from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.fleet.large_prompts import LargePrompts
 from fairserve.platform.fleet.token_bound import chars_per_token
 
+T = TypeVar("T")
+
 INLINE_CHARS = 2_000
 """Characters above which a text is tokenised in a thread; this many take about 0.5 ms."""
+CHARS_PER_TEXT = 16
+"""Characters that take as long to tokenise as the overhead of one more text."""
 LARGE_CHARS = 32_768
 """Characters above which a text is a large prompt, which takes tens of milliseconds or more."""
 THREADS = 4
@@ -60,11 +64,13 @@ class Prompt:
     system_tokens: int
     exact: bool = True
     """True if the model's tokenizer counted. Calls are never rejected for an estimate."""
+    counted_tokens: int = 0
+    """Tokens of a prompt without token ids: several inputs, which share no prefix with other calls."""
 
     @property
     def input_tokens(self) -> int:
         """Return the number of tokens that are not system tokens."""
-        return len(self.token_ids) - self.system_tokens
+        return (self.counted_tokens or len(self.token_ids)) - self.system_tokens
 
 
 class PromptCounter(Protocol):
@@ -84,6 +90,10 @@ class PromptCounter(Protocol):
 
     def text(self, text: str, max_tokens: int | None = None) -> Prompt:
         """Return the prompt of a plain text."""
+        ...
+
+    def sizes(self, texts: Sequence[str], max_tokens: int | None = None) -> list[int]:
+        """Return the tokens of each text; a lower bound for some with more than ``max_tokens``."""
         ...
 
 
@@ -120,11 +130,25 @@ class TemplateCounter:
         encoding = self._encode(text, max_tokens, special=True)
         return Prompt(np.asarray(encoding.ids, dtype=np.uint32), 0)
 
+    def sizes(self, texts: Sequence[str], max_tokens: int | None = None) -> list[int]:
+        """See :class:`PromptCounter`."""
+        sizes = [self._at_least(text, max_tokens) for text in texts]
+        rest = [number for number, size in enumerate(sizes) if not size]
+        encodings = self._tokenizer.backend_tokenizer.encode_batch([texts[n] for n in rest])
+        for number, encoding in zip(rest, encodings, strict=True):
+            sizes[number] = len(encoding.ids)
+        return sizes
+
+    def _at_least(self, text: str, max_tokens: int | None) -> int:
+        """Return the least tokens of a text if they are certainly more than the maximum; else 0."""
+        if max_tokens is None or self._chars_per_token is None:
+            return 0
+        at_least = -(-len(text) // self._chars_per_token)
+        return at_least if at_least > max_tokens else 0
+
     def _encode(self, text: str, max_tokens: int | None, *, special: bool) -> Any:
-        if max_tokens is not None and self._chars_per_token is not None:
-            at_least = -(-len(text) // self._chars_per_token)
-            if at_least > max_tokens:
-                raise PromptTooLongError(at_least)
+        if at_least := self._at_least(text, max_tokens):
+            raise PromptTooLongError(at_least)
         backend = self._tokenizer.backend_tokenizer
         if len(text) <= INLINE_CHARS:
             return backend.encode(text, add_special_tokens=special)
@@ -182,6 +206,10 @@ class BytesCounter:
         """See :class:`PromptCounter`."""
         return Prompt(_four_byte_ids(text), 0, exact=False)
 
+    def sizes(self, texts: Sequence[str], max_tokens: int | None = None) -> list[int]:
+        """See :class:`PromptCounter`."""
+        return [-(-len(text.encode("utf-8", "replace")) // 4) for text in texts]
+
 
 class PromptReader:
     """Counts prompts without blocking the event loop."""
@@ -225,7 +253,18 @@ class PromptReader:
         count = partial(self._counter.text, prompt, **_at_most(max_tokens))
         return await self._count(len(prompt), tenant, count)
 
-    async def _count(self, size: int, tenant: str, count: Callable[[], Prompt]) -> Prompt:
+    async def sizes(
+        self, texts: Sequence[str], *, tenant: str = "", max_tokens: int | None = None
+    ) -> tuple[list[int], bool]:
+        """Return the tokens of each text, and whether the numbers are exact.
+
+        A number above ``max_tokens`` may be a lower bound.
+        """
+        count = partial(self._counter.sizes, texts, **_at_most(max_tokens))
+        size = sum(map(len, texts)) + CHARS_PER_TEXT * len(texts)
+        return await self._count(size, tenant, count), self.exact
+
+    async def _count(self, size: int, tenant: str, count: Callable[[], T]) -> T:
         if size <= INLINE_CHARS:
             return count()
         if size > LARGE_CHARS and self._large is not None:
@@ -241,11 +280,11 @@ class NoTokenizerError(Exception):
     """There is no usable tokenizer of this name. The message is the reason."""
 
 
-def load_counter(name: str | Path, *, fetch: bool = False) -> PromptCounter:
+def load_counter(name: str | Path, *, fetch: bool = False, chat: bool = True) -> PromptCounter:
     """Load the counter of a checkpoint folder or hub id. Raises NoTokenizerError.
 
-    Without ``fetch`` only folders and the hub's local cache are searched. Takes seconds, because it
-    imports transformers: call it in a thread.
+    With ``chat`` it must have a chat template. Without ``fetch`` only folders and the hub's local cache
+    are searched. Takes seconds, because it imports transformers: call it in a thread.
     """
     # The calling thread alone tokenises a prompt: the thread pools bound the parallelism.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -262,8 +301,11 @@ def load_counter(name: str | Path, *, fetch: bool = False) -> PromptCounter:
         raise
     except Exception as error:  # tokenizer libraries may raise anything
         raise NoTokenizerError(" ".join(str(error).split())[:200]) from error
-    if not hasattr(tokenizer, "backend_tokenizer") or not tokenizer.chat_template:
+    if not hasattr(tokenizer, "backend_tokenizer") or (chat and not tokenizer.chat_template):
         raise NoTokenizerError("it has no chat template")
+    # Tokenizers of embedding models are often stored with both, which would falsify counts.
+    tokenizer.backend_tokenizer.no_truncation()
+    tokenizer.backend_tokenizer.no_padding()
     try:
         fields, _ = PretrainedConfig.get_config_dict(str(name), local_files_only=not fetch)
     except (OSError, ValueError):  # unknown

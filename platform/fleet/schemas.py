@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -17,6 +18,7 @@ from pydantic import (
 )
 
 from fairserve.engine.wire.base import KvEndpoints
+from fairserve.engine.wire.tasks import TASKS, Task
 from fairserve.platform.db.ledger import WIDE_ID_CHARS
 from fairserve.platform.db.schemas import FieldError, Strict
 from fairserve.platform.fleet.worker_spec import WorkerKind, WorkerSpec
@@ -114,6 +116,16 @@ class WorkerIn(Strict):
             concurrency=self.concurrency,
             api_key_env=self.api_key_env or "",
         )
+
+
+class FileWorkerIn(WorkerIn):
+    """A worker of the fleet file."""
+
+    tasks: list[Task] = Field(default_factory=list, max_length=len(TASKS))
+
+    def spec(self) -> WorkerSpec:
+        """Return the worker's specification for the pool."""
+        return replace(super().spec(), tasks=tuple(sorted(set(self.tasks))))
 
 
 class WorkerJoin(WorkerIn):

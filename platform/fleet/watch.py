@@ -31,6 +31,9 @@ SLOW_PROBE_S = 5.0
 REPORT_S = 1.0
 DEFAULT_KV_TOKENS = 32_768
 """KV capacity of a worker that does not report the size of its cache."""
+DEFAULT_POOLING_TOKENS = 262_144
+"""Tokens in progress at a worker that only embeds or ranks, in place of a KV capacity: twice as many
+are an overload, which no single call is."""
 
 
 OnFacts = Callable[[WorkerSpec, WorkerFacts], None]
@@ -165,14 +168,19 @@ class Watch:
         member.circuit.probe_passed(self._clock())
         member.facts, member.reason, member.refused = facts, "", False
         member.ready = member.there = True
-        capacity = facts.kv_capacity_tokens or spec.kv_tokens or DEFAULT_KV_TOKENS
+        default = DEFAULT_KV_TOKENS if "generate" in facts.tasks else DEFAULT_POOLING_TOKENS
+        capacity = facts.kv_capacity_tokens or spec.kv_tokens or default
         member.capacity_tokens = capacity
         joined = ev.WorkerJoined(
             member.worker_id, capacity, facts.model, facts.context_tokens, facts.kind
         )
         self._control.post(joined)
         logger.info(
-            "worker %s joined: %s, %d tokens of KV cache", member.worker_id, facts.model, capacity
+            "worker %s joined: %s for %s, %d tokens",
+            member.worker_id,
+            facts.model,
+            ", ".join(sorted(facts.tasks)),
+            capacity,
         )
         member.unfollow()
         endpoints = spec.kv_events or facts.kv_events

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,18 @@ class WorkerPromptReader:
             self._warn(error)
             return self._estimate.text(prompt)
         return Prompt(ids, 0)
+
+    async def sizes(
+        self, texts: Sequence[str], *, tenant: str = "", max_tokens: int | None = None
+    ) -> tuple[list[int], bool]:
+        """Return the tokens of each text, and whether the numbers are exact.
+
+        Several texts are estimated: each would be a request of its own to the worker.
+        """
+        if len(texts) == 1:
+            prompt = await self.text(texts[0])
+            return [prompt.input_tokens], prompt.exact
+        return self._estimate.sizes(texts), False
 
     def close(self) -> None:
         """Do nothing; no resource is open."""

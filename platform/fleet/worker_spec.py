@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fairserve.engine.wire.base import KvEndpoints
+from fairserve.engine.wire.tasks import Task
 
 WorkerKind = Literal["vllm", "openai"]
 """``vllm``: a server with vLLM's API and a fair local scheduler, such as the embedded worker;
@@ -25,8 +26,10 @@ class WorkerSpec:
     kv_events: KvEndpoints | None = None
     """Addresses of its KV events, if it does not report them."""
     kv_tokens: int | None = None
-    """Size of its KV cache in tokens, if it does not report it."""
+    """Size of its KV cache in tokens, if it does not report it; without a cache, its load in tokens."""
     concurrency: int = 16
-    """Maximum concurrent calls of an ``openai`` worker; others wait in the local queue."""
+    """Maximum concurrent calls of a worker with a local queue; others wait there."""
     api_key_env: str = ""
     """Name of the environment variable with its bearer token; empty for none."""
+    tasks: tuple[Task, ...] = ()
+    """Tasks of its model, if it does not report them; empty for those that it reports."""

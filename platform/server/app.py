@@ -48,6 +48,7 @@ from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.batches import endpoints as batches
 from fairserve.platform.serving.completions import endpoints as completions
 from fairserve.platform.serving.completions.limit_headers import LimitHeaders
+from fairserve.platform.serving.embeddings import endpoints as embeddings
 from fairserve.platform.serving.files import endpoints as files
 from fairserve.platform.serving.interactions import admin_endpoints as all_interactions
 from fairserve.platform.serving.interactions import endpoints as interactions
@@ -101,8 +102,8 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
     console_state = ConsoleState(settings.console)
     requests = RequestMetrics()
     put_on(app, HttpState(settings, ReportSlots(), console_state, requests))
-    model_routes = (completions, messages, responses, conversations, files, batches)
-    for module in (*model_routes, interactions, *MANAGEMENT):
+    calls = (completions, messages, responses, conversations, embeddings, files, batches)
+    for module in (*calls, interactions, *MANAGEMENT):
         app.include_router(module.router)
     if settings.console.console:
         app.include_router(console)

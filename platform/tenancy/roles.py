@@ -23,6 +23,7 @@ _ROUTES: Mapping[Role, str] = {
         GET /admin/apps
         GET /admin/audit
         GET /admin/clients
+        GET /admin/clients/flooding
         GET /admin/clients/{tenant_id}/{app_id}/{user:path}
         GET /admin/cluster
         GET /admin/cluster/aliases
@@ -50,6 +51,7 @@ _ROUTES: Mapping[Role, str] = {
         GET /v1/apps/{app_id}/keys
         GET /v1/apps/{app_id}/profile
         GET /v1/apps/{app_id}/profile/history
+        GET /v1/clients/flooding
         GET /v1/interactions
         GET /v1/interactions/{interaction_id:path}/graph
         GET /v1/throttling/events

@@ -318,6 +318,35 @@ async def test_a_batch_that_fills_the_tenants_space_ends_with_what_it_has(world,
     assert list(world.lines(batch.output_file_id)) == ["0"]
 
 
+async def test_a_batch_whose_files_cannot_be_written_is_finished_later(world, monkeypatch):
+    """The store fails in the middle of the output; the next claim finds all results."""
+    write = world.store.writer
+
+    def failing(file_id):
+        writer = write(file_id)
+
+        def fail(data):
+            raise OSError("no space left")
+
+        writer.write = fail
+        return writer
+
+    async with world.server() as server:
+        batch_id = await world.create(server, "one", "hold")
+        await until(lambda: world.batch(batch_id).completed == 1)
+        monkeypatch.setattr(world.store, "writer", failing)
+        world.calls.released.set()
+        await until(lambda: not server._live)
+        assert world.batch(batch_id).state == "finalizing"
+        assert world.rows(File) == 1, "the half of the output is gone"
+        monkeypatch.setattr(world.store, "writer", write)
+        world.ahead = timedelta(minutes=2)
+        batch = await world.ended(batch_id)
+    assert (batch.state, batch.attempt, world.rows(File)) == ("completed", 2, 2)
+    assert len(world.lines(batch.output_file_id)) == 2
+    assert set(world.calls.made.values()) == {1}
+
+
 async def test_tenants_take_turns_for_the_places_of_running_batches(world):
     add_apps(world.sessions, "c", tenant="u")
     async with world.server() as server:

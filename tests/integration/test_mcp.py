@@ -124,6 +124,10 @@ async def test_a_tenant_key_reads_its_own_data_only(server):
         assert "this needs an admin key" in await error(client, "overview")
     async with assistant(server, server.tenant["api_key"]) as client:
         assert (await use(client, "explain_rejection"))["call_id"] == server.rejected
+        assert (await use(client, "flooding_clients"))["clients"] == []
+        assert await error(client, "flooding_clients", tenant=server.other["id"]) == (
+            "there is no such tenant"
+        )
 
 
 def within(server, key, url=None):

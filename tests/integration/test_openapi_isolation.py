@@ -321,6 +321,12 @@ def bodies(alma):
         ("POST", "/v1/conversations/{conversation_id}/items"): [
             {"items": [{"role": "user", "content": "more"}]}
         ],
+        ("POST", "/v1/embeddings"): [
+            {"model": "scripted", "input": "x", "user": USER, "metadata": metadata_of_run}
+        ],
+        ("POST", "/v1/rerank"): [
+            {"model": "scripted", "query": "x", "documents": ["y"], "metadata": metadata_of_run}
+        ],
         ("POST", "/v1/interactions"): [
             run,
             {"id": "almas-program", "model": "scripted", "nodes": [node("say hello")]},
@@ -474,6 +480,10 @@ READ = {
 }
 
 
+EMPTY = {"/v1/clients/flooding", "/admin/clients/flooding"}
+"""Lists that have nothing of Alma, whose users do not flood; ``test_mcp`` has a user that does."""
+
+
 @pytest.mark.parametrize(("path", "scope"), READ.items())
 def test_the_owner_succeeds_with_the_same_requests(world, path, scope):
     """Otherwise the isolation test could pass because its requests are invalid."""
@@ -485,7 +495,8 @@ def test_the_owner_succeeds_with_the_same_requests(world, path, scope):
     ]
     good = [answer for answer in answers if answer.status_code == 200]
     assert len(good) * 2 > len(answers), [answer.text for answer in answers]
-    assert any(mark in answer.text for mark in alma.marks for answer in good)
+    shown = any(mark in answer.text for mark in alma.marks for answer in good)
+    assert shown or path in EMPTY
 
 
 def test_a_route_with_unknown_parameters_fails(world, monkeypatch):

@@ -13,6 +13,7 @@ from fairserve.platform.console.rendering import FOLDER
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.fleet.endpoints import HEALTH_PATHS
+from fairserve.platform.serving.principals import calling_app
 from fairserve.platform.tenancy.keys.schemas import AdminKeyCreate, AdminKeyPatch
 from fairserve.platform.tenancy.keys.service import admin_keys
 from fairserve.platform.tenancy.roles import NEEDED
@@ -20,26 +21,23 @@ from fairserve.platform.tenancy.roles import NEEDED
 KEYS = "/admin/keys"
 PUBLIC = ("/console/sign-in", "/console/static/", "/docs", "/openapi.json")
 """Beginnings of paths that need no key and no session."""
-FOR_APPS = {
-    "POST /v1/chat/completions",
-    "POST /v1/completions",
-    "GET /v1/models",
-    "GET /v1/models/{model:path}",
-    "POST /v1/interactions",
-    "POST /v1/interactions/{interaction_id:path}/close",
-    "DELETE /v1/interactions/{interaction_id:path}",
-}
-"""Routes that app keys alone may use."""
 
 
 def routes(router):
-    """Yield ``METHOD path`` of all routes of an application."""
+    """Yield all routes of an application, and whether app keys alone may use them."""
     for route in router.routes:
         inner = getattr(route, "original_router", None)
         if inner is not None:
             yield from routes(inner)
         elif isinstance(route, APIRoute):
-            yield from (f"{method} {route.path}" for method in sorted(route.methods))
+            for_apps = calling_app in dependencies(route.dependant)
+            yield from ((f"{method} {route.path}", for_apps) for method in route.methods)
+
+
+def dependencies(dependant):
+    """Return the functions that a route depends on, directly or not."""
+    found = {each.call for each in dependant.dependencies}
+    return found.union(*(dependencies(each) for each in dependant.dependencies))
 
 
 class World:
@@ -52,9 +50,11 @@ class World:
             role: self.call("POST", KEYS, {"name": role, "role": role}, status=201)
             for role in ROLES
         }
+        found = dict(routes(management.app))
+        self.for_apps = {route for route, for_apps in found.items() if for_apps}
         self.routes = sorted(
             route
-            for route in routes(management.app)
+            for route in found
             if not route.split()[1].startswith(PUBLIC)
             and route.split()[1] not in {*HEALTH_PATHS, "/console", "/console/"}
         )
@@ -89,7 +89,8 @@ def world(management):
 
 
 def test_every_route_states_its_role(world):
-    assert set(world.routes) - FOR_APPS == set(NEEDED)
+    assert set(world.routes) - world.for_apps == set(NEEDED)
+    assert "POST /v1/chat/completions" in world.for_apps
     reading = {route for route, role in NEEDED.items() if role == "viewer"}
     changing = {route for route in reading if not route.startswith("GET ")}
     assert changing == {"POST /console/sign-out"}

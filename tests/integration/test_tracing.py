@@ -150,6 +150,15 @@ def test_a_recognised_conversation_is_one_trace_without_an_interaction_id(traced
     assert other.trace_id != first.trace_id
 
 
+def test_a_message_has_its_own_id_in_its_span(traced):
+    body = {"model": "scripted", "max_tokens": 5, "messages": [{"role": "user", "content": "ok"}]}
+    answer = traced.server.send(traced.app["api_key"], "POST", "/v1/messages", json=body)
+    assert answer.status_code == 200, answer.text
+    span = traced.of(answer)
+    assert span.name == "chat scripted"
+    assert span.attributes["gen_ai.response.id"] == answer.json()["id"]
+
+
 def test_the_worker_gets_the_context_of_the_span_with_the_flag_of_the_client(traced):
     sampled = traced.chat("ok", headers={"traceparent": f"00-{TRACE}-{'a' * 16}-01"})
     span = traced.of(sampled)

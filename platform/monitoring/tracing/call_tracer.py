@@ -60,7 +60,12 @@ class _Operation(NamedTuple):
 
 _CHAT = _Operation("chat", "chatcmpl-")
 _OPERATIONS: Mapping[str, _Operation] = MappingProxyType(
-    {"/v1/completions": _Operation("text_completion", "cmpl-")}
+    {
+        "/v1/completions": _Operation("text_completion", "cmpl-"),
+        "/v1/embeddings": _Operation("embeddings", "embd-"),
+        "/v1/rerank": _Operation("rerank", "rerank-"),
+        "/v1/messages": _Operation("chat", "msg_"),
+    }
 )
 _FAILED = frozenset({"failed", "expired"})
 """Outcomes that are errors. A client that disconnects is none."""

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fairserve.engine.wire.tasks import TASK_OF_PATH
 from fairserve.platform.base.errors import BodyTooLargeError, FairServeError, UnavailableError
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.bodies import RESERVATION, BodyMemory, BodyReservation
@@ -32,7 +33,7 @@ UPLOAD_FORM_BYTES = 64 * 1024
 """Largest part of an upload that is not the file, in bytes."""
 UPLOAD_MEMORY_BYTES = 1024 * 1024
 """Most bytes of an upload that are in memory at a time."""
-CALL_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", *MESSAGE_PATHS})
+CALL_PATHS = frozenset({*TASK_OF_PATH, "/v1/responses", *MESSAGE_PATHS})
 """Paths whose bodies are prompts."""
 DRAIN_RETRY_S = "5"
 

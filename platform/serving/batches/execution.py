@@ -56,8 +56,10 @@ BOUND_CHECK_S = 10.0
 """Interval of the check of the tenant's stored bytes."""
 BACKOFF = Backoff(1.0, 30.0)
 DATABASE_BACKOFF = Backoff(0.2, 10.0)
-MAX_CLAIMS = 20
-"""Number of a claim in which an internal error ends the batch; before, it is claimed again."""
+RETRY = timedelta(minutes=1)
+"""Time until a batch is claimed again whose files could not be read or written."""
+GIVE_UP = timedelta(days=1)
+"""Time after its window at which such a batch fails."""
 STOP_S = 5.0
 """Seconds within which cancelled calls must end."""
 
@@ -172,11 +174,14 @@ class Execution:
             await self._finish()
         except RowLeaseLostError:
             logger.warning("batch %s is run by another process", self.batch.id)
-        except Exception:
-            logger.exception("batch %s failed in claim %d", self.batch.id, self.batch.attempt)
-            if self.batch.attempt >= MAX_CLAIMS:
-                text = f"the batch failed {self.batch.attempt} times"
-                await self._database(self._fail, [LineError(None, "internal_error", text).plain])
+        except Exception as error:
+            logger.exception("batch %s cannot continue now", self.batch.id)
+            gone = isinstance(error, FileNotFoundError)
+            if gone or self._now() >= self.batch.expires_at + GIVE_UP:
+                text = "its file is gone" if gone else "its files cannot be read or written"
+                await self._database(self._fail, [LineError(None, "file_error", text).plain])
+            else:
+                await self._database(self._retry_later)
         finally:
             await self._cancel_calls()
             for entry in (*self._ready, *self._sent.values()):
@@ -345,6 +350,10 @@ class Execution:
             await self._database(self._note, [error])
             self.stop()
 
+    def _retry_later(self) -> None:
+        with self._sessions.begin() as session:
+            repository.BATCHES.lease(self.batch).renew(session, self._now() + RETRY)
+
     def _note(self, errors: list[dict[str, object]]) -> None:
         with self._sessions.begin() as session:
             repository.set_values(session, self.batch, self._now(), errors=errors)
@@ -412,9 +421,18 @@ class Execution:
     def _write_files(self) -> None:
         """Write output and errors, and end the batch. If it is interrupted, it is done again."""
         batch, owner = self.batch, Owner(self.batch.tenant_id, self.batch.app_id)
-        expired = batch.cancelling_at is None and batch.errors is None
         output = _Output(self._files, owner, f"{batch.id}_output.jsonl")
         errors = _Output(self._files, owner, f"{batch.id}_error.jsonl")
+        try:
+            self._write(output, errors)
+        except BaseException:
+            output.discard()
+            errors.discard()
+            raise
+
+    def _write(self, output: _Output, errors: _Output) -> None:
+        batch = self.batch
+        expired = batch.cancelling_at is None and batch.errors is None
         for data in repository.results(self._sessions, batch.id, succeeded=True):
             output.write(data)
         for data in repository.results(self._sessions, batch.id, succeeded=False):
@@ -483,14 +501,19 @@ class _Output:
 
     def write(self, data: bytes) -> None:
         if self._file_id is None:
-            self._file_id = self._files.reserve(self._owner, "batch_output", 0)
-            self._writer = self._files.writer(self._file_id)
+            file_id = self._files.reserve(self._owner, "batch_output", 0)
+            self._writer = self._files.writer(file_id)
+            self._file_id = file_id
         self._writer.write(data)
         self._size_bytes += len(data)
 
     def close(self) -> None:
         if self._file_id is not None:
             self._writer.close()
+
+    def discard(self) -> None:
+        if self._file_id is not None:
+            self._files.drop(self._file_id, self._writer)
 
     def complete(self, session: Session, kept: timedelta | None) -> str | None:
         """Make the file readable and return its id; None if nothing was written."""

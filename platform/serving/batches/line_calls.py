@@ -17,9 +17,9 @@ from fairserve.platform.serving.completions.openai_endpoint import (
     TEXT_COMPLETIONS,
 )
 from fairserve.platform.serving.completions.relay import Relay
-from fairserve.platform.serving.completions.requests import completion_call
 from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.service import DecisionService
+from fairserve.platform.serving.embeddings.endpoint import EMBED, RANK
 from fairserve.platform.tenancy.auth import Principal
 
 
@@ -55,7 +55,7 @@ class RelayedCalls:
         )
         if isinstance(checked, Rejection):
             raise checked.error
-        call = completion_call(read.request, checked)
+        call = read.request.call(checked)
         relay = Relay(call, self._decisions, self._workers)
         relay.why_left = lambda: "its batch was stopped"
         async with aclosing(relay.chunks()) as chunks:
@@ -69,5 +69,5 @@ def line_calls(
     decisions: DecisionService, workers: Mapping[str, WorkerClient]
 ) -> Mapping[str, LineCalls]:
     """Return the makers of calls by the path of their endpoint."""
-    relayed = (CHAT_COMPLETIONS, TEXT_COMPLETIONS)
+    relayed: tuple[Endpoint, ...] = (CHAT_COMPLETIONS, TEXT_COMPLETIONS, EMBED, RANK)
     return {each.path: RelayedCalls(each, decisions, workers) for each in relayed}

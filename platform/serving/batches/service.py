@@ -266,6 +266,8 @@ class Batches:
     async def _work(self, execution: Execution) -> None:
         try:
             await execution.work()
+        except Exception:
+            logger.exception("batch %s failed", execution.batch.id)
         finally:
             del self._live[execution.batch.id]
             self._woken.set()

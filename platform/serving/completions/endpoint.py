@@ -18,7 +18,7 @@ from fairserve.platform.serving.completions.merge import Merger
 from fairserve.platform.serving.completions.requests import (
     CheckSize,
     CompletionCall,
-    CompletionRequest,
+    RelayedRequest,
 )
 from fairserve.platform.serving.decision.request import CallRequest
 from fairserve.platform.tenancy.auth import Principal
@@ -67,7 +67,7 @@ def unchanged(request: CallRequest) -> CallRequest:
 class ReadRequest:
     """A request that an endpoint has read: the call that it makes, and the writer of its answer."""
 
-    request: CompletionRequest
+    request: RelayedRequest
     writer: Callable[[CompletionCall], AnswerWriter]
     """Returns the writer of the call's answer, once the call is checked."""
     adapt: Callable[[CallRequest], CallRequest] = unchanged

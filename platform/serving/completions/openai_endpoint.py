@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairserve.engine.wire.base import CompletionPath, WorkerChunk
+from fairserve.engine.wire.base import WorkerChunk
+from fairserve.engine.wire.tasks import CompletionPath
 from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.serving.completions.endpoint import ReadRequest
 from fairserve.platform.serving.completions.merge import Merger

@@ -13,7 +13,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fairserve.engine.wire.base import (
@@ -26,7 +26,6 @@ from fairserve.engine.wire.base import (
 )
 from fairserve.engine.wire.chunk_output import has_content
 from fairserve.platform.base.errors import FairServeError
-from fairserve.platform.control.messages import Grant
 from fairserve.platform.serving.completions.merge import Merger
 from fairserve.platform.serving.completions.requests import CompletionCall
 from fairserve.platform.serving.completions.usage import UsageMeter
@@ -78,7 +77,8 @@ class Relay:
         self._clock = clock
         self._submitted_s = clock()
         self.queue_s: float | None = None
-        """Seconds from submission until the worker began, known with its first chunk."""
+        """Seconds from submission until the worker began, known with its first chunk; for an answer that
+        is one object, until it was sent to the worker."""
         self._ttft_s: float | None = None
         self._opening: asyncio.Future[WorkerStream] | None = None
         self._stream: WorkerStream | None = None
@@ -134,7 +134,7 @@ class Relay:
         self._worker_lost = False
         self.meter = self._new_meter()
         if self.call.checked.conversation is not None or not self.call.stream or self._traced:
-            self.merger = Merger()
+            self.merger = self.call.merger()
 
     @property
     def _traced(self) -> bool:
@@ -157,7 +157,8 @@ class Relay:
             end = _End("completed", "", delivered=True)
         except (WorkerRejectedError, WorkerUnavailableError, WorkerStreamError) as error:
             end = None
-            raise _AttemptFailedError(self._failure(error)) from error
+            failure = self._failure(error, placement.grant.worker_id)
+            raise _AttemptFailedError(failure) from error
         except FairServeError as error:
             end = _End("failed", error.message)
             raise
@@ -180,7 +181,7 @@ class Relay:
         else:
             messages, requested_tools = [], False
         if self._traced and self._on_content is not None and self.merger is not None:
-            choices = self.merger.answer("", "", {})["choices"]
+            choices = self.merger.answer("", "", {}).get("choices", ())
             self._on_content(self.call.checked.record_id, self.call.body, choices)
         await placement.end(
             end.outcome,
@@ -194,10 +195,13 @@ class Relay:
         return Used(self.meter.usage(), self._ttft_s, delivered or self.delivered)
 
     def _failure(
-        self, error: WorkerRejectedError | WorkerUnavailableError | WorkerStreamError
+        self,
+        error: WorkerRejectedError | WorkerUnavailableError | WorkerStreamError,
+        worker_id: str,
     ) -> AttemptFailure:
         if isinstance(error, WorkerRejectedError):
-            return AttemptFailure(str(error), "unknown", status=error.status, rejected=error)
+            rejected = self.call.rejected(error, worker_id)
+            return AttemptFailure(str(error), "unknown", status=error.status, rejected=rejected)
         status = error.status if isinstance(error, WorkerUnavailableError) else None
         return AttemptFailure(
             str(error), error.cause, error.client_message, self._worker_lost, status
@@ -209,7 +213,7 @@ class Relay:
             raise WorkerUnavailableError("the worker has left", unreachable=True)
         if placement.stopped is not None:
             raise WorkerUnavailableError("stopped before it began")
-        self._stream = await self._open(worker, placement.grant)
+        self._stream = await self._open(worker, placement)
         held: list[WorkerChunk] = []
         async for chunk in self._stream:
             self.meter.read(chunk.data)
@@ -231,9 +235,11 @@ class Relay:
             for each in held:
                 yield each
 
-    async def _open(self, worker: WorkerClient, grant: Grant) -> WorkerStream:
+    async def _open(self, worker: WorkerClient, placement: Placement) -> WorkerStream:
         """Return the worker's stream; hanging up ends the wait for it, too."""
-        self._opening = asyncio.ensure_future(worker.open(self.call.worker_request(grant)))
+        request = self.call.worker_request(placement.grant)
+        request = replace(request, on_sent=lambda: self._sent(placement))
+        self._opening = asyncio.ensure_future(worker.open(request))
         try:
             return await self._opening
         except asyncio.CancelledError:
@@ -243,6 +249,15 @@ class Relay:
             raise WorkerUnavailableError("hung up before it answered") from None
         finally:
             self._opening = None
+
+    def _sent(self, placement: Placement) -> None:
+        """Count the inputs of a call whose worker reports nothing before its answer.
+
+        A client that then disconnects has used them.
+        """
+        self.meter.started = True
+        self.queue_s = self._clock() - self._submitted_s
+        self._progress(placement, started=True)
 
     def _hang_up(self) -> None:
         """Close the connection to the worker and wake the task that waits for it."""

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Protocol
 
 import orjson
 from pydantic import ValidationError
 
-from fairserve.engine.wire.base import CompletionPath, WorkerRequest
+from fairserve.engine.wire.base import WorkerRejectedError, WorkerRequest
 from fairserve.engine.wire.request_fields import RequestFieldError, demands
+from fairserve.engine.wire.tasks import EMBEDDINGS, RERANK, CompletionPath, WorkerPath
 from fairserve.interactions.tracking.identity import CallIdentity
 from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.control.messages import Grant
 from fairserve.platform.fleet.prompt import Prompt
+from fairserve.platform.serving.completions.merge import Merger
 from fairserve.platform.serving.completions.schemas import (
     ChatBody,
     CompletionBody,
@@ -33,6 +36,30 @@ from fairserve.platform.tenancy.auth import Principal
 
 CHAT: CompletionPath = "/v1/chat/completions"
 TEXT: CompletionPath = "/v1/completions"
+_PREFIXES: Mapping[WorkerPath, str] = MappingProxyType(
+    {CHAT: "chatcmpl-", TEXT: "cmpl-", EMBEDDINGS: "embd-", RERANK: "rerank-"}
+)
+"""Begin of the ids of answers, before the call's id."""
+
+
+class RelayedRequest(Protocol):
+    """A request that the relay can carry once it is checked."""
+
+    def call_request(
+        self,
+        principal: Principal,
+        *,
+        endpoint: str = "",
+        headers: Mapping[str, str] | None = None,
+        raw: bytes = b"",
+        background: bool = False,
+    ) -> CallRequest:
+        """Return the request for the decision service."""
+        ...
+
+    def call(self, checked: CheckedCall) -> CompletionCall:
+        """Return the checked call."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +111,23 @@ class CompletionRequest:
             background=background,
         )
 
+    def call(self, checked: CheckedCall) -> CompletionCall:
+        """Return the checked call; its worker gets the request with the model's own name."""
+        body = self.body
+        fields = {**self.plain, "model": checked.model.worker_name}
+        if isinstance(body, TextBody):
+            fields["prompt"] = body.only_prompt
+        if body.asked_tokens is None:
+            fields["max_tokens"] = checked.call.max_output_tokens
+        return CompletionCall(
+            path=self.path,
+            checked=checked,
+            body=fields,
+            stream=bool(body.stream),
+            include_usage=body.include_usage,
+            continuous_usage=body.continuous_usage,
+        )
+
     async def _count_tokens(self, reader: AnyReader, tenant: str, max_tokens: int | None) -> Prompt:
         if isinstance(self.body, ChatBody):
             messages = self.plain["messages"]
@@ -96,9 +140,12 @@ class CompletionRequest:
 
 @dataclass(frozen=True, slots=True)
 class CompletionCall:
-    """A checked call, what its worker gets, and how its client wants the answer."""
+    """A checked call, what its worker gets, and how its client wants the answer.
 
-    path: CompletionPath
+    :mod:`fairserve.platform.serving.embeddings` has another kind, whose answer is one object.
+    """
+
+    path: WorkerPath
     checked: CheckedCall
     body: Mapping[str, Any]
     """The request, of which its worker gets what it honours."""
@@ -109,8 +156,15 @@ class CompletionCall:
     @property
     def answer_id(self) -> str:
         """The id of the answer, which may be named as a parent."""
-        prefix = "chatcmpl-" if self.path == CHAT else "cmpl-"
-        return prefix + self.checked.call_id
+        return _PREFIXES[self.path] + self.checked.call_id
+
+    def merger(self) -> Merger:
+        """Return an empty answer."""
+        return Merger()
+
+    def rejected(self, error: WorkerRejectedError, worker_id: str) -> WorkerRejectedError:
+        """Return the worker's rejection, unchanged."""
+        return error
 
     def worker_request(self, grant: Grant) -> WorkerRequest:
         """Return the request for the granted worker."""
@@ -152,24 +206,6 @@ def read_fields(path: CompletionPath, plain: dict[str, Any]) -> CompletionReques
     except RequestFieldError as error:
         raise InvalidRequestError(str(error), param=error.field, code=error.code) from error
     return CompletionRequest(path, plain, body)
-
-
-def completion_call(request: CompletionRequest, checked: CheckedCall) -> CompletionCall:
-    """Return the call with the body for its worker: the request with the model's own name."""
-    body = request.body
-    fields = {**request.plain, "model": checked.model.worker_name}
-    if isinstance(body, TextBody):
-        fields["prompt"] = body.only_prompt
-    if body.asked_tokens is None:
-        fields["max_tokens"] = checked.call.max_output_tokens
-    return CompletionCall(
-        path=request.path,
-        checked=checked,
-        body=fields,
-        stream=bool(body.stream),
-        include_usage=body.include_usage,
-        continuous_usage=body.continuous_usage,
-    )
 
 
 def _parse(path: CompletionPath, raw: bytes, check_size: CheckSize) -> CompletionRequest:

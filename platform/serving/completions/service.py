@@ -29,7 +29,6 @@ from fairserve.platform.serving.completions.idempotency import (
 )
 from fairserve.platform.serving.completions.producer import Producer
 from fairserve.platform.serving.completions.relay import OnContent, Relay
-from fairserve.platform.serving.completions.requests import completion_call
 from fairserve.platform.serving.decision.check import fingerprint_of
 from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.service import DecisionService
@@ -126,7 +125,7 @@ class Completions:
         checked = await self._decisions.check(read.adapt(request))
         if isinstance(checked, Rejection):
             raise checked.error
-        call = completion_call(read.request, checked)
+        call = read.request.call(checked)
         relay = Relay(call, self._decisions, self._workers, on_content=self._on_content)
         return Producer(relay, read.writer(call), self._keepalive_s)
 

@@ -43,7 +43,9 @@ class UsageMeter:
             self._output_bytes += output_bytes(chunk)
             return
         self._reported = usage
-        self._prompt_tokens = _number(usage, "prompt_tokens") or self._prompt_tokens
+        total_tokens = _number(usage, "total_tokens") - _number(usage, "completion_tokens")
+        prompt_tokens = _number(usage, "prompt_tokens") or max(0, total_tokens)
+        self._prompt_tokens = prompt_tokens or self._prompt_tokens
         self._output_tokens = max(self._output_tokens, _number(usage, "completion_tokens"))
         details = usage.get("prompt_tokens_details")
         if isinstance(details, dict) and isinstance(details.get("cached_tokens"), int):

@@ -45,7 +45,7 @@ from fairserve.platform.tenancy.auth import Principal
 RETRY_HEADER = "x-stainless-retry-count"
 MAX_TRACEPARENT_CHARS = 128
 """Characters kept of a trace context, which has 55 today; a longer one is cut, and then invalid."""
-ANSWER_PREFIXES = ("chatcmpl-", "cmpl-", "msg_", "resp_")
+ANSWER_PREFIXES = ("chatcmpl-", "cmpl-", "msg_", "resp_", "embd-", "rerank-")
 """Prefixes of answers' ids; the id of the call follows."""
 
 
@@ -72,6 +72,8 @@ class CheckedCall:
     model: ServedModel
     answer_name: str
     """Name of the model in the answer."""
+    size_field: str = "max_tokens"
+    """Name of the field that makes the call smaller, for error messages."""
     fingerprint: str = ""
     """Equal for equal requests; set only where the client library counts its retries."""
     repeated: bool = False
@@ -195,7 +197,8 @@ def cache_salt(isolation: CacheIsolation, tenant: str, app: str, user: str, own:
     """Return the salt of a call's cached prefixes; ``own`` is the client's, within its domain.
 
     Prompts with different salts share no cached prefix, so that response times do not reveal what
-    another domain has cached.
+    another domain has cached. vLLM allows 128 characters without a slash, so whatever is more than a
+    tenant's id is hashed.
     """
     domains: dict[CacheIsolation, tuple[str, ...]] = {
         "none": (),
@@ -204,7 +207,10 @@ def cache_salt(isolation: CacheIsolation, tenant: str, app: str, user: str, own:
         "user": (tenant, user),
     }
     domain = domains[isolation]
-    return client_id(domain if own is None else (*domain, f"={own}"))
+    if own is None and len(domain) < 2:
+        return client_id(domain)
+    text = client_id(domain if own is None else (*domain, f"={own}"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def fingerprint_of(
@@ -264,15 +270,21 @@ async def _checked(
     core_run = core_run or core_run_id(principal.app_id or "", new_id("run"))
     resolved = models.resolve(request.model, core_run)  # a run keeps its version of a split model
     model = resolved.model
+    model.check_task(request.task)
     kinds = _able_kinds(request, model)
     prompt = await _count(request, model)
-    limit = _output_limit(request, prompt, model, options.default_max_tokens)
+    limit = 0
+    if request.task == "generate":
+        limit = _output_limit(request, prompt, model, options.default_max_tokens)
     call_id = identity.call_id or record_id
     call = _call(request, identity, user, prompt, limit, core_run, call_id, options.cache_isolation)
     call.pool, call.kinds = model.worker_name, kinds
     traceparent = request.headers.get(TRACEPARENT, "")[:MAX_TRACEPARENT_CHARS]
     source = CallSource(request.endpoint, traceparent)
-    return CheckedCall(call, record_id, call_id, model, resolved.answer_name, source=source)
+    checked = CheckedCall(call, record_id, call_id, model, resolved.answer_name, source=source)
+    if request.task != "generate":
+        checked.size_field = request.prompt_field
+    return checked
 
 
 def _able_kinds(request: CallRequest, model: ServedModel) -> frozenset[str]:
@@ -296,7 +308,8 @@ def _able_kinds(request: CallRequest, model: ServedModel) -> frozenset[str]:
 
 async def _count(request: CallRequest, model: ServedModel) -> Prompt:
     """Count the prompt. Raises ContextLengthError early where it cannot fit the context."""
-    most = model.context_tokens - 1 if model.reader.exact else None
+    answer_tokens = 1 if request.task == "generate" else 0
+    most = model.context_tokens - answer_tokens if model.reader.exact else None
     try:
         return await request.count_tokens(model.reader, request.principal.tenant_id or "", most)
     except PromptTooLongError as error:

@@ -77,8 +77,11 @@ class RejectedByWorkerError(FairServeError):
         self.type = _name(error.get("type")) or InvalidRequestError.type
 
 
-def rejection_error(rejected: RejectCall) -> FairServeError:
-    """Return the error that names the limit, its window, and the time to wait."""
+def rejection_error(rejected: RejectCall, size_field: str = "max_tokens") -> FairServeError:
+    """Return the error that names the limit, its window, and the time to wait.
+
+    ``size_field`` is the field that makes the call smaller.
+    """
     decision = rejected.decision
     match decision.reason:
         case "user_blocked":
@@ -89,7 +92,7 @@ def rejection_error(rejected: RejectCall) -> FairServeError:
             return InvalidRequestError(
                 f"prompt and longest answer have {decision.count} tokens; a minute of this"
                 f" {decision.scope} allows {decision.limit}",
-                param="max_tokens",
+                param=size_field,
                 code="tokens_over_limit",
             )
     if decision.reason in _SPENT:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairserve.engine.wire.request_fields import FieldDemand
+from fairserve.engine.wire.tasks import Task
 from fairserve.interactions.tracking.identity import CallIdentity
 from fairserve.platform.fleet.prompt import Prompt, PromptReader
 from fairserve.platform.fleet.worker_prompt import WorkerPromptReader
@@ -45,6 +46,8 @@ class CallRequest:
     prompt_field: str
     """Name of the field that holds the prompt, for error messages."""
     count_tokens: CountTokens
+    task: Task = "generate"
+    """Task that the model must serve; all but ``generate`` have no output tokens."""
     user: str | None = None
     """End user that the body names; without one, the headers may name one."""
     samples: int = 1

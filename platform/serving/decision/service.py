@@ -109,7 +109,7 @@ class DecisionService:
                 return await self.place(checked, on_stop)
             return Rejection(error)
         if isinstance(answer, RejectCall):
-            return Rejection(rejection_error(answer))
+            return Rejection(rejection_error(answer, checked.size_field))
         return Placement(checked, answer, stop, self._control)
 
     def headers(

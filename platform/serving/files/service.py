@@ -92,7 +92,7 @@ class Files:
             name = _file_name(form.file_name or "")
             return await in_database(self._complete, file_id, name, writer.size_bytes, kept)
         except BaseException:
-            await asyncio.to_thread(self._drop, file_id, writer.writer)
+            await asyncio.to_thread(self.drop, file_id, writer.writer)
             raise
 
     async def find(self, owner: Owner, file_id: str) -> File:
@@ -163,6 +163,15 @@ class Files:
             )
         )
 
+    def drop(self, file_id: str, writer: FileWriter) -> None:
+        """Delete a file that is not complete. Blocks."""
+        try:
+            writer.discard()
+            with self._sessions.begin() as session:
+                session.execute(delete(File).where(File.id == file_id))
+        except Exception:  # the retention of files deletes the rest
+            logger.exception("file %s cannot be deleted now", file_id)
+
     def over_bounds(self, tenant_id: str) -> str:
         """Return which bound of stored bytes a tenant has exceeded; empty if none. Blocks."""
         with self._sessions() as session:
@@ -203,14 +212,6 @@ class Files:
             if file is None:
                 raise NotFoundError("the app of the file was deleted", param="file")
             return file
-
-    def _drop(self, file_id: str, writer: FileWriter) -> None:
-        try:
-            writer.discard()
-            with self._sessions.begin() as session:
-                session.execute(delete(File).where(File.id == file_id))
-        except Exception:  # the retention of files deletes the rest
-            logger.exception("file %s cannot be deleted now", file_id)
 
     def _find(self, owner: Owner, file_id: str) -> File:
         with self._sessions() as session:

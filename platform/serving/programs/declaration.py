@@ -26,16 +26,23 @@ def read_program(declaration: Mapping[str, Any], limits: ProgramLimits) -> Progr
 
 
 def check_models(program: Program, models: Models, app: str, run_id: str) -> None:
-    """Raise NotFoundError naming the first node whose model is neither served nor expected."""
+    """Raise NotFoundError naming the first node whose model is neither served nor expected.
+
+    Raises InvalidRequestError for a model that does not generate.
+    """
     checked = set()
     for number, node in enumerate(program.nodes.values()):
         if node.model in checked:
             continue
         checked.add(node.model)
         try:
-            models.resolve(node.model, core_run_id(app, run_id))
+            models.resolve(node.model, core_run_id(app, run_id)).model.check_task("generate")
         except UnavailableError:
             continue  # its workers start: the program's calls wait for them
+        except InvalidRequestError as error:
+            path = f"nodes[{number}].model"
+            text = error.message.removeprefix("model: ")
+            raise InvalidRequestError(f"{path}: {text}", param=path, code=error.code) from error
         except NotFoundError as error:
             path = f"nodes[{number}].model"
             raise NotFoundError(f"{path}: {error.message}", param=path, code=error.code) from error

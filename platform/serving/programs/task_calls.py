@@ -12,7 +12,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from fairserve.engine.wire.base import CompletionPath, WorkerClient
+from fairserve.engine.wire.base import WorkerClient
+from fairserve.engine.wire.tasks import CompletionPath
 from fairserve.interactions.programs.program_task import Task, call_name
 from fairserve.interactions.tracking.identity import CallIdentity
 from fairserve.platform.base.request_facts import begin_request
@@ -21,7 +22,6 @@ from fairserve.platform.serving.completions.relay import OnContent, Relay
 from fairserve.platform.serving.completions.requests import (
     CHAT,
     TEXT,
-    completion_call,
     read_fields,
 )
 from fairserve.platform.serving.decision.rejection import Rejection
@@ -83,7 +83,7 @@ class TaskCalls:
         )
         if isinstance(checked, Rejection):
             raise checked.error
-        call = completion_call(request, checked)
+        call = request.call(checked)
         relay = Relay(call, self._decisions, self._workers, on_content=self._on_content)
         async with aclosing(relay.chunks()) as chunks:
             async for _ in chunks:

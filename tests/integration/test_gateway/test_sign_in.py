@@ -81,7 +81,7 @@ def test_the_proxy_names_the_client_address(connect, signing_in):
     assert "secure" in answer.headers["set-cookie"].lower()
     assert ADMIN_KEY not in str(entries(signing_in))
     newest = entries(signing_in, action="console.sign_in")[0]
-    assert newest["after"] == {"address": "192.0.2.8"}
+    assert newest["after"] == {"address": "192.0.2.8", "by": "key", "role": "admin"}
     assert newest["actor_key_id"] == newest["target"]
 
 

@@ -187,6 +187,12 @@ def test_neutral_fields_are_accepted(neutral):
         ({"presence_penalty": 2.1}, "presence_penalty"),
         ({"frequency_penalty": -2.1}, "frequency_penalty"),
         ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"allowed_token_ids": []}, "allowed_token_ids"),
+        ({"allowed_token_ids": [1], "min_tokens": 1}, "allowed_token_ids"),
+        (
+            {"allowed_token_ids": [1], "response_format": {"type": "json_object"}},
+            "allowed_token_ids",
+        ),
         ({"top_k": 1.5}, "top_k"),
         ({"min_p": 1.5}, "min_p"),
         ({"min_p": -0.1}, "min_p"),

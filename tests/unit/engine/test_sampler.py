@@ -151,6 +151,22 @@ def test_the_repetition_penalty_is_that_of_transformers():
     assert make_sequence(repetition_penalty=1.0).adjustments is None
 
 
+def test_only_allowed_tokens_are_left():
+    rows = torch.tensor(np.random.default_rng(0).normal(size=(3, 40)), dtype=torch.float32)
+    allowed = ((5, 9), (), (0,))
+    sequences = [
+        make_sequence(allowed_token_ids=ids, logit_bias={9: 1.0, 7: 100.0}) for ids in allowed
+    ]
+    found = sampler._adjusted(rows.clone(), sequences, {END})
+    for row, ids in enumerate(allowed):
+        expected = rows[row].clone()
+        expected[9] += 1
+        expected[7] += 100
+        others = [token for token in range(40) if ids and token not in ids]
+        expected[others] = -torch.inf
+        assert torch.equal(found[row], expected)
+
+
 def test_penalties_apply_to_the_output_only():
     logits = torch.tensor([[3.0, 2.9, 0.0, 2.5]])
     for penalties, output, expected in [

@@ -142,7 +142,7 @@ def platform(servers, model, tmp_path_factory):
         "worker_urls": ",".join(server.url for server in servers),
         "worker_kv_events": ",".join(server.kv_events for server in servers),
         "model": model,
-        "cache_isolation": "none",
+        "cache_isolation": "user",
         "log_level": "info",
     }
     with LiveServer(tmp_path_factory.mktemp("platform"), **settings) as platform:

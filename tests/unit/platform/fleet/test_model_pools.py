@@ -1,13 +1,14 @@
 """Test the workers of each model: context, tokenizer, and workers that join, drain and leave."""
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from until import settle, until
 
 from fairserve.engine.wire.base import WorkerFacts
-from fairserve.platform.base.errors import NotFoundError, UnavailableError
+from fairserve.platform.base.errors import InvalidRequestError, NotFoundError, UnavailableError
 from fairserve.platform.fleet.fleet import Desired, FleetPart, merge
 from fairserve.platform.fleet.model_pools import MISSING_S, ModelPools
 from fairserve.platform.fleet.models import Models
@@ -59,11 +60,13 @@ class World:
         self.asked.append((set(workers), dict(body)))
         return np.arange(3, dtype=np.uint32)
 
-    def join(self, worker_id, *models, context=None, kv=None, root="", tokenizes=False, **spec):
-        self.pools.worker_joins(
-            WorkerSpec(worker_id, f"http://{worker_id}", **spec),
-            WorkerFacts(models or ("m",), context, kv, root=root, tokenizes=tokenizes),
-        )
+    def join(
+        self, worker_id, *models, context=None, kv=None, root="", tokenizes=False, tasks=(), **spec
+    ):
+        facts = WorkerFacts(models or ("m",), context, kv, root=root, tokenizes=tokenizes)
+        if tasks:
+            facts = replace(facts, tasks=frozenset(tasks))
+        self.pools.worker_joins(WorkerSpec(worker_id, f"http://{worker_id}", **spec), facts)
         self.up.add(worker_id)
 
     async def served(self, name):
@@ -95,6 +98,21 @@ async def test_the_smallest_worker_sets_the_context(world):
     assert (await world.served("m")).context_tokens == 2048
     await settle()
     assert world.ready == [1]
+
+
+async def test_a_model_has_the_tasks_that_all_its_workers_serve(world):
+    world.pools._load = lambda name, *, fetch, chat: Exact(name)
+    world.join("a", tasks=("embed", "rerank"), kv_tokens=99, context=512)
+    model = await world.served("m")
+    assert (model.tasks, model.context_tokens) == ({"embed", "rerank"}, 512), "there is no cache"
+    world.join("b", tasks=("embed",))
+    model = await world.served("m")
+    assert model.tasks == {"embed"}
+    model.check_task("embed")
+    with pytest.raises(InvalidRequestError, match=r"'m' does not rerank; its workers \(a, b"):
+        model.check_task("rerank")
+    world.pools.worker_left("b")
+    assert (await world.served("m")).tasks == {"embed", "rerank"}
 
 
 async def test_each_model_has_its_own_tokenizer(world):

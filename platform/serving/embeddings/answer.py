@@ -1,0 +1,54 @@
+"""The answer of an embedding or rerank call: the worker's object under the platform's id and name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fairserve.engine.wire.base import WorkerStreamError
+from fairserve.platform.serving.completions.merge import Merger
+
+
+class WholeAnswer(Merger):
+    """One JSON object, whose list ``field`` must have ``entries`` entries."""
+
+    def __init__(
+        self,
+        field: str,
+        entries: int,
+        documents: Sequence[str] = (),
+        return_documents: bool | None = None,
+    ) -> None:
+        """``return_documents`` adds each document to its result, or removes it; None: neither."""
+        super().__init__()
+        self._field, self._entries = field, entries
+        self._documents, self._return_documents = documents, return_documents
+        self._data: dict[str, Any] = {}
+
+    def add(self, chunk: dict[str, Any]) -> None:
+        """Take the object. Raises WorkerStreamError if it has another number of entries."""
+        entries = chunk.get(self._field)
+        if not isinstance(entries, list) or len(entries) != min(
+            self._entries, len(self._documents) or self._entries
+        ):
+            found = len(entries) if isinstance(entries, list) else "no"
+            text = f"it sent {found} {self._field}, not {self._entries}"
+            raise WorkerStreamError(text, cause="failed", client_message=text)
+        self._data = chunk
+
+    def answer(self, answer_id: str, model: str, usage: dict[str, Any]) -> dict[str, Any]:
+        """Return the whole answer."""
+        answer = {**self._data, "id": answer_id, "model": model, "usage": usage}
+        if self._return_documents is not None:
+            answer[self._field] = [self._with_document(each) for each in answer[self._field]]
+        return answer
+
+    def _with_document(self, result: Any) -> Any:
+        if not isinstance(result, dict):
+            return result
+        rest = {name: value for name, value in result.items() if name != "document"}
+        index = result.get("index")
+        if not self._return_documents or not isinstance(index, int):
+            return rest
+        known = 0 <= index < len(self._documents)
+        return {**rest, "document": {"text": self._documents[index]}} if known else rest

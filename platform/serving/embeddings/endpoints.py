@@ -1,0 +1,42 @@
+"""``/v1/embeddings`` and ``/v1/rerank``, for app keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from fairserve.platform.serving.bodies import RESERVATION, BodyReservation
+from fairserve.platform.serving.completions.service import Completions
+from fairserve.platform.serving.embeddings.endpoint import EMBED, RANK, PoolingEndpoint
+from fairserve.platform.serving.embeddings.schemas import EmbeddingBody, PoolingBody, RerankBody
+from fairserve.platform.serving.principals import AppPrincipal
+from fairserve.platform.tenancy.auth import Principal
+
+router = APIRouter(prefix="/v1", tags=["embeddings"])
+
+
+def _described(body: type[PoolingBody]) -> dict[str, Any]:
+    """Return the description of a request, which is read without FastAPI."""
+    content = {"application/json": {"schema": body.model_json_schema()}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+@router.post("/embeddings", response_model=None, openapi_extra=_described(EmbeddingBody))
+async def embeddings(request: Request, principal: AppPrincipal) -> Response:
+    """OpenAI's embeddings: one vector for each input."""
+    return await _answer(EMBED, request, principal)
+
+
+@router.post("/rerank", response_model=None, openapi_extra=_described(RerankBody))
+async def rerank(request: Request, principal: AppPrincipal) -> Response:
+    """Documents by their relevance to a query, in the form of Jina, Cohere and vLLM."""
+    return await _answer(RANK, request, principal)
+
+
+async def _answer(endpoint: PoolingEndpoint, request: Request, principal: Principal) -> Response:
+    raw = await request.body()
+    headers = {name.lower(): value for name, value in request.headers.items()}
+    reservation: BodyReservation | None = getattr(request.state, RESERVATION, None)
+    service: Completions = request.app.state.completions
+    return await service.answer(endpoint, raw, headers, principal, reservation)
