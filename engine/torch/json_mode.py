@@ -1,5 +1,7 @@
 """JSON mode: constrains an output to a JSON schema, token by token. Needs llguidance (extra ``json``).
 
+Regular expressions, lists of choices and grammars (Lark or GBNF) are constrained in the same way.
+
 llguidance compiles a schema to a grammar over the model's tokens and lists the allowed tokens after
 each one; the end token is allowed exactly when the JSON is complete. So an output that ends by
 itself is valid, and one cut by ``max_tokens`` or a stop string is a prefix of a valid one. A
@@ -26,6 +28,8 @@ from typing import Any
 import llguidance
 import numpy as np
 import numpy.typing as npt
+
+from fairserve.engine.torch.output_format import FormatKind
 
 _WHITE_SPACE = r"\x20|\x0D?\x0A[\x20\x09]{0,40}"
 """Pattern of whitespace: a space, or a line break with an indent."""
@@ -71,14 +75,17 @@ class JsonMode:
             max_lexer_states=_LEXER_STATES, verbose_errors=False
         )
 
-    def compile(self, schema: str) -> JsonGrammar:
-        """Compile a JSON schema. Raises ValueError with the reason.
+    def compile(self, text: str, kind: FormatKind = "json") -> JsonGrammar:
+        """Compile a JSON schema or another format. Raises ValueError with the reason.
 
         The library releases the interpreter's lock while it compiles.
         """
-        grammar = llguidance.LLMatcher.grammar_from_json_schema(
-            schema, overrides={"whitespace_pattern": _WHITE_SPACE}
-        )
+        if kind == "json":
+            grammar = llguidance.LLMatcher.grammar_from_json_schema(
+                text, overrides={"whitespace_pattern": _WHITE_SPACE}
+            )
+        else:
+            grammar = llguidance.grammar_from(kind, text)
         matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
         if matcher.is_error():
             raise ValueError(_shortened(matcher.get_error()))
@@ -86,10 +93,8 @@ class JsonMode:
         first = compiled.start()
         first.allowed([])
         if first.has_no_output:
-            raise ValueError(
-                "no output fits it; a $ref may lead back to its own schema only through a "
-                "property or an item"
-            )
+            hint = "; a $ref may lead back to its own schema only through a property or an item"
+            raise ValueError("no output fits it" + (hint if kind == "json" else ""))
         if first.problem:
             raise ValueError(first.problem)
         return compiled
@@ -141,10 +146,12 @@ class JsonConstraint:
 
     def _problem(self) -> str:
         if self._matcher.is_error():
-            return f"the JSON schema cannot be followed: {_shortened(self._matcher.get_error())}"
+            return (
+                f"the output's format cannot be followed: {_shortened(self._matcher.get_error())}"
+            )
         if self._spent_s > MASK_BUDGET_S + MASK_MEAN_S * self._followed:
             return (
-                "the JSON schema is too costly to follow: its masks took "
+                "the output's format is too costly to follow: its masks took "
                 f"{self._spent_s * 1e3:.0f} ms of processor time for {self._followed} tokens; "
                 "simplify its patterns, or lower the number of its properties"
             )

@@ -1,4 +1,4 @@
-"""Adjustments of the logits of one sequence: bias, penalties, and the ban on an early end.
+"""Adjustments of the logits of one sequence: bias, penalties, bad words, and the ban on an early end.
 
 Penalties are OpenAI's: a token that occurs ``count`` times in the output loses
 ``presence_penalty + count * frequency_penalty``; the prompt does not count. A repetition penalty is
@@ -28,6 +28,7 @@ class LogitAdjustments:
         self._presence = params.presence_penalty
         self._frequency = params.frequency_penalty
         self._min_tokens = params.min_tokens
+        self._bad_words = params.bad_words
         self._stop_token_ids = params.stop_token_ids
         self._ends: Tokens | None = None
         """Tokens that are banned before ``min_tokens``; None until known."""
@@ -93,8 +94,11 @@ class LogitAdjustments:
         if len(tokens) - prompt_tokens < self._min_tokens:
             if self._ends is None:
                 self._ends = np.array(sorted(self._stop_token_ids.union(end_ids)), dtype=np.int64)
-            ids = np.concatenate((ids, self._ends))
-            values = np.concatenate((values, np.full(len(self._ends), -np.inf)))
+            ids, values = _with_banned(ids, values, self._ends)
+        if self._bad_words is not None:
+            banned = self._bad_words.banned(tokens, prompt_tokens)
+            if banned:
+                ids, values = _with_banned(ids, values, np.array(sorted(banned), dtype=np.int64))
         inside = (ids >= 0) & (ids < vocabulary)
         return (ids, values) if inside.all() else (ids[inside], values[inside])
 
@@ -105,3 +109,7 @@ class LogitAdjustments:
             self._values = np.concatenate((self._values, np.zeros_like(self._values)))
         self._tokens[place] = token
         self._values[place] += value
+
+
+def _with_banned(ids: Tokens, values: Values, banned: Tokens) -> tuple[Tokens, Values]:
+    return np.concatenate((ids, banned)), np.concatenate((values, np.full(len(banned), -np.inf)))

@@ -11,8 +11,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from fairserve.engine.torch.openai_fields import Body, Part, RequestError
+from fairserve.engine.torch.bad_words import MAX_BAD_WORD_CHARS, MAX_BAD_WORDS, BadWords
+from fairserve.engine.torch.openai_fields import Body, Part, RequestError, shown
 from fairserve.engine.torch.openai_prompt import Messages, plain
+from fairserve.engine.torch.output_format import FormatKind, OutputFormat
 from fairserve.engine.torch.sampling_params import (
     MAX_LOGIT_BIAS,
     MAX_LOGPROBS,
@@ -29,6 +31,7 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_TOKENS = 128
 MAX_BIASED_TOKENS = 1024
 MAX_ALLOWED_TOKENS = 1024
+MAX_CHOICES = 1_000
 MAX_COMPLETION_LOGPROBS = 5
 MAX_TOP_K = 2**31 - 1
 
@@ -53,6 +56,7 @@ class GenerationRequest:
     logit_bias: dict[int, float]
     allowed_token_ids: tuple[int, ...]
     """The only tokens of the output; empty: all."""
+    bad_words: tuple[str, ...]
     seed: int | None
     stop: tuple[str, ...]
     stop_token_ids: frozenset[int]
@@ -61,8 +65,8 @@ class GenerationRequest:
     min_tokens: int
     logprobs: int | None
     """Number of most likely tokens to report with each chosen one; None: no log probabilities."""
-    schema: dict[str, Any] | None
-    """JSON schema of the output; None for free text."""
+    output_format: OutputFormat | None
+    """Form of the output; None for free text."""
     stream: bool
     include_usage: bool
     continuous_usage: bool
@@ -72,8 +76,14 @@ class GenerationRequest:
     weight: float
     expected_output_tokens: int
 
-    def params(self, max_tokens: int, sample: int, grammar: Grammar | None) -> SamplingParams:
-        """Return the options of one of the samples."""
+    def params(
+        self,
+        max_tokens: int,
+        sample: int,
+        grammar: Grammar | None,
+        bad_words: BadWords | None = None,
+    ) -> SamplingParams:
+        """Return the options of one of the samples. ``bad_words`` has the tokens of the words."""
         return SamplingParams(
             max_tokens=max_tokens,
             temperature=self.temperature,
@@ -85,6 +95,7 @@ class GenerationRequest:
             repetition_penalty=self.repetition_penalty,
             logit_bias=self.logit_bias,
             allowed_token_ids=self.allowed_token_ids,
+            bad_words=bad_words,
             seed=None if self.seed is None else (self.seed + sample) % 2**64,
             stop=self.stop,
             stop_token_ids=self.stop_token_ids,
@@ -94,6 +105,10 @@ class GenerationRequest:
             logprobs=self.logprobs,
             grammar=grammar,
         )
+
+
+_NonEmpty = Annotated[str, Field(min_length=1)]
+_FormName = FormatKind | Literal["json_object"]
 
 
 class _JsonSchema(Part):
@@ -133,6 +148,48 @@ class _ResponseFormat(Part):
         return {"type": "object"} if self.type == "json_object" else None
 
 
+class _StructuredOutputs(Part):
+    """vLLM's ``structured_outputs``: exactly one form of the output."""
+
+    json_: Any = Field(None, alias="json")
+    json_object: bool = False
+    choice: Annotated[list[_NonEmpty], Field(fail_fast=True)] | None = Field(
+        None, min_length=1, max_length=MAX_CHOICES
+    )
+    regex: _NonEmpty | None = None
+    grammar: _NonEmpty | None = None
+
+    @model_validator(mode="after")
+    def _has_one_form(self) -> _StructuredOutputs:
+        if not isinstance(self.json_, dict | str | None):
+            name = "structured_outputs.json"
+            raise RequestError(f"{name} is {shown(self.json_)}; allowed: an object", name)
+        if len(self._forms()) != 1:
+            raise RequestError(
+                "structured_outputs must have exactly one of json, json_object (true), choice, "
+                "regex, grammar",
+                "structured_outputs",
+            )
+        return self
+
+    @property
+    def output_format(self) -> OutputFormat:
+        """Return the form of the output."""
+        ((name, definition),) = self._forms().items()
+        kind: FormatKind = "json" if name == "json_object" else name
+        return OutputFormat(f"structured_outputs.{name}", kind, definition)
+
+    def _forms(self) -> dict[_FormName, Any]:
+        forms: dict[_FormName, Any] = {
+            "json": self.json_,
+            "json_object": {"type": "object"} if self.json_object else None,
+            "choice": self.choice,
+            "regex": self.regex,
+            "grammar": self.grammar,
+        }
+        return {name: definition for name, definition in forms.items() if definition is not None}
+
+
 class _StreamOptions(Part):
     include_usage: bool = False
     continuous_usage_stats: bool = False
@@ -158,9 +215,8 @@ def _of_allowed_size(value: Any) -> Any:
 
 _TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
 _Bias = Annotated[float, Field(ge=-MAX_LOGIT_BIAS, le=MAX_LOGIT_BIAS)]
-_Stop = Annotated[
-    list[Annotated[str, Field(min_length=1)]], Field(fail_fast=True), BeforeValidator(_as_list)
-]
+_BadWord = Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_CHARS)]
+_Stop = Annotated[list[_NonEmpty], Field(fail_fast=True), BeforeValidator(_as_list)]
 
 
 class _GenerationBody(Body):
@@ -187,6 +243,11 @@ class _GenerationBody(Body):
         max_length=MAX_ALLOWED_TOKENS,
         description=f"a list of 1 to {MAX_ALLOWED_TOKENS} token ids",
     )
+    bad_words: Annotated[list[_BadWord], Field(fail_fast=True)] = Field(
+        [],
+        max_length=MAX_BAD_WORDS,
+        description=f"a list of up to {MAX_BAD_WORDS} words of 1 to {MAX_BAD_WORD_CHARS} characters",
+    )
     seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)
     stop: _Stop = Field(
         [],
@@ -202,6 +263,7 @@ class _GenerationBody(Body):
     ignore_eos: bool = False
     min_tokens: int = Field(0, ge=0)
     response_format: _ResponseFormat = _ResponseFormat(type="text")
+    structured_outputs: _StructuredOutputs | None = Field(None)
     stream: bool = False
     stream_options: _StreamOptions | None = Field(None)
     cache_salt: str = ""
@@ -218,24 +280,43 @@ class _GenerationBody(Body):
                 f"min_tokens is {self.min_tokens}; allowed: a whole number from 0 to {limit}",
                 "min_tokens",
             )
-        if self.allowed_token_ids and (self.min_tokens or self.response_format.definition):
+        formatted = self.output_format is not None
+        if self.structured_outputs and self.response_format.definition is not None:
             raise RequestError(
-                "allowed_token_ids cannot be combined with min_tokens or a response_format of JSON: "
-                "there may be no token left",
+                "structured_outputs cannot be combined with a response_format of JSON",
+                "structured_outputs",
+            )
+        if self.allowed_token_ids and (self.min_tokens or formatted):
+            raise RequestError(
+                "allowed_token_ids cannot be combined with min_tokens, structured_outputs or a "
+                "response_format of JSON: there may be no token left",
                 "allowed_token_ids",
                 "unsupported_parameter",
             )
-        if self.response_format.definition is None:
-            return self
+        if self.bad_words and (self.allowed_token_ids or formatted):
+            raise RequestError(
+                "bad_words cannot be combined with allowed_token_ids, structured_outputs or a "
+                "response_format of JSON: there may be no token left",
+                "bad_words",
+                "unsupported_parameter",
+            )
         for name in ("ignore_eos", "min_tokens"):
-            if getattr(self, name):
+            if formatted and getattr(self, name):
                 raise RequestError(
-                    f"{name} cannot be combined with a response_format of JSON: the output ends "
-                    "where the JSON does",
+                    f"{name} cannot be combined with structured_outputs or a response_format of "
+                    "JSON: the output ends where its format does",
                     name,
                     "unsupported_parameter",
                 )
         return self
+
+    @property
+    def output_format(self) -> OutputFormat | None:
+        """Return the form of the output; None for free text."""
+        if self.structured_outputs is not None:
+            return self.structured_outputs.output_format
+        schema = self.response_format.definition
+        return None if schema is None else OutputFormat("response_format", "json", schema)
 
     def limit_tokens(self) -> int | None:
         """Return the requested limit of output tokens; None if there is none."""
@@ -301,6 +382,7 @@ def parse(kind: Kind, body: Any) -> GenerationRequest:
         repetition_penalty=read.repetition_penalty,
         logit_bias={int(token): bias for token, bias in read.logit_bias.items()},
         allowed_token_ids=tuple(dict.fromkeys(read.allowed_token_ids or ())),
+        bad_words=tuple(dict.fromkeys(read.bad_words)),
         seed=read.seed,
         stop=tuple(read.stop),
         stop_token_ids=frozenset(read.stop_token_ids),
@@ -308,7 +390,7 @@ def parse(kind: Kind, body: Any) -> GenerationRequest:
         ignore_eos=read.ignore_eos,
         min_tokens=read.min_tokens,
         logprobs=logprobs,
-        schema=read.response_format.definition,
+        output_format=read.output_format,
         stream=read.stream,
         include_usage=options.include_usage,
         continuous_usage=options.continuous_usage_stats,

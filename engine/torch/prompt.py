@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jinja2 import TemplateError
 
+from fairserve.engine.torch.bad_words import BadWords, word_tokens
 from fairserve.engine.torch.openai_fields import RequestError
 from fairserve.engine.torch.openai_request import GenerationRequest
 from fairserve.engine.torch.tokenize_request import TokenizeRequest
@@ -39,6 +40,19 @@ class PromptEncoder:
         if size <= _INLINE_CHARACTERS:
             return self._encode_text(request)
         return await asyncio.to_thread(self._encode_text, request)
+
+    async def bad_words(self, words: tuple[str, ...]) -> BadWords | None:
+        """Return the words' tokens; None without words. Raises RequestError."""
+        if not words:
+            return None
+        try:
+            if sum(map(len, words)) <= _INLINE_CHARACTERS:
+                found = word_tokens(self._tokenizer, words)
+            else:
+                found = await asyncio.to_thread(word_tokens, self._tokenizer, words)
+        except ValueError as error:
+            raise RequestError(f"bad_words {error}", "bad_words") from error
+        return BadWords(found)
 
     async def tokenize(self, request: TokenizeRequest) -> list[int]:
         """Return the token ids of a ``/tokenize`` request. Raises RequestError."""

@@ -1,4 +1,4 @@
-"""Converts a request's JSON schema to a grammar, without delaying the event loop or other clients."""
+"""Converts a request's output format to a grammar, without delaying the event loop or other clients."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from fairserve.engine.torch.openai_fields import RequestError
+from fairserve.engine.torch.output_format import OutputFormat
 from fairserve.engine.torch.schema_checks import SchemaChecks, UnusableSchemaError
 from fairserve.engine.torch.token_constraint import Grammar
 
 if TYPE_CHECKING:
     from fairserve.engine.torch.json_mode import JsonMode
 
-_FIELD = "response_format"
 MAX_SCHEMA_BYTES = 64 * 1024
 KEPT_SCHEMAS = 32
 """Maximum kept results, compiled or rejected; callers repeat the same schema."""
@@ -63,28 +63,30 @@ class ResponseFormats:
         self._loaded: tuple[JsonMode, SchemaChecks] | None = None
         self._kept = KeptSchemas()
 
-    async def grammar(self, schema: dict[str, Any] | None, client_id: str) -> Grammar | None:
-        """Return the grammar of a schema; None without one.
+    async def grammar(self, wanted: OutputFormat | None, client_id: str) -> Grammar | None:
+        """Return the grammar of an output format; None without one.
 
         Raises RequestError naming the field, and ChecksFullError if too many schemas wait.
         """
-        if schema is None:
+        if wanted is None:
             return None
+        field = wanted.field
         try:
-            text = orjson.dumps(schema)
+            text = wanted.text()
         except orjson.JSONEncodeError as error:
-            raise RequestError(f"{_FIELD}: {error}", _FIELD) from error
-        if len(text) > MAX_SCHEMA_BYTES:
+            raise RequestError(f"{field}: {error}", field) from error
+        encoded = text.encode()
+        if len(encoded) > MAX_SCHEMA_BYTES:
             raise RequestError(
-                f"{_FIELD} has a schema of {len(text)} bytes; allowed: {MAX_SCHEMA_BYTES}", _FIELD
+                f"{field} has {len(encoded)} bytes; allowed: {MAX_SCHEMA_BYTES}", field
             )
-        key = hashlib.sha256(text).digest()
+        key = hashlib.sha256(wanted.kind.encode() + b"\0" + encoded).digest()
         result = self._kept.get(key)
         if result is None:
-            result = await self._compile(client_id, text.decode())
+            result = await self._compile(client_id, text, wanted)
             self._kept.put(key, client_id, result)
         if isinstance(result, str):
-            raise RequestError(f"{_FIELD} has a schema that is rejected: {result}", _FIELD)
+            raise RequestError(f"{field} is rejected: {result}", field)
         return result
 
     async def close(self) -> None:
@@ -92,16 +94,16 @@ class ResponseFormats:
         if self._loaded is not None:
             await self._loaded[1].close()
 
-    async def _compile(self, client_id: str, schema: str) -> Grammar | str:
+    async def _compile(self, client_id: str, text: str, wanted: OutputFormat) -> Grammar | str:
         """Return the grammar, or the reason why there is none."""
-        mode, checks = await self._load()
+        mode, checks = await self._load(wanted.field)
         try:
-            await checks.check(client_id, schema)
-            return await asyncio.to_thread(mode.compile, schema)
+            await checks.check(client_id, text, wanted.kind)
+            return await asyncio.to_thread(mode.compile, text, wanted.kind)
         except (UnusableSchemaError, ValueError) as error:
             return str(error)
 
-    async def _load(self) -> tuple[JsonMode, SchemaChecks]:
+    async def _load(self, field: str) -> tuple[JsonMode, SchemaChecks]:
         async with self._loading:
             if self._loaded is None:
                 try:
@@ -114,8 +116,8 @@ class ResponseFormats:
                     if isinstance(error, ImportError):
                         reason = "its extra is not installed (pip install 'fairserve[json]')"
                     raise RequestError(
-                        f"this worker cannot honour {_FIELD}: {reason}; allowed: type text",
-                        _FIELD,
+                        f"this worker cannot honour {field}: {reason}; leave it out",
+                        field,
                         "unsupported_parameter",
                     ) from error
                 self._loaded = mode, SchemaChecks(table)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fairserve.engine.torch.bad_words import BadWords
 from fairserve.engine.torch.token_constraint import Grammar
 
 GREEDY_TEMPERATURE = 1e-5
@@ -39,6 +40,8 @@ class SamplingParams:
     """Amounts added to the logits of these tokens."""
     allowed_token_ids: tuple[int, ...] = ()
     """The only tokens of the output, each once; empty: all."""
+    bad_words: BadWords | None = None
+    """Words that the output may not contain."""
     seed: int | None = None
     """Seed; None draws one. Equal seeds give equal outputs, whatever else is in the batch."""
     stop: tuple[str, ...] = ()
@@ -98,6 +101,7 @@ class SamplingParams:
             or self.repeats_matter
             or self.logit_bias
             or self.allowed_token_ids
+            or self.bad_words
             or self.min_tokens
         )
 

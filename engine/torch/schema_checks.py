@@ -1,5 +1,6 @@
 """Checks the schemas of clients before the worker compiles them.
 
+A schema may also be another output format: a regular expression, choices, or a grammar.
 A small schema can take minutes to compile, or much memory, in native code that cannot be
 interrupted. So each new one is first compiled in a child process
 (:mod:`fairserve.engine.torch.schema_process`), one at a time and with limits. A schema that passes
@@ -24,6 +25,8 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from fairserve.engine.torch.output_format import FormatKind
+
 if TYPE_CHECKING:
     from fairserve.engine.torch.json_mode import TokenTable
 
@@ -47,6 +50,7 @@ class ChecksFullError(Exception):
 @dataclass(slots=True)
 class _Check:
     schema: str
+    kind: FormatKind
     done: asyncio.Future[str]
     """Reason why the schema cannot be used; empty if it can."""
 
@@ -62,7 +66,7 @@ class SchemaChecks:
         self._process: Process | None = None
         self._task: asyncio.Task[None] | None = None
 
-    async def check(self, client_id: str, schema: str) -> None:
+    async def check(self, client_id: str, schema: str, kind: FormatKind = "json") -> None:
         """Wait until the schema is known to compile within the limits.
 
         Raises UnusableSchemaError, and ChecksFullError if too many wait, of this client or of all.
@@ -76,7 +80,7 @@ class SchemaChecks:
         waiting = sum(map(len, self._waiting.values()))
         if waiting >= MAX_WAITING:
             raise ChecksFullError(f"{waiting} schemas wait to be compiled; allowed: {MAX_WAITING}")
-        check = _Check(schema, asyncio.get_running_loop().create_future())
+        check = _Check(schema, kind, asyncio.get_running_loop().create_future())
         self._waiting.setdefault(client_id, deque()).append(check)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="schema checks")
@@ -100,7 +104,7 @@ class SchemaChecks:
             if check.done.done():
                 continue  # its waiter has gone
             try:
-                problem = await self._compile(check.schema)
+                problem = await self._compile(check.schema, check.kind)
             except BaseException as error:
                 if not check.done.done():
                     check.done.set_exception(ChecksFullError(f"schemas cannot be checked: {error}"))
@@ -119,12 +123,12 @@ class SchemaChecks:
             self._waiting[client_id] = queue  # after all other clients
         return check
 
-    async def _compile(self, schema: str) -> str:
+    async def _compile(self, schema: str, kind: FormatKind) -> str:
         process = await self._running()
         assert process.stdin is not None
         assert process.stdout is not None
         with suppress(BrokenPipeError, ConnectionResetError):  # its end is handled below
-            process.stdin.write(orjson.dumps(schema) + b"\n")
+            process.stdin.write(orjson.dumps((kind, schema)) + b"\n")
             await process.stdin.drain()
         answer = await process.stdout.readline()
         if answer:

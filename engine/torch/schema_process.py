@@ -1,9 +1,9 @@
 """Compiles schemas in a process that can be killed: the child of ``schema_checks``.
 
-It reads lines of JSON from its standard input: a token table first, then schemas as strings. It
-answers each schema with one line: the reason why it cannot be used, or an empty string. A schema
-that exceeds the limit of processor time or memory is killed by the kernel, because the library's
-native code cannot be interrupted. The process also ends when its input does.
+It reads lines of JSON from its standard input: a token table first, then schemas, each as a pair of
+its kind and its text. It answers each with one line: the reason why it cannot be used, or an empty
+string. A schema that exceeds the limit of processor time or memory is killed by the kernel, because
+the library's native code cannot be interrupted. The process also ends when its input does.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def main(cpu_s: float) -> None:
     mode = JsonMode(TokenTable(tokenizer, vocabulary, tuple(end_ids)))
     _limit_memory()
     for line in lines:
-        schema = orjson.loads(line)
+        kind, schema = orjson.loads(line)
         signal.setitimer(signal.ITIMER_PROF, cpu_s)
         try:
-            mode.compile(schema)
+            mode.compile(schema, kind)
             problem = ""
         except ValueError as error:
             problem = str(error)

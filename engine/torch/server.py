@@ -28,6 +28,7 @@ from starlette.routing import Route
 
 from fairserve.engine.kv_events.publisher import KvPublisher
 from fairserve.engine.torch import metrics_text
+from fairserve.engine.torch.bad_words import BadWords
 from fairserve.engine.torch.engine_options import EngineOptions
 from fairserve.engine.torch.engine_thread import EngineStoppedError, EngineThread, QueueFullError
 from fairserve.engine.torch.events import EngineEvent, Failed
@@ -194,7 +195,8 @@ class WorkerServer:
                 return self._no_such_model(wanted.model)
             token_ids = await self._encoder.encode(wanted)
             max_tokens = self._max_tokens(wanted, len(token_ids))
-            grammar = await self._formats.grammar(wanted.schema, wanted.client_id)
+            bad_words = await self._encoder.bad_words(wanted.bad_words)
+            grammar = await self._formats.grammar(wanted.output_format, wanted.client_id)
         except RequestError as error:
             return _rejected(error)
         except ChecksFullError as error:
@@ -202,7 +204,7 @@ class WorkerServer:
         except ClientDisconnect:
             return Response(status_code=499)
         try:
-            call, writer = self._submit(wanted, token_ids, max_tokens, grammar)
+            call, writer = self._submit(wanted, token_ids, max_tokens, grammar, bad_words)
         except (QueueFullError, EngineStoppedError) as error:
             return unavailable(str(error))
         if wanted.stream:
@@ -229,6 +231,7 @@ class WorkerServer:
         token_ids: TokenIds,
         max_tokens: int,
         grammar: Grammar | None,
+        bad_words: BadWords | None,
     ) -> tuple[RunningCall, AnswerWriter]:
         prefix = "chatcmpl" if wanted.kind == "chat" else "cmpl"
         answer_id = f"{prefix}-{wanted.call_id or uuid.uuid4().hex}"
@@ -239,7 +242,7 @@ class WorkerServer:
                 sequence_id=f"{group_id}-{index}",
                 client_id=wanted.client_id,
                 token_ids=token_ids,
-                params=wanted.params(max_tokens, index, grammar),
+                params=wanted.params(max_tokens, index, grammar, bad_words),
                 group_id=group_id,
                 weight=wanted.weight,
                 expected_output_tokens=wanted.expected_output_tokens,

@@ -74,9 +74,9 @@ _COMMON: Mapping[str, FieldRule] = {
     "skip_special_tokens": FieldRule(_VLLM, (True,)),
     "spaces_between_special_tokens": FieldRule(_VLLM, (True,)),
     "include_stop_str_in_output": FieldRule(_DIALECT, (False,)),
-    "bad_words": FieldRule(_VLLM, ([],)),
+    "bad_words": FieldRule(_DIALECT, ([],)),
     "allowed_token_ids": FieldRule(_DIALECT),
-    "structured_outputs": FieldRule(_VLLM),
+    "structured_outputs": FieldRule(_DIALECT),
     # fields that cost more than their tokens
     "best_of": FieldRule(_NOBODY, (1,)),
     "use_beam_search": FieldRule(_NOBODY, (False,)),

@@ -12,7 +12,7 @@ from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME as MODEL
 
 PATH = "/v1/chat/completions"
 CHOSEN = {
-    "vllm": {"top_k": 7, "min_p": 0.1, "bad_words": ["x"], "stop_token_ids": [5]},
+    "vllm": {"top_k": 7, "min_p": 0.1, "thinking_token_budget": 9, "stop_token_ids": [5]},
     "openai": {"verbosity": "low"},
 }
 """Fields that only workers of this kind honour."""
@@ -174,7 +174,7 @@ def test_a_stream_reports_continuous_usage(mixed):
 
 def test_the_embedded_engine_is_no_candidate_for_vllm_fields(beside):
     for number in range(4):
-        answer = call(beside, f"ok {number}", model=MODEL, bad_words=["x"])
+        answer = call(beside, f"ok {number}", model=MODEL, thinking_token_budget=9)
         assert (answer.status_code, answer.headers["x-fairserve-worker"]) == (200, "w1")
     assert len(beside.worker.bodies) == 4
 
@@ -182,7 +182,7 @@ def test_the_embedded_engine_is_no_candidate_for_vllm_fields(beside):
 def test_the_embedded_engine_gets_its_fields(server):
     """The engine itself rejects unknown fields, so every accepted one was meant for it."""
     messages = [{"role": "user", "content": "x", "annotations": []}]
-    extra = {"top_k": 5, "repetition_penalty": 1.1, "skip_special_tokens": True, "tools": []}
+    extra = {"top_k": 5, "repetition_penalty": 1.1, "bad_words": ["x"], "tools": []}
     assert call(server, model=MODEL, messages=messages, **extra).status_code == 200
-    answer = call(server, model=MODEL, bad_words=["x"])
-    assert rejection(answer) == ("bad_words", "unsupported_parameter")
+    answer = call(server, model=MODEL, thinking_token_budget=9)
+    assert rejection(answer) == ("thinking_token_budget", "unsupported_parameter")

@@ -97,7 +97,7 @@ REFUSED = [
     # Rejected by the worker.
     ({"min_tokens": 21}, "min_tokens", "from 0 to 20"),
     ({"logit_bias": {"9999": 1}}, "logit_bias", "0 to 261"),
-    ({"bad_words": ["x"]}, "bad_words", "cannot honour"),
+    ({"thinking_token_budget": 9}, "thinking_token_budget", "cannot honour"),
     ({"guided_json": {}}, "guided_json", "unknown"),
     ({"response_format": {"type": "grammar"}}, "response_format.type", "json_schema"),
 ]

@@ -1,7 +1,9 @@
 """Test JSON mode with the real library: allowed tokens, rejected schemas, and a worker without it."""
 
 import json
+import re
 import sys
+from itertools import product
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from transformers import AutoTokenizer
 from fairserve.engine.torch.builtin_model import ensure_builtin_model
 from fairserve.engine.torch.json_mode import MASK_BUDGET_S, JsonMode, token_table
 from fairserve.engine.torch.openai_fields import RequestError
+from fairserve.engine.torch.output_format import OutputFormat
 from fairserve.engine.torch.response_formats import (
     MAX_SCHEMA_BYTES,
     KeptSchemas,
@@ -36,6 +39,10 @@ async def formats(tokenizer):
     formats = ResponseFormats(tokenizer, VOCABULARY, {END})
     yield formats
     await formats.close()
+
+
+def json_format(schema):
+    return OutputFormat("response_format", "json", schema)
 
 
 def tokens(mask):
@@ -98,6 +105,65 @@ def test_an_output_that_violates_the_grammar_is_an_error(mode):
     assert tokens(constraint.allowed([*b"xy"])) == set()
 
 
+def language(grammar, longest):
+    """Return all outputs of a grammar with up to ``longest`` bytes."""
+    found, unfinished = set(), [()]
+    while unfinished:
+        output = unfinished.pop()
+        constraint = grammar.start()
+        for token in tokens(constraint.allowed(list(output))):
+            if token == END:
+                found.add(bytes(output).decode())
+            elif len(output) < longest:
+                unfinished.append((*output, token))
+        assert not constraint.problem
+    return found
+
+
+@pytest.mark.parametrize("pattern", [r"[ab]{1,2}c?|x/\d", "(ab|b)*", 'a"?\\\\', "b"])
+def test_a_regular_expression_allows_exactly_its_matches(mode, pattern):
+    alphabet = 'abcx/0"\\'
+    every = ("".join(each) for size in range(5) for each in product(alphabet, repeat=size))
+    expected = {text for text in every if re.fullmatch(pattern, text)}
+    found = language(mode.compile(pattern, "regex"), 4)
+    assert {text for text in found if set(text) <= set(alphabet)} == expected
+
+
+def test_choices_allow_exactly_themselves(mode):
+    choices = ["yes", "yes please", 'a "b"\\', "line\nä", "/x/"]
+    assert language(mode.compile(json.dumps(choices), "choice"), 20) == set(choices)
+
+
+@pytest.mark.parametrize("grammar", ['start: "a" start? "b"', 'root ::= "a" root? "b"'])
+def test_a_grammar_may_be_lark_or_gbnf(mode, grammar):
+    assert language(mode.compile(grammar, "grammar"), 6) == {"ab", "aabb", "aaabbb"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "definition", "message"),
+    [
+        ("regex", "(", "unclosed"),
+        ("regex", "(a{999}){999}", "simplify|too"),
+        ("grammar", "start: missing", "missing"),
+        ("grammar", "root ::= (", "GBNF"),
+        ("json", "{", "EOF"),
+        ("choice", ["x" * MAX_SCHEMA_BYTES], str(MAX_SCHEMA_BYTES)),
+    ],
+)
+async def test_unusable_structured_outputs_are_rejected_by_name(formats, kind, definition, message):
+    wanted = OutputFormat(f"structured_outputs.{kind}", kind, definition)
+    with pytest.raises(RequestError, match=message) as caught:
+        await formats.grammar(wanted, "client")
+    assert caught.value.param == f"structured_outputs.{kind}"
+
+
+async def test_equal_texts_of_different_kinds_are_kept_apart(formats):
+    wanted = [OutputFormat("structured_outputs", kind, '"a"') for kind in ("regex", "grammar")]
+    assert await formats.grammar(wanted[0], "one") is await formats.grammar(wanted[0], "two")
+    with pytest.raises(RequestError):
+        await formats.grammar(wanted[1], "one")
+
+
 def test_a_recursive_schema_is_honoured(mode):
     tree = {
         "type": "object",
@@ -149,21 +215,21 @@ def test_masks_have_a_budget_of_processor_time(mode, costs_s, tokens_until_it_fa
 )
 async def test_unsupported_schemas_are_rejected(formats, schema, message):
     with pytest.raises(RequestError, match=message) as caught:
-        await formats.grammar(schema, "client")
+        await formats.grammar(json_format(schema), "client")
     assert caught.value.param == "response_format"
     assert len(caught.value.message) < 400
 
 
 async def test_the_result_of_a_schema_is_cached(formats, monkeypatch):
     schema, broken = {"enum": ["ab"]}, {"$ref": "#"}
-    grammar = await formats.grammar(schema, "one")
+    grammar = await formats.grammar(json_format(schema), "one")
     with pytest.raises(RequestError) as first:
-        await formats.grammar(broken, "one")
+        await formats.grammar(json_format(broken), "one")
     await formats.close()
     monkeypatch.setattr("fairserve.engine.torch.schema_checks.sys.executable", "/nonexistent")
-    assert await formats.grammar(schema, "other") is grammar
+    assert await formats.grammar(json_format(schema), "other") is grammar
     with pytest.raises(RequestError) as again:
-        await formats.grammar(broken, "other")
+        await formats.grammar(json_format(broken), "other")
     assert again.value.message == first.value.message
 
 
@@ -183,7 +249,7 @@ async def test_schemas_are_bounded(formats):
         deep = {"type": "array", "items": deep}
     for schema in (deep, {"enum": ["x" * MAX_SCHEMA_BYTES]}):
         with pytest.raises(RequestError, match="response_format"):
-            await formats.grammar(schema, "client")
+            await formats.grammar(json_format(schema), "client")
     assert await formats.grammar(None, "client") is None
 
 
@@ -192,11 +258,11 @@ async def test_without_the_library_json_mode_is_rejected_by_name(tokenizer, monk
     monkeypatch.setitem(sys.modules, "llguidance", None)
     formats = ResponseFormats(tokenizer, VOCABULARY, {END})
     with pytest.raises(RequestError, match=r"fairserve\[json\]") as caught:
-        await formats.grammar({"type": "object"}, "client")
+        await formats.grammar(json_format({"type": "object"}), "client")
     assert (caught.value.param, caught.value.code) == ("response_format", "unsupported_parameter")
 
 
 async def test_json_mode_needs_an_end_token(tokenizer):
     formats = ResponseFormats(tokenizer, VOCABULARY, frozenset())
     with pytest.raises(RequestError, match="end token"):
-        await formats.grammar({"type": "object"}, "client")
+        await formats.grammar(json_format({"type": "object"}), "client")

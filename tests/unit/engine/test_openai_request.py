@@ -3,6 +3,7 @@
 import pytest
 
 from fairserve.engine.torch.openai_request import RequestError, parse
+from fairserve.engine.torch.output_format import OutputFormat
 from fairserve.engine.wire.request_fields import CHAT_FIELDS, TEXT_FIELDS
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -93,7 +94,25 @@ def test_response_formats_are_parsed():
         ({"type": "json_schema", "json_schema": full}, schema),
     ]:
         for kind, body in (("chat", CHAT), ("completion", TEXT)):
-            assert parse(kind, body | {"response_format": wanted}).schema == expected
+            found = parse(kind, body | {"response_format": wanted}).output_format
+            assert (found and found.definition) == expected
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kind", "definition"),
+    [
+        ({"json": {"type": "null"}, "regex": None}, "json", {"type": "null"}),
+        ({"json": '{"type": "null"}'}, "json", '{"type": "null"}'),
+        ({"json_object": True}, "json", {"type": "object"}),
+        ({"choice": ["a", "b"]}, "choice", ["a", "b"]),
+        ({"regex": "a+"}, "regex", "a+"),
+        ({"grammar": 'start: "a"'}, "grammar", 'start: "a"'),
+    ],
+)
+def test_structured_outputs_have_one_form(wanted, kind, definition):
+    (field,) = (name for name, value in wanted.items() if value is not None)
+    found = parse("chat", CHAT | {"structured_outputs": wanted}).output_format
+    assert found == OutputFormat(f"structured_outputs.{field}", kind, definition)
 
 
 @pytest.mark.parametrize(
@@ -193,6 +212,31 @@ def test_neutral_fields_are_accepted(neutral):
             {"allowed_token_ids": [1], "response_format": {"type": "json_object"}},
             "allowed_token_ids",
         ),
+        ({"bad_words": "x"}, "bad_words"),
+        ({"bad_words": [""]}, "bad_words"),
+        ({"bad_words": ["x"] * 129}, "bad_words"),
+        ({"bad_words": ["x" * 201]}, "bad_words"),
+        ({"bad_words": ["x"], "allowed_token_ids": [1]}, "bad_words"),
+        ({"bad_words": ["x"], "response_format": {"type": "json_object"}}, "bad_words"),
+        ({"structured_outputs": {}}, "structured_outputs"),
+        ({"structured_outputs": {"json_object": False}}, "structured_outputs"),
+        ({"structured_outputs": {"choice": ["a"], "regex": "a"}}, "structured_outputs"),
+        ({"structured_outputs": {"json": True}}, "structured_outputs.json"),
+        ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
+        ({"structured_outputs": {"choice": [""]}}, "structured_outputs.choice[0]"),
+        ({"structured_outputs": {"regex": 5}}, "structured_outputs.regex"),
+        ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag"),
+        (
+            {"structured_outputs": {"regex": "a", "whitespace_pattern": " "}},
+            "structured_outputs.whitespace_pattern",
+        ),
+        (
+            {"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
+            "structured_outputs",
+        ),
+        ({"structured_outputs": {"regex": "a"}, "min_tokens": 1}, "min_tokens"),
+        ({"structured_outputs": {"regex": "a"}, "ignore_eos": True}, "ignore_eos"),
+        ({"structured_outputs": {"regex": "a"}, "allowed_token_ids": [1]}, "allowed_token_ids"),
         ({"top_k": 1.5}, "top_k"),
         ({"min_p": 1.5}, "min_p"),
         ({"min_p": -0.1}, "min_p"),
