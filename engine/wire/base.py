@@ -13,7 +13,6 @@ workers at most, and counts against a worker only together with calls of other t
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -81,9 +80,9 @@ class WorkerRequest:
         the progress of the call to the schedulers.
         """
         body = passed_on(self.path, kind, self.body)
+        if self.cache_salt:
+            body["cache_salt"] = self.cache_salt
         if not self.generates:
-            if self.cache_salt:  # vLLM allows no slash in the salt of these calls
-                body["cache_salt"] = hashlib.sha256(self.cache_salt.encode()).hexdigest()
             return body
         body["stream"] = True
         body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
@@ -95,8 +94,6 @@ class WorkerRequest:
         if self.expected_output_tokens:
             expected = self.expected_output_tokens // self.sequences
             body["vllm_xargs"]["expected_output_tokens"] = expected
-        if self.cache_salt:
-            body["cache_salt"] = self.cache_salt
         return body
 
     def plain_body(self) -> dict[str, Any]:

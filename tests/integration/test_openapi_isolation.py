@@ -301,12 +301,16 @@ def bodies(alma):
         "messages": [{"role": "user", "content": f"say {SAID}-live"}],
         "user": USER,
     }
+    counted = {"model": "scripted", "messages": same["messages"]}
+    message = counted | {"max_tokens": 5, "metadata": {"user_id": USER}}
     named = {"name": "taken-over"}
     asked = {"model": "scripted", "input": "say x", "user": USER}
     repeated = {"id": alma.response["output"][0]["id"], "role": "assistant", "content": "x"}
     return {
         ("POST", "/v1/chat/completions"): [same, same | {"metadata": metadata_of_run}],
         ("POST", "/v1/completions"): [prompt | {"prompt": "x", "metadata": metadata_of_run}],
+        ("POST", "/v1/messages"): [message],
+        ("POST", "/v1/messages/count_tokens"): [counted],
         ("POST", "/v1/responses"): [
             asked,
             asked | {"previous_response_id": alma.response["id"]},

@@ -197,7 +197,8 @@ def cache_salt(isolation: CacheIsolation, tenant: str, app: str, user: str, own:
     """Return the salt of a call's cached prefixes; ``own`` is the client's, within its domain.
 
     Prompts with different salts share no cached prefix, so that response times do not reveal what
-    another domain has cached.
+    another domain has cached. vLLM allows 128 characters without a slash, so whatever is more than a
+    tenant's id is hashed.
     """
     domains: dict[CacheIsolation, tuple[str, ...]] = {
         "none": (),
@@ -206,7 +207,10 @@ def cache_salt(isolation: CacheIsolation, tenant: str, app: str, user: str, own:
         "user": (tenant, user),
     }
     domain = domains[isolation]
-    return client_id(domain if own is None else (*domain, f"={own}"))
+    if own is None and len(domain) < 2:
+        return client_id(domain)
+    text = client_id(domain if own is None else (*domain, f"={own}"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def fingerprint_of(

@@ -39,3 +39,11 @@ def test_no_user_name_or_salt_reaches_another_domain():
 
 def test_without_isolation_a_prompt_has_no_salt():
     assert cache_salt("none", "a", "p", "u", None) == ""
+
+
+@pytest.mark.parametrize("own", [None, "a/b@c\\d\0", "x" * 256])
+@pytest.mark.parametrize("isolation", ["none", "tenant", "app", "user"])
+def test_a_salt_is_one_that_vllm_allows(isolation, own):
+    salt = cache_salt(isolation, "tn_1", "app/1", "ann@example.org" * 20, own)
+    assert len(salt) <= 128
+    assert not set(salt) & set("@/\\\0")
