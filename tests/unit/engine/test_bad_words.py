@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from sequences import PROMPT, make_sequence
 from transformers import AutoTokenizer
@@ -15,6 +15,7 @@ from fairserve.engine.torch.builtin_model import ensure_builtin_model
 IDS = st.integers(0, 3)
 
 
+@example([[1, 3]], [])
 @given(st.lists(st.lists(IDS, min_size=1, max_size=4), max_size=8), st.lists(IDS, max_size=8))
 def test_a_token_is_banned_if_it_completes_a_word_of_the_output(words, output):
     expected = {
