@@ -32,7 +32,14 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 _DESCRIPTIVE = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key"})
 """Fields that describe the caller and do not affect the output."""
-_NESTED = ("messages", "response_format", "stream_options", "structured_outputs", "vllm_xargs")
+_NESTED = (
+    "chat_template_kwargs",
+    "messages",
+    "response_format",
+    "stream_options",
+    "structured_outputs",
+    "vllm_xargs",
+)
 """Fields for which an error also names the inner field."""
 UNSUPPORTED = "unsupported"
 """Type of a pydantic error for a value that this engine cannot honour."""

@@ -1,13 +1,14 @@
-"""Messages of a chat."""
+"""Messages of a chat, and the options of its prompt."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from fairserve.engine.torch.openai_fields import UNSUPPORTED, Part
+from fairserve.engine.wire.prompt_options import PromptOptions
 
 
 def _joined(content: Any) -> Any:
@@ -41,6 +42,48 @@ class Message(Part):
 Messages = Annotated[
     list[Message], Field(min_length=1, fail_fast=True, description="a list of at least one message")
 ]
+
+
+class TemplateVariables(Part):
+    """Variables of chat templates that clients may set: those that switch thinking."""
+
+    enable_thinking: bool | None = None
+    thinking: bool | None = None
+
+
+class PromptFields(Protocol):
+    """A body with the fields that change the prompt of a chat."""
+
+    @property
+    def add_generation_prompt(self) -> bool:
+        """True: the start of the answer follows the messages."""
+        ...
+
+    @property
+    def continue_final_message(self) -> bool:
+        """True: the answer continues the last message."""
+        ...
+
+    @property
+    def add_special_tokens(self) -> bool | None:
+        """True: the tokenizer adds its special tokens to those of the template."""
+        ...
+
+    @property
+    def chat_template_kwargs(self) -> TemplateVariables | None:
+        """Variables of the template."""
+        ...
+
+
+def prompt_options(body: PromptFields) -> PromptOptions:
+    """Return the options of a chat's prompt."""
+    variables = body.chat_template_kwargs
+    return PromptOptions(
+        body.add_generation_prompt,
+        body.continue_final_message,
+        body.add_special_tokens,
+        {} if variables is None else variables.model_dump(exclude_none=True),
+    )
 
 
 def plain(messages: list[Message]) -> list[dict[str, str]]:

@@ -13,7 +13,12 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from fairserve.engine.torch.bad_words import MAX_BAD_WORD_CHARS, MAX_BAD_WORDS, BadWords
 from fairserve.engine.torch.openai_fields import Body, Part, RequestError, shown
-from fairserve.engine.torch.openai_prompt import Messages, plain
+from fairserve.engine.torch.openai_prompt import (
+    Messages,
+    TemplateVariables,
+    plain,
+    prompt_options,
+)
 from fairserve.engine.torch.output_format import FormatKind, OutputFormat
 from fairserve.engine.torch.sampling_params import (
     MAX_LOGIT_BIAS,
@@ -23,6 +28,7 @@ from fairserve.engine.torch.sampling_params import (
     SamplingParams,
 )
 from fairserve.engine.torch.token_constraint import Grammar
+from fairserve.engine.wire.prompt_options import PromptOptions
 
 Kind = Literal["chat", "completion"]
 
@@ -44,6 +50,7 @@ class GenerationRequest:
     model: str
     messages: list[dict[str, str]]
     prompt: str | list[int]
+    prompt_options: PromptOptions
     samples: int
     max_tokens: int | None
     temperature: float
@@ -331,9 +338,24 @@ class _GenerationBody(Body):
 
 class _ChatBody(_GenerationBody):
     messages: Messages
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool | None = None
+    chat_template_kwargs: TemplateVariables | None = None
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool = False
     top_logprobs: int = Field(0, ge=0, le=MAX_LOGPROBS)
+
+    @model_validator(mode="after")
+    def _prompt_options_fit_together(self) -> _ChatBody:
+        if problem := self.prompt_options.problem():
+            raise RequestError(problem, "continue_final_message")
+        return self
+
+    @property
+    def prompt_options(self) -> PromptOptions:
+        """Return the options of the prompt."""
+        return prompt_options(self)
 
     @model_validator(mode="after")
     def _logprobs_fit_together(self) -> _ChatBody:
@@ -355,7 +377,13 @@ class _CompletionBody(_GenerationBody):
         min_length=1,
         description="a string or a list of token ids, not empty; several prompts are several calls",
     )
+    add_special_tokens: bool | None = None
     logprobs: int | None = Field(None, ge=0, le=MAX_COMPLETION_LOGPROBS)
+
+    @property
+    def prompt_options(self) -> PromptOptions:
+        """Return the options of the prompt."""
+        return PromptOptions(special_tokens=self.add_special_tokens)
 
 
 def parse(kind: Kind, body: Any) -> GenerationRequest:
@@ -377,6 +405,7 @@ def parse(kind: Kind, body: Any) -> GenerationRequest:
         model=read.model,
         messages=messages,
         prompt=prompt,
+        prompt_options=read.prompt_options,
         samples=read.n,
         max_tokens=read.limit_tokens(),
         temperature=read.temperature,

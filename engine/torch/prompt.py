@@ -13,6 +13,7 @@ from fairserve.engine.torch.bad_words import BadWords, word_tokens
 from fairserve.engine.torch.openai_fields import RequestError
 from fairserve.engine.torch.openai_request import GenerationRequest
 from fairserve.engine.torch.tokenize_request import TokenizeRequest
+from fairserve.engine.wire.prompt_options import PromptOptions
 from fairserve.interactions.call import TokenIds
 
 _INLINE_CHARACTERS = 16_384
@@ -63,27 +64,28 @@ class PromptEncoder:
 
     def _tokenize(self, request: TokenizeRequest) -> list[int]:
         if request.messages:
-            return self._chat_ids(request.messages, complete=request.add_generation_prompt)
-        return self._text_ids(request.prompt, special=request.add_special_tokens)
+            return self._chat_ids(request.messages, request.options)
+        return self._text_ids(request.prompt, special=request.options.special_tokens is not False)
 
     def _encode_text(self, request: GenerationRequest) -> TokenIds:
         if isinstance(request.prompt, str) and request.kind == "completion":
-            return self._checked(self._text_ids(request.prompt, special=True))
-        return self._checked(self._chat_ids(request.messages, complete=True))
+            special = request.prompt_options.special_tokens is not False
+            return self._checked(self._text_ids(request.prompt, special=special))
+        return self._checked(self._chat_ids(request.messages, request.prompt_options))
 
     def _text_ids(self, text: str, *, special: bool) -> list[int]:
         ids: list[int] = self._tokenizer(text, add_special_tokens=special)["input_ids"]
         return ids
 
-    def _chat_ids(self, messages: list[dict[str, str]], *, complete: bool) -> list[int]:
+    def _chat_ids(self, messages: list[dict[str, str]], options: PromptOptions) -> list[int]:
         try:
             text = self._tokenizer.apply_chat_template(
-                messages, add_generation_prompt=complete, tokenize=False
+                messages, tokenize=False, **options.for_template()
             )
         except (TemplateError, ValueError) as error:
             # ValueError: the model has no chat template.
             raise RequestError(f"the chat template rejects this: {error}", "messages") from error
-        return self._text_ids(text, special=False)
+        return self._text_ids(text, special=bool(options.special_tokens))
 
     def _checked(self, ids: list[int]) -> TokenIds:
         if not ids:

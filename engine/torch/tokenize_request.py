@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairserve.engine.torch.openai_fields import Body, RequestError
-from fairserve.engine.torch.openai_prompt import Messages, plain
+from fairserve.engine.torch.openai_prompt import (
+    Messages,
+    TemplateVariables,
+    plain,
+    prompt_options,
+)
+from fairserve.engine.wire.prompt_options import PromptOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +23,7 @@ class TokenizeRequest:
     """Name of the model; empty: the served one."""
     messages: list[dict[str, str]]
     prompt: str
-    add_generation_prompt: bool
-    """True to append the start of the answer to the messages."""
-    add_special_tokens: bool
-    """True to add the tokenizer's special tokens to a prompt. Chat templates add them themselves."""
+    options: PromptOptions
 
 
 class _TokenizeBody(Body):
@@ -28,7 +31,9 @@ class _TokenizeBody(Body):
     messages: Messages | None = None
     prompt: str | None = None
     add_generation_prompt: bool = True
-    add_special_tokens: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool | None = None
+    chat_template_kwargs: TemplateVariables | None = None
 
 
 def parse_tokenize(body: Any) -> TokenizeRequest:
@@ -36,10 +41,12 @@ def parse_tokenize(body: Any) -> TokenizeRequest:
     read = _TokenizeBody.read(body)
     if (read.messages is None) == (read.prompt is None):
         raise RequestError("either messages or prompt must be given", "messages")
+    options = prompt_options(read)
+    if problem := options.problem():
+        raise RequestError(problem, "continue_final_message")
     return TokenizeRequest(
         model=read.model,
         messages=plain(read.messages or []),
         prompt=read.prompt or "",
-        add_generation_prompt=read.add_generation_prompt,
-        add_special_tokens=read.add_special_tokens,
+        options=options,
     )

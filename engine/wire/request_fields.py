@@ -120,10 +120,10 @@ CHAT_FIELDS: Mapping[str, FieldRule] = {
     "function_call": FieldRule(_NOBODY, ("none",)),
     "include_reasoning": FieldRule(_VLLM, (True,)),
     "thinking_token_budget": FieldRule(_VLLM),
-    "chat_template_kwargs": FieldRule(_VLLM, ({},)),
-    "add_generation_prompt": FieldRule(_VLLM, (True,)),
-    "continue_final_message": FieldRule(_VLLM, (False,)),
-    "add_special_tokens": FieldRule(_VLLM, (False,)),
+    "chat_template_kwargs": FieldRule(_DIALECT, ({},)),
+    "add_generation_prompt": FieldRule(_DIALECT, (True,)),
+    "continue_final_message": FieldRule(_DIALECT, (False,)),
+    "add_special_tokens": FieldRule(_DIALECT, (False,)),
 }
 """Rules of the fields of ``/v1/chat/completions``."""
 
@@ -132,7 +132,7 @@ TEXT_FIELDS: Mapping[str, FieldRule] = {
     "prompt": FieldRule(_EVERY),
     "response_format": FieldRule(_DIALECT, ({"type": "text"},)),
     "suffix": FieldRule(_NOBODY, ("",)),
-    "add_special_tokens": FieldRule(_VLLM, (True,)),
+    "add_special_tokens": FieldRule(_DIALECT, (True,)),
 }
 """Rules of the fields of ``/v1/completions``."""
 
@@ -163,7 +163,7 @@ EMBEDDING_FIELDS: Mapping[str, FieldRule] = {
     "input": FieldRule(_EVERY),
     "encoding_format": FieldRule(_EVERY),
     "dimensions": FieldRule(_EVERY),
-    "add_special_tokens": FieldRule(_VLLM, (True,)),
+    "add_special_tokens": FieldRule(_DIALECT, (True,)),
 }
 """Rules of the fields of ``/v1/embeddings``."""
 

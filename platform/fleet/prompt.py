@@ -5,7 +5,7 @@ system and developer messages and tool definitions (ALGORITHMS section 0). A sho
 on the event loop, a longer one in a thread, a large one in the threads for large prompts, and one that
 is certainly too long not at all: the event loop is never blocked for a millisecond.
 
-Weakness: tokens of images and templates given per request are not counted.
+Weakness: tokens of images are not counted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +23,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from fairserve.engine.torch.model_hub import ask_hub, is_here
+from fairserve.engine.wire.prompt_options import DEFAULT_PROMPT, PromptOptions
 from fairserve.interactions.call import TokenIds
 from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.fleet.large_prompts import LargePrompts
@@ -84,11 +85,14 @@ class PromptCounter(Protocol):
         messages: list[dict[str, Any]],
         tools: list[dict[str, Any]] | None,
         max_tokens: int | None = None,
+        options: PromptOptions = DEFAULT_PROMPT,
     ) -> Prompt:
         """Return the prompt of a chat; InvalidRequestError if the template rejects ``messages``."""
         ...
 
-    def text(self, text: str, max_tokens: int | None = None) -> Prompt:
+    def text(
+        self, text: str, max_tokens: int | None = None, options: PromptOptions = DEFAULT_PROMPT
+    ) -> Prompt:
         """Return the prompt of a plain text."""
         ...
 
@@ -111,13 +115,14 @@ class TemplateCounter:
         messages: list[dict[str, Any]],
         tools: list[dict[str, Any]] | None,
         max_tokens: int | None = None,
+        options: PromptOptions = DEFAULT_PROMPT,
     ) -> Prompt:
         """See :class:`PromptCounter`."""
         plain = [_flat(message) for message in messages]
-        text = self._render(plain, tools, complete=True)
-        encoding = self._encode(text, max_tokens, special=False)
+        text = self._render(plain, tools, options.for_template())
+        encoding = self._encode(text, max_tokens, special=bool(options.special_tokens))
         ids = np.asarray(encoding.ids, dtype=np.uint32)
-        system_chars = self._system_chars(text, plain, tools)
+        system_chars = self._system_chars(text, plain, tools, options)
         if system_chars == 0:
             return Prompt(ids, 0)
         if system_chars >= len(text):
@@ -125,9 +130,11 @@ class TemplateCounter:
         token = encoding.char_to_token(system_chars)
         return Prompt(ids, len(ids) if token is None else int(token))
 
-    def text(self, text: str, max_tokens: int | None = None) -> Prompt:
+    def text(
+        self, text: str, max_tokens: int | None = None, options: PromptOptions = DEFAULT_PROMPT
+    ) -> Prompt:
         """See :class:`PromptCounter`."""
-        encoding = self._encode(text, max_tokens, special=True)
+        encoding = self._encode(text, max_tokens, special=options.special_tokens is not False)
         return Prompt(np.asarray(encoding.ids, dtype=np.uint32), 0)
 
     def sizes(self, texts: Sequence[str], max_tokens: int | None = None) -> list[int]:
@@ -157,11 +164,14 @@ class TemplateCounter:
         return encoding
 
     def _render(
-        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, *, complete: bool
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
+        arguments: Mapping[str, Any],
     ) -> str:
         try:
             text = self._tokenizer.apply_chat_template(
-                messages, tools=tools, add_generation_prompt=complete, tokenize=False
+                messages, tools=tools, tokenize=False, **arguments
             )
         except Exception as error:  # templates may raise anything
             raise InvalidRequestError(
@@ -170,18 +180,23 @@ class TemplateCounter:
         return str(text)
 
     def _system_chars(
-        self, text: str, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
+        self,
+        text: str,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
+        options: PromptOptions,
     ) -> int:
         """Return the number of rendered characters of the system messages and tools."""
         leading = leading_system_messages(messages)
         if not leading and not tools:
             return 0
+        arguments = {**options.template, "add_generation_prompt": False}
         try:
-            alone = self._render(messages[:leading], tools, complete=False)
+            alone = self._render(messages[:leading], tools, arguments)
         except InvalidRequestError:
             # Some templates require a user message; this text differs early from any real one.
             user = {"role": "user", "content": "\x00"}
-            alone = self._render([*messages[:leading], user], tools, complete=False)
+            alone = self._render([*messages[:leading], user], tools, arguments)
         return _common_prefix(text, alone)
 
 
@@ -193,6 +208,7 @@ class BytesCounter:
         messages: list[dict[str, Any]],
         tools: list[dict[str, Any]] | None,
         max_tokens: int | None = None,
+        options: PromptOptions = DEFAULT_PROMPT,
     ) -> Prompt:
         """See :class:`PromptCounter`."""
         parts = [f"{m.get('role')}\n{_flat(m).get('content') or ''}\n" for m in messages]
@@ -202,7 +218,9 @@ class BytesCounter:
         tail = _four_byte_ids("".join(parts[leading:]))
         return Prompt(np.concatenate([head, tail]), len(head), exact=False)
 
-    def text(self, text: str, max_tokens: int | None = None) -> Prompt:
+    def text(
+        self, text: str, max_tokens: int | None = None, options: PromptOptions = DEFAULT_PROMPT
+    ) -> Prompt:
         """See :class:`PromptCounter`."""
         return Prompt(_four_byte_ids(text), 0, exact=False)
 
@@ -235,22 +253,28 @@ class PromptReader:
         *,
         tenant: str = "",
         max_tokens: int | None = None,
+        options: PromptOptions = DEFAULT_PROMPT,
     ) -> Prompt:
         """Return the prompt of a chat request; ``messages`` are those of the original JSON.
 
         Raises InvalidRequestError, or PromptTooLongError for more than ``max_tokens``.
         """
         size = _chars([messages, tools])
-        count = partial(self._counter.chat, messages, tools, **_at_most(max_tokens))
+        count = partial(self._counter.chat, messages, tools, **_given(max_tokens, options))
         return await self._count(size, tenant, count)
 
     async def text(
-        self, prompt: str | list[int], *, tenant: str = "", max_tokens: int | None = None
+        self,
+        prompt: str | list[int],
+        *,
+        tenant: str = "",
+        max_tokens: int | None = None,
+        options: PromptOptions = DEFAULT_PROMPT,
     ) -> Prompt:
         """Return the prompt of a completion request: text, or token ids. Raises as :meth:`chat`."""
         if isinstance(prompt, list):
             return Prompt(np.asarray(prompt, dtype=np.uint32), 0)
-        count = partial(self._counter.text, prompt, **_at_most(max_tokens))
+        count = partial(self._counter.text, prompt, **_given(max_tokens, options))
         return await self._count(len(prompt), tenant, count)
 
     async def sizes(
@@ -331,8 +355,14 @@ def _flat(message: dict[str, Any]) -> dict[str, Any]:
     return {**message, "content": "\n".join(texts)}
 
 
-def _at_most(max_tokens: int | None) -> dict[str, int]:
+def _at_most(max_tokens: int | None) -> dict[str, Any]:
     return {} if max_tokens is None else {"max_tokens": max_tokens}
+
+
+def _given(max_tokens: int | None, options: PromptOptions) -> dict[str, Any]:
+    """Return the arguments that differ from the defaults."""
+    given = _at_most(max_tokens)
+    return given if options is DEFAULT_PROMPT else given | {"options": options}
 
 
 def _chars(value: Any) -> int:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from fairserve.engine.wire.base import WorkerRejectedError, WorkerUnavailableError
+from fairserve.engine.wire.prompt_options import DEFAULT_PROMPT, PromptOptions
 from fairserve.interactions.call import TokenIds
 from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.fleet.prompt import (
@@ -53,6 +54,7 @@ class WorkerPromptReader:
         *,
         tenant: str = "",
         max_tokens: int | None = None,
+        options: PromptOptions = DEFAULT_PROMPT,
     ) -> Prompt:
         """Return the prompt of a chat request; ``tenant`` and ``max_tokens`` have no effect.
 
@@ -61,8 +63,8 @@ class WorkerPromptReader:
         leading = leading_system_messages(messages)
         try:
             whole, system = await asyncio.gather(
-                self._chat_ids(messages, tools, complete=True),
-                self._system_ids(messages[:leading], tools),
+                self._chat_ids(messages, tools, options),
+                self._system_ids(messages[:leading], tools, options),
             )
         except WorkerRejectedError as error:
             raise InvalidRequestError(f"messages: {error}", param="messages") from error
@@ -72,13 +74,19 @@ class WorkerPromptReader:
         return Prompt(whole, _common_prefix(whole, system))
 
     async def text(
-        self, prompt: str | list[int], *, tenant: str = "", max_tokens: int | None = None
+        self,
+        prompt: str | list[int],
+        *,
+        tenant: str = "",
+        max_tokens: int | None = None,
+        options: PromptOptions = DEFAULT_PROMPT,
     ) -> Prompt:
         """Return the prompt of a completion request: text, or token ids."""
         if isinstance(prompt, list):
             return Prompt(np.asarray(prompt, dtype=np.uint32), 0)
+        body = {"model": self._model, "prompt": prompt, **options.fields()}
         try:
-            ids = await self._tokenize({"model": self._model, "prompt": prompt})
+            ids = await self._tokenize(body)
         except WorkerRejectedError as error:
             raise InvalidRequestError(f"prompt: {error}", param="prompt") from error
         except WorkerUnavailableError as error:
@@ -102,28 +110,37 @@ class WorkerPromptReader:
         """Do nothing; no resource is open."""
 
     async def _chat_ids(
-        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, *, complete: bool
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
+        options: PromptOptions,
     ) -> TokenIds:
         body: dict[str, Any] = {
             "model": self._model,
             "messages": messages,
-            "add_generation_prompt": complete,
+            "add_generation_prompt": options.generation_prompt,
+            **options.fields(),
         }
         if tools:
             body["tools"] = tools
         return await self._tokenize(body)
 
     async def _system_ids(
-        self, leading: list[dict[str, Any]], tools: list[dict[str, Any]] | None
+        self,
+        leading: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
+        options: PromptOptions,
     ) -> TokenIds:
         if not leading and not tools:
             return np.zeros(0, dtype=np.uint32)
         try:
-            return await self._chat_ids(leading, tools, complete=False)
+            alone = PromptOptions(False, template=options.template)
+            return await self._chat_ids(leading, tools, alone)
         except WorkerRejectedError:
             # Some templates require a user message; this text differs early from any real one.
             user = {"role": "user", "content": "\x00"}
-            return await self._chat_ids([*leading, user], tools, complete=True)
+            whole = PromptOptions(template=options.template)
+            return await self._chat_ids([*leading, user], tools, whole)
 
     def _warn(self, error: Exception) -> None:
         logger.warning("no worker of %s tokenises (%s): estimating tokens", self._model, error)

@@ -130,12 +130,20 @@ class CompletionRequest:
 
     async def _count_tokens(self, reader: AnyReader, tenant: str, max_tokens: int | None) -> Prompt:
         if isinstance(self.body, ChatBody):
-            messages = self.plain["messages"]
             return await reader.chat(
-                messages, self.body.tools, tenant=tenant, max_tokens=max_tokens
+                self.plain["messages"],
+                self.body.tools,
+                tenant=tenant,
+                max_tokens=max_tokens,
+                options=self.body.prompt_options,
             )
         assert isinstance(self.body, TextBody)
-        return await reader.text(self.body.only_prompt, tenant=tenant, max_tokens=max_tokens)
+        return await reader.text(
+            self.body.only_prompt,
+            tenant=tenant,
+            max_tokens=max_tokens,
+            options=self.body.prompt_options,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from fairserve.engine.wire.prompt_options import DEFAULT_PROMPT, PromptOptions
 from fairserve.engine.wire.request_fields import FieldDemand
 from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.base.user_ids import normal_user_id
@@ -184,6 +185,13 @@ class CompletionBody(BaseModel):
         return "max_tokens"
 
     @property
+    def prompt_options(self) -> PromptOptions:
+        """The options with which the worker makes the prompt."""
+        if self.add_special_tokens is None:
+            return DEFAULT_PROMPT
+        return PromptOptions(special_tokens=self.add_special_tokens)
+
+    @property
     def include_usage(self) -> bool:
         """True if the stream ends with the usage."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
@@ -231,6 +239,23 @@ class ChatBody(CompletionBody):
         if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs|needs logprobs to be true")
         return self
+
+    @model_validator(mode="after")
+    def _check_prompt(self) -> ChatBody:
+        if problem := self.prompt_options.problem():
+            raise ValueError(f"continue_final_message|{problem}")
+        return self
+
+    @property
+    def prompt_options(self) -> PromptOptions:
+        """The options with which the worker makes the prompt."""
+        kwargs = self.chat_template_kwargs
+        complete = self.add_generation_prompt is not False
+        final, special = bool(self.continue_final_message), self.add_special_tokens
+        if complete and not final and special is None and kwargs is None:
+            return DEFAULT_PROMPT
+        template = {} if kwargs is None else kwargs.model_dump(exclude_none=True)
+        return PromptOptions(complete, final, special, template)
 
     @model_validator(mode="after")
     def _check_tools(self) -> ChatBody:

@@ -171,3 +171,39 @@ def test_a_recursive_schema_is_honoured(client):
     answer = chat(client, response_format=form, logit_bias=bias, max_tokens=60)
     value = json.loads(answer.choices[0].message.content)
     assert isinstance(value["kids"], list)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"add_generation_prompt": False},
+        {"add_generation_prompt": False, "continue_final_message": True},
+        {"add_special_tokens": True},
+        {"chat_template_kwargs": {"enable_thinking": False}},
+    ],
+)
+def test_options_of_the_prompt_count_as_the_worker_makes_it(server, client, options):
+    """The platform's count before the call is that of the worker, which the usage reports."""
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Tides are"}]
+    body = {"model": MODEL, "messages": messages}
+    answer = client.chat.completions.create(**body, max_tokens=1, extra_body=options)
+    most = 1 << 30
+    with pytest.raises(openai.BadRequestError) as raised:
+        client.chat.completions.create(**body, max_tokens=most, extra_body=options)
+    assert f"the prompt has {answer.usage.prompt_tokens})" in str(raised.value)
+
+
+def test_an_answer_may_continue_the_last_message(client):
+    """The whole conversation as a text has the same continuation."""
+    start = {"role": "assistant", "content": "Tides are"}
+    body = {"model": MODEL, "max_tokens": 8, "temperature": 0}
+    asked = {"role": "user", "content": "Hi"}
+    only = {"add_generation_prompt": False, "continue_final_message": True}
+    chat = client.chat.completions.create(**body, messages=[asked, start], extra_body=only)
+    text = "<|user|>Hi<|end|><|assistant|>Tides are"
+    same = client.completions.create(**body, prompt=text)
+    assert chat.choices[0].message.content == same.choices[0].text
+    with pytest.raises(openai.BadRequestError, match="needs add_generation_prompt to be false"):
+        client.chat.completions.create(
+            **body, messages=[asked, start], extra_body={"continue_final_message": True}
+        )
