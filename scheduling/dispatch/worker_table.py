@@ -67,8 +67,6 @@ class WorkerTable:
         """With ``hits``, a worker whose window is full can still admit cache hits."""
         self._background_window = background_window
         self._background_calls = background_calls
-        self._spare = 0
-        """Mask of the workers that may get background calls."""
         self._feed_window = feed_window
         self._hits = hits
         self._numbers = workers
@@ -120,7 +118,6 @@ class WorkerTable:
         self._demand_tokens += worker.demand_tokens + worker.foreign_tokens
         self._capacity_tokens += worker.kv_capacity_tokens
         self._update_open(worker)
-        self._update_spare(worker)
 
     def drain(self, worker: Worker) -> None:
         """Stop a worker from taking calls; its current calls still count."""
@@ -146,7 +143,6 @@ class WorkerTable:
         self._serving &= ~bit
         self._open &= ~bit
         self._light &= ~bit
-        self._spare &= ~bit
         self._demand_tokens -= worker.demand_tokens + worker.foreign_tokens
         self._capacity_tokens -= worker.kv_capacity_tokens
 
@@ -163,21 +159,17 @@ class WorkerTable:
         more, worker.foreign_tokens = foreign_tokens - worker.foreign_tokens, foreign_tokens
         if not worker.draining:
             self._demand_tokens += more
-            self._update_spare(worker)
 
     def add_demand(self, worker: Worker, tokens: int) -> None:
         """Add tokens held by a worker's calls; negative to release them."""
         worker.demand_tokens += tokens
         if not worker.draining:
             self._demand_tokens += tokens
-            self._update_spare(worker)
 
     def add_background(self, worker: Worker, tokens: int, calls: int = 0) -> None:
         """Add tokens held by a worker's background calls, and calls; negative to release them."""
         worker.background_tokens += tokens
         worker.background_calls += calls
-        if not worker.draining:
-            self._update_spare(worker)
 
     def add_waiting(self, worker: Worker, tokens: int, hit_tokens: int) -> None:
         """Add waiting tokens of a worker, possibly negative; ``hit_tokens`` as in :class:`Worker`."""
@@ -185,7 +177,6 @@ class WorkerTable:
         worker.hit_tokens += hit_tokens
         if not worker.draining:
             self._update_open(worker)
-            self._update_spare(worker)
 
     def _update_open(self, worker: Worker) -> None:
         bit = 1 << self._numbers.slot(worker.worker_id)
@@ -205,18 +196,6 @@ class WorkerTable:
             self._light |= bit
             self.hits_newly_admitted = True
 
-    def _update_spare(self, worker: Worker) -> None:
-        bit = 1 << self._numbers.slot(worker.worker_id)
-        if (
-            worker.waiting_tokens <= 0
-            and worker.background_calls < self._background_calls
-            and worker.demand_tokens + worker.foreign_tokens + worker.background_tokens
-            < self._background_window * worker.kv_capacity_tokens
-        ):
-            self._spare |= bit
-        else:
-            self._spare &= ~bit
-
     def serving(self) -> WorkerSet:
         """Return the workers that take calls."""
         return WorkerSet(self._numbers, self._serving)
@@ -226,8 +205,23 @@ class WorkerTable:
         return WorkerSet(self._numbers, self._open)
 
     def spare(self) -> WorkerSet:
-        """Return the workers that may get background calls."""
-        return WorkerSet(self._numbers, self._spare)
+        """Return the workers that may get background calls.
+
+        Cost: one comparison for each worker, and nothing while no background call waits.
+        """
+        mask = 0
+        for worker in self.workers.values():
+            if not worker.draining and self._is_spare(worker):
+                mask |= 1 << self._numbers.slot(worker.worker_id)
+        return WorkerSet(self._numbers, mask)
+
+    def _is_spare(self, worker: Worker) -> bool:
+        held_tokens = worker.demand_tokens + worker.foreign_tokens + worker.background_tokens
+        return (
+            worker.waiting_tokens <= 0
+            and worker.background_calls < self._background_calls
+            and held_tokens < self._background_window * worker.kv_capacity_tokens
+        )
 
     def admits_hits_only(self) -> int:
         """Return the mask of the workers whose window is full and that still admit cache hits."""
@@ -269,7 +263,7 @@ class WorkerTable:
         self.context_tokens = state["context_tokens"]
         self.workers = {}
         self._of_kind.clear()
-        self._serving = self._open = self._light = self._spare = 0
+        self._serving = self._open = self._light = 0
         self._demand_tokens = self._capacity_tokens = 0
         for plain in state["workers"]:
             values = dict(plain)
