@@ -34,10 +34,12 @@ from fairserve.platform.serving.files.store import PART_BYTES, open_store
 
 ENDPOINT = "/v1/chat/completions"
 OWNER = Owner("t", "a")
+TURNS = 20
+"""Turns of the event loop that a call takes, in which others are made."""
 
 
 class Calls:
-    """Answers each call by its body's text; ``release`` lets those that are held go on."""
+    """Answers each call by its body's text; ``released`` ends the wait of those that are held."""
 
     def __init__(self, script=(), at_once=100):
         """``at_once`` calls are accepted at a time."""
@@ -56,7 +58,8 @@ class Calls:
                 raise RateLimitedError("parallel calls", headers={"Retry-After": "0"})
             if text.startswith("hold"):
                 await self.released.wait()
-            await asyncio.sleep(0 if self.at_once == 100 else 0.01)
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
             answers = self.script.get(text)
             if answers:
                 raise answers.pop(0)

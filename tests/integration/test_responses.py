@@ -310,7 +310,7 @@ def test_a_response_in_the_background_is_followed_and_cancelled(server, client):
     with pytest.raises(openai.BadRequestError, match="has no answer"):
         ask(client, "say more", previous_response_id=begun.id)
     server.worker.release()
-    eventually(lambda: client.responses.retrieve(begun.id).status == "completed", "it goes on")
+    eventually(lambda: client.responses.retrieve(begun.id).status == "completed", "it does not end")
     assert client.responses.retrieve(begun.id).output_text == "one two three"
     with pytest.raises(openai.BadRequestError, match="has ended"):
         client.responses.cancel(begun.id)
@@ -319,9 +319,9 @@ def test_a_response_in_the_background_is_followed_and_cancelled(server, client):
     for _ in range(2):
         assert client.responses.cancel(second.id).status == "cancelled"
     assert client.responses.retrieve(second.id).status == "cancelled"
-    eventually(lambda: server.worker.disconnects > 0, "the worker goes on")
+    eventually(lambda: server.worker.disconnects > 0, "the worker does not stop")
     third = ask(client, "error", background=True)
-    eventually(lambda: client.responses.retrieve(third.id).status == "failed", "it goes on")
+    eventually(lambda: client.responses.retrieve(third.id).status == "failed", "it does not end")
     with pytest.raises(openai.BadRequestError, match="background"):
         client.responses.cancel(ask(client, "say x").id)
 
@@ -401,7 +401,7 @@ def test_an_erasure_deletes_the_responses_of_a_user(server):
     done = server.call(tenant["api_key"], "DELETE", "/v1/user-data", user="ann")
     assert (done["erased"]["responses"], done["erased"]["conversations"]) == (3, 1)
     server.worker.release()
-    eventually(lambda: not server.platform.responses.running, "it goes on")
+    eventually(lambda: not server.platform.responses.running, "it does not end")
     assert count(server, tenant_id=tenant["id"], user_id="ann") == 0
     assert count(server, tenant_id=tenant["id"], user_id="bob") == 1
     assert count(server, ConversationItem, tenant_id=tenant["id"]) == 0

@@ -66,7 +66,7 @@ async def begin(request: Request, next: str = "") -> Response:
 
 @router.get("/callback")
 async def finish(request: Request, code: str = "", state: str = "") -> Response:
-    """Begin the session of the person whom the provider sends back."""
+    """Begin the session of the person that the provider has authenticated."""
     provider = _provider(request)
     console: ConsoleState = request.app.state.console
     settings: ConsoleSettings = request.app.state.settings.console

@@ -164,7 +164,7 @@ def set_values(session: Session, batch: Batch, now: datetime, **values: object) 
 
 
 def begin(sessions: SessionFactory, batch: Batch, now: datetime, total: int) -> None:
-    """Begin to run a checked batch, unless it was cancelled meanwhile. Raises RowLeaseLostError."""
+    """Begin to run a checked batch, unless it was cancelled. Raises RowLeaseLostError."""
     with sessions.begin() as session:
         set_values(session, batch, now, total=total, in_progress_at=now)
         session.execute(

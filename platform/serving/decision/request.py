@@ -71,7 +71,7 @@ class CallRequest:
     continued_call: str | None = None
     """Client's id of the call of that response: the parent where the client names none."""
     continued_user: str | None = None
-    """User of that response or conversation, to whom the call belongs where the client names none."""
+    """User of that response or conversation, who owns the call where the client names none."""
     prompt_cache_key: Any = None
     messages: Sequence[Mapping[str, Any]] | None = None
     """Chat messages, from which run and parents may be inferred; None: the call has none."""

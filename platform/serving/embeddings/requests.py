@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -126,18 +126,8 @@ class PoolingCall(CompletionCall):
 
     def worker_request(self, grant: Grant) -> WorkerRequest:
         """Return the request for the granted worker."""
-        call = self.checked.call
-        return WorkerRequest(
-            path=self.path,
-            body=self.body,
-            call_id=self.checked.record_id,
-            client_id=grant.client_id,
-            tenant=call.tenant,
-            weight=grant.weight,
-            cache_salt=call.salt,
-            input_tokens=call.prompt_tokens,
-            traceparent=grant.traceparent,
-        )
+        request = CompletionCall.worker_request(self, grant)
+        return replace(request, input_tokens=self.checked.call.prompt_tokens)
 
     def merger(self) -> WholeAnswer:
         """Return an empty answer."""

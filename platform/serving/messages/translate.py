@@ -37,7 +37,7 @@ ERROR_RESULT = "Error: "
 
 @dataclass(slots=True)
 class ChatFields:
-    """Fields of a chat call, and where each came from."""
+    """Fields of a chat call, and the source of each."""
 
     plain: dict[str, Any]
     origins: dict[str, str] = field(default_factory=dict)
