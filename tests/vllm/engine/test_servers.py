@@ -420,10 +420,21 @@ def test_a_dying_server_affects_only_its_started_calls(platform, servers):
 def test_messages_of_anthropic_are_answered_by_vllm(platform):
     """Random weights call no tool by themselves; the server makes this call directly."""
     key = platform.new_app(name="messages")["api_key"]
-    tool = {"name": "look", "input_schema": {"type": "object", "properties": {}}}
+    # One value and a strict schema: random weights end an object of free keys at no certain length.
+    tool = {
+        "name": "look",
+        "strict": True,
+        "input_schema": {
+            "type": "object",
+            "properties": {"place": {"enum": ["here"]}},
+            "required": ["place"],
+            "additionalProperties": False,
+        },
+    }
     asked = {
         "model": MODEL,
         "max_tokens": 24,
+        "temperature": 0,
         "messages": [{"role": "user", "content": [{"type": "text", "text": "Where?"}]}],
     }
     block = ["content_block_start", "content_block_delta", "content_block_stop"]
