@@ -434,7 +434,6 @@ def test_messages_of_anthropic_are_answered_by_vllm(platform):
     asked = {
         "model": MODEL,
         "max_tokens": 24,
-        "temperature": 0,
         "messages": [{"role": "user", "content": [{"type": "text", "text": "Where?"}]}],
     }
     block = ["content_block_start", "content_block_delta", "content_block_stop"]
