@@ -32,7 +32,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "FairServe needs Python 3.11 or later; say PYTHON=/path/to/python3.11")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[server,torch,json,postgres,redis,oidc,otel,mcp,s3,envoy,kubernetes,demo,agents,bench,reports,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[server,torch,json,postgres,redis,oidc,otel,mcp,s3,demo,agents,bench,reports,dev]'
 	@touch $(STAMP)
 
 demo: $(STAMP)
