@@ -105,6 +105,19 @@ class HttpWorkerClient:
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._private = (self._private[0], api_key)
 
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Return the headers that carry the bearer token; empty without one."""
+        return self._headers
+
+    def body_of(self, request: WorkerRequest) -> dict[str, Any]:
+        """Return the body of a call for this kind of server."""
+        return request.wire_body(self.kind) if self.dialect == "vllm" else request.plain_body()
+
+    def error_of(self, status: int) -> WorkerUnavailableError | WorkerRejectedError:
+        """Return the error for a status other than 200, of an answer that was not read."""
+        return self._error(status, {}, _error_of(b"", status))
+
     async def open(self, request: WorkerRequest) -> WorkerStream:
         """Send a call; see :class:`fairserve.engine.wire.base.WorkerClient`."""
         vllm = self.dialect == "vllm"

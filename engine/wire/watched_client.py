@@ -50,6 +50,10 @@ class WatchedClient:
             raise
         return _WatchedStream(stream, self, generation, request)
 
+    def carried(self, request: WorkerRequest) -> CarriedCall:
+        """Count a call that another process sends to the worker now."""
+        return CarriedCall(self, request, self._circuit.generation)
+
     def began(self, generation: int) -> None:
         """Record that a call received its first chunk."""
         self._circuit.call_began(generation)
@@ -64,6 +68,32 @@ class WatchedClient:
             unreachable=error.unreachable,
         ):
             self._on_open()
+
+
+class CarriedCall:
+    """A call at the worker whose tokens another process carries. Ends by :meth:`end`."""
+
+    def __init__(self, watched: WatchedClient, request: WorkerRequest, generation: int) -> None:
+        """Count a call of this generation of the worker."""
+        self._watched = watched
+        self._generation = generation
+        self._tenant = request.tenant
+        self._sequences = request.sequences
+        watched.sequences += self._sequences
+
+    def began(self) -> None:
+        """Record that the worker has begun to answer."""
+        self._watched.began(self._generation)
+
+    def failed(self, error: WorkerUnavailableError) -> None:
+        """Record that the worker did not begin to answer."""
+        if self._sequences:
+            self._watched.failed(self._generation, error, self._tenant)
+
+    def end(self) -> None:
+        """Count the call no more. May be repeated."""
+        self._watched.sequences -= self._sequences
+        self._sequences = 0
 
 
 class _WatchedStream:

@@ -30,6 +30,7 @@ from fairserve.platform.console.router import router as console
 from fairserve.platform.console.security_headers import ConsoleHeaders
 from fairserve.platform.console.state import ConsoleState
 from fairserve.platform.db.schemas import NO_CONTROL_CHARACTERS, FieldError
+from fairserve.platform.envoy.behind_envoy import BehindEnvoy, EnvoysClient, Takeovers
 from fairserve.platform.fleet import endpoints as cluster
 from fairserve.platform.fleet import fleet_endpoints as fleet
 from fairserve.platform.monitoring import endpoints as live
@@ -40,7 +41,7 @@ from fairserve.platform.reporting.user_data import endpoints as user_data
 from fairserve.platform.server.http import api_docs
 from fairserve.platform.server.http.access_log import AccessLog
 from fairserve.platform.server.http.cors import Cors
-from fairserve.platform.server.http.intake import Intake
+from fairserve.platform.server.http.intake import Intake, body_memory
 from fairserve.platform.server.http_state import HttpState, put_on
 from fairserve.platform.server.metrics import endpoints as metrics
 from fairserve.platform.server.metrics.requests import RequestMetrics
@@ -89,8 +90,13 @@ MANAGEMENT = (
 """Modules with endpoints for operators and tenants."""
 
 
-def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
-    """Return the application. ``lifespan`` puts the running state on ``app.state``."""
+def create_app(
+    settings: Settings, lifespan: Lifespan, behind: BehindEnvoy | None = None
+) -> FastAPI:
+    """Return the application. ``lifespan`` puts the running state on ``app.state``.
+
+    ``behind`` is set if Envoy carries calls and passes on all other requests.
+    """
     app = FastAPI(
         title="FairServe",
         version=product_version(),
@@ -116,13 +122,18 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
     app.add_exception_handler(HTTPException, _answer_http)
     app.add_exception_handler(ClientDisconnect, _answer_disconnected)
     app.add_exception_handler(Exception, _answer_bug)
-    app.add_middleware(Intake, settings=settings, answer=_answer)
+    memory = body_memory(settings) if behind is None else behind.bodies
+    app.add_middleware(Intake, settings=settings, answer=_answer, memory=memory)
+    if behind is not None:
+        app.add_middleware(Takeovers, calls=behind.calls, answer=_answer)
     app.add_middleware(LimitHeaders)
     app.add_middleware(Cors)
     app.add_middleware(ConsoleHeaders)
     app.add_middleware(
         AccessLog, trusted_proxies=settings.console.proxy_networks, on_request=requests.count
     )
+    if behind is not None:
+        app.add_middleware(EnvoysClient)
     return app
 
 

@@ -10,11 +10,28 @@ from __future__ import annotations
 
 from collections import Counter
 
-from fairserve.platform.base.errors import RateLimitedError, UnavailableError
+from fairserve.platform.base.errors import BodyTooLargeError, RateLimitedError, UnavailableError
 
 RETRY_S = "5"
 RESERVATION = "body_reservation"
 """Name of a request's reservation in its state."""
+
+
+def check_body_size(size_bytes: int, max_bytes: int) -> None:
+    """Raise BodyTooLargeError if a body has, or declares, more bytes than allowed."""
+    if size_bytes > max_bytes:
+        raise BodyTooLargeError(
+            f"the body has {size_bytes} bytes or more; allowed here: {max_bytes}"
+        )
+
+
+def draining_error() -> UnavailableError:
+    """Return the error of a request that arrives while the server drains."""
+    return UnavailableError(
+        "the server is stopping; send the request to another one, or again later",
+        code="draining",
+        headers={"Retry-After": RETRY_S},
+    )
 
 
 class BodyMemory:

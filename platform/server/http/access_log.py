@@ -75,27 +75,40 @@ class AccessLog:
     def _log(self, scope: Scope, facts: RequestFacts, status: int, duration_s: float) -> None:
         route: str | None = getattr(scope.get("route"), "path", None)
         self._on_request(scope["method"], route, status)
-        quiet = scope["path"] in QUIET_PATHS and status == 200
-        level = logging.DEBUG if quiet else logging.INFO
-        if not access_log.isEnabledFor(level):
-            return
+        path = scope["path"] if route is None else route
         principal: Principal | None = scope.get("state", {}).get("principal")
-        fields: dict[str, object] = {
-            "method": scope["method"],
-            "path": scope["path"] if route is None else route,
-            "status": status,
-            "client": facts.client,
+        log_request(scope["method"], path, status, facts, principal, duration_s)
+
+
+def log_request(
+    method: str,
+    path: str,
+    status: int,
+    facts: RequestFacts,
+    principal: Principal | None,
+    duration_s: float,
+) -> None:
+    """Log a request that ended. Must be called in the context of the request."""
+    quiet = path in QUIET_PATHS and status == 200
+    level = logging.DEBUG if quiet else logging.INFO
+    if not access_log.isEnabledFor(level):
+        return
+    fields: dict[str, object] = {
+        "method": method,
+        "path": path,
+        "status": status,
+        "client": facts.client,
+    }
+    if principal is not None:
+        owner = {
+            "key": principal.key_id,
+            "tenant": principal.tenant_id,
+            "app": principal.app_id,
         }
-        if principal is not None:
-            owner = {
-                "key": principal.key_id,
-                "tenant": principal.tenant_id,
-                "app": principal.app_id,
-            }
-            fields |= {name: value for name, value in owner.items() if value}
-        fields |= facts.fields
-        fields["duration_s"] = round(duration_s, 4)
-        access_log.log(level, "request", extra={"fields": fields})
+        fields |= {name: value for name, value in owner.items() if value}
+    fields |= facts.fields
+    fields["duration_s"] = round(duration_s, 4)
+    access_log.log(level, "request", extra={"fields": fields})
 
 
 def _identify(message: Message, facts: RequestFacts, *, vendor: bool) -> None:

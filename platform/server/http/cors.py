@@ -17,14 +17,13 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fairserve.platform.serving.cors_headers import cors_headers
 from fairserve.platform.tenancy.auth import Authenticator, Principal
 
 ALLOWED_METHODS = "GET, POST, DELETE"
 MAX_AGE_S = "600"
 """Seconds for which a browser keeps the answer to a preflight."""
 _HEADER_NAMES = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z, -]{1,2000}")
-_EXPOSED = ("x-interaction-id", "x-call-id", "x-request-id", "request-id", "retry-after")
-_EXPOSED_PREFIXES = ("x-fairserve-", "x-ratelimit-")
 
 
 class Cors:
@@ -74,16 +73,9 @@ async def _preflight(scope: Scope, origin: str, headers: Headers) -> Response | 
 
 
 def _add(message: Message, origin: str | None, principal: Principal | None) -> None:
-    if principal is None or not principal.origins:
-        return
     headers = MutableHeaders(scope=message)
-    headers.add_vary_header("Origin")
-    if origin not in principal.origins:
-        return
-    exposed = [
-        name
-        for name in dict.fromkeys(headers.keys())
-        if name in _EXPOSED or name.startswith(_EXPOSED_PREFIXES)
-    ]
-    headers["access-control-allow-origin"] = origin
-    headers["access-control-expose-headers"] = ", ".join(exposed)
+    for name, value in cors_headers(principal, origin, headers.keys()).items():
+        if name == "vary":
+            headers.add_vary_header(value)
+        else:
+            headers[name] = value

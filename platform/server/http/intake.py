@@ -15,9 +15,15 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairserve.engine.wire.tasks import TASK_OF_PATH
-from fairserve.platform.base.errors import BodyTooLargeError, FairServeError, UnavailableError
+from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.server.settings import Settings
-from fairserve.platform.serving.bodies import RESERVATION, BodyMemory, BodyReservation
+from fairserve.platform.serving.bodies import (
+    RESERVATION,
+    BodyMemory,
+    BodyReservation,
+    check_body_size,
+    draining_error,
+)
 from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.platform.serving.messages.errors import PATHS as MESSAGE_PATHS
 from fairserve.platform.tenancy.auth import Principal, require_scope
@@ -35,25 +41,31 @@ UPLOAD_MEMORY_BYTES = 1024 * 1024
 """Most bytes of an upload that are in memory at a time."""
 CALL_PATHS = frozenset({*TASK_OF_PATH, "/v1/responses", *MESSAGE_PATHS})
 """Paths whose bodies are prompts."""
-DRAIN_RETRY_S = "5"
 
 Answer = Callable[[Request, FairServeError], Response]
+
+
+def body_memory(settings: Settings) -> BodyMemory:
+    """Return the memory for the bodies of all requests."""
+    return BodyMemory(
+        settings.server.max_body_memory_bytes,
+        settings.control.max_tenant_share,
+        settings.server.max_body_bytes,
+    )
 
 
 class Intake:
     """ASGI middleware. Cost per request: a lookup in the cache of keys; per message: a few additions."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, answer: Answer) -> None:
-        """``answer`` makes the response of a rejected request."""
+    def __init__(
+        self, app: ASGIApp, settings: Settings, answer: Answer, memory: BodyMemory
+    ) -> None:
+        """``answer`` makes the response of a rejected request; ``memory`` is that of all bodies."""
         self._app = app
         self._max_body_bytes = settings.server.max_body_bytes
         self._max_file_bytes = settings.serving.file_max_bytes
         self._answer = answer
-        self._memory = BodyMemory(
-            settings.server.max_body_memory_bytes,
-            settings.control.max_tenant_share,
-            settings.server.max_body_bytes,
-        )
+        self._memory = memory
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -145,10 +157,7 @@ class _Body:
 
     def expect(self, size_bytes: int) -> None:
         """Reserve a size that the client declares, or that has arrived. Raises a FairServeError."""
-        if size_bytes > self._max_bytes:
-            raise BodyTooLargeError(
-                f"the body has {size_bytes} bytes or more; allowed here: {self._max_bytes}"
-            )
+        check_body_size(size_bytes, self._max_bytes)
         self.reservation.grow(min(size_bytes, self._held_bytes))
 
     async def receive(self) -> Message:
@@ -174,11 +183,7 @@ class _Body:
 def _check_drain(request: Request) -> None:
     """Raise UnavailableError for requests of apps and tenants while the server drains."""
     if _top(request) == "v1" and request.app.state.draining.is_set():
-        raise UnavailableError(
-            "the server is stopping; send the request to another one, or again later",
-            code="draining",
-            headers={"Retry-After": DRAIN_RETRY_S},
-        )
+        raise draining_error()
 
 
 async def _principal(request: Request) -> Principal | None:

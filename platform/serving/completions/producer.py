@@ -11,7 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Mapping
 from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
 
 import orjson
 
@@ -25,6 +28,48 @@ logger = logging.getLogger(__name__)
 
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorAnswer:
+    """The answer to a call that failed before anything was sent."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+def error_answer(
+    error: FairServeError, writer: AnswerWriter, headers: Mapping[str, str]
+) -> ErrorAnswer:
+    """Return the answer to a failed call; ``headers`` are those of the call."""
+    return _error_answer(error, writer.error_body(error), headers)
+
+
+def plain_error_answer(error: FairServeError, headers: Mapping[str, str]) -> ErrorAnswer:
+    """Return the answer to a request of which no call was made, in OpenAI's format."""
+    return _error_answer(error, error.body(), headers)
+
+
+def _error_answer(
+    error: FairServeError, fields: Mapping[str, Any], headers: Mapping[str, str]
+) -> ErrorAnswer:
+    body = orjson.dumps(fields)
+    own = {name.lower(): value for name, value in error.headers.items()}
+    known = {"content-type": JSON, **headers, **own, "content-length": str(len(body))}
+    return ErrorAnswer(error.status, known, body)
+
+
+def answer_headers(*, stream: bool) -> dict[str, str]:
+    """Return the headers that answers of this kind share."""
+    if not stream:
+        return {"content-type": JSON}
+    # The last header stops nginx and similar proxies from buffering the stream.
+    return {
+        "content-type": EVENT_STREAM,
+        "cache-control": "no-cache",
+        "x-accel-buffering": "no",
+    }
 
 
 class Producer:
@@ -57,17 +102,13 @@ class Producer:
         finally:
             add_facts(**self._relay.facts())
 
-    def _headers(self, content_type: str) -> dict[str, str]:
-        return {"content-type": content_type, **self._relay.headers()}
+    def _headers(self) -> dict[str, str]:
+        return answer_headers(stream=self._relay.call.stream) | self._relay.headers()
 
     async def _start_stream(self, sink: Sink) -> None:
         if not self._started:
             self._started = True
-            headers = self._headers(EVENT_STREAM)
-            # The second header stops nginx and similar proxies from buffering the stream.
-            await sink.start(
-                200, headers | {"cache-control": "no-cache", "x-accel-buffering": "no"}
-            )
+            await sink.start(200, self._headers())
             if first := self._writer.begin():
                 await sink.write(first)
 
@@ -104,8 +145,7 @@ class Producer:
         assert merger is not None, "the relay merges what is not streamed"
         body = orjson.dumps(await self._writer.whole(merger, self._relay.meter.answer()))
         self._started = True
-        headers = self._headers(JSON)
-        await sink.start(200, headers | {"content-length": str(len(body))})
+        await sink.start(200, self._headers() | {"content-length": str(len(body))})
         await sink.write(body)
 
     async def _fail(self, sink: Sink, error: FairServeError) -> None:
@@ -113,10 +153,9 @@ class Producer:
             await sink.write(self._writer.error_event(error))
             return
         self._started = True
-        body = orjson.dumps(self._writer.error_body(error))
-        headers = self._headers(JSON) | {name.lower(): v for name, v in error.headers.items()}
-        await sink.start(error.status, headers | {"content-length": str(len(body))})
-        await sink.write(body)
+        answer = error_answer(error, self._writer, self._relay.headers())
+        await sink.start(answer.status, answer.headers)
+        await sink.write(answer.body)
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

@@ -8,12 +8,27 @@ one that never reports, four bytes count as a token, or a chunk as one if that i
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from fairserve.engine.wire.chunk_output import output_bytes, output_chunks
 from fairserve.interactions.call import NO_USAGE, TokenUsage
 
 BYTES_PER_TOKEN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerTotals:
+    """Totals of an answer whose chunks another process reads, as it reported them last."""
+
+    prompt_tokens: int | None = None
+    """Tokens that the worker reported; None: it has not."""
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    chunks: int = 0
+    """Choices of chunks with output."""
+    output_bytes: int = 0
+    """Bytes of the text, tool calls included."""
 
 
 class UsageMeter:
@@ -51,6 +66,20 @@ class UsageMeter:
         if isinstance(details, dict) and isinstance(details.get("cached_tokens"), int):
             self.cached_tokens_reported = True
             self._cached_tokens = max(self._cached_tokens, details["cached_tokens"])
+
+    def read_totals(self, totals: AnswerTotals) -> None:
+        """Take the totals of an answer whose chunks are not read here."""
+        self._output_chunks, self._output_bytes = totals.chunks, totals.output_bytes
+        self.started = True
+        if totals.prompt_tokens is None and totals.output_tokens is None:
+            return
+        usage: dict[str, Any] = {
+            "prompt_tokens": totals.prompt_tokens or 0,
+            "completion_tokens": totals.output_tokens or 0,
+        }
+        if totals.cached_tokens is not None:
+            usage["prompt_tokens_details"] = {"cached_tokens": totals.cached_tokens}
+        self.read({"usage": usage})
 
     def ended(self) -> None:
         """Mark the answer as complete: the worker reports nothing more."""

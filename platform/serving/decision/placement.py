@@ -121,6 +121,10 @@ class Placement:
         """Reason for which control stopped the call; None: it has not."""
         return None if self._stop.cancel is None else self._stop.cancel.reason
 
+    def stop_rejection(self) -> Rejection:
+        """Return the answer to a call that control has stopped."""
+        return self._stop_rejection()
+
     def progress(self, usage: TokenUsage, *, started: bool, cached_tokens_reported: bool) -> bool:
         """Report the usage so far, which renews the lease.
 
@@ -158,6 +162,12 @@ class Placement:
             await self.end("failed", used, error=text)
             return Rejection(self._no_answer(failure))
         return await self._retry(text)
+
+    async def broke_off(self, failure: AttemptFailure, used: Used) -> None:
+        """Report that the worker failed after its answer had begun, which ends the call."""
+        self._log(failure)
+        error = f"{self.grant.worker_id}: {public_message(failure.message)}"
+        await self.end("failed", used, error=error)
 
     def _log(self, failure: AttemptFailure) -> None:
         worker_id = self.grant.worker_id

@@ -1,0 +1,56 @@
+"""Envoy's messages from plain values: headers, bodies and answers, and headers as a dictionary."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from google.protobuf.json_format import ParseDict
+from google.protobuf.struct_pb2 import Struct
+
+from fairserve.platform.envoy.protocol import messages_pb2 as pb
+
+_OVERWRITE = pb.HeaderValueOption.HeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD
+
+
+def plain_headers(headers: pb.HeaderMap) -> dict[str, str]:
+    """Return headers by lower-case name; the last of several lines counts, as in the API."""
+    return {
+        header.key.lower(): header.raw_value.decode("latin-1") if header.raw_value else header.value
+        for header in headers.headers
+    }
+
+
+def mutation(
+    set_headers: Mapping[str, str], remove_headers: Collection[str] = ()
+) -> pb.HeaderMutation:
+    """Return a change of headers, which replaces those of the same name."""
+    return pb.HeaderMutation(
+        set_headers=[
+            pb.HeaderValueOption(
+                header=pb.HeaderValue(key=name, raw_value=value.encode("latin-1", "replace")),
+                append_action=_OVERWRITE,
+            )
+            for name, value in set_headers.items()
+        ],
+        remove_headers=list(remove_headers),
+    )
+
+
+def struct(values: Mapping[str, Any]) -> Struct:
+    """Return values as dynamic metadata has them."""
+    return ParseDict(dict(values), Struct())
+
+
+def immediate(
+    status: int, headers: Mapping[str, str], body: bytes, details: str
+) -> pb.ProcessingResponse:
+    """Return an answer to the client instead of the worker's."""
+    return pb.ProcessingResponse(
+        immediate_response=pb.ImmediateResponse(
+            status=pb.HttpStatus(code=status),
+            headers=mutation(headers),
+            body=body,
+            details=details,
+        )
+    )

@@ -1,0 +1,20 @@
+"""Headers, namespaces and names that the server and Envoy's configuration share."""
+
+from __future__ import annotations
+
+CALL_HEADER = "x-fairserve-call"
+"""Record id of the open call, in requests of Envoy to a worker or to the relay."""
+RELAY_HEADER = "x-fairserve-relay"
+"""In a request: route it to the relay. In an answer: the relay wrote it, and it stays as it is."""
+DESTINATION_HEADER = "x-gateway-destination-endpoint"
+"""Address of the worker, ``ip:port``."""
+ATTEMPT_HEADER = "x-envoy-attempt-count"
+"""Number of the attempt, from 1, which Envoy sets in requests to the relay and to workers."""
+CALL_NAMESPACE = "fairserve.call"
+"""Dynamic metadata from the decision to the Lua filter."""
+ANSWER_NAMESPACE = "fairserve.answer"
+"""Dynamic metadata from the Lua filter to the access log."""
+CALLS_LOG = "fairserve-calls"
+ATTEMPTS_LOG = "fairserve-attempts"
+DECIDED = "fairserve_decided"
+"""Reason in an answer of the decision service, by which Envoy leaves its body as it is."""
