@@ -35,6 +35,12 @@ def pytest_addoption(parser):
         action="store_true",
         help="run the tests marked deep and the randomised ones, with many examples",
     )
+    parser.addoption(
+        "--data-plane",
+        choices=("embedded", "envoy"),
+        default="embedded",
+        help="data plane of the servers of the gateway's tests",
+    )
 
 
 def _new_seed():

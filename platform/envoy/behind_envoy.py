@@ -15,11 +15,16 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairserve.platform.base.errors import FairServeError, UnavailableError
-from fairserve.platform.envoy.names import ATTEMPT_HEADER, CALL_HEADER, RELAY_HEADER
+from fairserve.platform.envoy.access_log_configuration import CALL_HEADER
+from fairserve.platform.envoy.listener import RELAY_HEADER
 from fairserve.platform.envoy.open_calls import OpenCalls
 from fairserve.platform.serving.bodies import BodyMemory
 from fairserve.platform.serving.completions.service import Completions
 
+ATTEMPT_HEADER = "x-envoy-attempt-count"
+"""Number of the attempt, from 1, which Envoy sets in each request to the relay."""
+_MARKS = ((RELAY_HEADER.encode(), b"1"), (b"x-envoy-ratelimited", b"1"))
+"""Headers that tell Envoy that the relay answers, and that no attempt may follow."""
 _FORWARDED_FOR = b"x-forwarded-for"
 
 
@@ -59,9 +64,7 @@ class EnvoysClient:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
-        await self._app(
-            envoys_client(scope) if scope["type"] == "http" else scope, receive, send
-        )
+        await self._app(envoys_client(scope) if scope["type"] == "http" else scope, receive, send)
 
 
 class Takeovers:
@@ -93,8 +96,7 @@ class Takeovers:
 
         async def marked(message: Message) -> None:
             if message["type"] == "http.response.start":
-                mark = (RELAY_HEADER.encode(), b"1")
-                message = {**message, "headers": [*message.get("headers", ()), mark]}
+                message = {**message, "headers": [*message.get("headers", ()), *_MARKS]}
             await send(message)
 
         await response(scope, receive, marked)

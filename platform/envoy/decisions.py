@@ -26,6 +26,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NoReturn
 
 import grpc
@@ -36,15 +37,11 @@ from fairserve.platform.base.client_address import Network, client_address, is_t
 from fairserve.platform.base.errors import FairServeError, WorkerFailedError
 from fairserve.platform.base.request_facts import RequestFacts, add_error, begin_request
 from fairserve.platform.db.base import new_id
+from fairserve.platform.envoy.access_log_configuration import CALL_HEADER
 from fairserve.platform.envoy.behind_envoy import envoys_client
+from fairserve.platform.envoy.clusters import DESTINATION_HEADER
+from fairserve.platform.envoy.listener import CALL, RELAY_HEADER
 from fairserve.platform.envoy.messages import immediate, mutation, plain_headers, struct
-from fairserve.platform.envoy.names import (
-    CALL_HEADER,
-    CALL_NAMESPACE,
-    DECIDED,
-    DESTINATION_HEADER,
-    RELAY_HEADER,
-)
 from fairserve.platform.envoy.open_calls import CallReport, OpenCall, OpenCalls, Submission
 from fairserve.platform.envoy.protocol import messages_pb2 as pb
 from fairserve.platform.fleet.direct_worker import DirectWorker
@@ -77,12 +74,14 @@ from fairserve.platform.tenancy.auth import Principal
 
 logger = logging.getLogger(__name__)
 
-ENDPOINTS: Mapping[str, Endpoint] = {CHAT: CHAT_COMPLETIONS, TEXT: TEXT_COMPLETIONS, EMBEDDINGS: EMBED}
+ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
+    {CHAT: CHAT_COMPLETIONS, TEXT: TEXT_COMPLETIONS, EMBEDDINGS: EMBED}
+)
 """Endpoints whose calls Envoy carries, by path."""
 _KEPT_BY_WORKER = frozenset({"host", "content-length", "content-type", "accept", "x-request-id"})
 """Headers of a request that a worker may get; all others are the client's own affair."""
-_KEPT_FOR_CLIENT = frozenset({"content-length", "transfer-encoding", "date", "server"})
-"""Headers of a worker's answer that are those of the connection or of Envoy."""
+_KEPT_FOR_CLIENT = frozenset({"content-length", "transfer-encoding", "date"})
+"""Headers of a worker's answer that are those of the connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +362,7 @@ class _Exchange:
         }
         return pb.ProcessingResponse(
             request_body=pb.BodyResponse(response=common),
-            dynamic_metadata=struct({CALL_NAMESPACE: known}),
+            dynamic_metadata=struct({CALL: known}),
         )
 
     # --- the answer -------------------------------------------------------------------------------
@@ -432,9 +431,7 @@ class _Exchange:
         parts, call = self._parts, self._call
         if prepared is not None:
             checked = prepared.call.checked
-            headers = (
-                parts.decisions.headers(checked) if call is None else self._call_headers(call)
-            )
+            headers = parts.decisions.headers(checked) if call is None else self._call_headers(call)
             answer = error_answer(error, prepared.writer, headers)
         else:
             headers = {"x-request-id": self._facts.request_id}
@@ -444,7 +441,7 @@ class _Exchange:
         own = {name: v for name, v in answer.headers.items() if name != "content-length"}
         if call is None:
             self._answered(answer.status)
-        return immediate(answer.status, own | self._cors(own), answer.body, DECIDED)
+        return immediate(answer.status, own | self._cors(own), answer.body)
 
     def _cors(self, headers: Mapping[str, str]) -> dict[str, str]:
         return cors_headers(self._principal, self._headers.get("origin"), headers)

@@ -42,15 +42,16 @@ def struct(values: Mapping[str, Any]) -> Struct:
     return ParseDict(dict(values), Struct())
 
 
-def immediate(
-    status: int, headers: Mapping[str, str], body: bytes, details: str
-) -> pb.ProcessingResponse:
-    """Return an answer to the client instead of the worker's."""
+def immediate(status: int, headers: Mapping[str, str], body: bytes) -> pb.ProcessingResponse:
+    """Return an answer to the client instead of the worker's.
+
+    It has no details: by them Envoy tells its own errors from these
+    (:mod:`fairserve.platform.envoy.local_errors`).
+    """
     return pb.ProcessingResponse(
         immediate_response=pb.ImmediateResponse(
             status=pb.HttpStatus(code=status),
             headers=mutation(headers),
             body=body,
-            details=details,
         )
     )

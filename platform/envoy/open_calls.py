@@ -2,8 +2,8 @@
 
 A call is open from the decision that sends it to a worker until its end is reported. Envoy's access log
 reports progress and end; the stream of the decision, which stays open as long as the answer, renews the
-lease and is the way to stop the call. A stream that ends without a report in the log waits ``END_WAIT_S``
-for one: then the log's file has the end, or the call has failed with its last progress.
+lease and is the way to stop the call. A stream that ends without a report in the log waits for one for
+``END_WAIT_S``: then the log's file has the end, or the call has failed with its last progress.
 
 The Python relay may take over a call whose worker failed before its answer began. It then reports
 progress and end, and all later entries of the log are ignored.
@@ -26,7 +26,11 @@ from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.fleet.direct_worker import DirectWorker
 from fairserve.platform.serving.completions.relay import BegunCall, call_facts
 from fairserve.platform.serving.completions.service import PreparedCall
-from fairserve.platform.serving.completions.usage import AnswerTotals, UsageMeter
+from fairserve.platform.serving.completions.usage import (
+    NO_TOTALS,
+    AnswerTotals,
+    UsageMeter,
+)
 from fairserve.platform.serving.decision.placement import AttemptFailure, Placement, Used
 from fairserve.platform.tenancy.auth import Principal
 
@@ -58,7 +62,7 @@ class CallReport:
 
     record_id: str
     ended: bool
-    totals: AnswerTotals = AnswerTotals()
+    totals: AnswerTotals = NO_TOTALS
     started: bool = False
     """The worker has sent an event, or its whole answer."""
     complete: bool = False

@@ -74,12 +74,12 @@ def worker_command(
     return command
 
 
-def socket_folder(data_dir: Path) -> Path:
-    """Return a folder for the workers' sockets, readable by this user only, as they carry prompts.
+def socket_folder(data_dir: Path, name: str = "sockets") -> Path:
+    """Return an empty folder for sockets, readable by this user only, as they carry prompts.
 
     It is in ``data_dir``, or elsewhere if that path is too long or its disk does not support sockets.
     """
-    folder = data_dir.resolve() / "sockets"
+    folder = data_dir.resolve() / name
     shutil.rmtree(folder, ignore_errors=True)  # leftovers of a killed server
     folder.mkdir(mode=0o700, parents=True)
     longest = folder / "1234567-replays"

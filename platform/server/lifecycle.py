@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import secrets
 import shutil
@@ -34,7 +35,9 @@ from fairserve.platform.reporting.usage.spent_budgets import SpentBudgets, retry
 from fairserve.platform.server import recovery, wiring
 from fairserve.platform.server.app import create_app
 from fairserve.platform.server.fleet_section import fleet_parser
+from fairserve.platform.server.http.access_log import log_request
 from fairserve.platform.server.http_state import RunningState, put_on
+from fairserve.platform.server.metrics.requests import RequestMetrics
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.interactions.service import GRAPHS_AT_ONCE, RunParts
 from fairserve.platform.serving.messages.endpoint import TokenCounts
@@ -45,6 +48,8 @@ from fairserve.scheduling.system import SystemConfig
 
 if TYPE_CHECKING:
     from fairserve.platform.background.jobs.celery_jobs import JobsOnCelery
+    from fairserve.platform.envoy.decisions import AdapterParts, AnsweredRequest
+    from fairserve.platform.envoy.plane import EnvoyPlane
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +73,8 @@ class Platform:
         ValueError if calls are to be traced and cannot be.
         """
         self.tracing = wiring.tracing(settings)
+        self.plane = wiring.envoy_plane(settings)
+        """Envoy as the data plane; None: the server itself carries the tokens."""
         self.settings = settings
         self.lease = lease
         self.storage = wiring.storage(settings, engine, lease)
@@ -82,6 +89,9 @@ class Platform:
         self.started, self.draining = asyncio.Event(), asyncio.Event()
         self._sockets: Path | None = None
         self._on_ready, self._clock = on_ready, clock
+        self._model_served, self._edge_open = False, self.plane is None
+        self.on_answered: Callable[[AnsweredRequest], None] = lambda answered: None
+        """Logs a request that Envoy has answered."""
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -137,6 +147,8 @@ class Platform:
         self.programs = serving.programs
         self.files, self.batches = serving.files, serving.batches
         await self._start_fleet(stored.fleet, stored.system)
+        if self.plane is not None:
+            await self.plane.start_decisions(self._adapter_parts(self.plane), self.pool)
         await self.programs.start()
         self.batches.start()
         self.jobs.start()
@@ -144,6 +156,18 @@ class Platform:
         background = (self.profile_changes.run(), openings, self.monitoring.history.run())
         self._tasks.extend(asyncio.create_task(each) for each in background)
         self.started.set()
+
+    async def open_edge(self) -> None:
+        """Start Envoy, if it is the data plane; the HTTP side listens already. Raises EnvoyError."""
+        if self.plane is not None:
+            await self.plane.start_envoy()
+            self._edge_open = True
+            self._announce()
+
+    async def close_edge(self, drain_s: float) -> None:
+        """End Envoy, if it is the data plane, once answers have reached their clients."""
+        if self.plane is not None:
+            await self.plane.stop_envoy(drain_s)
 
     async def drain(self) -> None:
         """Accept no new calls, and wait for those in progress."""
@@ -159,6 +183,8 @@ class Platform:
         await self.control.drain(0)
         await self.programs.close()
         await self.batches.close()
+        if self.plane is not None:
+            await self.plane.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -293,8 +319,29 @@ class Platform:
             self._tasks.append(asyncio.create_task(self.fleet_watch.run(), name="fleet file"))
 
     def _notify_ready(self) -> None:
-        if self._on_ready is not None:
-            self._on_ready(self)
+        self._model_served = True
+        self._announce()
+
+    def _announce(self) -> None:
+        """Announce once that the first call can be served."""
+        if self._model_served and self._edge_open and self._on_ready is not None:
+            announce, self._on_ready = self._on_ready, None
+            announce(self)
+
+    def _adapter_parts(self, plane: EnvoyPlane) -> AdapterParts:
+        from fairserve.platform.envoy.decisions import AdapterParts
+
+        return AdapterParts(
+            decisions=self.decisions,
+            completions=self.completions,
+            pool=self.pool,
+            calls=plane.behind.calls,
+            bodies=plane.behind.bodies,
+            draining=self.draining,
+            max_body_bytes=self.settings.server.max_body_bytes,
+            trusted_proxies=self.settings.console.proxy_networks,
+            on_answered=lambda answered: self.on_answered(answered),
+        )
 
 
 def build_app(settings: Settings, platform: Platform | None = None) -> FastAPI:
@@ -310,4 +357,22 @@ def build_app(settings: Settings, platform: Platform | None = None) -> FastAPI:
         finally:
             await running.stop()
 
-    return create_app(settings, lifespan)
+    plane = None if platform is None else platform.plane
+    app = create_app(settings, lifespan, None if plane is None else plane.behind)
+    if platform is not None:
+        platform.on_answered = functools.partial(_log_answered, app)
+    return app
+
+
+def _log_answered(app: FastAPI, answered: AnsweredRequest) -> None:
+    """Count and log a request that Envoy has answered, as the application does its own."""
+    requests: RequestMetrics = app.state.request_metrics
+    requests.count("POST", answered.path, answered.status)
+    log_request(
+        "POST",
+        answered.path,
+        answered.status,
+        answered.facts,
+        answered.principal,
+        answered.duration_s,
+    )

@@ -34,6 +34,7 @@ from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME
 from fairserve.platform.control.lease import Lease, LeaseTakenError
 from fairserve.platform.db.engine import connect
 from fairserve.platform.db.secret_key import SecretKeyError
+from fairserve.platform.envoy.binary import EnvoyError
 from fairserve.platform.fleet.fleet_file import FleetFileError, read_fleet
 from fairserve.platform.fleet.supervisor import WorkersFailedError
 from fairserve.platform.server.backup.archive import ArchiveError
@@ -120,10 +121,15 @@ class ServerProcess:
                 check_restored(settings.db.data_dir)
             except ArchiveError as error:
                 raise StartError(str(error)) from error
-            listener = stack.enter_context(
-                _bind(settings.server.host, settings.server.port, "--port")
+            listener: socket.socket | None = _bind(
+                settings.server.host, settings.server.port, "--port"
             )
-            self._port = listener.getsockname()[1]
+            if settings.server.data_plane == "envoy" and listener is not None:
+                listener.close()  # it was free, and Envoy takes it
+                listener = None
+            else:
+                stack.enter_context(listener)
+                self._port = listener.getsockname()[1]
             if settings.server.metrics_port:
                 self._metrics_listener = stack.enter_context(
                     _bind(
@@ -144,11 +150,15 @@ class ServerProcess:
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 return runner.run(self._serve(platform, lease, listener))
 
-    async def _serve(self, platform: Platform, lease: Lease, listener: socket.socket) -> int:
+    async def _serve(
+        self, platform: Platform, lease: Lease, listener: socket.socket | None
+    ) -> int:
+        """Serve on the listener; without one on the socket behind Envoy."""
         settings = self._settings
         app = build_app(settings, platform)
         config = uvicorn.Config(
             app,
+            uds=None if platform.plane is None else platform.plane.api_socket,
             http=_limited_protocol(settings),  # type: ignore[arg-type] # it is only called
             ws="none",
             log_config=None,
@@ -168,10 +178,11 @@ class ServerProcess:
             return await self._run(server, platform, lease, listener)
 
     async def _run(
-        self, server: _Server, platform: Platform, lease: Lease, listener: socket.socket
+        self, server: _Server, platform: Platform, lease: Lease, listener: socket.socket | None
     ) -> int:
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-        failed: asyncio.Task[str] = asyncio.create_task(_first_failure(platform, lease))
+        sockets = None if listener is None else [listener]
+        serving = asyncio.create_task(server.serve(sockets=sockets))
+        failed: asyncio.Task[str] = asyncio.create_task(_first_failure(platform, lease, server))
         try:
             await asyncio.wait({serving, failed}, return_when=asyncio.FIRST_COMPLETED)
             problem = failed.result() if failed.done() and not serving.done() else ""
@@ -235,6 +246,8 @@ class ServerProcess:
         settings = self._settings
         host = "127.0.0.1" if settings.server.host in ("0.0.0.0", "") else settings.server.host  # noqa: S104
         host = f"[{host}]" if ":" in host else host
+        if platform.plane is not None and platform.plane.port is not None:
+            self._port = platform.plane.port
         name = ", ".join(model.names[0] for model in platform.models.served())
         if name == BUILTIN_MODEL_NAME:
             name += "  (built-in, random weights: the text is noise, the serving is real)"
@@ -263,6 +276,14 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._platform = platform
         self._reload = reload
+        self.listening = asyncio.Event()
+        """Set once connections are accepted."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the application and listen."""
+        await super().startup(sockets)
+        if self.started:
+            self.listening.set()
 
     def abort(self, scope: Scope) -> None:
         """Drop the connection of a request in progress, with all data that its client has not read."""
@@ -278,6 +299,7 @@ class _Server(uvicorn.Server):
         if in_progress:
             # A call has ended in control before its last bytes have reached its client.
             await asyncio.wait(in_progress, timeout=self.config.timeout_graceful_shutdown)
+        await self._platform.close_edge(float(self.config.timeout_graceful_shutdown or 0))
         await super().shutdown(sockets)
 
     @contextlib.contextmanager
@@ -307,8 +329,11 @@ class _Server(uvicorn.Server):
         _print("\nFairServe stops when the calls in progress have ended", sys.stdout)
 
 
-async def _first_failure(platform: Platform, lease: Lease) -> str:
-    """Wait for the failure that ends this process: no worker became ready, or the lease is lost."""
+async def _first_failure(platform: Platform, lease: Lease, server: _Server) -> str:
+    """Wait for the failure that ends this process.
+
+    No worker became ready, the lease is lost, or Envoy cannot start.
+    """
     loop = asyncio.get_running_loop()
     ending: asyncio.Future[str] = loop.create_future()
 
@@ -318,6 +343,11 @@ async def _first_failure(platform: Platform, lease: Lease) -> str:
 
     lease.call_when_lost(lambda: loop.call_soon_threadsafe(end, TAKEN_OVER))
     await platform.started.wait()
+    await server.listening.wait()
+    try:
+        await platform.open_edge()
+    except EnvoyError as error:
+        return str(error)
     workers = asyncio.create_task(_workers_failure(platform))
     workers.add_done_callback(lambda task: None if task.cancelled() else end(task.result()))
     try:
@@ -387,6 +417,8 @@ def _limited_protocol(settings: Settings) -> functools.partial[LimitedProtocol]:
             per_address,
             settings.server.max_connections,
         )
+    if settings.server.data_plane == "envoy":
+        per_address = total  # all connections are Envoy's
     return functools.partial(
         LimitedProtocol,
         connections=Connections(total, per_address, settings.console.proxy_networks),

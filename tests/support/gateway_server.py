@@ -50,9 +50,14 @@ PROFILE = {
 class GatewayServer:
     """A server on ``data_dir`` with the flags of ``serve``. Subclasses start, stop and close it."""
 
+    data_plane = "embedded"
+    """Data plane of servers whose flags name none; ``--data-plane`` of pytest sets it."""
+
     def __init__(self, data_dir, *flags):
         self.data_dir = new_data_dir(data_dir)
         self.flags = flags
+        if "--data-plane" not in flags:
+            self.flags = ("--data-plane", self.data_plane, *flags)
         self.app_key = None
         self.clients = []
         self.http = None
@@ -276,7 +281,12 @@ class _ServingThread(threading.Thread):
         assert self.began.wait(DEADLINE_S)
         eventually(lambda: not self.is_alive() or (self.server and self.server.started))
         assert self.is_alive(), "it ended at once"
-        return self.server.servers[0].sockets[0].getsockname()[1]
+        plane = self.server._platform.plane
+        if plane is None:
+            return self.server.servers[0].sockets[0].getsockname()[1]
+        eventually(lambda: not self.is_alive() or plane.port is not None)
+        assert self.is_alive(), "Envoy does not start"
+        return plane.port
 
 
 class ThreadServer(GatewayServer):

@@ -31,6 +31,9 @@ class AnswerTotals:
     """Bytes of the text, tool calls included."""
 
 
+NO_TOTALS = AnswerTotals()
+
+
 class UsageMeter:
     """Usage of one attempt. Numbers only grow."""
 
