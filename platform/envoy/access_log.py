@@ -135,6 +135,7 @@ def _report_of_line(record_id: str, line: Mapping[str, Any]) -> CallReport:
         client_left=not _CLIENT_LEFT_SHORT.isdisjoint(flags.split(",")),
         reason=_reason("", "" if flags == "-" else flags),
         status=status if isinstance(status, int) else 0,
+        ended_at=_ended_at(line),
     )
 
 
@@ -146,6 +147,7 @@ def _report(
     client_left: bool,
     reason: str,
     status: int,
+    ended_at: float | None = None,
 ) -> CallReport:
     first_ms = answer.get("first_output_ms")
     started = answer.get("started") is True
@@ -168,7 +170,15 @@ def _report(
         error=str(answer.get("error") or ""),
         broken=reason or "its answer broke off",
         status=status,
+        ended_at=ended_at,
     )
+
+
+def _ended_at(line: Mapping[str, Any]) -> float | None:
+    try:
+        return float(line["began"]) + float(line["duration_ms"]) / 1000
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _whole(answer: Mapping[str, Any], name: str) -> int | None:

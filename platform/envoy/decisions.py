@@ -396,9 +396,11 @@ class _Exchange:
     async def _fail(self, call: OpenCall, status: str) -> None:
         """Answer with an error instead of a status that no worker may send and that is not retried."""
         error = WorkerFailedError("the worker sent an answer that is not allowed")
-        await self._write(self._rejection(error, call.prepared))
-        report = CallReport(call.record_id, ended=True, broken=f"it answered {status}", status=502)
+        report = CallReport(
+            call.record_id, ended=True, broken=f"it answered {status}", status=error.status
+        )
         await call.end(report)
+        await self._write(self._rejection(error, call.prepared))
 
     def _stop(self) -> None:
         """Stop the call at whoever carries it."""

@@ -78,6 +78,8 @@ class CallReport:
     broken: str = ""
     """Reason for which the answer broke off, for operators."""
     status: int = 0
+    ended_at: float | None = None
+    """Wall time of the end, UTC epoch seconds, where the log's file has it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,10 +97,11 @@ class Platform:
     async def start(self) -> None:
         """Recover, then start everything. Raises OSError, SQLAlchemyError or ValueError."""
         settings = self.settings
-        recovery.close_open_calls(self.journal)
         self.jobs = self._jobs()
         self.graph_slots = asyncio.Semaphore(GRAPHS_AT_ONCE)
         stored = recovery.load_stored_state(self.sessions, settings)
+        ends = {} if self.plane is None else self.plane.left_ends()
+        recovery.close_open_calls(self.journal, ends, stored.prices)
         self.traffic = wiring.recorder(settings, self._clock)
         if self.traffic is not None:
             self.traffic.start()

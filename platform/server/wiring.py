@@ -6,6 +6,7 @@ Nothing here starts, waits or recovers; :mod:`fairserve.platform.server.lifecycl
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -186,6 +187,8 @@ def envoy_plane(settings: Settings) -> EnvoyPlane | None:
     """Return Envoy as the data plane, not started; None for the embedded one. Raises ValueError."""
     if settings.server.data_plane == "embedded":
         return None
+    # gRPC prints what it does about forks and closed connections to standard error.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         from fairserve.platform.envoy.plane import EnvoyPlane
     except ModuleNotFoundError as error:
@@ -208,9 +211,7 @@ def envoy_plane(settings: Settings) -> EnvoyPlane | None:
         behind_proxy=bool(settings.console.trusted_proxies),
     )
     listen = Address(own.host or "0.0.0.0", own.port)  # noqa: S104  as the embedded plane does
-    return EnvoyPlane(
-        settings.db.data_dir, listen, limits, settings.envoy, body_memory(settings)
-    )
+    return EnvoyPlane(settings.db.data_dir, listen, limits, settings.envoy, body_memory(settings))
 
 
 def _no_lease() -> None:
