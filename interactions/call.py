@@ -117,6 +117,8 @@ class Call:
     """True if the platform issued the call for a declared program."""
     background: bool = False
     """True for a call of the class below all others: it waits while any other call of its pool does."""
+    streamed: bool = True
+    """False if the worker reports no progress of the call: its output is known at its end."""
     declared_output_tokens: int = 0
     """Expected output of one sample as declared by its program; 0 means from the app's profile."""
     remaining_tokens: float = 0.0

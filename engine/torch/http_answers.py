@@ -81,24 +81,55 @@ class EventStream(Response):
         return chunks
 
 
-async def whole_answer(call: RunningCall, writer: AnswerWriter, receive: Receive) -> Response:
-    """Return the response to a call that is not streamed; a disconnecting client cancels the call."""
+class WholeAnswer(Response):
+    """Response to a call that is not streamed; a client that disconnects cancels the call.
 
-    async def collect() -> None:
+    With ``early_head`` the header is sent when the first sample enters the batch: a platform learns
+    from it that the call has started. An error after that is the body of status 200.
+    """
+
+    media_type = "application/json"
+
+    def __init__(self, call: RunningCall, writer: AnswerWriter, *, early_head: bool) -> None:
+        super().__init__()
+        self._call = call
+        self._writer = writer
+        self._early_head = early_head
+        self._head_sent = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Collect the output, then write the answer."""
+        try:
+            if not await _unless_disconnected(self._collect(send), receive):
+                return
+        finally:
+            self._call.close()
+        response = self._response()
+        if not self._head_sent:
+            await response(scope, receive, send)
+            return
+        await send({"type": "http.response.body", "body": response.body, "more_body": False})
+
+    async def _collect(self, send: Send) -> None:
+        call = self._call
         while not call.is_over:
             for event in await call.arrivals():
                 call.apply(event)
+            if self._early_head and not self._head_sent and call.has_started and not call.is_over:
+                self._head_sent = True
+                headers = [(b"content-type", b"application/json")]
+                start = {"type": "http.response.start", "status": 200, "headers": headers}
+                await send(start)
+                # An empty part of the body, because a server may keep the head until the first one.
+                await send({"type": "http.response.body", "body": b"", "more_body": True})
 
-    try:
-        if not await _unless_disconnected(collect(), receive):
-            return Response(status_code=499)
-    finally:
-        call.close()
-    if call.handed_back:
-        return unavailable(DRAINING)
-    if call.error is not None:
-        return JsonResponse(_call_error(call), status_code=400 if call.rejected else 500)
-    return JsonResponse(writer.whole())
+    def _response(self) -> Response:
+        call = self._call
+        if call.handed_back and not self._head_sent:
+            return unavailable(DRAINING)
+        if call.error is not None:
+            return JsonResponse(_call_error(call), status_code=400 if call.rejected else 500)
+        return JsonResponse(self._writer.whole())
 
 
 async def _unless_disconnected(work: Coroutine[Any, Any, None], receive: Receive) -> bool:

@@ -37,10 +37,10 @@ from fairserve.engine.torch.http_answers import (
     INVALID_REQUEST,
     EventStream,
     JsonResponse,
+    WholeAnswer,
     busy,
     error_answer,
     unavailable,
-    whole_answer,
 )
 from fairserve.engine.torch.model_loader import LoadedModel
 from fairserve.engine.torch.openai_fields import RequestError
@@ -209,7 +209,7 @@ class WorkerServer:
             return unavailable(str(error))
         if wanted.stream:
             return EventStream(call, writer, wanted)
-        return await whole_answer(call, writer, request.receive)
+        return WholeAnswer(call, writer, early_head=bool(wanted.call_id))
 
     def _max_tokens(self, wanted: GenerationRequest, prompt_tokens: int) -> int:
         room = self.engine.max_model_len - prompt_tokens

@@ -45,16 +45,22 @@ class WorkerRequest:
     """Tenant of the call; empty: the platform itself."""
     input_tokens: int = 0
     """Tokens of all inputs of a call without ``token_ids``."""
-    on_sent: Callable[[], None] = lambda: None
-    """Called when a call with one answer is sent: its worker reports nothing before the answer."""
-
+    stream: bool = True
+    """The client gets the output as it arrives; else a worker that generates sends it whole."""
+    on_started: Callable[[], None] = lambda: None
+    """Called once when the worker has started a call whose answer is one object, or is assumed to."""
     traceparent: str = ""
     """W3C trace context of the call, a header; empty: none is sent."""
 
     @property
     def generates(self) -> bool:
-        """Return whether the worker streams an output; else its answer is one JSON object."""
+        """Return whether the worker generates an output."""
         return TASK_OF_PATH[self.path] == "generate"
+
+    @property
+    def streams(self) -> bool:
+        """Return whether the worker streams its answer; else it is one JSON object."""
+        return self.stream and self.generates
 
     @property
     def prompt_tokens(self) -> int:
@@ -74,18 +80,16 @@ class WorkerRequest:
         return 1 if isinstance(inputs, str) or isinstance(inputs[0], int) else len(inputs)
 
     def wire_body(self, kind: ServerKind = "vllm") -> dict[str, Any]:
-        """Return the body in vLLM's dialect: streaming if possible, with the usage in every chunk.
-
-        A client that requested a whole response gets it from the merged chunks; the stream reports
-        the progress of the call to the schedulers.
-        """
+        """Return the body in vLLM's dialect; a stream has the usage in every chunk."""
         body = passed_on(self.path, kind, self.body)
         if self.cache_salt:
             body["cache_salt"] = self.cache_salt
         if not self.generates:
             return body
-        body["stream"] = True
-        body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
+        body["stream"] = self.stream
+        body.pop("stream_options", None)
+        if self.stream:
+            body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
         body["vllm_xargs"] = {
             "client_id": self.client_id,
             "call_id": self.call_id,
@@ -97,13 +101,16 @@ class WorkerRequest:
         return body
 
     def plain_body(self) -> dict[str, Any]:
-        """Return the body for any other OpenAI-compatible server: streaming, with the usage at the end.
+        """Return the body for any other OpenAI-compatible server; a stream has the usage at its end.
 
         Its cache is not isolated: a salt has no effect there.
         """
         body = passed_on(self.path, "openai", self.body)
         if not self.generates:
             return body
+        body.pop("stream_options", None)
+        if not self.stream:
+            return {**body, "stream": False}
         return {**body, "stream": True, "stream_options": {"include_usage": True}}
 
 

@@ -1,9 +1,13 @@
 """HTTP client of one worker, over a shared aiohttp session.
 
-It uses vLLM's dialect, or the plain OpenAI API for servers of any other kind. It streams every
-output, parses server-sent events as they arrive, and cancels a call on the worker by closing its
-connection, which is how vLLM, the embedded engine and most others detect it. Redirects are not
-followed: a call and its token reach the configured address only.
+It uses vLLM's dialect, or the plain OpenAI API for servers of any other kind. It parses server-sent
+events as they arrive, and cancels a call on the worker by closing its connection, which is how vLLM,
+the embedded engine and most others detect it. Redirects are not followed: a call and its token reach
+the configured address only.
+
+A call whose client wants no stream is not streamed: vLLM answers it with nothing before its end, so
+that its header has no time-out, and its start is learned elsewhere
+(:mod:`fairserve.engine.wire.watched_client`). The embedded engine sends the header at the start.
 
 Weakness: a cancellation is not acknowledged, so tokens that the worker generates until it notices
 are not counted here.
@@ -42,7 +46,8 @@ from fairserve.interactions.call import TokenIds
 Dialect = Literal["vllm", "openai"]
 
 BEGIN_S = 300.0
-"""Seconds without a response header after which a call is abandoned."""
+"""Seconds without the header of a stream, or without an answer to a pooling call, after which it is
+abandoned."""
 MAX_ERROR_BYTES = 64 * 1024
 MAX_FACTS_BYTES = 4 * 1024 * 1024
 """Maximum size of a listing of models."""
@@ -123,16 +128,17 @@ class HttpWorkerClient:
         vllm = self.dialect == "vllm"
         body = request.wire_body(self.kind) if vllm else request.plain_body()
         response: aiohttp.ClientResponse | None = None
-        if not request.generates:
-            request.on_sent()
+        within_s = self._begin_s if request.streams or not request.generates else None
+        if not request.streams and not (request.generates and vllm):
+            request.on_started()  # its server reports nothing before the answer
         try:
-            async with asyncio.timeout(self._begin_s):
+            async with asyncio.timeout(within_s):
                 response = await self._session.post(
                     self.base_url + request.path,
                     data=orjson.dumps(body),
                     headers={
                         "content-type": "application/json",
-                        "accept": "text/event-stream" if request.generates else "application/json",
+                        "accept": "text/event-stream" if request.streams else "application/json",
                         "x-request-id": request.call_id,
                         **({"traceparent": request.traceparent} if request.traceparent else {}),
                         **self._headers,
@@ -140,16 +146,18 @@ class HttpWorkerClient:
                     allow_redirects=False,
                 )
                 if response.status == 200:
-                    if request.generates:
+                    if request.streams:
                         return HttpWorkerStream(response, self._private)
-                    return HttpWorkerAnswer(response, self._private, self._begin_s)
+                    if request.generates and vllm:
+                        request.on_started()
+                    return HttpWorkerAnswer(response, self._private, within_s)
                 error = _error_of(await _read_some(response, MAX_ERROR_BYTES), response.status)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as failure:
             raise WorkerUnavailableError(f"no connection: {failure}", unreachable=True) from failure
         except TimeoutError as failure:
             if response is not None:
                 response.close()
-            text = f"no answer within {self._begin_s:g} s"
+            text = f"no answer within {within_s:g} s"
             raise WorkerUnavailableError(text, cause="silent") from failure
         except (aiohttp.ClientError, OSError, ValueError) as failure:
             if response is not None:

@@ -1,6 +1,8 @@
 """Counts the calls at one worker and reports their starts and failures to its circuit.
 
-A call has begun with its first chunk. A call that the worker rejects, that its client cancels, or
+A call has begun with its first chunk. The start of one whose answer is a single object is learned
+from the worker's metrics (:mod:`fairserve.engine.wire.unstarted_calls`), if nothing reports it earlier.
+A call that the worker rejects, that its client cancels, or
 that gets a 429 is no evidence about the worker's health. One that failed after the worker received
 it is reported with its tenant, because it may be the cause.
 """
@@ -8,6 +10,7 @@ it is reported with its tenant, because it may be the cause.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from fairserve.engine.wire.base import (
     WorkerChunk,
@@ -17,6 +20,7 @@ from fairserve.engine.wire.base import (
     WorkerUnavailableError,
 )
 from fairserve.engine.wire.circuit import Circuit
+from fairserve.engine.wire.unstarted_calls import UnstartedCalls
 
 
 class WatchedClient:
@@ -32,6 +36,8 @@ class WatchedClient:
         """Wrap ``client``; ``on_open`` is called when its calls have opened the circuit."""
         self.sequences = 0
         """Number of sequences of the platform at the worker now."""
+        self.unstarted = UnstartedCalls()
+        """Calls of the platform at the worker that are not known as started."""
         self._client = client
         self._circuit = circuit
         self._clock = clock
@@ -41,14 +47,21 @@ class WatchedClient:
         """Send a call; see :class:`~fairserve.engine.wire.base.WorkerClient`."""
         generation = self._circuit.generation
         self.sequences += request.sequences
+        key = self.expect_start(request.sequences, None if request.streams else request.on_started)
+        request = replace(request, on_started=lambda: self.unstarted.start(key))
         try:
             stream = await self._client.open(request)
         except BaseException as error:
             self.sequences -= request.sequences
+            self.unstarted.remove(key)
             if isinstance(error, WorkerUnavailableError):
                 self.failed(generation, error, request.tenant)
             raise
-        return _WatchedStream(stream, self, generation, request)
+        return _WatchedStream(stream, self, generation, request, key)
+
+    def expect_start(self, sequences: int, on_started: Callable[[], None] | None) -> int:
+        """Follow a call that is being sent; see :class:`UnstartedCalls` for its key."""
+        return self.unstarted.add(sequences, self._clock(), on_started)
 
     def carried(self, request: WorkerRequest) -> CarriedCall:
         """Count a call that another process sends to the worker now."""
@@ -98,13 +111,19 @@ class CarriedCall:
 
 class _WatchedStream:
     def __init__(
-        self, stream: WorkerStream, watched: WatchedClient, generation: int, request: WorkerRequest
+        self,
+        stream: WorkerStream,
+        watched: WatchedClient,
+        generation: int,
+        request: WorkerRequest,
+        key: int,
     ) -> None:
         self._stream = stream
         self._watched = watched
         self._generation = generation
         self._tenant = request.tenant
         self._sequences = request.sequences
+        self._key = key
         self._begun = False
 
     def __aiter__(self) -> _WatchedStream:
@@ -123,6 +142,7 @@ class _WatchedStream:
             raise
         if not self._begun:
             self._begun = True
+            self._watched.unstarted.remove(self._key)
             self._watched.began(self._generation)
         return chunk
 
@@ -132,4 +152,5 @@ class _WatchedStream:
 
     def _leave(self) -> None:
         self._watched.sequences -= self._sequences
+        self._watched.unstarted.remove(self._key)
         self._sequences = 0

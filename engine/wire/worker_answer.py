@@ -12,9 +12,14 @@ from collections.abc import Collection
 import aiohttp
 import orjson
 
-from fairserve.engine.wire.base import FailureCause, WorkerChunk, WorkerUnavailableError
-from fairserve.engine.wire.upstream_message import public_message
-from fairserve.engine.wire.worker_stream import describe
+from fairserve.engine.wire.base import (
+    FailureCause,
+    WorkerChunk,
+    WorkerRejectedError,
+    WorkerUnavailableError,
+)
+from fairserve.engine.wire.upstream_message import is_about_our_account, public_message
+from fairserve.engine.wire.worker_stream import describe, reported_error
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Maximum size of an answer, such as 2,048 vectors of 1,500 numbers."""
@@ -24,9 +29,9 @@ class HttpWorkerAnswer:
     """The answer of status 200; see :class:`fairserve.engine.wire.base.WorkerStream`."""
 
     def __init__(
-        self, response: aiohttp.ClientResponse, private: Collection[str], within_s: float
+        self, response: aiohttp.ClientResponse, private: Collection[str], within_s: float | None
     ) -> None:
-        """Read ``response`` within this time; ``private`` as in ``HttpWorkerStream``."""
+        """Read ``response`` within this time, if any; ``private`` as in ``HttpWorkerStream``."""
         self._response = response
         self._private = private
         self._within_s = within_s
@@ -58,9 +63,11 @@ class HttpWorkerAnswer:
         if not isinstance(data, dict):
             raise self._broken("its answer is not an object", "failed")
         if data.get("error"):
-            error = data["error"]
-            message = str(error.get("message") if isinstance(error, dict) else error)
-            raise self._broken(f"it reported: {message}", "failed", message)
+            error = reported_error(data["error"])
+            if isinstance(error, WorkerRejectedError):
+                self._response.close()
+                raise error
+            raise self._broken(str(error), error.cause, error.client_message)
         self._response.release()
         return WorkerChunk(data)
 
@@ -72,5 +79,7 @@ class HttpWorkerAnswer:
         self, why: str, cause: FailureCause = "silent", message: str = ""
     ) -> WorkerUnavailableError:
         self._response.close()
+        if is_about_our_account(message):
+            cause, message = "unknown", ""
         client_message = public_message(message, self._private)
         return WorkerUnavailableError(why, cause=cause, client_message=client_message)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection
+from typing import Any
 
 import aiohttp
 import orjson
@@ -68,16 +69,11 @@ class HttpWorkerStream:
         if not isinstance(data, dict):
             raise self._broken("it sent an event that is not an object")
         if data.get("error"):
-            error = data["error"]
-            if isinstance(error, dict) and error.get("type") in _REJECTIONS:
+            error = reported_error(data["error"])
+            if isinstance(error, WorkerRejectedError):
                 self._response.close()
-                raise WorkerRejectedError(400, error)
-            message = str(error.get("message") if isinstance(error, dict) else error)
-            # A draining worker returns its waiting calls with this code; they did not cause it.
-            handed_back = isinstance(error, dict) and error.get("code") == "unavailable"
-            raise self._broken(
-                f"it reported: {message}", "busy" if handed_back else "failed", message
-            )
+                raise error
+            raise self._broken(str(error), error.cause, error.client_message)
         self._begun = True
         for choice in data.get("choices") or ():
             index = choice.get("index", 0)
@@ -111,6 +107,17 @@ class HttpWorkerStream:
         client_message = public_message(message, self._private)
         error = WorkerStreamError if self._begun else WorkerUnavailableError
         return error(why, cause=cause, client_message=client_message)
+
+
+def reported_error(error: Any) -> WorkerRejectedError | WorkerUnavailableError:
+    """Return the exception of an error object that a worker sent after status 200, with its own text."""
+    if isinstance(error, dict) and error.get("type") in _REJECTIONS:
+        return WorkerRejectedError(400, error)
+    message = str(error.get("message") if isinstance(error, dict) else error)
+    # A draining worker returns its waiting calls with this code; they did not cause it.
+    handed_back = isinstance(error, dict) and error.get("code") == "unavailable"
+    cause: FailureCause = "busy" if handed_back else "failed"
+    return WorkerUnavailableError(f"it reported: {message}", cause=cause, client_message=message)
 
 
 def describe(failure: BaseException) -> str:

@@ -49,6 +49,8 @@ class CallState:
     queue_s: float | None = None
     started: bool = False
     usage: TokenUsage = NO_USAGE
+    estimated: bool = False
+    """The output tokens of ``usage`` are a forecast."""
     ttft_s: float | None = None
     """Seconds from submission to the first output, known at the end of the call."""
     journaled_s: float = 0.0
@@ -66,6 +68,16 @@ class CallState:
 
     def __post_init__(self) -> None:
         self.owner = (self.call.tenant, self.call.app, self.call.user)
+
+    @property
+    def unseen(self) -> bool:
+        """True if the worker generates an output of which it reports nothing before its end."""
+        call = self.call
+        return not call.streamed and self.started and call.max_output_tokens > 0
+
+    def running_s(self, now_s: float) -> float:
+        """Return the seconds since the worker started the call; 0 before."""
+        return now_s - self.submitted_s - (self.queue_s or 0.0) if self.started else 0.0
 
     def charged(self, delivered: bool) -> bool:
         """Return true if its end is charged; ``delivered``: the client received some of the answer."""
@@ -109,6 +121,7 @@ class CallState:
             ),
             served_model=self.call.pool,
             wasted=outcome != "completed" and spent > 0,
+            estimated=self.estimated,
             charged=charged,
             cost=self.price.cost(usage) if charged and outcome in BILLED else 0,
             price_id=self.price.price_id,
@@ -120,10 +133,14 @@ class CallState:
         record = self.record("failed", now_s=self.submitted_s, ended_at=self.accepted_at)
         return {**plain_of(record), "duration_s": None}
 
-    def progress_data(self) -> dict[str, Any]:
-        """Return the data of the ``progress`` entry in the journal: the changed fields of the row."""
+    def progress_data(self, usage: TokenUsage) -> dict[str, Any]:
+        """Return the data of the ``progress`` entry in the journal: the changed fields of the row.
+
+        ``usage`` is that of the call, or its forecast.
+        """
         return {
-            **_usage_fields(self.usage),
+            **_usage_fields(usage),
+            "estimated": usage.output_tokens > self.usage.output_tokens,
             "worker": self.worker_id,
             "queue_delay_s": self.queue_s,
         }

@@ -13,11 +13,12 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from fairserve.interactions.call import Call
+from fairserve.interactions.call import Call, TokenUsage
 from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.base.subscribers import Subscribers
 from fairserve.platform.control.call_state import CallState
 from fairserve.platform.control.capacity import QueueBounds, capacity_error, check_capacity
+from fairserve.platform.control.forecast import OutputForecast
 from fairserve.platform.control.journal.journal import Journal, JournalUnavailableError
 from fairserve.platform.control.live_calls import LiveCalls
 from fairserve.platform.control.messages import (
@@ -105,6 +106,7 @@ class CallLifecycle:
         self._require_lease = require_lease
         self._clock, self._wall = clock, wall
         self._recorder = CallRecorder(journal, clock, wall, listeners)
+        self._forecast = OutputForecast()
 
     def use_prices(self, prices: PriceBook) -> None:
         """Price the calls that are submitted from now on."""
@@ -177,7 +179,8 @@ class CallLifecycle:
         now_s = self._clock()
         before, live.usage = live.usage, message.usage
         self.calls.renew(live, now_s)
-        if message.started and not live.started:
+        starts = message.started and not live.started
+        if starts:
             live.started = True
             live.queue_s = now_s - live.submitted_s  # includes the wait in the worker's queue
             for listener in self._listeners:
@@ -187,10 +190,19 @@ class CallLifecycle:
         grew = message.usage.output_tokens > before.output_tokens
         if grew and self.calls.decoded(message.call_id, message.usage.output_tokens):
             asyncio.get_running_loop().call_later(FLUSH_S, self._flush)
-        if now_s - live.journaled_s >= PROGRESS_S:
+        if now_s - live.journaled_s >= PROGRESS_S or (starts and live.unseen):
             live.journaled_s = now_s
-            self._journal.append("progress", live.record_id, live.progress_data())
+            data = live.progress_data(self._estimated(live, now_s))
+            self._journal.append("progress", live.record_id, data)
         return True
+
+    def _estimated(self, live: CallState, now_s: float) -> TokenUsage:
+        """Return the usage of a call with a forecast of the output that its worker does not report."""
+        usage = live.usage
+        if not live.unseen or usage.output_tokens or not usage.prompt_tokens:
+            return usage
+        output = self._forecast.output_tokens(live.call, live.running_s(now_s))
+        return usage._replace(output_tokens=output)
 
     def _flush(self) -> None:
         totals = self.calls.take_decoded()
@@ -391,6 +403,13 @@ class CallLifecycle:
     ) -> None:
         """End a live call: first in the dispatcher, then its row, then the resulting commands."""
         call_id = live.call.call_id
+        now_s = self._clock()
+        if outcome == "completed":
+            running_s = live.running_s(now_s)
+            self._forecast.completed(live.call, live.usage.output_tokens, running_s)
+        else:
+            estimated = self._estimated(live, now_s)
+            live.estimated, live.usage = estimated != live.usage, estimated
         event: ev.Event
         if live.worker_id is None:
             event = ev.CancelRequested(call_id, outcome)
@@ -399,7 +418,7 @@ class CallLifecycle:
             event = ev.CallEnded(
                 call_id, outcome, live.usage, continuation_keys, requested_tools, charged
             )
-        commands = self._dispatcher.handle(event, self._clock())
+        commands = self._dispatcher.handle(event, now_s)
         self._forget(live)
         if journaled:
             self._recorder.ended(live, outcome, ttft_s=ttft_s, error=error, delivered=delivered)

@@ -175,6 +175,8 @@ class CallRecord:
     """Model that served ``model``, the name in the request."""
     wasted: bool = False
     """Tokens were spent on a call that did not complete."""
+    estimated: bool = False
+    """``output_tokens`` is a forecast: the call ended early, and its worker had reported none."""
     charged: bool = True
     """False for an attempt that delivered nothing and was repeated by its client."""
     cost: int = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import JSON, BigInteger, Index, String
+from sqlalchemy import JSON, BigInteger, Index, String, false
 from sqlalchemy.orm import Mapped, mapped_column
 
 from fairserve.interactions.tracking.run import RunState
@@ -106,6 +106,8 @@ class LedgerCall(Base):
     """Names of its parent calls in the run."""
     wasted: Mapped[bool]
     charged: Mapped[bool]
+    estimated: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """The output tokens are a forecast: the call ended early, and its worker had reported none."""
     cost: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
     """Nanounits of the currency; 0 for failed and uncharged calls."""
     price_id: Mapped[str | None] = mapped_column(String(ID_CHARS))

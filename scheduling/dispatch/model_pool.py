@@ -142,7 +142,10 @@ class ModelPool:
         if worker is not None and not live.call.background:
             waited = live.call.prompt_tokens + live.call.expected_output_tokens
             self.worker_table.add_waiting(worker, -waited, -live.hit_tokens)
-        held = live.call.prompt_tokens - live.cached_tokens + live.output_tokens
+        output = live.output_tokens
+        if not live.call.streamed:  # nothing more is known of its output before its end
+            output = max(output, live.call.expected_output_tokens)
+        held = live.call.prompt_tokens - live.cached_tokens + output
         more = held - live.demand_tokens
         if more:
             live.demand_tokens = held

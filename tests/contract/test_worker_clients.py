@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -208,6 +209,21 @@ async def test_an_answer_that_never_begins_times_out(world):
     with pytest.raises(WorkerUnavailableError):
         await read(slow, "stall")
     assert slow.at_rest()
+
+
+async def test_a_whole_answer_has_no_time_out_and_starts_once(world):
+    """Its header may arrive at its end only."""
+    started = []
+    asked = replace(request(), stream=False, on_started=lambda: started.append(1))
+    slow = World(world.http.dialect, world.server, world.session, begin_s=0.0)
+    stream = await slow.client.open(asked)
+    (chunk,) = [chunk.data async for chunk in stream]
+    assert chunk["choices"][0]["message"]["content"] == "one two three"
+    assert (slow.at_rest(), started) == (True, [1])
+    (body,) = world.server.bodies
+    assert (body["stream"], "stream_options" in body) == (False, False)
+    with pytest.raises(WorkerUnavailableError, match="no answer within 0 s"):
+        await slow.client.open(replace(asked, stream=True))
 
 
 async def test_a_token_is_sent_with_every_request(world):

@@ -238,6 +238,29 @@ def test_a_disconnect_while_waiting_leaves_the_queue(narrow):
     narrow.wait_until_idle()
 
 
+def test_the_header_of_a_whole_answer_is_the_start_of_a_named_call(narrow):
+    """The platform names its calls; others get the status of their answer."""
+
+    def asked(content, **more):
+        named = {"vllm_xargs": {"client_id": "a", "call_id": content, "weight": 1.0}}
+        return {"json": chat(content, ignore_eos=True, **named, **more)}
+
+    path = "/v1/chat/completions"
+    with narrow.http.stream("POST", path, **asked("first", max_tokens=4000)) as first:
+        assert first.status_code == 200
+        narrow.wait_for(lambda: narrow.metric("num_requests_running") == 1)
+        assert "content-length" not in first.headers
+        with ThreadPoolExecutor() as pool:
+            second = pool.submit(narrow.http.post, path, **asked("second", max_tokens=5))
+            narrow.wait_for(lambda: narrow.metric("num_requests_waiting") == 1)
+            assert not second.done()
+            answer = json.loads(first.read())
+            assert answer["usage"]["completion_tokens"] == 4000
+            assert answer["choices"][0]["finish_reason"] == "length"
+            assert second.result().json()["id"] == "chatcmpl-second"
+    narrow.wait_until_idle()
+
+
 def test_without_flags_no_kv_events_are_published(narrow):
     assert narrow.ready["kv_events_endpoint"] == narrow.ready["kv_events_replay_endpoint"] == ""
     assert kv_endpoints_of(narrow.http.get("/metrics").content, narrow.url) is None

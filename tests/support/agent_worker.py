@@ -3,7 +3,6 @@
 import json
 import re
 
-from aiohttp import web
 from scripted_worker import ScriptedWorker
 
 TOOL_ROUNDS = 2
@@ -29,8 +28,9 @@ class AgentWorker(ScriptedWorker):
         found = MARKER.findall(text)
         marker = found[-1] if found else "question-0"
         self.calls[request.headers.get("x-request-id")] = found and marker
-        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-        await response.prepare(request)
+        response = self._answer(body, request)
+        await response.open()
+        await response.begin()
         await self._send(response, {"role": "assistant", "content": ""}, 0)
         deltas = list(answer(body, marker))
         for number, delta in enumerate(deltas, 1):
@@ -40,7 +40,7 @@ class AgentWorker(ScriptedWorker):
         await self._send(response, {}, len(deltas), finish_reason=reason)
         await self._send(response, None, len(deltas))
         await response.write(b"data: [DONE]\n\n")
-        return response
+        return await response.end()
 
 
 def answer(body, marker):

@@ -125,6 +125,11 @@ class ScriptedServer:
     async def _answer(self, word, body, request):
         if word == "stall":
             await self.released.wait()
+        if not body["stream"]:
+            message = {"role": "assistant", "content": "one two three"}
+            choice = {"index": 0, "message": message, "finish_reason": "stop"}
+            usage = {"prompt_tokens": 12, "completion_tokens": 3}
+            return web.json_response({"id": "c", "choices": [choice], "usage": usage})
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
         if word == "empty":

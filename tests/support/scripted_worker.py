@@ -6,6 +6,8 @@ import threading
 
 from aiohttp import web
 
+from fairserve.platform.serving.completions.merge import Merger
+
 DEADLINE_S = 90
 ERRORS = {
     "poison": (
@@ -30,10 +32,24 @@ class ScriptedWorker:
     anything; ``break`` breaks it after two tokens; ``error`` sends an error after two; ``busy``
     answers 503; ``refuse`` 400; ``flood`` sends chunks of 64 KiB until it is cancelled; ``later``
     answers 429; ``poison`` 500, ``denied`` 401 and ``account`` 500 for a reason of the operator's.
+
+    A call that is not streamed gets one object. Its header is sent when the call begins, as our worker
+    does; with ``late_heads`` at its end, as vLLM does, and ``stall``ed calls count as waiting.
     """
 
-    def __init__(self, kv_blocks=64, model="scripted", *, tokenizes=False, context_tokens=4096):
+    def __init__(
+        self,
+        kv_blocks=64,
+        model="scripted",
+        *,
+        tokenizes=False,
+        context_tokens=4096,
+        late_heads=False,
+    ):
         self.kv_blocks = kv_blocks
+        self.late_heads = late_heads
+        self.waiting = 0
+        self.scrapes = 0
         self.model, self.context_tokens = model, context_tokens
         self.tokenizes = tokenizes
         """Flag: the worker has ``/tokenize``, with a token for each byte."""
@@ -46,6 +62,7 @@ class ScriptedWorker:
         """Texts of the held calls that began, in the order of arrival."""
         self.disconnects = 0
         self._once = set()
+        self._transports = set()
         self._held = None
         self._met = 0
         self._started = threading.Event()
@@ -84,6 +101,15 @@ class ScriptedWorker:
 
         self._loop.call_soon_threadsafe(release)
 
+    def drop(self):
+        """Break the connections of all calls that run or wait."""
+
+        def drop():
+            for transport in self._transports:
+                transport.abort()
+
+        self._loop.call_soon_threadsafe(drop)
+
     def close(self):
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
@@ -97,7 +123,9 @@ class ScriptedWorker:
 
     async def _metrics(self, request):
         labels = f'block_size="16",num_gpu_blocks="{self.kv_blocks}"'
-        return web.Response(text=f"vllm:cache_config_info{{{labels}}} 1\n")
+        self.scrapes += 1
+        sizes = f"vllm:cache_config_info{{{labels}}} 1\n"
+        return web.Response(text=f"{sizes}vllm:num_requests_waiting {self.waiting}\n")
 
     async def _tokenize(self, request):
         body = await request.json()
@@ -132,18 +160,32 @@ class ScriptedWorker:
         if word == "die":
             request.transport.abort()
             return web.Response()
-        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-        await response.prepare(request)
+        answer = self._answer(body, request)
+        self._transports.add(request.transport)
         try:
-            await self._stream(word, said, held, request, response)
+            await answer.open()
+            await self._stream(word, said, held, request, answer)
+            return await answer.end()
         except (asyncio.CancelledError, ConnectionError):
             self.disconnects += 1
             raise
-        return response
+        finally:
+            self._transports.discard(request.transport)
+
+    def _answer(self, body, request):
+        """Return the answer to a call, to which events are written, as a stream or as a whole."""
+        if body.get("stream"):
+            return _Events(request)
+        return _Whole(request, self.late_heads)
 
     async def _stream(self, word, said, held, request, response):
         if word == "stall":
-            await held.wait()
+            self.waiting += 1
+            try:
+                await held.wait()
+            finally:
+                self.waiting -= 1
+        await response.begin()
         await self._send(response, {"role": "assistant", "content": ""}, 0)
         if word == "hold":
             self.holding.append(said)
@@ -205,3 +247,55 @@ class ScriptedWorker:
             },
         }
         await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
+
+
+class _Events:
+    """Sends the events of an answer as they are written; the header at once."""
+
+    def __init__(self, request):
+        self._request = request
+        self._response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        self.write = self._response.write
+
+    async def open(self):
+        await self._response.prepare(self._request)
+
+    async def begin(self):
+        """The call has begun."""
+
+    async def end(self):
+        return self._response
+
+
+class _Whole:
+    """Collects the events of an answer, and sends them as one object."""
+
+    def __init__(self, request, late_head):
+        self._request = request
+        self._late_head = late_head
+        self._response = web.StreamResponse(headers={"content-type": "application/json"})
+        self._merger = Merger()
+        self._last = {}
+
+    async def open(self):
+        """Send nothing before the call has begun."""
+
+    async def begin(self):
+        if not self._late_head:
+            await self._response.prepare(self._request)
+
+    async def write(self, event):
+        for line in event.decode().splitlines():
+            if line.startswith("data: {"):
+                self._last = json.loads(line[6:])
+                if "error" not in self._last:
+                    self._merger.add(self._last)
+
+    async def end(self):
+        if self._late_head:
+            await self._response.prepare(self._request)
+        body = self._last
+        if "error" not in body:
+            body = self._merger.answer(body["id"], body["model"], body["usage"])
+        await self._response.write(json.dumps(body).encode())
+        return self._response

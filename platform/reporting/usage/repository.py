@@ -158,6 +158,7 @@ def _call(record: CallRecord) -> dict[str, Any]:
         "parents": list(record.parents),
         "wasted": record.wasted,
         "charged": record.charged,
+        "estimated": record.estimated,
         "cost": record.cost,
         "price_id": record.price_id or None,
         "error": record.error,

@@ -1,8 +1,10 @@
-"""Merge a worker's chunks into the one answer of a call that was not streamed."""
+"""The whole answer of a call: merged from a worker's chunks, or sent as one object."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from fairserve.engine.wire.base import WorkerStreamError
 
 OBJECTS = {"chat.completion.chunk": "chat.completion", "text_completion": "text_completion"}
 
@@ -45,6 +47,44 @@ class Merger:
         ]
         answer["usage"] = usage
         return answer
+
+
+class WholeCompletion(Merger):
+    """The answer of a call that its worker did not stream: one object, which is checked and kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._data: dict[str, Any] = {}
+
+    def add(self, chunk: dict[str, Any]) -> None:
+        """Take the object. Raises WorkerStreamError if it is not a complete answer."""
+        choices = chunk.get("choices")
+        if not isinstance(choices, list) or not choices or not all(map(_is_complete, choices)):
+            text = "it sent an answer without choices that all have ended"
+            raise WorkerStreamError(text, cause="failed", client_message=text)
+        self._data = chunk
+
+    def messages(self) -> list[dict[str, Any]]:
+        """Return the answers of a chat call as messages, one a sample."""
+        return [
+            choice["message"] for choice in self._data.get("choices", ()) if "message" in choice
+        ]
+
+    @property
+    def requested_tools(self) -> bool:
+        """True if any sample requests tools."""
+        return any(message.get("tool_calls") for message in self.messages())
+
+    def answer(self, answer_id: str, model: str, usage: dict[str, Any]) -> dict[str, Any]:
+        """Return the whole answer in OpenAI's shape, with the worker's other fields."""
+        return {**self._data, "id": answer_id, "model": model, "usage": usage}
+
+
+def _is_complete(choice: Any) -> bool:
+    """Return whether a choice has a text or a message, and has ended."""
+    if not isinstance(choice, dict) or choice.get("finish_reason") is None:
+        return False
+    return isinstance(choice.get("message"), dict) or isinstance(choice.get("text"), str)
 
 
 class _Choice:

@@ -98,8 +98,10 @@ class Relay:
         self._submitted_s = clock() if begun is None else begun.submitted_s
         self.queue_s: float | None = None
         """Seconds from submission until the worker began, known with its first chunk; for an answer that
-        is one object, until it was sent to the worker."""
+        is one object, as soon as its start is reported or assumed."""
         self._ttft_s: float | None = None
+        self._whole_started = False
+        """The worker has started, or is assumed to have started, a call that it does not stream."""
         self._opening: asyncio.Future[WorkerStream] | None = None
         self._stream: WorkerStream | None = None
         self._worker_lost = False
@@ -154,7 +156,7 @@ class Relay:
 
     def _begin_attempt(self) -> None:
         self.queue_s = None
-        self._worker_lost = False
+        self._worker_lost = self._whole_started = False
         self.meter = self._new_meter()
         if self.call.checked.conversation is not None or not self.call.stream or self._traced:
             self.merger = self.call.merger()
@@ -215,7 +217,9 @@ class Relay:
         )
 
     def _used(self, *, delivered: bool = False) -> Used:
-        return Used(self.meter.usage(), self._ttft_s, delivered or self.delivered)
+        return Used(
+            self.meter.usage(), self._ttft_s, delivered or self.delivered, self._whole_started
+        )
 
     def _failure(
         self,
@@ -247,7 +251,7 @@ class Relay:
             self._report(placement)
             if self._ttft_s is None:
                 held.append(chunk)
-                if any(map(has_content, chunk.data.get("choices") or ())):
+                if self.call.stream and any(map(has_content, chunk.data.get("choices") or ())):
                     self._ttft_s = self._clock() - self._submitted_s
                     for each in held:
                         yield each
@@ -261,7 +265,7 @@ class Relay:
     async def _open(self, worker: WorkerClient, placement: Placement) -> WorkerStream:
         """Return the worker's stream; hanging up ends the wait for it, too."""
         request = self.call.worker_request(placement.grant)
-        request = replace(request, on_sent=lambda: self._sent(placement))
+        request = replace(request, on_started=lambda: self._started(placement))
         self._opening = asyncio.ensure_future(worker.open(request))
         try:
             return await self._opening
@@ -273,12 +277,13 @@ class Relay:
         finally:
             self._opening = None
 
-    def _sent(self, placement: Placement) -> None:
-        """Count the inputs of a call whose worker reports nothing before its answer.
+    def _started(self, placement: Placement) -> None:
+        """Count the inputs of a call whose worker reports nothing more before its answer.
 
-        A client that then disconnects has used them.
+        A client that then disconnects has used them, and the output that control estimates.
         """
         self.meter.started = True
+        self._whole_started = self.call.checked.call.max_output_tokens > 0
         self.queue_s = self._clock() - self._submitted_s
         self._progress(placement, started=True)
 

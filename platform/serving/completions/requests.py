@@ -21,7 +21,7 @@ from fairserve.interactions.tracking.identity import CallIdentity
 from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.control.messages import Grant
 from fairserve.platform.fleet.prompt import Prompt
-from fairserve.platform.serving.completions.merge import Merger
+from fairserve.platform.serving.completions.merge import Merger, WholeCompletion
 from fairserve.platform.serving.completions.schemas import (
     ChatBody,
     CompletionBody,
@@ -109,6 +109,7 @@ class CompletionRequest:
             raw=raw,
             declared=declared,
             background=background,
+            stream=bool(body.stream),
         )
 
     def call(self, checked: CheckedCall) -> CompletionCall:
@@ -168,7 +169,7 @@ class CompletionCall:
 
     def merger(self) -> Merger:
         """Return an empty answer."""
-        return Merger()
+        return Merger() if self.stream else WholeCompletion()
 
     def rejected(self, error: WorkerRejectedError, worker_id: str) -> WorkerRejectedError:
         """Return the worker's rejection, unchanged."""
@@ -188,6 +189,7 @@ class CompletionCall:
             token_ids=call.token_ids,
             max_output_tokens=call.max_output_tokens,
             expected_output_tokens=grant.expected_output_tokens,
+            stream=self.stream,
             traceparent=grant.traceparent,
         )
 

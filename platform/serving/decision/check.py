@@ -387,6 +387,7 @@ def _call(
         token_ids=prompt.token_ids,
         salt=cache_salt(isolation, tenant, app, user or app, request.cache_salt),
         background=request.background,
+        streamed=request.stream,
     )
     if request.declared is not None:
         call.declared = True

@@ -4,6 +4,7 @@ A data plane carries the tokens and reports; the placement decides what follows.
 before the first output costs only time: the call is queued again and another worker gets it,
 ``MAX_ATTEMPTS`` in all. A call that failed ``MAX_FAILURES`` times while a worker had it is not retried,
 because it may be what makes workers fail; where a worker gave a reason, the client gets it as 502.
+Nor is one that is not streamed and failed after its start, because it has used the worker.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class Used:
     """Seconds from submission to the first output; None: there was no output."""
     delivered: bool = False
     """The client was sent something of the answer."""
+    whole_started: bool = False
+    """The worker has started, or is assumed to have started, a call that it does not stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +145,8 @@ class Placement:
         A rejection is the end of the call, which is released. Waits for the next worker's turn.
         """
         if failure.rejected is not None:
-            await self.end("failed", used, error=failure.message)
+            # The worker has computed nothing, also where its start was assumed.
+            await self.end("failed", Used(delivered=used.delivered), error=failure.message)
             return Rejection(RejectedByWorkerError(failure.rejected))
         if (stop := self._stop.cancel) is not None:
             await self.end(stop.outcome, used, error=stop.reason)
@@ -150,7 +154,7 @@ class Placement:
         worker_id = self.grant.worker_id
         self._log(failure)
         text = f"{worker_id}: {public_message(failure.message)}"
-        if used.ttft_s is not None:
+        if self._spent(failure, used):
             await self.end("failed", used, error=text)
             return Rejection(
                 WorkerFailedError(
@@ -234,6 +238,13 @@ class Placement:
         self.grant = grant
         self._attempts += 1
         return None
+
+    @staticmethod
+    def _spent(failure: AttemptFailure, used: Used) -> bool:
+        """Return whether the failed attempt has used the worker for an output."""
+        if used.whole_started:
+            return failure.worker_lost or failure.cause not in ("worker", "busy")
+        return used.ttft_s is not None
 
     def _count(self, failure: AttemptFailure) -> None:
         """Count a failed attempt, unless it ended because its worker was lost or busy."""

@@ -80,3 +80,5 @@ class CallRequest:
     declared: DeclaredWork | None = None
     background: bool = False
     """The call is of the class below all others."""
+    stream: bool = False
+    """The worker streams the answer, so that it reports its progress."""

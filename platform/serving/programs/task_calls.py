@@ -102,6 +102,6 @@ def output_of(merger: Merger) -> str:
         return str(choice["text"])
     message = choice["message"]
     content = message.get("content")
-    if content is None and "tool_calls" in message:
+    if content is None and message.get("tool_calls"):
         return json.dumps(message["tool_calls"], ensure_ascii=False)
     return content or ""

@@ -92,8 +92,9 @@ def test_a_call_has_a_complete_row(server, client):
     assert row["service"] == usage.prompt_tokens + 2 * 20
     assert (row["outcome"], row["user_id"], row["agent"]) == ("completed", "ann", "writer")
     assert row["worker"] == raw.headers["x-fairserve-worker"]
-    assert row["ttft_s"] > 0
+    assert row["ttft_s"] is None, "it was not streamed"
     assert not row["wasted"]
+    assert not row["estimated"]
 
 
 def test_completions_and_models_are_served(client):

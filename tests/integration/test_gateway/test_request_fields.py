@@ -93,7 +93,7 @@ def test_fields_that_no_single_worker_honours_are_rejected(mixed):
 def test_fields_without_effect_are_removed_for_plain_workers(plain):
     assert call(plain, "ok neutral", **NEUTRAL, user="ann").status_code == 200
     (body,) = bodies(plain.worker, "neutral")
-    assert body.keys() == {"model", "messages", "max_tokens", "stream", "stream_options"}
+    assert body.keys() == {"model", "messages", "max_tokens", "stream"}
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,9 @@ def test_the_worker_gets_the_call_unchanged(gateway, scripted):
     assert call(gateway, "ok as it came", **extra).status_code == 200
     (got,) = [each for each in sent(scripted) if "as it came" in str(each["messages"])]
     assert (got["tools"], got["top_k"], got["max_tokens"]) == (extra["tools"], 7, 20)
-    assert got["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
+    assert (got["stream"], "stream_options" in got) == (False, False), (
+        "it is not streamed here, either"
+    )
     added = got["vllm_xargs"]
     assert set(added) == {"client_id", "call_id", "weight", "expected_output_tokens"}
     assert added["client_id"].endswith("/ann")
@@ -126,10 +128,12 @@ def test_a_worker_that_breaks_off_ends_the_stream_with_an_error(gateway, scripte
     whole = call(gateway, trouble, run=f"run-{trouble}-2")
     assert (whole.status_code, whole.json()["error"]["code"]) == (502, "worker_failed")
     assert len(sent(scripted)) - before == 2, "an answer that has begun is not tried again"
-    for number in (1, 2):
-        row = gateway.row(interaction_id=f"run-{trouble}-{number}")
-        assert (row["outcome"], row["output_tokens"], row["wasted"]) == ("failed", 2, 1)
-        assert (row["cached_tokens"], row["extend_tokens"]) == (4, 8)
+    row = gateway.row(interaction_id=f"run-{trouble}-1")
+    assert (row["outcome"], row["output_tokens"], row["wasted"]) == ("failed", 2, 1)
+    assert (row["cached_tokens"], row["extend_tokens"], row["estimated"]) == (4, 8, 0)
+    row = gateway.row(interaction_id=f"run-{trouble}-2")
+    assert (row["outcome"], row["cost"], row["wasted"], row["estimated"]) == ("failed", 0, 1, 1)
+    assert 0 < row["output_tokens"] <= 20, "the worker has reported none"
 
 
 def test_keep_alive_comments_until_the_first_token(gateway, scripted):
@@ -239,12 +243,19 @@ def test_the_same_flood_without_overload_is_served_in_full(gateway):
 
 def test_a_disconnect_cancels_the_call_on_the_worker(gateway, scripted):
     before = sum(worker.disconnects for worker in scripted)
-    with gateway.asking(PATH, body("hold and leave"), **{"X-Interaction-Id": "run-left"}):
-        begun(scripted, "and leave")
-        call(gateway, "ok")  # by its answer the server has read the preceding chunk
-    row = gateway.row(interaction_id="run-left")
-    assert (row["outcome"], row["input_tokens"], row["output_tokens"]) == ("cancelled", 12, 0)
-    eventually(lambda: sum(worker.disconnects for worker in scripted) == before + 1)
+    for stream in (True, False):
+        run = f"run-left-{stream}"
+        asked = body(f"hold and leave {run}", stream=stream)
+        with gateway.asking(PATH, asked, **{"X-Interaction-Id": run}):
+            begun(scripted, f"and leave {run}")
+            call(gateway, "ok")  # by its answer the server has read the preceding chunk
+        row = gateway.row(interaction_id=run)
+        assert (row["outcome"], row["estimated"]) == ("cancelled", not stream)
+        if stream:
+            assert (row["input_tokens"], row["output_tokens"]) == (12, 0)
+        else:
+            assert 0 < row["output_tokens"] <= 20, "the worker has reported none"
+    eventually(lambda: sum(worker.disconnects for worker in scripted) == before + 2)
 
 
 def begun(scripted, message):

@@ -36,7 +36,7 @@ async def ask():
 
         async def ask(text, status=200):
             body = {"model": "m", "input": f"{status} {text}", "user": "ann", "priority": 3}
-            request = WorkerRequest(EMBEDDINGS, body, "c", "t/u", on_sent=lambda: sent.append(1))
+            request = WorkerRequest(EMBEDDINGS, body, "c", "t/u", on_started=lambda: sent.append(1))
             stream = await client.open(request)
             return [chunk.data async for chunk in stream]
 
