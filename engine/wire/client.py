@@ -126,7 +126,7 @@ class HttpWorkerClient:
     async def open(self, request: WorkerRequest) -> WorkerStream:
         """Send a call; see :class:`fairserve.engine.wire.base.WorkerClient`."""
         vllm = self.dialect == "vllm"
-        body = request.wire_body(self.kind) if vllm else request.plain_body()
+        body = self.body_of(request)
         response: aiohttp.ClientResponse | None = None
         within_s = self._begin_s if request.streams or not request.generates else None
         if not request.streams and not (request.generates and vllm):

@@ -87,8 +87,10 @@ class CarriedCall:
     """A call at the worker whose tokens another process carries. Ends by :meth:`end`."""
 
     def __init__(self, watched: WatchedClient, request: WorkerRequest, generation: int) -> None:
-        """Count a call of this generation of the worker."""
+        """Count a call of this generation of the worker; its ``on_started`` learns of its start."""
         self._watched = watched
+        on_started = None if request.streams else request.on_started
+        self._key = watched.expect_start(request.sequences, on_started)
         self._generation = generation
         self._tenant = request.tenant
         self._sequences = request.sequences
@@ -96,6 +98,7 @@ class CarriedCall:
 
     def began(self) -> None:
         """Record that the worker has begun to answer."""
+        self._watched.unstarted.start(self._key)
         self._watched.began(self._generation)
 
     def failed(self, error: WorkerUnavailableError) -> None:
@@ -105,6 +108,7 @@ class CarriedCall:
 
     def end(self) -> None:
         """Count the call no more. May be repeated."""
+        self._watched.unstarted.remove(self._key)
         self._watched.sequences -= self._sequences
         self._sequences = 0
 

@@ -273,8 +273,7 @@ class _Exchange:
             raise _AnsweredError
         assert self._call is not None
         self._sent = True
-        if not self._call.prepared.call.stream:
-            self._call.started()
+        self._call.sent()
 
     async def _decide(self, raw: bytes) -> pb.ProcessingResponse:
         """Return the answer to the body, after the grant."""
@@ -329,11 +328,7 @@ class _Exchange:
     ) -> pb.ProcessingResponse:
         prepared = call.prepared.call
         request = prepared.worker_request(placement.grant)
-        fields = worker.body(request)
-        if request.generates and not prepared.stream:
-            fields["stream"] = False
-            fields.pop("stream_options", None)
-        body = orjson.dumps(fields)
+        body = orjson.dumps(worker.body(request))
         own = {
             DESTINATION_HEADER: worker.address,
             CALL_HEADER: call.record_id,

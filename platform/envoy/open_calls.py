@@ -17,7 +17,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from fairserve.engine.wire.base import WorkerRejectedError, WorkerUnavailableError
@@ -123,8 +123,11 @@ class OpenCall:
         self._attempt: asyncio.Future[Attempt] | None = None
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._request = replace(
+            prepared.call.worker_request(placement.grant), on_started=self.started
+        )
         if worker is not None:
-            self._carried = worker.send(prepared.call.worker_request(placement.grant))
+            self._carried = worker.send(self._request)
             self._attempt = self._loop.create_future()
         self._renew_later()
 
@@ -139,6 +142,11 @@ class OpenCall:
         return call_facts(self.prepared.call, self.placement, used, self.queue_s, self._ttft_s)
 
     # --- progress ---------------------------------------------------------------------------------
+
+    def sent(self) -> None:
+        """Handle that Envoy sends the call now."""
+        if self._carried is not None and not self._request.generates:
+            self.started()  # its worker reports nothing before the answer
 
     def started(self) -> None:
         """Report that the worker has started the call."""
@@ -159,6 +167,11 @@ class OpenCall:
         if self.envoys:
             self._read(report)
             self._report()
+
+    def _used(self, *, delivered: bool) -> Used:
+        unseen = not self._request.streams and self._request.max_output_tokens > 0
+        whole_started = unseen and self._meter.started
+        return Used(self._meter.usage(), self._ttft_s, delivered, whole_started)
 
     def _read(self, report: CallReport) -> None:
         if report.started:
@@ -204,7 +217,13 @@ class OpenCall:
         def hang_up_with(hang_up: Callable[[], None]) -> None:
             self.on_stop = hang_up
 
-        return BegunCall(self.placement, self._submission.monotonic_s, hang_up_with, failure)
+        return BegunCall(
+            self.placement,
+            self._submission.monotonic_s,
+            hang_up_with,
+            failure,
+            self._used(delivered=False),
+        )
 
     async def _failure(self) -> AttemptFailure | None:
         """Return why the attempt at Envoy failed; None: the worker rejected the call itself.
@@ -232,19 +251,17 @@ class OpenCall:
             return
         self._close()
         self._read(report)
-        used = Used(self._meter.usage(), self._ttft_s, report.delivered)
+        used = self._used(delivered=report.delivered)
         if self.placement.stopped is not None:
             await self.placement.failed(AttemptFailure(self.placement.stopped, "unknown"), used)
         elif report.complete:
             self._meter.ended()
-            used = Used(self._meter.usage(), self._ttft_s, delivered=True)
-            tools = report.requested_tools
+            used, tools = self._used(delivered=True), report.requested_tools
             await self.placement.end("completed", used, requested_tools=tools)
         elif report.client_left:
             await self.placement.end("cancelled", used, error=LEFT)
         elif report.error:
-            failure = AttemptFailure(f"it reported: {report.error}", "failed", report.error)
-            await self.placement.broke_off(failure, used)
+            await self.placement.broke_off(AttemptFailure(report.error, "failed"), used)
         else:
             await self.placement.broke_off(AttemptFailure(report.broken, "silent"), used)
         self.on_end(self, report.status)

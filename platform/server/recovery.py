@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from fairserve.platform.control.journal.journal import Journal
-from fairserve.platform.control.ledger import Ledger
 from fairserve.platform.control.journal.recovery import OpenCall
+from fairserve.platform.control.ledger import Ledger
 from fairserve.platform.control.messages import CallRecord
 from fairserve.platform.control.record import KnownEnd, ended_record, plain_of, stopped_record
 from fairserve.platform.control.service import ControlService

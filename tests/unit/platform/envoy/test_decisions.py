@@ -65,13 +65,24 @@ async def test_a_worker_without_a_token_does_not_get_that_of_the_client(tmp_path
         assert "authorization" not in headers
 
 
-async def test_a_call_that_is_not_streamed_starts_when_it_is_sent(tmp_path):
+async def test_the_start_of_a_call_that_is_not_streamed_is_learned_from_its_worker(tmp_path):
     async with envoy_world(Control("w0"), tmp_path) as world:
         request = world.request({**HELLO, "stream": False})
         _, _, body = await request.placed()
         assert body["stream"] is False
         assert "stream_options" not in body
-        report = (await until(lambda: world.control.reports))[0]
+        assert not world.control.reports
+        world.worker.carried[0].request.on_started()
+        (report,) = world.control.reports
+        assert (report.started, report.usage.prompt_tokens) == (True, 4)
+
+
+async def test_an_embedding_starts_when_it_is_sent(tmp_path):
+    async with envoy_world(Control("w0"), tmp_path) as world:
+        request = world.request({"model": "m", "input": "a text"}, path="/v1/embeddings")
+        await request.placed()
+        assert request.metadata["fairserve.call"]["id"].startswith("embd-")
+        (report,) = await until(lambda: world.control.reports)
         assert (report.started, report.usage.prompt_tokens) == (True, 4)
 
 
@@ -274,7 +285,7 @@ LEFT = {"flags": ("downstream_connection_termination",)}
         (LEFT, "cancelled", "client disconnected"),
         ({"flags": ("downstream_remote_reset",)}, "cancelled", "client disconnected"),
         ({**LEFT, "complete": True}, "completed", ""),
-        ({"error": "the GPU fell off"}, "failed", "w0: it reported: the GPU fell off"),
+        ({"error": "it reported: the GPU fell off"}, "failed", "w0: it reported: the GPU fell off"),
         (
             {"flags": ("upstream_connection_termination",)},
             "failed",
@@ -522,6 +533,18 @@ async def test_the_cause_of_the_failed_attempt_is_in_the_log(tmp_path, monkeypat
             await world.attempt(request.record, **attempt)
         assert (await taking)[0] == 200
         assert control.releases[0].error == error
+
+
+async def test_a_started_call_that_is_not_streamed_is_not_tried_again(tmp_path):
+    control = Control("w0", "w1")
+    async with envoy_world(control, tmp_path, w1=RelayWorker()) as world:
+        request = world.request({**HELLO, "stream": False})
+        await request.placed()
+        world.worker.carried[0].request.on_started()
+        await world.attempt(request.record, flags=("upstream_connection_termination",))
+        status, _, text = await taken_over(world, request.record)
+        assert (status, json.loads(text)["error"]["code"]) == (502, "worker_failed")
+        assert [release.retry_on_another_worker for release in control.releases] == [False]
 
 
 async def test_the_relay_repeats_a_call_that_its_worker_rejected(tmp_path):
