@@ -120,8 +120,14 @@ class HttpWorkerClient:
         return request.wire_body(self.kind) if self.dialect == "vllm" else request.plain_body()
 
     def error_of(self, status: int) -> WorkerUnavailableError | WorkerRejectedError:
-        """Return the error for a status other than 200, of an answer that was not read."""
-        return self._error(status, {}, _error_of(b"", status))
+        """Return the error for a status other than 200, of an answer whose body was not read.
+
+        The body may be about our account, so that it is not known whether the call caused the error.
+        """
+        error = self._error(status, {}, _error_of(b"", status))
+        if isinstance(error, WorkerUnavailableError) and error.cause == "failed":
+            error.cause = "unknown"
+        return error
 
     async def open(self, request: WorkerRequest) -> WorkerStream:
         """Send a call; see :class:`fairserve.engine.wire.base.WorkerClient`."""

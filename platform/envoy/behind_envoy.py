@@ -24,7 +24,7 @@ from fairserve.platform.serving.completions.service import Completions
 ATTEMPT_HEADER = "x-envoy-attempt-count"
 """Number of the attempt, from 1, which Envoy sets in each request to the relay."""
 _MARKS = ((RELAY_HEADER.encode(), b"1"), (b"x-envoy-ratelimited", b"1"))
-"""Headers that tell Envoy that the relay answers, and that no attempt may follow."""
+"""Headers by which Envoy knows that the relay answers, and that no attempt may follow."""
 _FORWARDED_FOR = b"x-forwarded-for"
 
 

@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import grpc
 import orjson
@@ -97,7 +97,7 @@ class AnsweredRequest:
 
 @dataclass(frozen=True, slots=True)
 class AdapterParts:
-    """What the adapter decides with."""
+    """The parts of the server that the adapter uses."""
 
     decisions: DecisionService
     completions: Completions
@@ -110,7 +110,20 @@ class AdapterParts:
     on_answered: Callable[[AnsweredRequest], None] = lambda answered: None
 
 
-Context = grpc.aio.ServicerContext[pb.ProcessingRequest, pb.ProcessingResponse]
+class Context(Protocol):
+    """The stream of one request, as gRPC gives it to a handler."""
+
+    async def read(self) -> object:
+        """Return the next message, or gRPC's end of the stream."""
+        ...
+
+    async def write(self, message: pb.ProcessingResponse) -> None:
+        """Send a message."""
+        ...
+
+    async def abort(self, code: object, details: str) -> NoReturn:
+        """End the stream with an error."""
+        ...
 
 
 class ExternalProcessor:

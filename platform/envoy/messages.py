@@ -45,7 +45,7 @@ def struct(values: Mapping[str, Any]) -> Struct:
 def immediate(status: int, headers: Mapping[str, str], body: bytes) -> pb.ProcessingResponse:
     """Return an answer to the client instead of the worker's.
 
-    It has no details: by them Envoy tells its own errors from these
+    It has no details: Envoy's own errors have some, and by that it distinguishes the two
     (:mod:`fairserve.platform.envoy.local_errors`).
     """
     return pb.ProcessingResponse(

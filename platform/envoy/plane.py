@@ -12,6 +12,8 @@ import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+import grpc
+
 from fairserve.platform.envoy.access_log import AccessLogService, ends_in
 from fairserve.platform.envoy.addresses import Address, Addresses
 from fairserve.platform.envoy.behind_envoy import BehindEnvoy
@@ -65,7 +67,7 @@ class EnvoyPlane:
         self.process: EnvoyProcess | None = None
         self._file = WorkersFile(self.addresses.workers_file, self.addresses.api)
         self._tasks: list[asyncio.Task[None]] = []
-        self._server = None
+        self._server: grpc.aio.Server | None = None
 
     @property
     def api_socket(self) -> str:

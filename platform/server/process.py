@@ -121,15 +121,7 @@ class ServerProcess:
                 check_restored(settings.db.data_dir)
             except ArchiveError as error:
                 raise StartError(str(error)) from error
-            listener: socket.socket | None = _bind(
-                settings.server.host, settings.server.port, "--port"
-            )
-            if settings.server.data_plane == "envoy" and listener is not None:
-                listener.close()  # it was free, and Envoy takes it
-                listener = None
-            else:
-                stack.enter_context(listener)
-                self._port = listener.getsockname()[1]
+            listener = self._public_listener(stack)
             if settings.server.metrics_port:
                 self._metrics_listener = stack.enter_context(
                     _bind(
@@ -149,6 +141,17 @@ class ServerProcess:
                 raise StartError(str(error)) from error
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 return runner.run(self._serve(platform, lease, listener))
+
+    def _public_listener(self, stack: contextlib.ExitStack) -> socket.socket | None:
+        """Bind the public address; None: it is free, and Envoy binds it. Raises StartError."""
+        listener = stack.enter_context(
+            _bind(self._settings.server.host, self._settings.server.port, "--port")
+        )
+        if self._settings.server.data_plane == "envoy":
+            listener.close()
+            return None
+        self._port = listener.getsockname()[1]
+        return listener
 
     async def _serve(self, platform: Platform, lease: Lease, listener: socket.socket | None) -> int:
         """Serve on the listener; without one on the socket behind Envoy."""

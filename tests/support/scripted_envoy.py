@@ -124,7 +124,7 @@ class Reader:
 
 
 class Carried:
-    """What the worker's circuit learns of one call."""
+    """A call that is counted at the worker, with the notes for its circuit."""
 
     def __init__(self, request):
         self.request = request
