@@ -35,7 +35,10 @@ def planes(tmp_path_factory, workers):
         for plane in ("embedded", "envoy"):
             folder = tmp_path_factory.mktemp(plane) / "data"
             urls = ",".join(worker.url for worker in workers)
-            found[plane] = ThreadServer(folder, "--worker-urls", urls, "--data-plane", plane)
+            found[plane] = ThreadServer(
+                folder,
+                *("--worker-urls", urls, "--data-plane", plane, "--max-body-bytes", "65536"),
+            )
         yield found
     finally:
         for server in found.values():
