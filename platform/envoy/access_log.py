@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from google.protobuf.json_format import MessageToDict
 
 from fairserve.platform.envoy.access_log_configuration import ANSWER, ATTEMPTS_LOG, CALL_HEADER
 from fairserve.platform.envoy.open_calls import Attempt, CallReport, OpenCalls
@@ -82,7 +81,7 @@ def report_of(entry: pb.HTTPAccessLogEntry, record_id: str) -> CallReport:
     """Return what an entry says about a call."""
     common, flags = entry.common_properties, entry.common_properties.response_flags
     metadata = common.metadata.filter_metadata
-    answer = MessageToDict(metadata[ANSWER]) if ANSWER in metadata else {}
+    answer = dict(metadata[ANSWER].items()) if ANSWER in metadata else {}
     reason = _reason(common.upstream_transport_failure_reason, _names(flags))
     return _report(
         record_id,
