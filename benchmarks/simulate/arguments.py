@@ -18,7 +18,7 @@ from typer import Option
 from fairserve.benchmarks.plots import plot_folder
 from fairserve.benchmarks.simulate.declared import wrong_profiles
 from fairserve.engine.simulated.cost_model import COST_MODELS
-from fairserve.engine.simulated.replay_options import ReplayOptions
+from fairserve.engine.simulated.replay_options import CallReports, ReplayOptions
 from fairserve.engine.simulated.traces import assignment
 from fairserve.engine.simulated.traces.model import Trace, TraceError
 from fairserve.engine.simulated.traces.reading import read_trace
@@ -139,6 +139,14 @@ class Arguments:
         _workers(parser=seconds, metavar="S", help="Delay from control to the queue of a worker."),
     ] = 0.0
 
+    call_reports: Annotated[
+        CallReports,
+        _workers(
+            help="What workers report of running calls: starts and tokens, starts only (calls that "
+            "are not streamed), or nothing before the end."
+        ),
+    ] = "tokens"
+
     seed: Annotated[int, _running(min=0, metavar="N", help="Seed of all randomness.")] = 0
     jobs: Annotated[int, _running(min=1, metavar="N", help="Cores to use.")] = 1
     json: Annotated[
@@ -235,6 +243,7 @@ def options_of(arguments: Arguments, trace: Trace) -> ReplayOptions:
         workers=arguments.workers,
         seed=arguments.seed,
         dispatch_delay_s=arguments.dispatch_delay_s,
+        call_reports=arguments.call_reports,
         retries=arguments.retries,
         isolation=arguments.isolation,
         limits=Limits(arguments.user_rpm, arguments.app_rpm),

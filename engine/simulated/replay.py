@@ -179,7 +179,11 @@ class Replay:
                 self._push(worker.next_s, _PASS, number)
 
     def _tick(self) -> None:
-        totals = tuple(total for worker in self._workers for total in worker.progress(self._now_s))
+        totals: tuple[tuple[str, int], ...] = ()
+        if self._options.call_reports == "tokens":
+            totals = tuple(
+                total for worker in self._workers for total in worker.progress(self._now_s)
+            )
         if totals:
             self._apply(self._dispatcher.handle(ev.TokensDecoded(totals), self._now_s))
         events: list[ev.Event] = [*self._profiles.due(self._now_s), ev.Tick()]
@@ -207,6 +211,7 @@ class Replay:
         """Schedule the arrival of a call after its gap."""
         at_s = self._now_s + planned.gap_s
         live = _Live(self._plans.call(run.interaction, planned), planned, run, at_s)
+        live.call.streamed = self._options.call_reports == "tokens"
         if planned.gap_s > 0:
             self._push(at_s, _ARRIVAL, live)
         else:
@@ -370,7 +375,8 @@ class Replay:
         """Handle :meth:`~fairserve.engine.simulated.worker.Listener.started`."""
         live = self._live[call_id]
         live.started_s, live.cached_tokens = now_s, cached_tokens
-        self._apply(self._dispatcher.handle(ev.CallStarted(call_id, cached_tokens), now_s))
+        if self._options.call_reports != "ends":
+            self._apply(self._dispatcher.handle(ev.CallStarted(call_id, cached_tokens), now_s))
 
     def first_token(self, call_id: str, now_s: float) -> None:
         """Handle :meth:`~fairserve.engine.simulated.worker.Listener.first_token`."""

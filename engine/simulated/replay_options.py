@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from fairserve.engine.simulated.plans import Isolation
 from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.scheduling.directory import NO_LIMITS, Setting
 from fairserve.throttling.base import Limits
+
+CallReports = Literal["tokens", "starts", "ends"]
+"""Reports of a worker about a running call: its start and its tokens, its start only, or neither."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,8 @@ class ReplayOptions:
     """Delay in seconds between control's grant and its arrival at the worker's queue."""
     tick_s: float = 0.25
     """Interval in seconds between reports of decoded tokens."""
+    call_reports: CallReports = "tokens"
+    """Calls that are not streamed report their start only (decision 32)."""
     until_s: float = math.inf
     """End of the replay; running calls are cancelled, and their runs are not reported."""
     retries: int = 0

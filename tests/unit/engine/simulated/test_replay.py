@@ -281,3 +281,18 @@ def test_a_stopped_replay_counts_the_finished_work():
     assert {sample.end_s for sample in result.calls} == {5.5}
     assert [sample.usage.output_tokens for sample in running] == [5]  # one more would not fit
     assert result.runs == []
+
+
+def test_calls_that_report_their_start_only_are_as_fast_as_streamed_ones():
+    """Without the start, the feed window is full until the answers end."""
+    wide = costs(kv_capacity_tokens=4000, prefill_base_s=0.1, prefill_s_per_token=0.01)
+    users = [
+        run_of(f"r{at}", call("c", prompt=64, output=40), user=f"u{at % 4}") for at in range(160)
+    ]
+    ends = {}
+    for reports in ("tokens", "starts", "ends"):
+        result = replay(trace(*users), "fairserve", wide, call_reports=reports)
+        assert {sample.outcome for sample in result.calls} == {"completed"}
+        ends[reports] = max(sample.end_s for sample in result.calls)
+    assert ends["starts"] <= 1.02 * ends["tokens"]
+    assert ends["ends"] > 1.5 * ends["tokens"]
