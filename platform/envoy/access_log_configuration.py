@@ -1,0 +1,93 @@
+"""Access logs of Envoy: of calls and of attempts to the server, and of ended calls to a file.
+
+Only calls have entries: the decision service marks each by a header, which no client can send.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairserve.platform.envoy.addresses import Addresses
+
+CALL_HEADER = "x-fairserve-call"
+"""Request header with the record id of a call, set by the decision service."""
+CALLS_LOG = "fairserve-calls"
+ATTEMPTS_LOG = "fairserve-attempts"
+ANSWER = "fairserve.answer"
+"""Namespace of the facts that the answer filter finds."""
+FLUSH_S = "0.010s"
+"""Longest time for which an entry waits in Envoy for others."""
+_TYPES = "type.googleapis.com/envoy.extensions.access_loggers"
+_HAS_CALL = {"header_filter": {"header": {"name": CALL_HEADER, "present_match": True}}}
+
+
+def call_logs(addresses: Addresses) -> list[dict[str, Any]]:
+    """Return the logs of the client's side: progress and ends to the server, ends to the file."""
+    begun = {
+        "metadata_filter": {
+            "matcher": {
+                "filter": ANSWER,
+                "path": [{"key": "started"}],
+                "value": {"bool_match": True},
+            },
+            "match_if_key_not_found": False,
+        }
+    }
+    ended = _type_is("DownstreamEnd")
+    progress = {"and_filter": {"filters": [_type_is("DownstreamPeriodic"), begun]}}
+    either = {"or_filter": {"filters": [ended, progress]}}
+    return [
+        {**_grpc_log(CALLS_LOG), "filter": _of_calls(either)},
+        {
+            "name": "ends",
+            "filter": _of_calls(ended),
+            "typed_config": {
+                "@type": f"{_TYPES}.file.v3.FileAccessLog",
+                "path": str(addresses.ends_file),
+                "log_format": {"json_format": _end_fields()},
+            },
+        },
+    ]
+
+
+def attempt_logs() -> list[dict[str, Any]]:
+    """Return the log of the workers' side: the end of each attempt, to the server."""
+    return [{**_grpc_log(ATTEMPTS_LOG), "filter": _of_calls(_type_is("UpstreamEnd"))}]
+
+
+def _grpc_log(name: str) -> dict[str, Any]:
+    config = {
+        "@type": f"{_TYPES}.grpc.v3.HttpGrpcAccessLogConfig",
+        "common_config": {
+            "log_name": name,
+            "transport_api_version": "V3",
+            "grpc_service": {"envoy_grpc": {"cluster_name": "decisions"}},
+            "buffer_flush_interval": FLUSH_S,
+            "buffer_size_bytes": 16_384,
+        },
+        "additional_request_headers_to_log": [CALL_HEADER],
+    }
+    return {"name": name, "typed_config": config}
+
+
+def _end_fields() -> dict[str, Any]:
+    """Return the fields of a line in the file: those of the entry that the server also gets."""
+    return {
+        "call": f"%REQ({CALL_HEADER})%",
+        "began": "%START_TIME(%s.%6f)%",
+        "duration_ms": "%DURATION%",
+        "status": "%RESPONSE_CODE%",
+        "details": "%RESPONSE_CODE_DETAILS%",
+        "flags": "%RESPONSE_FLAGS%",
+        "attempts": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
+        "upstream": "%UPSTREAM_REMOTE_ADDRESS%",
+        "answer": f"%DYNAMIC_METADATA({ANSWER})%",
+    }
+
+
+def _of_calls(condition: dict[str, Any]) -> dict[str, Any]:
+    return {"and_filter": {"filters": [_HAS_CALL, condition]}}
+
+
+def _type_is(name: str) -> dict[str, Any]:
+    return {"log_type_filter": {"types": [name]}}

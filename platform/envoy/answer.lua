@@ -1,0 +1,2 @@
+-- The answer filter.
+function envoy_on_response(handle) end
