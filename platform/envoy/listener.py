@@ -38,11 +38,14 @@ _MANAGER = (
     ".HttpConnectionManager"
 )
 _EXT_PROC, _LUA = "envoy.filters.http.ext_proc", "envoy.filters.http.lua"
+_ON = {"@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "config": {}}
+"""Turns a filter on for a route."""
 
 
-def answer_filter() -> str:
-    """Return the source of the answer filter."""
-    return files("fairserve.platform.envoy").joinpath("answer.lua").read_text("utf-8")
+def answer_filter(buffered_bytes: int) -> str:
+    """Return the source of the answer filter; it lets Envoy buffer whole answers of this size."""
+    source = files("fairserve.platform.envoy").joinpath("answer.lua").read_text("utf-8")
+    return f"BUFFERED_BYTES = {buffered_bytes}\n{source}"
 
 
 def listener(addresses: Addresses, limits: Limits, settings: EnvoySettings) -> dict[str, Any]:
@@ -112,8 +115,10 @@ def _connection_manager(
             _late_mutation(),
             # Answers pass the filters in reverse. The answer filter follows external processing there:
             # it rewrites the body, which it must not do before the headers have left.
-            {"name": _LUA, "typed_config": _lua()},
-            {"name": _EXT_PROC, "typed_config": _ext_proc(limits)},
+            # Both are off but for calls: an error of the protocol has no route, and its connection closes
+            # before an external processor has seen the answer.
+            {"name": _LUA, "typed_config": _lua(limits), "disabled": True},
+            {"name": _EXT_PROC, "typed_config": _ext_proc(limits), "disabled": True},
             {
                 "name": "envoy.filters.http.router",
                 "typed_config": {
@@ -152,8 +157,8 @@ def _remove_prefix(prefix: str) -> dict[str, Any]:
     return {"remove_on_match": {"key_matcher": {"prefix": prefix, "ignore_case": True}}}
 
 
-def _lua() -> dict[str, Any]:
-    source = {"inline_string": answer_filter()}
+def _lua(limits: Limits) -> dict[str, Any]:
+    source = {"inline_string": answer_filter(limits.client_buffer_bytes)}
     return {"@type": f"{_HTTP}.lua.v3.Lua", "default_source_code": source}
 
 
@@ -211,6 +216,7 @@ def _call_route(path: str, limits: Limits) -> dict[str, Any]:
         "name": "call",
         "match": {"path": path, "headers": [method, repeatable]},
         "request_body_buffer_limit": limits.max_body_bytes,
+        "request_headers_to_remove": ["accept-encoding"],  # the answer filter reads plain answers
         "route": {
             "cluster": WORKERS,
             "timeout": "0s",
@@ -223,11 +229,11 @@ def _call_route(path: str, limits: Limits) -> dict[str, Any]:
                 "retry_back_off": {"base_interval": "0.001s", "max_interval": "0.001s"},
             },
         },
+        "typed_per_filter_config": {_EXT_PROC: _ON, _LUA: _ON},
     }
 
 
 def _server_route() -> dict[str, Any]:
-    off = {"@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "disabled": True}
     return {
         "name": "server",
         "match": {"prefix": "/"},
@@ -239,5 +245,4 @@ def _server_route() -> dict[str, Any]:
                 "num_retries": 1,
             },
         },
-        "typed_per_filter_config": {_EXT_PROC: off, _LUA: off},
     }

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import logging
 import os
 import random
@@ -44,7 +43,19 @@ ADMIN_S = 5.0
 FLUSH_MS = 50
 """Longest time in milliseconds for which a line of the log of ended calls waits in memory."""
 LOG_CHECK_S = 10.0
-_PR_SET_PDEATHSIG = 1
+_END_WITH_PARENT = """\
+import ctypes, os, sys
+parent, *command = sys.argv[1:]
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, 15, 0, 0, 0)  # PR_SET_PDEATHSIG, SIGTERM
+    if os.getppid() != int(parent):
+        sys.exit(1)
+os.execv(command[0], command)
+"""
+"""Program that becomes Envoy after it has asked the kernel for a SIGTERM when its parent ends.
+
+A function between fork and exec would do as well, but must not run beside gRPC's threads. At SIGTERM
+Envoy writes its last log lines and ends at once."""
 _LEVELS = {
     "trace": logging.DEBUG,
     "debug": logging.DEBUG,
@@ -158,6 +169,7 @@ class EnvoyProcess:
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", "-c", _END_WITH_PARENT, str(os.getpid())),
             *(str(envoy_path()), "-c", str(self._configuration)),
             *("--concurrency", str(self._concurrency)),
             "--disable-hot-restart",
@@ -167,7 +179,6 @@ class EnvoyProcess:
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=_ends_with(os.getpid()),
         )
         self._child = child
         self.starts += 1
@@ -266,21 +277,6 @@ class EnvoyProcess:
             if response.status != 200 and path != "/ready":
                 raise aiohttp.ClientError(f"{path} answers {response.status}")
             return body
-
-
-def _ends_with(parent: int) -> Callable[[], None]:
-    """Return a function for the child, before it becomes Envoy, that ends it with its parent."""
-    if sys.platform != "linux":
-        return lambda: None
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-
-    def ask_kernel() -> None:
-        # SIGTERM lets Envoy write its last log lines; it ends at once, too.
-        prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-        if os.getppid() != parent:  # the parent died before
-            os._exit(1)
-
-    return ask_kernel
 
 
 async def _log_lines(child: asyncio.subprocess.Process) -> None:
