@@ -21,6 +21,7 @@ local concat, format, gsub = table.concat, string.format, string.gsub
 
 local QUOTE, BACKSLASH, OPEN, OPEN_LIST, COLON, COMMA, CLOSE, CLOSE_LIST =
   34, 92, 123, 91, 58, 44, 125, 93
+local TRUE, FALSE, NULL = 116, 102, 110   -- first letters
 
 -- Fields of a choice whose texts are output.
 local TEXTS = {
@@ -87,23 +88,30 @@ local function skip_value(s, i)
   end
 end
 
--- Return the next field of an object: its name, the first and the last position of its value, and the
--- position of the following field. The name is nil behind the last field; all are nil for no JSON.
-local function field(s, i)
+-- Return the name of the next field of an object and the position of its value; behind the last field the
+-- name is false and the position is the one behind the object; nil for no JSON.
+local function key(s, i)
   local c
   i, c = skip_space(s, i)
   if c == COMMA then i, c = skip_space(s, i + 1) end
-  if c == CLOSE then return nil, nil, nil, i + 1 end
+  if c == CLOSE then return false, i + 1 end
   if c ~= QUOTE then return nil end
   local behind = skip_string(s, i)
   if not behind then return nil end
   local name = sub(s, i + 1, behind - 2)
   i, c = skip_space(s, behind)
   if c ~= COLON then return nil end
-  i = skip_space(s, i + 1)
-  behind = skip_value(s, i)
+  return name, (skip_space(s, i + 1))
+end
+
+-- Return the next field as its name, the first and the last position of its value, and the position
+-- behind it; behind the last field the name is false, for no JSON it is nil.
+local function field(s, i)
+  local name, first = key(s, i)
+  if not name then return name, nil, nil, first end
+  local behind = skip_value(s, first)
   if not behind then return nil end
-  return name, i, behind - 1, behind
+  return name, first, behind - 1, behind
 end
 
 -- Return the position of the next element of a list; nil behind the last one or for no JSON.
@@ -120,8 +128,8 @@ local function is_true(s, from, to)
   local c = byte(s, from)
   if c == QUOTE then return to > from + 1 end
   if c == OPEN or c == OPEN_LIST then return skip_space(s, from + 1) ~= to end
-  if c == 116 then return true end   -- true
-  if c == 110 or c == 102 then return false end   -- null, false
+  if c == TRUE then return true end
+  if c == FALSE or c == NULL then return false end
   return tonumber(sub(s, from, to)) ~= 0
 end
 
@@ -199,6 +207,7 @@ local function new_answer(call)
     usage = nil,         -- last usage object of the worker, as text
     usage_sent = false,
     shared = nil,        -- fields that all chunks share, for the chunk with the usage
+    outputs = {}, output_count = 0,   -- choices with output in the present event
     chunks = 0, bytes = 0, output_tokens = 0, cached_tokens = nil,
     start_in = nil, start_out = nil,   -- start of the last event, and what became of it
   }
@@ -224,20 +233,22 @@ local function report(handle, answer)
   answer.changed = {}
 end
 
-local function number_in(usage, name)
-  return tonumber(match(usage, '"' .. name .. '"%s*:%s*(%d+)%s*[,}]'))
+local function number_pattern(name)
+  return '"' .. name .. '"%s*:%s*(%d+)%s*[,}]'
 end
+local OUTPUT, PROMPT = number_pattern("completion_tokens"), number_pattern("prompt_tokens")
+local TOTAL, CACHED = number_pattern("total_tokens"), number_pattern("cached_tokens")
 
 local function read_usage(answer, usage)
   answer.usage = usage
-  local output = number_in(usage, "completion_tokens") or 0
-  local prompt = number_in(usage, "prompt_tokens") or 0
-  if prompt == 0 then prompt = (number_in(usage, "total_tokens") or 0) - output end
+  local output = tonumber((match(usage, OUTPUT))) or 0
+  local prompt = tonumber((match(usage, PROMPT))) or 0
+  if prompt == 0 then prompt = (tonumber((match(usage, TOTAL))) or 0) - output end
   if prompt > 0 then fact(answer, "prompt_tokens", prompt) end
   if output > answer.output_tokens then answer.output_tokens = output end
   fact(answer, "output_tokens", answer.output_tokens)
   if find(usage, '"cached_tokens"', 1, true) then
-    local cached = number_in(usage, "cached_tokens")
+    local cached = tonumber((match(usage, CACHED)))
     if cached and cached >= (answer.cached_tokens or 0) then
       answer.cached_tokens = cached
       fact(answer, "cached_tokens", cached)
@@ -245,39 +256,57 @@ local function read_usage(answer, usage)
   end
 end
 
--- Read a choice; return whether it has content, and whether it is visible to the client.
-local function read_choice(answer, s, from, counted)
-  if byte(s, from) ~= OPEN then return false, true end
-  local i, name, first, last = from + 1
-  local output, ended, visible, index = false, false, false, "0"
+-- Read the fields of a delta or a message; return the position behind it, whether it has output, and
+-- whether it has a role.
+local function read_part(answer, s, i)
+  local output, role = false, false
+  i = i + 1
   while true do
+    local name, first, last
     name, first, last, i = field(s, i)
-    if not name then break end
-    if name == answer.part then
-      if byte(s, first) == OPEN then
-        local j, key, from_value, to_value = first + 1
-        while true do
-          key, from_value, to_value, j = field(s, j)
-          if not key then break end
-          if is_true(s, from_value, to_value) then
-            if key == "role" then
-              visible = true
-            else
-              output = true
-              if key == "tool_calls" then fact(answer, "tool_calls", true) end
-            end
-          end
+    if not name then return name == false and i or nil, output, role end
+    if is_true(s, first, last) then
+      if name == "role" then
+        role = true
+      else
+        output = true
+        if name == "tool_calls" then fact(answer, "tool_calls", true) end
+      end
+    end
+  end
+end
+
+-- Read a choice; return the position behind it, whether it has content, whether it is visible to the
+-- client, and whether it has output.
+local function read_choice(answer, s, i)
+  local output, ended, visible, index = false, false, false, "0"
+  i = i + 1
+  while true do
+    local name, first = key(s, i)
+    if name == nil then return nil end
+    if not name then
+      i = first
+      break
+    end
+    if name == answer.part and byte(s, first) == OPEN then
+      local some, role
+      i, some, role = read_part(answer, s, first)
+      output, visible = output or some, visible or role
+    else
+      i = skip_value(s, first)
+      if i then
+        if name == "text" then
+          output = output or is_true(s, first, i - 1)
+        elseif name == "finish_reason" then
+          ended = byte(s, first) ~= NULL
+        elseif name == "index" then
+          index = sub(s, first, i - 1)
+        elseif name == "logprobs" then
+          visible = visible or is_true(s, first, i - 1)
         end
       end
-    elseif name == "text" then
-      output = output or is_true(s, first, last)
-    elseif name == "finish_reason" then
-      ended = byte(s, first) ~= 110
-    elseif name == "index" then
-      index = sub(s, first, last)
-    elseif name == "logprobs" then
-      visible = visible or is_true(s, first, last)
     end
+    if not i then return nil end
   end
   if not answer.begun[index] then
     answer.begun[index] = true
@@ -290,27 +319,50 @@ local function read_choice(answer, s, from, counted)
       answer.open = answer.open - 1
     end
   end
-  if counted and output then
-    answer.chunks = answer.chunks + 1
-    answer.bytes = answer.bytes + text_bytes(s, from, i and i - 1 or #s)
-  end
-  return output or ended, output or ended or visible
+  return i, output or ended, output or ended or visible, output
 end
 
--- Read all choices; return whether there are any, one with content, and a visible one.
-local function read_choices(answer, s, from, counted)
-  local some, content, visible = false, false, false
-  if byte(s, from) ~= OPEN_LIST then return false, false, false end
-  local i = element(s, from + 1)
-  while i do
-    some = true
-    local behind = skip_value(s, i)
-    if not behind then break end
-    local has_content, is_visible = read_choice(answer, s, i, counted)
-    content, visible = content or has_content, visible or is_visible
-    i = element(s, behind)
+-- Read all choices; return the position behind them, whether there are any, one with content, and a
+-- visible one. Choices with output are noted in `answer.outputs`, by their first and last position.
+local function read_choices(answer, s, i)
+  local some, content, visible, count = false, false, false, 0
+  local outputs = answer.outputs
+  local c = byte(s, i)
+  if c ~= OPEN_LIST then
+    answer.output_count = 0
+    return skip_value(s, i), false, false, false
   end
-  return some, content, visible
+  i = i + 1
+  while true do
+    i, c = skip_space(s, i)
+    if c == COMMA then i, c = skip_space(s, i + 1) end
+    if c == CLOSE_LIST then break end
+    some = true
+    local from, has_content, is_visible, has_output = i, false, true, false
+    if c == OPEN then
+      i, has_content, is_visible, has_output = read_choice(answer, s, i)
+    else
+      i = skip_value(s, i)
+    end
+    if not i then return nil end
+    content, visible = content or has_content, visible or is_visible
+    if has_output then
+      outputs[count + 1], outputs[count + 2] = from, i - 1
+      count = count + 2
+    end
+  end
+  answer.output_count = count
+  return i + 1, some, content, visible
+end
+
+-- Count the choices with output, of a chunk without usage.
+local function count_outputs(answer, s)
+  for i = 1, answer.output_count, 2 do
+    answer.chunks = answer.chunks + 1
+    answer.bytes = answer.bytes + text_bytes(s, answer.outputs[i], answer.outputs[i + 1])
+  end
+  fact(answer, "chunks", answer.chunks)
+  fact(answer, "output_bytes", answer.bytes)
 end
 
 local function is_complete(answer)
@@ -365,7 +417,8 @@ local function on_event(answer, s, now_ms)
   local parts, count = {}, 0
   local i, name, first, last
   local has_id, has_model, started = false, false, false
-  local choices_from, choices_to, usage_from, usage_to
+  local choices_from, choices_to, usage
+  local some, content, visible = false, false, false
   local start_in = answer.start_in
   if start_in and sub(s, 1, #start_in) == start_in then
     i, count, started = #start_in + 1, 1, true
@@ -385,57 +438,46 @@ local function on_event(answer, s, now_ms)
   local head = not answer.shared and {}
   while true do
     local before = i
-    name, first, last, i = field(s, i)
-    if not name then
-      if not i then return event(fail(answer, "it sent an event that is not JSON", BROKE)) end
+    name, first = key(s, i)
+    if not name then break end
+    if name == "choices" then
+      if not started and has_id and has_model and not usage and byte(s, before) == COMMA then
+        -- All before the choices, with the comma: what follows is scanned in every event.
+        answer.start_in, answer.start_out = sub(s, 1, before), concat(parts, ",", 1, count)
+      end
+      i, some, content, visible = read_choices(answer, s, first)
+      choices_from, choices_to = first, (i or 0) - 1
+    else
+      i = skip_value(s, first)
+      last = (i or 0) - 1
+    end
+    if not i then
+      name = nil
       break
     end
     if name == "usage" then
-      usage_from, usage_to = first, last
-    elseif name == "choices" then
-      choices_from, choices_to = first, last
-      if not started and has_id and has_model and count > 0 and not usage_from then
-        -- All before the choices, with the comma: what follows is scanned in every event.
-        if byte(s, before) == COMMA then
-          answer.start_in = sub(s, 1, before)
-          answer.start_out = concat(parts, ",", 1, count)
-        end
-      end
+      usage = byte(s, first) == OPEN and sub(s, first, last) or nil
     elseif name == "error" and is_true(s, first, last) then
       local reason = error_text(s, first, last)
       return event(fail(answer, "it reported: " .. reason, REPORTED))
-    else
-      if name == "id" then
-        has_id = true
-        count = count + 1
-        parts[count] = '"id":' .. answer.id
-      elseif name == "model" then
-        has_model = true
-        count = count + 1
-        parts[count] = '"model":' .. answer.model
-      else
-        count = count + 1
-        parts[count] = '"' .. name .. '":' .. sub(s, first, last)
-        if head and (name == "object" or name == "created") then head[#head + 1] = parts[count] end
-      end
+    elseif name == "id" then
+      has_id = true
+      count = count + 1
+      parts[count] = '"id":' .. answer.id
+    elseif name == "model" then
+      has_model = true
+      count = count + 1
+      parts[count] = '"model":' .. answer.model
+    elseif name ~= "choices" then
+      count = count + 1
+      parts[count] = '"' .. name .. '":' .. sub(s, first, last)
+      if head and (name == "object" or name == "created") then head[#head + 1] = parts[count] end
     end
   end
+  if name == nil then return event(fail(answer, "it sent an event that is not JSON", BROKE)) end
   if head then answer.shared = head end
   fact(answer, "started", true)
-  local usage
-  if usage_from then
-    usage = sub(s, usage_from, usage_to)
-    if byte(usage) ~= OPEN then usage = nil end
-  end
-  if usage then read_usage(answer, usage) end
-  local some, content, visible = false, false, false
-  if choices_from then
-    some, content, visible = read_choices(answer, s, choices_from, not usage)
-  end
-  if not usage then
-    fact(answer, "chunks", answer.chunks)
-    fact(answer, "output_bytes", answer.bytes)
-  end
+  if usage then read_usage(answer, usage) else count_outputs(answer, s) end
   if content and not answer.facts.first_output_ms then fact(answer, "first_output_ms", now_ms()) end
   if some and not visible or not some and not answer.include_usage then return "" end
   if choices_from then
@@ -543,19 +585,18 @@ end
 
 -- Whole answers ---------------------------------------------------------------------------------------
 
+local NO_JSON = "its answer is not JSON"
+
 -- Return the client's object; nil and a reason if it is none, or reports an error.
 local function rewrite(answer, s, now_ms)
   local i, c = skip_space(s, 1)
   if c ~= OPEN then return nil, "its answer is not an object" end
   i = i + 1
   local parts, count = {}, 0
-  local name, first, last, choices_from, data_from, usage
+  local name, first, last, choices_from, data_from, usage, content
   while true do
     name, first, last, i = field(s, i)
-    if not name then
-      if not i then return nil, "its answer is not JSON" end
-      break
-    end
+    if not name then break end
     if name == "error" and is_true(s, first, last) then
       return nil, "it reported: " .. error_text(s, first, last)
     end
@@ -567,19 +608,18 @@ local function rewrite(answer, s, now_ms)
       parts[count] = '"' .. name .. '":' .. sub(s, first, last)
     end
   end
+  if name == nil then return nil, NO_JSON end
   fact(answer, "started", true)
-  if usage then read_usage(answer, usage) end
   if choices_from then
-    local _, content = read_choices(answer, s, choices_from, not usage)
+    local behind, _
+    behind, _, content = read_choices(answer, s, choices_from)
+    if not behind then return nil, NO_JSON end
     if content then fact(answer, "first_output_ms", now_ms()) end
     if is_complete(answer) then fact(answer, "complete", true) end
   elseif data_from and byte(s, data_from) == OPEN_LIST then
     fact(answer, "complete", true)
   end
-  if not usage then
-    fact(answer, "chunks", answer.chunks)
-    fact(answer, "output_bytes", answer.bytes)
-  end
+  if usage then read_usage(answer, usage) else count_outputs(answer, s) end
   parts[count + 1] = '"id":' .. answer.id
   parts[count + 2] = '"model":' .. answer.model
   parts[count + 3] = '"usage":' .. usage_of(answer)
@@ -615,7 +655,7 @@ local function unbuffered(handle, answer, now_ms)
         held = {}
       elseif size == 0 or find(last, "}%s*$", math.max(1, #last - 64)) then
         local whole, reason = rewrite(answer, concat(held), now_ms)
-        if whole or size == 0 or reason ~= "its answer is not JSON" then
+        if whole or size == 0 or reason ~= NO_JSON then
           out = whole or fail(answer, reason, REPORTED)
           answer.over = true
           held = {}

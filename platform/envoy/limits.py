@@ -27,7 +27,6 @@ class Limits:
     max_queued_calls: int = 10_000
     client_buffer_bytes: int = 256 * 1024
     client_write_timeout_s: float = 30.0
-    drain_timeout_s: float = 30.0
     behind_proxy: bool = False
     """Proxies precede Envoy (``trusted_proxies`` is not empty), so that it keeps their
     ``X-Forwarded-Proto``."""

@@ -1,0 +1,24 @@
+"""Limits of Envoy's public side, from the settings that the embedded plane obeys, too."""
+
+from __future__ import annotations
+
+from fairserve.platform.envoy.limits import Limits
+from fairserve.platform.server.settings import Settings
+
+
+def edge_limits(settings: Settings) -> Limits:
+    """Return the limits for the settings."""
+    server, serving, control = settings.server, settings.serving, settings.control
+    return Limits(
+        max_connections=server.max_connections,
+        request_head_timeout_s=server.request_head_timeout_s,
+        request_body_timeout_s=server.request_body_timeout_s,
+        keep_alive_timeout_s=server.keep_alive_timeout_s,
+        max_body_bytes=server.max_body_bytes,
+        file_max_bytes=serving.file_max_bytes,
+        max_queue_wait_s=control.max_queue_wait_s,
+        max_queued_calls=control.max_queued_calls,
+        client_buffer_bytes=serving.client_buffer_bytes,
+        client_write_timeout_s=serving.client_write_timeout_s,
+        behind_proxy=bool(settings.console.trusted_proxies),
+    )
