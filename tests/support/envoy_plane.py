@@ -90,7 +90,8 @@ class Decisions:
         self._server = None
 
     async def start(self, path):
-        self._server = grpc.aio.server()
+        # gRPC's own limit is 4 MiB, and a body may be longer.
+        self._server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
         process = grpc.stream_stream_rpc_method_handler(
             self.process,
             request_deserializer=pb.ProcessingRequest.FromString,
@@ -185,6 +186,8 @@ class Decisions:
         common.clear_route_cache = "x-fairserve-relay" in self.set_headers
         if self.body is not None:
             common.body_mutation.body = self.body
+            length = option("content-length", str(len(self.body)))  # Envoy compares them
+            common.header_mutation.set_headers.append(length)
         if self.metadata is not None:
             answer.dynamic_metadata.update({"fairserve.call": self.metadata})
         return answer
