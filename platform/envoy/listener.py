@@ -30,6 +30,8 @@ CALL = "fairserve.call"
 """Namespace in which the decision service describes a call for the answer filter."""
 DECISION_MARGIN_S = 30.0
 """Seconds beyond the longest wait in the queue after which a missing decision is an error."""
+MAX_DECISION_S = 3600.0
+"""Longest wait for a decision that Envoy takes; a call that waits longer in the queue gets its 503."""
 _PEER = {
     "key": "x-forwarded-for",
     "value": "%DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%",
@@ -170,7 +172,7 @@ def _lua(limits: Limits) -> dict[str, Any]:
 
 
 def _ext_proc(limits: Limits) -> dict[str, Any]:
-    waits = f"{limits.max_queue_wait_s + DECISION_MARGIN_S:g}s"
+    waits = f"{min(limits.max_queue_wait_s + DECISION_MARGIN_S, MAX_DECISION_S):g}s"
     return {
         "@type": f"{_HTTP}.ext_proc.v3.ExternalProcessor",
         "grpc_service": {"envoy_grpc": {"cluster_name": DECISIONS}},
