@@ -419,6 +419,7 @@ local function on_event(answer, s, now_ms)
   local has_id, has_model, started = false, false, false
   local choices_from, choices_to, usage
   local some, content, visible = false, false, false
+  answer.output_count = 0
   local start_in = answer.start_in
   if start_in and sub(s, 1, #start_in) == start_in then
     i, count, started = #start_in + 1, 1, true
@@ -475,7 +476,7 @@ local function on_event(answer, s, now_ms)
     end
   end
   if name == nil then return event(fail(answer, "it sent an event that is not JSON", BROKE)) end
-  if head then answer.shared = head end
+  if head and head[1] then answer.shared = head end
   fact(answer, "started", true)
   if usage then read_usage(answer, usage) else count_outputs(answer, s) end
   if content and not answer.facts.first_output_ms then fact(answer, "first_output_ms", now_ms()) end

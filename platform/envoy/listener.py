@@ -30,6 +30,12 @@ CALL = "fairserve.call"
 """Namespace in which the decision service describes a call for the answer filter."""
 DECISION_MARGIN_S = 30.0
 """Seconds beyond the longest wait in the queue after which a missing decision is an error."""
+MAX_DECISION_S = 3600.0
+"""Longest wait for a decision that Envoy takes; a call that waits longer in the queue gets its 503."""
+_PEER = {
+    "key": "x-forwarded-for",
+    "value": "%DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%",
+}
 _RESERVED_NAMES = (CALL_HEADER, RELAY_HEADER)
 _RESERVED_PREFIXES = ("x-gateway-", "x-envoy-")
 _HTTP = "type.googleapis.com/envoy.extensions.filters.http"
@@ -85,8 +91,10 @@ def _connection_manager(
         "@type": _MANAGER,
         "stat_prefix": "public",
         "codec_type": "AUTO",
-        # The peer's address is appended to X-Forwarded-For; the server judges the list.
+        # The peer's address is appended to X-Forwarded-For; the server judges the list. Envoy's own rule
+        # would append another address of this host for peers on the loopback.
         "use_remote_address": True,
+        "skip_xff_append": True,
         "xff_num_trusted_hops": 1 if limits.behind_proxy else 0,
         "generate_request_id": False,
         "preserve_external_request_id": True,
@@ -115,8 +123,8 @@ def _connection_manager(
             _late_mutation(),
             # Answers pass the filters in reverse. The answer filter follows external processing there:
             # it rewrites the body, which it must not do before the headers have left.
-            # Both are off but for calls: an error of the protocol has no route, and its connection closes
-            # before an external processor has seen the answer.
+            # Both are off except for calls: an error of the protocol has no route, and its connection
+            # closes before an external processor has seen the answer.
             {"name": _LUA, "typed_config": _lua(limits), "disabled": True},
             {"name": _EXT_PROC, "typed_config": _ext_proc(limits), "disabled": True},
             {
@@ -131,13 +139,14 @@ def _connection_manager(
 
 
 def _early_mutation() -> dict[str, Any]:
-    """Return the removal of headers that only Envoy and the server set."""
+    """Return the removal of headers that only Envoy and the server set, and the note of the peer."""
     config = {
         "@type": "type.googleapis.com/envoy.extensions.http.early_header_mutation"
         ".header_mutation.v3.HeaderMutation",
         "mutations": [
             *({"remove": name} for name in _RESERVED_NAMES),
             *(_remove_prefix(prefix) for prefix in _RESERVED_PREFIXES),
+            {"append": {"header": _PEER, "append_action": "APPEND_IF_EXISTS_OR_ADD"}},
         ],
     }
     return {"name": "reserved_headers", "typed_config": config}
@@ -163,7 +172,7 @@ def _lua(limits: Limits) -> dict[str, Any]:
 
 
 def _ext_proc(limits: Limits) -> dict[str, Any]:
-    waits = f"{limits.max_queue_wait_s + DECISION_MARGIN_S:g}s"
+    waits = f"{min(limits.max_queue_wait_s + DECISION_MARGIN_S, MAX_DECISION_S):g}s"
     return {
         "@type": f"{_HTTP}.ext_proc.v3.ExternalProcessor",
         "grpc_service": {"envoy_grpc": {"cluster_name": DECISIONS}},

@@ -43,6 +43,8 @@ ADMIN_S = 5.0
 FLUSH_MS = 50
 """Longest time in milliseconds for which a line of the log of ended calls waits in memory."""
 LOG_CHECK_S = 10.0
+DRAIN_S = 1
+"""Seconds for which a draining Envoy still accepts connections, whose answers ask to close them."""
 _END_WITH_PARENT = """\
 import ctypes, os, sys
 parent, *command = sys.argv[1:]
@@ -125,17 +127,17 @@ class EnvoyProcess:
             self._tasks.append(asyncio.create_task(self._bound_log(), name="bound envoy's log"))
 
     async def drain(self, timeout_s: float) -> None:
-        """Accept no more connections, and wait until all are closed, for at most ``timeout_s``.
+        """Accept no more connections, and wait until no request is open, for at most ``timeout_s``.
 
-        Clients that send another request on an open connection are asked to close it.
+        Answers on open connections ask their clients to close them.
         """
         try:
             await self._ask("POST", "/drain_listeners?graceful")
             async with asyncio.timeout(timeout_s):
-                while await self._connections():  # noqa: ASYNC110  Envoy sends no event
+                while await self._requests():  # noqa: ASYNC110  Envoy sends no event
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
-            logger.warning("Envoy has open connections after %g s", timeout_s)
+            logger.warning("Envoy has open requests after %g s", timeout_s)
         except (aiohttp.ClientError, OSError) as error:
             logger.warning("Envoy cannot drain: %s", error)
 
@@ -173,6 +175,7 @@ class EnvoyProcess:
             *(str(envoy_path()), "-c", str(self._configuration)),
             *("--concurrency", str(self._concurrency)),
             "--disable-hot-restart",
+            *("--drain-time-s", str(DRAIN_S), "--drain-strategy", "immediate"),
             *("--file-flush-interval-msec", str(FLUSH_MS)),
             *("--log-level", self._log_level, "--log-format", "[%l][%n] %v"),
             stdin=asyncio.subprocess.DEVNULL,
@@ -259,9 +262,9 @@ class EnvoyProcess:
 
     # --- the admin interface ----------------------------------------------------------------------
 
-    async def _connections(self) -> int:
-        """Return the number of open connections of clients."""
-        name = "http.public.downstream_cx_active"
+    async def _requests(self) -> int:
+        """Return the number of open requests of clients."""
+        name = "http.public.downstream_rq_active"
         text = await self._ask("GET", f"/stats?filter=^{name}$")
         return int(text.rsplit(b":", 1)[1]) if b":" in text else 0
 

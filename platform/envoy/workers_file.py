@@ -2,13 +2,14 @@
 
 A call names its worker by a header, and Envoy sends it there wherever that worker is in the file. Every
 other choice, for a worker that is not there and for the second attempt, falls to the first priority:
-it holds the relay only. So no call reaches a worker that was not chosen for it.
+it holds the relay only. So no call reaches a worker that was not chosen for it. Envoy ignores the health
+of an endpoint that is named, so a worker that must get no call is left out of the file.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +33,13 @@ class WorkersFile:
         self._relay = relay
         self._written = b""
 
-    def write(self, workers: Mapping[str, str], unhealthy: Collection[str] = ()) -> None:
-        """Write the addresses ``IP:PORT`` of workers by id; calls miss those that are ``unhealthy``.
+    def write(self, workers: Mapping[str, str]) -> None:
+        """Write the addresses ``IP:PORT`` of the workers that may get calls, by id.
 
-        Raises ValueError for an address of another form, OSError if the file cannot be written.
+        A worker that is left out finishes the calls that it has. Raises ValueError for an address
+        of another form, OSError if the file cannot be written.
         """
-        endpoints = [
-            _endpoint(worker_id, text, healthy=worker_id not in unhealthy)
-            for worker_id, text in sorted(workers.items())
-        ]
+        endpoints = [_endpoint(worker_id, text) for worker_id, text in sorted(workers.items())]
         priorities: list[dict[str, Any]] = [
             {"priority": 0, "lb_endpoints": [self._relay.endpoint()]}
         ]
@@ -67,12 +66,11 @@ def replace_file(path: Path, content: bytes) -> None:
     new.replace(path)
 
 
-def _endpoint(worker_id: str, text: str, *, healthy: bool) -> dict[str, Any]:
+def _endpoint(worker_id: str, text: str) -> dict[str, Any]:
     address = Address.parse(text)
     if address.path:
         raise ValueError(f"the address {text!r} of worker {worker_id!r} must be IP:PORT")
     return {
         **address.endpoint(),
-        "health_status": "HEALTHY" if healthy else "UNHEALTHY",
         "metadata": {"filter_metadata": {"fairserve.worker": {"id": worker_id}}},
     }

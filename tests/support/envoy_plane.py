@@ -90,7 +90,8 @@ class Decisions:
         self._server = None
 
     async def start(self, path):
-        self._server = grpc.aio.server()
+        # gRPC's own limit is 4 MiB, and a body may be longer.
+        self._server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
         process = grpc.stream_stream_rpc_method_handler(
             self.process,
             request_deserializer=pb.ProcessingRequest.FromString,
@@ -185,6 +186,8 @@ class Decisions:
         common.clear_route_cache = "x-fairserve-relay" in self.set_headers
         if self.body is not None:
             common.body_mutation.body = self.body
+            length = option("content-length", str(len(self.body)))  # Envoy compares them
+            common.header_mutation.set_headers.append(length)
         if self.metadata is not None:
             answer.dynamic_metadata.update({"fairserve.call": self.metadata})
         return answer
@@ -312,10 +315,43 @@ RELAYED = {"x_fairserve_relay": "1", "x_envoy_ratelimited": "1"}
 """Headers of every answer of the relay."""
 
 
+SPLITTER = """
+local real = envoy_on_response
+function envoy_on_response(handle)
+  local split = handle:headers():get("x-split")
+  if not split then return real(handle) end
+  local sizes, body = {}, handle:body(true)
+  for size in string.gmatch(split, "%d+") do sizes[#sizes + 1] = tonumber(size) end
+  local text, out, at, turn, over = body:getBytes(0, body:length()), {}, 1, 0, false
+  local fake = {}
+  function fake:headers() return handle:headers() end
+  function fake:streamInfo() return handle:streamInfo() end
+  function fake:timestamp() return handle:timestamp() end
+  function fake:bodyChunks()
+    return function()
+      if over then return nil end
+      local piece = string.sub(text, at, at + sizes[turn % #sizes + 1] - 1)
+      at, turn, over = at + #piece, turn + 1, #piece == 0
+      local chunk = {}
+      function chunk:length() return #piece end
+      function chunk:getBytes(from, size) return string.sub(piece, from + 1, from + size) end
+      function chunk:setBytes(bytes) out[#out + 1] = bytes end
+      return chunk
+    end
+  end
+  real(fake)
+  body:setBytes(table.concat(out))
+end
+"""
+"""Gives the answer filter an answer in chunks of the sizes in its header ``x-split``, in turn; the last
+one is empty, as the end of an HTTP/1.1 answer is."""
+
+
 class Plane:
     """Envoy, the scripted server behind it, and scripted workers."""
 
-    def __init__(self, folder, limits, settings):
+    def __init__(self, folder, limits, settings, change=lambda configuration: None):
+        """``change`` edits the configuration."""
         self.folder = folder
         self.decisions = Decisions()
         self.api = Scripted(answering(body=b'{"by":"api"}', **RELAYED))
@@ -328,8 +364,10 @@ class Plane:
             ends_file=folder / "access.jsonl",
         )
         self.workers_file = WorkersFile(self.addresses.workers_file, self.addresses.api)
+        configuration = bootstrap(self.addresses, limits, settings)
+        change(configuration)
         self.process = EnvoyProcess(
-            bootstrap(self.addresses, limits, settings),
+            configuration,
             folder,
             concurrency=settings.envoy_concurrency,
             ends_file=self.addresses.ends_file,
@@ -376,13 +414,23 @@ class Plane:
         return [orjson.loads(line) for line in self.addresses.ends_file.read_bytes().splitlines()]
 
 
+def splitting(configuration):
+    """Let the answer filter of a configuration get its chunks from SPLITTER."""
+    listener = configuration["static_resources"]["listeners"][0]
+    manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    for each in manager["http_filters"]:
+        source = each["typed_config"].get("default_source_code")
+        if source is not None:
+            source["inline_string"] += SPLITTER
+
+
 @contextlib.asynccontextmanager
-async def envoy_plane(limits=None, settings=None):
+async def envoy_plane(limits=None, settings=None, change=lambda configuration: None):
     """Yield a running plane in a folder of its own, whose sockets have short paths."""
     need_envoy()
     folder = Path(tempfile.mkdtemp(prefix="envoy-"))
     settings = settings or EnvoySettings(envoy_concurrency=2, envoy_progress_s=0.05)
-    plane = Plane(folder, limits or Limits(), settings)
+    plane = Plane(folder, limits or Limits(), settings, change)
     try:
         await plane.start()
         yield plane

@@ -1,0 +1,173 @@
+"""The real Envoy as a child: its start, its death, its parent's death, and its drain."""
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import aiohttp
+import pytest
+from envoy_plane import answering, envoy_plane, need_envoy, streaming
+from processes import eventually
+from until import until
+
+from fairserve.platform.envoy.binary import EnvoyError
+from fairserve.platform.envoy.process import EnvoyProcess
+
+SUPPORT = Path(__file__).parents[1] / "support"
+EVENT = b'data: {"choices": [{"index": 0, "text": "a"}]}\n\n'
+END = b'data: {"choices": [{"index": 0, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
+
+
+def is_alive(pid):
+    """Return whether a process runs; one that waits for its parent's notice does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+async def status(plane):
+    try:
+        async with aiohttp.ClientSession() as session, session.get(plane.url + "/") as response:
+            return response.status
+    except aiohttp.ClientError:
+        return None
+
+
+async def test_a_killed_envoy_is_restarted_on_its_port(caplog):
+    async with envoy_plane() as plane:
+        pid, port = plane.process.pid, plane.process.port
+        assert await status(plane) == 200
+        os.kill(pid, signal.SIGKILL)
+        async with asyncio.timeout(60):
+            while plane.process.pid == pid or await status(plane) != 200:
+                pass
+        assert (plane.process.port, plane.process.starts) == (port, 2)
+        assert "Envoy ended (-9) and is restarted" in caplog.text
+
+
+async def test_calls_of_a_killed_envoy_end_at_the_server_and_the_worker():
+    async with envoy_plane() as plane:
+        worker = await plane.worker(streaming([EVENT], end=False), stream=True)
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(plane.url + "/v1/completions", data=b"{}") as response,
+        ):
+            await response.content.readuntil(b"\n\n")
+            os.kill(plane.process.pid, signal.SIGKILL)
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await response.read()
+        await until(plane.decisions.calls[0].ended.is_set)
+        await until(worker.lost.is_set)
+
+
+def test_a_killed_parent_leaves_no_envoy():
+    need_envoy()
+    program = (
+        "import asyncio, sys; from envoy_plane import envoy_plane\n"
+        "async def main():\n"
+        "    async with envoy_plane() as plane:\n"
+        "        print(plane.process.pid, flush=True); await asyncio.Event().wait()\n"
+        "asyncio.run(main())"
+    )
+    path = os.pathsep.join([str(SUPPORT), *filter(None, sys.path)])
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": path},
+    ) as parent:
+        pid = int(parent.stdout.readline())
+        assert is_alive(pid)
+        parent.kill()
+    eventually(lambda: not is_alive(pid), "Envoy outlives its parent")
+
+
+async def test_stopping_ends_the_process():
+    async with envoy_plane() as plane:
+        pid = plane.process.pid
+        await plane.process.stop()
+        assert not is_alive(pid)
+        assert plane.process.pid is None
+        await plane.process.stop()
+
+
+async def test_an_envoy_that_hangs_is_killed(caplog):
+    async with envoy_plane() as plane:
+        pid = plane.process.pid
+        os.kill(pid, signal.SIGSTOP)
+        await plane.process.stop(grace_s=0.1)
+        assert not is_alive(pid)
+        assert "killed Envoy" in caplog.text
+
+
+async def test_a_drain_finishes_streams_and_rejects_connections():
+    async with envoy_plane() as plane:
+        released = asyncio.Event()
+
+        async def script(received, writer):
+            await streaming([EVENT], end=False)(received, writer)
+            await released.wait()
+            writer.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(END), END))
+
+        await plane.worker(script, stream=True)
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(plane.url + "/v1/completions", data=b"{}") as response,
+        ):
+            await response.content.readuntil(b"\n\n")
+            drain = asyncio.create_task(plane.process.drain(60))
+            async with asyncio.timeout(60):
+                while await status(plane) is not None:
+                    pass
+            assert not drain.done()
+            released.set()
+            assert b"[DONE]" in await response.read()
+        await drain
+
+
+async def test_a_drain_has_a_time_limit(caplog):
+    async with envoy_plane() as plane:
+        await plane.worker(streaming([EVENT], end=False), stream=True)
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(plane.url + "/v1/completions", data=b"{}") as response,
+        ):
+            await response.content.readuntil(b"\n\n")
+            await plane.process.drain(0.1)
+        assert "has open requests" in caplog.text
+
+
+async def test_a_wrong_configuration_is_an_error_with_its_reason(tmp_path):
+    need_envoy()
+    wrong = {"admin": {"address": {"pipe": {"path": str(tmp_path / "a")}}}, "listener": []}
+    process = EnvoyProcess(wrong, tmp_path)
+    with pytest.raises(EnvoyError, match=r"(?s)rejects its configuration.*listener"):
+        await process.start()
+    assert process.pid is None
+
+
+async def test_a_taken_port_is_an_error(caplog):
+    caplog.set_level(logging.WARNING)
+    async with envoy_plane() as first:
+
+        def same(configuration):
+            address = configuration["static_resources"]["listeners"][0]["address"]
+            address["socket_address"]["port_value"] = first.process.port
+
+        with pytest.raises(EnvoyError):
+            async with envoy_plane(change=same):
+                pass
+    assert "Address already in use" in caplog.text
+
+
+async def test_files_are_private():
+    async with envoy_plane() as plane:
+        await plane.worker(answering())
+        for name in ("envoy.json", "workers.json"):
+            assert (plane.folder / name).stat().st_mode & 0o077 == 0
+        assert (plane.folder / "admin.sock").stat().st_mode & 0o077 == 0
