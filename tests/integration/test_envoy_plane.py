@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -249,3 +251,51 @@ def test_every_call_has_one_row_and_none_is_open(envoy):
     assert len(rows) == 60
     assert {row["outcome"] for row in rows} == {"completed"}
     assert envoy.cluster()["running_calls"] == 0
+
+
+def test_a_killed_envoy_leaves_a_row_for_each_call_and_is_started_again(envoy, workers):
+    """The calls in progress have failed; the port serves again, and no lease is left."""
+    process = envoy._thread.server._platform.plane.process
+    starts = process.starts
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(ask, envoy, "hold killed", "run-killed", stream=True)
+        eventually(lambda: any("killed" in worker.holding for worker in workers))
+        os.kill(process.pid, signal.SIGKILL)
+        with pytest.raises(httpx.TransportError):
+            running.result()
+    row = envoy.row(interaction_id="run-killed")
+    assert (row["outcome"], row["error"]) == (
+        "failed",
+        f"{row['worker']}: its end was not reported",
+    )
+    assert row["input_tokens"] > 0
+    eventually(lambda: process.starts > starts)
+    eventually(envoy._ready, "Envoy does not serve again")
+    assert ask(envoy, "say again", "run-again").status_code == 200
+    eventually(lambda: envoy.cluster()["running_calls"] == 0)
+    for worker in workers:
+        worker.release()
+
+
+def test_a_drain_lets_running_calls_end(tmp_path, workers):
+    """New calls answer 503 until then, as does the health check."""
+    flags = ("--worker-urls", workers[0].url, "--data-plane", "envoy")
+    server = ThreadServer(tmp_path / "data", *flags)
+    try:
+        with ThreadPoolExecutor() as pool:
+            running = pool.submit(ask, server, "hold drains", "run-drains", stream=True)
+            eventually(lambda: "drains" in workers[0].holding)
+            server._thread.server.should_exit = True
+            rejected = eventually(
+                lambda: (
+                    answer if (answer := ask(server, "ok", "run-late")).status_code == 503 else None
+                )
+            )
+            assert rejected.json()["error"]["code"] == "draining"
+            assert server.http.get("/health/readiness").status_code == 503
+            workers[0].release()
+            assert running.result().text.endswith("data: [DONE]\n\n")
+        assert server.stop() == 0
+        assert server.row(interaction_id="run-drains")["outcome"] == "completed"
+    finally:
+        server.close()
