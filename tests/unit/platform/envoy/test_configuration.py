@@ -55,7 +55,9 @@ def test_addresses_are_parsed(text, address):
     "text", ["", "host:80", "10.0.0.1", "10.0.0.1:x", "10.0.0.1:65536", "1:2:3", "unix:a.sock"]
 )
 def test_wrong_addresses_are_named(text):
-    with pytest.raises(ValueError, match=re.escape(text.removeprefix("unix:")) + ".*(allowed|must)"):
+    with pytest.raises(
+        ValueError, match=re.escape(text.removeprefix("unix:")) + ".*(allowed|must)"
+    ):
         Address.parse(text)
 
 
