@@ -1,6 +1,7 @@
 """Answers through the real Envoy equal those of the embedded plane, event by event, in any chunks."""
 
 import asyncio
+import itertools
 import json
 
 import aiohttp
@@ -26,10 +27,17 @@ class World:
 
     def __init__(self):
         self._runner = asyncio.Runner()
+        self._numbers = itertools.count()
         self._plane = envoy_plane(change=splitting)
         self.plane = self._runner.run(self._plane.__aenter__())
         self.session = self._runner.run(self._session())
         self.worker = self._runner.run(self.plane.worker(answering()))
+
+    def _end(self, name):
+        ends = self.plane.decisions.ends()
+        return next(
+            (e for e in ends if e.request.request_headers["x-fairserve-call"] == name), None
+        )
 
     async def _session(self):
         return aiohttp.ClientSession()
@@ -47,11 +55,12 @@ class World:
         decisions = self.plane.decisions
         self.worker.script = script
         self.plane.describe(id=ID, model=MODEL, prompt_tokens=PROMPT_TOKENS, **call)
-        before = len(decisions.ends())
+        name = decisions.set_headers["x-fairserve-call"] = f"r{next(self._numbers)}"
         async with self.session.post(self.plane.url + PATH, data=b"{}") as response:
             body = await response.read()
-        await until(lambda: len(decisions.ends()) > before)
-        facts = facts_of(decisions.ends()[-1])
+        entry = await until(lambda: self._end(name))
+        decisions.entries.clear()
+        facts = facts_of(entry)
         headers = {name.lower(): value for name, value in response.headers.items()}
         return response.status, headers, body, facts
 
