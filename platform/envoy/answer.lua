@@ -587,6 +587,7 @@ end
 -- Whole answers ---------------------------------------------------------------------------------------
 
 local NO_JSON = "its answer is not JSON"
+local NOT_ENDED = "it sent an answer without choices that all have ended"
 
 -- Return the client's object; nil and a reason if it is none, or reports an error.
 local function rewrite(answer, s, now_ms)
@@ -615,11 +616,12 @@ local function rewrite(answer, s, now_ms)
     local behind, _
     behind, _, content = read_choices(answer, s, choices_from)
     if not behind then return nil, NO_JSON end
+    if not is_complete(answer) then return nil, NOT_ENDED end
     if content then fact(answer, "first_output_ms", now_ms()) end
-    if is_complete(answer) then fact(answer, "complete", true) end
-  elseif data_from and byte(s, data_from) == OPEN_LIST then
-    fact(answer, "complete", true)
+  elseif not data_from or byte(s, data_from) ~= OPEN_LIST then
+    return nil, NOT_ENDED
   end
+  fact(answer, "complete", true)
   if usage then read_usage(answer, usage) else count_outputs(answer, s) end
   parts[count + 1] = '"id":' .. answer.id
   parts[count + 2] = '"model":' .. answer.model

@@ -8,7 +8,7 @@ from dataclasses import replace
 import aiohttp
 import orjson
 import pytest
-from envoy_plane import answering, envoy_plane, streaming
+from envoy_plane import WHOLE, answering, envoy_plane, streaming
 from until import until
 
 from fairserve.platform.base.errors import (
@@ -71,7 +71,7 @@ async def test_a_body_far_over_the_limit_is_rejected(chunked):
             yield b"x" * 1024
 
     async with plane_with() as plane, aiohttp.ClientSession() as session:
-        worker = await plane.worker(answering(body=b'{"choices": []}'))
+        worker = await plane.worker(answering(body=WHOLE))
         for size, status in ((BODY_BYTES, 200), (BODY_BYTES * 8, 413)):
             data = parts(size) if chunked else io.BytesIO(b"x" * size)
             async with session.post(plane.url + PATH, data=data) as response:
@@ -241,7 +241,7 @@ async def test_many_calls_wait_on_few_connections_to_the_server():
     """Each waits in the decision; the breakers and the streams of HTTP/2 admit them all."""
     calls = 1_500  # over Envoy's own 1,024 of each kind
     async with plane_with(EnvoySettings(envoy_concurrency=1), max_connections=4_000) as plane:
-        await plane.worker(answering(body=b'{"choices": []}'))
+        await plane.worker(answering(body=WHOLE))
         plane.decisions.hold.clear()
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(connector=connector) as session:

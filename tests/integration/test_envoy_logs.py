@@ -5,7 +5,7 @@ import asyncio
 import aiohttp
 import orjson
 import pytest
-from envoy_plane import answering, envoy_plane, facts_of, streaming
+from envoy_plane import WHOLE, answering, envoy_plane, facts_of, streaming
 from until import until
 
 PATH = "/v1/chat/completions"
@@ -114,7 +114,7 @@ async def test_the_file_has_the_end_of_each_call(plane):
 
 
 async def test_the_file_begins_anew_when_it_is_large(plane):
-    await plane.worker(answering(body=b'{"choices": []}'))
+    await plane.worker(answering(body=WHOLE))
 
     async def ask():
         async with (
@@ -138,7 +138,7 @@ async def test_the_file_begins_anew_when_it_is_large(plane):
 
 
 async def test_a_server_that_was_away_gets_the_entries_again(plane):
-    await plane.worker(answering(body=b'{"choices": []}'))
+    await plane.worker(answering(body=WHOLE))
 
     async def ask():
         async with (

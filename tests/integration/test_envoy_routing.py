@@ -1,4 +1,4 @@
-"""Where the real Envoy sends a call: to the chosen worker, to the relay in every other case."""
+"""The real Envoy sends a call to the chosen worker, and to the relay in every other case."""
 
 import asyncio
 import socket
@@ -8,6 +8,7 @@ import orjson
 import pytest
 from envoy_plane import (
     RELAYED,
+    WHOLE,
     answering,
     envoy_plane,
     facts_of,
@@ -19,7 +20,6 @@ from until import until
 from fairserve.platform.envoy.protocol import messages_pb2 as pb
 
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
-WHOLE = orjson.dumps({"choices": [{"index": 0, "finish_reason": "stop", "text": "a"}], "usage": {}})
 CALLS = 5
 """Calls of a test, for what a balancer might do by turns."""
 

@@ -311,6 +311,8 @@ def streaming(parts, *, end=True, between=None):
     return script
 
 
+WHOLE = b'{"choices": [{"index": 0, "finish_reason": "stop", "text": "a"}], "usage": {}}'
+"""A worker's complete answer."""
 RELAYED = {"x_fairserve_relay": "1", "x_envoy_ratelimited": "1"}
 """Headers of every answer of the relay."""
 
