@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -134,6 +134,14 @@ class Placement:
         if not renewed and self._stop.cancel is None:
             self._stop.cancel = Cancel(self.grant.call_id, "failed", "its lease has ended")
         return renewed
+
+    def served_by(self, worker_id: str) -> None:
+        """Record that another worker serves the call: its data plane could not use the granted one.
+
+        An unknown worker is ignored.
+        """
+        if worker_id != self.grant.worker_id and self._control.moved(self.grant.call_id, worker_id):
+            self.grant = replace(self.grant, worker_id=worker_id)
 
     async def failed(self, failure: AttemptFailure, used: Used) -> Rejection | None:
         """Report that the worker failed. None: :attr:`grant` names the next worker.
