@@ -22,6 +22,7 @@ from fairserve.platform.base.settings import RoomSettings, empty_is_none
 from fairserve.platform.console.settings import ConsoleSettings
 from fairserve.platform.control.settings import ControlSettings
 from fairserve.platform.db.settings import DbSettings
+from fairserve.platform.envoy.picker.settings import PickerSettings
 from fairserve.platform.fleet.settings import FleetSettings
 from fairserve.platform.monitoring.settings import MonitoringSettings
 from fairserve.platform.reporting.settings import ReportingSettings
@@ -129,6 +130,7 @@ class Settings(BaseModel):
     control: ControlSettings
     monitoring: MonitoringSettings
     serving: ServingSettings
+    picker: PickerSettings
     tenancy: TenancySettings
     reporting: ReportingSettings
     background: BackgroundSettings

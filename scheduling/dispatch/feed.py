@@ -23,7 +23,6 @@ from fairserve.scheduling.dispatch.worker_table import Worker, WorkerTable
 from fairserve.scheduling.locality.locality import Locality
 from fairserve.scheduling.locality.workers import WorkerSet
 
-
 _Restriction = tuple[frozenset[str], frozenset[str]]
 """Kinds and ids of the workers that can serve a call; an empty set of either restricts nothing."""
 

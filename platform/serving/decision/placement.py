@@ -143,10 +143,13 @@ class Placement:
         if worker_id != self.grant.worker_id and self._control.moved(self.grant.call_id, worker_id):
             self.grant = replace(self.grant, worker_id=worker_id)
 
-    async def failed(self, failure: AttemptFailure, used: Used) -> Rejection | None:
+    async def failed(
+        self, failure: AttemptFailure, used: Used, *, last: bool = False
+    ) -> Rejection | None:
         """Report that the worker failed. None: :attr:`grant` names the next worker.
 
-        A rejection is the end of the call, which is released. Waits for the next worker's turn.
+        A rejection is the end of the call, which is released. Waits for the next worker's turn. With
+        ``last`` the data plane can send the call to no other worker: there is always a rejection.
         """
         if failure.rejected is not None:
             # The worker has computed nothing, also where its start was assumed.
@@ -166,7 +169,7 @@ class Placement:
                 )
             )
         self._count(failure)
-        if self._attempts == MAX_ATTEMPTS or self._failures >= MAX_FAILURES:
+        if last or self._attempts == MAX_ATTEMPTS or self._failures >= MAX_FAILURES:
             await self.end("failed", used, error=text)
             return Rejection(self._no_answer(failure))
         return await self._retry(text)
