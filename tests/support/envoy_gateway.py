@@ -4,6 +4,8 @@ Its cluster of workers sends each request to the address in ``x-gateway-destinat
 filter asks the picker in full-duplex mode.
 """
 
+import contextlib
+import http.client
 import json
 import shutil
 import signal
@@ -71,6 +73,15 @@ class EnvoyGateway:
 
     def post(self, path, body, **headers):
         return self.http.post(path, json=body, headers=headers)
+
+    @contextlib.contextmanager
+    def asking(self, path, body, **headers):
+        """Send a request, and disconnect without its answer at the end."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        with contextlib.closing(connection):
+            plain = {"content-type": "application/json", **headers}
+            connection.request("POST", path, json.dumps(body), plain)
+            yield connection
 
     def _configuration(self, picker_port, tls, mode, trailers=True):
         send = "SEND" if trailers else "SKIP"

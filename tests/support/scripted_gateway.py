@@ -24,7 +24,7 @@ class PickerServer(ThreadServer):
         urls = ",".join(worker.url for worker in workers)
         own = ("--worker-urls", urls) if workers else ()
         super().__init__(
-            data_dir, "--picker-port", "0", "--no-picker-tls", "--lease-s", "5", *own, *flags
+            data_dir, "--picker-port", "0", "--no-picker-tls", *own, *flags
         )
 
     def addition(self, settings):
