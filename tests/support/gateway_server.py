@@ -297,7 +297,7 @@ class ThreadServer(GatewayServer):
 
     def addition(self, settings):
         """Return what another command than ``serve`` adds; None for ``serve``."""
-        return None
+        return
 
     @property
     def request_limits(self):

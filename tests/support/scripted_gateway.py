@@ -23,9 +23,7 @@ class PickerServer(ThreadServer):
     def __init__(self, data_dir, *workers, flags=()):
         urls = ",".join(worker.url for worker in workers)
         own = ("--worker-urls", urls) if workers else ()
-        super().__init__(
-            data_dir, "--picker-port", "0", "--no-picker-tls", *own, *flags
-        )
+        super().__init__(data_dir, "--picker-port", "0", "--no-picker-tls", *own, *flags)
 
     def addition(self, settings):
         self.picker = Picker(settings)
@@ -265,7 +263,9 @@ class Picked:
 
 def _headers(plain):
     return pb.HeaderMap(
-        headers=[pb.HeaderValue(key=name, raw_value=value.encode()) for name, value in plain.items()]
+        headers=[
+            pb.HeaderValue(key=name, raw_value=value.encode()) for name, value in plain.items()
+        ]
     )
 
 

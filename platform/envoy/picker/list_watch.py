@@ -7,6 +7,7 @@ read again, so that a missed event is corrected.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
@@ -17,6 +18,8 @@ RESYNC_S = 300.0
 """Longest time between two readings of the whole list."""
 WATCH_S = 60
 """Seconds after which the API ends a watch."""
+PAUSE_S = 0.1
+"""Pause between two watches."""
 GONE = 410
 
 Objects = Mapping[str, Mapping[str, Any]]
@@ -59,6 +62,7 @@ class ListWatch:
                     if error.status != GONE:
                         raise
                     break
+                await asyncio.sleep(PAUSE_S)
 
     async def _list(self) -> None:
         async with await self._request() as response:

@@ -35,7 +35,9 @@ def asked(gateway, body=None, **headers):
     """Return a run, the exchange and the picked endpoint of a request that names the run."""
     run = next(runs)
     exchange = gateway.exchange()
-    picked = exchange.ask(chat("ok") if body is None else body, **{"x-interaction-id": run, **headers})
+    picked = exchange.ask(
+        chat("ok") if body is None else body, **{"x-interaction-id": run, **headers}
+    )
     return run, exchange, picked
 
 
