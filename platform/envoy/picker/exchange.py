@@ -103,7 +103,7 @@ class HandledRequest:
 
 @dataclass(frozen=True)
 class PickerParts:
-    """What the exchanges of one picker share."""
+    """The parts that the exchanges of one picker share."""
 
     decisions: DecisionService
     clients: GatewayClients

@@ -1,6 +1,7 @@
 """Test the events of a streamed answer, however its bytes are split."""
 
 import json
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -29,7 +30,7 @@ def read_all(events, *parts):
 @given(st.lists(st.integers(0, len(RAW)), max_size=8))
 def test_any_split_gives_the_same_chunks(cuts):
     places = [0, *sorted(cuts), len(RAW)]
-    parts = [RAW[start:end] for start, end in zip(places, places[1:], strict=False)]
+    parts = [RAW[start:end] for start, end in pairwise(places)]
     events = StreamEvents()
     assert read_all(events, *parts, b"data: [DONE]\n\n") == [*CHUNKS, None]
 
