@@ -113,6 +113,8 @@ class Call:
     """Unit of fairness for the schedulers; default ``(tenant, user)``."""
     kinds: frozenset[str] = frozenset()
     """Kinds of workers that can serve the call; empty means any."""
+    workers: frozenset[str] = frozenset()
+    """Ids of the workers among which the call's data plane lets the router choose; empty means any."""
     declared: bool = False
     """True if the platform issued the call for a declared program."""
     background: bool = False
@@ -170,6 +172,7 @@ def call_to_plain(call: Call) -> dict[str, Any]:
     plain["parents"] = None if call.parents is None else list(call.parents)
     plain["client"] = list(call.client)
     plain["kinds"] = sorted(call.kinds)
+    plain["workers"] = sorted(call.workers)
     for name in ("history", "tool_results", "answer_scopes"):
         plain[name] = list(getattr(call, name))
     plain["clues"] = [list(clue) for clue in call.clues]
@@ -186,4 +189,5 @@ def call_from_plain(plain: Mapping[str, Any]) -> Call:
     values["clues"] = tuple(Clue(*clue) for clue in plain.get("clues", ()))
     values["client"] = tuple(plain["client"])
     values["kinds"] = frozenset(plain.get("kinds", ()))
+    values["workers"] = frozenset(plain.get("workers", ()))
     return Call(**values)

@@ -136,6 +136,14 @@ class CallReturned:
 
 
 @dataclass(frozen=True, slots=True)
+class CallMoved:
+    """A dispatched call has started at another worker: its data plane could not use the first."""
+
+    call_id: str
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class CancelRequested:
     """The client disconnected, or the call waited too long in the queue (``expired``)."""
 
@@ -271,6 +279,7 @@ Event = (
     | TokensDecoded
     | CallEnded
     | CallReturned
+    | CallMoved
     | CancelRequested
     | InteractionOpened
     | InteractionRestored

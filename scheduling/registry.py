@@ -10,6 +10,7 @@ from fairserve.scheduling.base import Feeder, LocalScheduler, Router
 from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.feeders.central_dlpm import CentralDlpm, CentralDlpmOptions
 from fairserve.scheduling.feeders.fcfs import FcfsFeeder, FcfsOptions
+from fairserve.scheduling.feeders.round_robin import RoundRobinFeeder
 from fairserve.scheduling.feeders.wsc import WscFeeder
 from fairserve.scheduling.feeders.wsc_options import PAPER as WSC_PAPER
 from fairserve.scheduling.feeders.wsc_options import VTC, WscOptions
@@ -66,6 +67,10 @@ def _feeder_fcfs(directory: Directory, locality: Locality, **options: Any) -> Fe
     return FcfsFeeder(directory, FcfsOptions(**options))
 
 
+def _feeder_round_robin(directory: Directory, locality: Locality) -> Feeder:
+    return RoundRobinFeeder()
+
+
 def _feeder_central_dlpm(directory: Directory, locality: Locality, **options: Any) -> Feeder:
     return CentralDlpm(directory, locality, CentralDlpmOptions(**options))
 
@@ -119,6 +124,7 @@ FEEDERS: Mapping[str, FeederFactory] = Registry(
         "vtc": _feeder_vtc,
         "wsc": _feeder_wsc,
         "central_dlpm": _feeder_central_dlpm,
+        "round_robin": _feeder_round_robin,
     },
 )
 """Feeders by name, as ``factory(directory, locality, **options)``."""
@@ -169,6 +175,9 @@ _SYSTEMS = (
         feed_window=1e-6,  # a worker is open only while nothing waits at it
         router_options={"match_threshold": 0.0, "balance_abs": None},
     ),
+    # The fairness policy of the Gateway API Inference Extension's flow control, with its scorer of
+    # prefixes; vLLM's own order at the workers.
+    SystemConfig("rr-fairness", "none", "round_robin", "cache_aware", "fcfs", feed_window=0.03),
     SystemConfig("dlpm", "none", "fcfs", "d2lpm", "dlpm"),
     SystemConfig("d2lpm", "none", "fcfs", "d2lpm", "dlpm"),
     SystemConfig(

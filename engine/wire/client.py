@@ -179,6 +179,22 @@ class HttpWorkerClient:
             status = 404
         raise self._error(status, headers, error)
 
+    @property
+    def token_headers(self) -> Mapping[str, str]:
+        """Return the headers with the worker's bearer token; empty without one."""
+        return self._headers
+
+    @property
+    def private(self) -> tuple[str, ...]:
+        """Return the texts that are removed from the worker's errors before a client sees them."""
+        return self._private
+
+    def error_of_answer(
+        self, status: int, headers: Mapping[str, str], body: bytes
+    ) -> WorkerUnavailableError | WorkerRejectedError:
+        """Return the error for an answer with a status other than 200 that another client got."""
+        return self._error(status, headers, _error_of(body, status))
+
     def _error(
         self, status: int, headers: Mapping[str, str], error: dict[str, Any]
     ) -> WorkerUnavailableError | WorkerRejectedError:

@@ -57,6 +57,22 @@ class QueuedClient:
 
     async def open(self, request: WorkerRequest) -> WorkerStream:
         """Send the call when it is next; see :class:`~fairserve.engine.wire.base.WorkerClient`."""
+        call_id = await self.turn(request)
+        try:
+            stream = await self._client.open(request)
+        except BaseException as error:
+            if isinstance(error, WorkerUnavailableError) and error.pause_s is not None:
+                now_s = self._clock()
+                self.queue.pause(now_s, now_s + min(error.pause_s, MAX_PAUSE_S), request.tenant)
+            self.end(call_id)
+            raise
+        return _QueuedStream(stream, self, call_id)
+
+    async def turn(self, request: WorkerRequest) -> str:
+        """Wait until the call may be sent, and return its id in the queue, for :meth:`end`.
+
+        Raises WorkerUnavailableError if it never may.
+        """
         call = LocalCall(
             call_id=f"{request.call_id} {next(self._numbers)}",
             client_id=request.client_id,
@@ -72,14 +88,10 @@ class QueuedClient:
             self._advance()
             if lost := await turn:
                 raise WorkerUnavailableError(lost)
-            stream = await self._client.open(request)
-        except BaseException as error:
-            if isinstance(error, WorkerUnavailableError) and error.pause_s is not None:
-                now_s = self._clock()
-                self.queue.pause(now_s, now_s + min(error.pause_s, MAX_PAUSE_S), request.tenant)
+        except BaseException:
             self.end(call.call_id)
             raise
-        return _QueuedStream(stream, self, call.call_id)
+        return call.call_id
 
     def requeue(self, reason: str) -> None:
         """Fail the waiting calls with ``reason``, so that each is tried at another worker."""

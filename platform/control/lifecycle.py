@@ -204,6 +204,20 @@ class CallLifecycle:
         output = self._forecast.output_tokens(live.call, live.running_s(now_s))
         return usage._replace(output_tokens=output)
 
+    def moved(self, call_id: str, worker_id: str) -> bool:
+        """See the port."""
+        live = self.calls.running(call_id)
+        if live is None:
+            return False
+        try:
+            commands = self._dispatcher.handle(ev.CallMoved(call_id, worker_id), self._clock())
+        except (KeyError, ValueError) as error:
+            logger.warning("a call was served by a worker that is not its own: %s", error)
+            return False
+        live.worker_id = worker_id
+        self.apply(commands)
+        return True
+
     def _flush(self) -> None:
         totals = self.calls.take_decoded()
         if totals:

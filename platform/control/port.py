@@ -185,6 +185,13 @@ class ControlPort(ControlInbox, Protocol):
         """Report the usage of a granted call; return false if its lease has expired."""
         ...
 
+    def moved(self, call_id: str, worker_id: str) -> bool:
+        """Report that a granted call has started at another worker than that of its grant.
+
+        Return false if the call has ended, or no such worker serves its model.
+        """
+        ...
+
     async def release(self, message: Release) -> Grant | None:
         """End a granted call; called exactly once per grant.
 

@@ -224,6 +224,10 @@ class ControlService:
         """See the port."""
         return self._lifecycle.progress(message)
 
+    def moved(self, call_id: str, worker_id: str) -> bool:
+        """See the port."""
+        return self._lifecycle.moved(call_id, worker_id)
+
     async def release(self, message: Release) -> Grant | None:
         """See the port."""
         return await self._lifecycle.release(message)

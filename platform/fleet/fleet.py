@@ -21,9 +21,9 @@ from typing import Literal
 from fairserve.platform.fleet.splits import Targets
 from fairserve.platform.fleet.worker_spec import WorkerSpec
 
-Source = Literal["embedded", "settings", "api", "file"]
+Source = Literal["embedded", "settings", "api", "file", "pool"]
 
-SOURCES: tuple[Source, ...] = ("embedded", "settings", "api", "file")
+SOURCES: tuple[Source, ...] = ("embedded", "settings", "api", "file", "pool")
 """Sources by precedence: of two entries with the same id or alias, the first is used."""
 
 PLACES: Mapping[str, str] = {
@@ -31,6 +31,7 @@ PLACES: Mapping[str, str] = {
     "settings": "the setting worker_urls",
     "api": "the admin API",
     "file": "the fleet file",
+    "pool": "the InferencePool",
 }
 
 

@@ -130,6 +130,10 @@ class WorkerPool(Mapping[str, WorkerClient]):
                 failure = error
         raise failure
 
+    def member(self, worker_id: str) -> Member | None:
+        """Return a member, read-only; None for an unknown id."""
+        return self._members.get(worker_id)
+
     def members(self) -> list[Member]:
         """Return all members, read-only."""
         return list(self._members.values())

@@ -45,6 +45,10 @@ class Command:
 COMMANDS: Mapping[str, Command] = MappingProxyType(
     {
         "serve": Command("Run the platform.", "platform.server.commands.serve"),
+        "picker": Command(
+            "Pick endpoints for a gateway that speaks the endpoint picker protocol.",
+            "platform.server.commands.picker",
+        ),
         "worker": Command("Run one worker process.", "platform.server.commands.worker"),
         "config": Command(
             "Check and show the settings, from flags, environment and configuration file.",

@@ -15,7 +15,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from fastapi import FastAPI
 from sqlalchemy import Engine
@@ -54,6 +54,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+class Addition(Protocol):
+    """A part that another command than ``serve`` adds to the platform."""
+
+    async def start(self, platform: Platform) -> None:
+        """Start, once everything else has. Raises OSError."""
+        ...
+
+    async def stop(self) -> None:
+        """Stop, after the calls in progress have ended and before anything else stops."""
+        ...
+
+    def banner(self) -> list[str]:
+        """Return its lines of the banner."""
+        ...
+
+
 class Platform:
     """All parts of one server process. Belongs to one event loop from its start on."""
 
@@ -64,9 +80,12 @@ class Platform:
         engine: Engine | None = None,
         lease: Lease | None = None,
         on_ready: Callable[[Platform], None] | None = None,
+        addition: Addition | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``on_ready`` is called once, when the first call could be served.
+
+        With ``addition`` no worker is embedded.
 
         Without ``lease`` no other server uses the database; with it every write checks that it holds.
         ``clock`` is the monotonic clock of control, its history and the recorded traffic. Raises
@@ -87,6 +106,7 @@ class Platform:
         self.supervisor: Supervisor | None = None
         self.fleet_watch: FleetFileWatch | None = None
         self.started, self.draining = asyncio.Event(), asyncio.Event()
+        self.addition = addition
         self._sockets: Path | None = None
         self._on_ready, self._clock = on_ready, clock
         self._model_served, self._edge_open = False, self.plane is None
@@ -156,6 +176,8 @@ class Platform:
         openings = retry_openings(self.control.openings.retry)
         background = (self.profile_changes.run(), openings, self.monitoring.history.run())
         self._tasks.extend(asyncio.create_task(each) for each in background)
+        if self.addition is not None:
+            await self.addition.start(self)
         self.started.set()
 
     async def open_edge(self) -> None:
@@ -182,6 +204,8 @@ class Platform:
         self.programs.pause()
         self.batches.pause()
         await self.control.drain(0)
+        if self.addition is not None:
+            await self.addition.stop()
         await self.programs.close()
         await self.batches.close()
         if self.plane is not None:
@@ -296,7 +320,8 @@ class Platform:
         """Join the workers of all sources; start embedded ones if no source names any."""
         settings = self.settings.fleet
         self.fleet = wiring.fleet(self.workers, self.control, stored.drains)
-        if settings.worker_urls or settings.fleet_file or stored.part.workers:
+        external = settings.worker_urls or settings.fleet_file or stored.part.workers
+        if external or self.addition is not None:
             self.fleet.set_part("settings", static_fleet(settings))
         else:
             embedded = tuple(WorkerSpec(f"w{number}", "") for number in range(settings.workers))

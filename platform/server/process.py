@@ -44,7 +44,7 @@ from fairserve.platform.server.fleet_section import fleet_parser
 from fairserve.platform.server.http.connections import Connections
 from fairserve.platform.server.http.descriptors import connections_within, raise_descriptor_limit
 from fairserve.platform.server.http.protocol import LimitedProtocol, RequestLimits
-from fairserve.platform.server.lifecycle import Platform, build_app
+from fairserve.platform.server.lifecycle import Addition, Platform, build_app
 from fairserve.platform.server.locks import LockTakenError, held_lock
 from fairserve.platform.server.logs import logging_to
 from fairserve.platform.server.metrics.endpoints import metrics_app
@@ -65,10 +65,12 @@ class StartError(Exception):
     """The server cannot start here. The message states the cause and the next step."""
 
 
-def serve(settings: Settings, *, reread: Reread | None = None) -> int:
+def serve(
+    settings: Settings, *, reread: Reread | None = None, addition: Addition | None = None
+) -> int:
     """Run the server until it is stopped; returns the exit code.
 
-    ``reread`` reads the settings again, as they were read for this start.
+    ``reread`` reads the settings again, as they were read for this start. ``addition`` is one more part.
     """
     try:
         if settings.fleet.fleet_file is not None:
@@ -80,7 +82,7 @@ def serve(settings: Settings, *, reread: Reread | None = None) -> int:
                 f"the data folder {settings.db.data_dir} cannot be created: {error.strerror};"
                 " choose another one with --data-dir"
             ) from error
-        return ServerProcess(settings, reread=reread).run()
+        return ServerProcess(settings, reread=reread, addition=addition).run()
     except (StartError, LeaseTakenError, FleetFileError) as error:
         print(f"fairserve: {error}", file=sys.stderr)
         return 1
@@ -91,11 +93,18 @@ def serve(settings: Settings, *, reread: Reread | None = None) -> int:
 
 
 class ServerProcess:
-    """One run of ``fairserve serve``."""
+    """One run of ``fairserve serve`` or ``fairserve picker``."""
 
-    def __init__(self, settings: Settings, *, reread: Reread | None = None) -> None:
-        """``reread`` as in :func:`serve`."""
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        reread: Reread | None = None,
+        addition: Addition | None = None,
+    ) -> None:
+        """``reread`` and ``addition`` as in :func:`serve`."""
         self._settings = settings
+        self._addition = addition
         self._reread = None if settings.server.config is None else reread
         self._open = contextlib.ExitStack()
         """Closes the locks, the socket and the database, also if the server cannot start."""
@@ -136,7 +145,13 @@ class ServerProcess:
                 raise StartError(str(error)) from error
             lease.start()
             try:
-                platform = Platform(settings, engine=engine, lease=lease, on_ready=self._on_ready)
+                platform = Platform(
+                    settings,
+                    engine=engine,
+                    lease=lease,
+                    on_ready=self._on_ready,
+                    addition=self._addition,
+                )
             except ValueError as error:
                 raise StartError(str(error)) from error
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -258,6 +273,8 @@ class ServerProcess:
             f"  workers {len(platform.pool.members())}, system {settings.tuning.system}",
             f"  data    {settings.db.data_dir}",
         ]
+        if self._addition is not None:
+            lines += self._addition.banner()
         if settings.console.console:
             lines.append(f"  console http://{host}:{self._port}/console")
         if settings.server.api_docs:

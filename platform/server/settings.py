@@ -22,6 +22,7 @@ from fairserve.platform.base.settings import RoomSettings, empty_is_none
 from fairserve.platform.console.settings import ConsoleSettings
 from fairserve.platform.control.settings import ControlSettings
 from fairserve.platform.db.settings import DbSettings
+from fairserve.platform.envoy.picker.settings import PickerSettings
 from fairserve.platform.envoy.settings import EnvoySettings
 from fairserve.platform.fleet.settings import FleetSettings
 from fairserve.platform.monitoring.settings import MonitoringSettings
@@ -137,6 +138,7 @@ class Settings(BaseModel):
     monitoring: MonitoringSettings
     serving: ServingSettings
     envoy: EnvoySettings
+    picker: PickerSettings
     tenancy: TenancySettings
     reporting: ReportingSettings
     background: BackgroundSettings

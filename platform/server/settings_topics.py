@@ -43,6 +43,9 @@ _TOPICS = {
     "Background jobs": "background_jobs redis_url",
     "Webhooks": "webhook_interval_s webhook_timeout_s webhook_max_attempts webhook_retention_days"
     " webhook_allow_http webhook_allowed_networks",
+    "Endpoint picker": "picker_host picker_port picker_tls picker_tls_cert picker_tls_key picker_app"
+    " picker_client_headers picker_background_objectives picker_fallbacks pool_name pool_namespace"
+    " pool_worker_kind pool_worker_key_env pool_kv_events_port pool_kv_replay_port",
     "Metrics": "metrics_host metrics_port metrics_top_clients",
     "Traces": "tracing trace_content trace_content_max_chars",
     "Console": "console console_session_hours console_idle_minutes console_sign_ins"

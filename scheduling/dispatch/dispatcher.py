@@ -88,6 +88,7 @@ class Dispatcher:
             ev.TokensDecoded: self._on_tokens_decoded,
             ev.CallEnded: self._on_call_ended,
             ev.CallReturned: self._on_call_returned,
+            ev.CallMoved: self._on_call_moved,
             ev.CancelRequested: self._on_cancel_requested,
             ev.InteractionOpened: self._on_interaction_opened,
             ev.InteractionRestored: self._on_interaction_restored,
@@ -327,6 +328,10 @@ class Dispatcher:
     def _on_call_returned(self, event: ev.CallReturned, now_s: float) -> list[ev.Command]:
         live = self._dispatched(event.call_id)
         return self._pool_of(live).requeue(live, self.path(live.call, now_s), now_s)
+
+    def _on_call_moved(self, event: ev.CallMoved, now_s: float) -> list[ev.Command]:
+        live = self._dispatched(event.call_id)
+        return self._pool_of(live).move(live, event.worker_id, now_s)
 
     def _on_cancel_requested(self, event: ev.CancelRequested, now_s: float) -> list[ev.Command]:
         return self._cancel(event.call_id, event.outcome, now_s)

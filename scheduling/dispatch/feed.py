@@ -23,6 +23,14 @@ from fairserve.scheduling.dispatch.worker_table import Worker, WorkerTable
 from fairserve.scheduling.locality.locality import Locality
 from fairserve.scheduling.locality.workers import WorkerSet
 
+_Restriction = tuple[frozenset[str], frozenset[str]]
+"""Kinds and ids of the workers that can serve a call; an empty set of either restricts nothing."""
+
+
+def _restriction(call: Call) -> _Restriction | None:
+    """Return the restriction of a call; None if every worker can serve it."""
+    return (call.kinds, call.workers) if call.kinds or call.workers else None
+
 
 class Feed:
     """Queue of waiting calls and their assignment to workers. Cost per call: feeder's plus router's."""
@@ -48,8 +56,8 @@ class Feed:
         """Queued calls by ``(tenant,)`` and by ``(tenant, user)``; keys without calls are removed."""
         self._retries: dict[str, QueuedCall] = {}
         """Queued calls that failed at a worker before."""
-        self._by_kinds: dict[frozenset[str], set[str]] = {}
-        """Ids of the queued calls that only some kinds of workers can serve, by these kinds."""
+        self._restricted: dict[_Restriction, set[str]] = {}
+        """Ids of the queued calls that only some workers can serve, by their kinds and ids."""
         self.demand_tokens = 0
         """Uncached prompt tokens plus expected output tokens of all queued calls."""
 
@@ -90,8 +98,8 @@ class Feed:
         self._queued_of[live.call.tenant, live.call.user] += 1
         if live.avoid:
             self._retries[live.call.call_id] = live
-        if live.call.kinds:
-            self._by_kinds.setdefault(live.call.kinds, set()).add(live.call.call_id)
+        if restriction := _restriction(live.call):
+            self._restricted.setdefault(restriction, set()).add(live.call.call_id)
 
     def _leave(self, live: QueuedCall) -> None:
         del self._queued[live.call.call_id]
@@ -100,11 +108,11 @@ class Feed:
             if not self._queued_of[whose]:
                 del self._queued_of[whose]
         self._retries.pop(live.call.call_id, None)
-        if live.call.kinds:
-            alike = self._by_kinds[live.call.kinds]
+        if restriction := _restriction(live.call):
+            alike = self._restricted[restriction]
             alike.remove(live.call.call_id)
             if not alike:
-                del self._by_kinds[live.call.kinds]
+                del self._restricted[restriction]
 
     def remove(self, live: QueuedCall) -> None:
         """Remove a queued call without dispatching it."""
@@ -150,7 +158,7 @@ class Feed:
     def _send(self, call: Call, workers: WorkerSet, commands: list[ev.Command]) -> bool:
         """Dispatch a call to one of these workers; return whether the router found one."""
         live = self._queued[call.call_id]
-        if live.avoid or call.kinds:
+        if live.avoid or _restriction(call):
             workers = self._candidates(workers, live)
         worker_id = self._router.select(call, workers)
         if worker_id is None:
@@ -162,26 +170,32 @@ class Feed:
         """Return the queued calls that none of these workers can take.
 
         They are skipped until another worker opens, and keep their place in the feeder. O(retried
-        calls + calls that need a kind of worker of which none is open).
+        calls + different restrictions + calls that none of the open workers can serve).
         """
-        if not self._retries and not self._by_kinds:
+        if not self._retries and not self._restricted:
             return frozenset()
         retries = self._retries.items()
         excluded = {name for name, live in retries if not self._candidates(workers, live)}
-        for kinds, names in self._by_kinds.items():
-            if not workers.mask & self._worker_table.able(kinds):
+        for restriction, names in self._restricted.items():
+            if not workers.mask & self._able(restriction):
                 excluded |= names
         return excluded
+
+    def _able(self, restriction: _Restriction) -> int:
+        """Return the mask of the workers that can serve calls with this restriction."""
+        kinds, names = restriction
+        mask = self._worker_table.able(kinds) if kinds else -1
+        return mask & self._locality.workers.mask(names) if names else mask
 
     def _candidates(self, workers: WorkerSet, live: QueuedCall) -> WorkerSet:
         """Return the workers among these that can take a call.
 
-        Their kind can serve the call, and the call has not failed there, unless it has failed at
-        all such workers.
+        Their kind can serve the call, it is not restricted to others, and it has not failed there,
+        unless it has failed at all such workers.
         """
         serving = self._worker_table.serving()
-        if live.call.kinds:
-            able = self._worker_table.able(live.call.kinds)
+        if restriction := _restriction(live.call):
+            able = self._able(restriction)
             workers = WorkerSet(workers.workers, workers.mask & able)
             serving = WorkerSet(serving.workers, serving.mask & able)
         return workers.without(live.avoid) if serving.without(live.avoid) else workers
@@ -200,8 +214,8 @@ class Feed:
         if not full:
             return None, None
         excluded: Collection[str] = self._retries
-        for kinds, names in self._by_kinds.items():
-            if full & ~self._worker_table.able(kinds):
+        for restriction, names in self._restricted.items():
+            if full & ~self._able(restriction):
                 excluded = {*excluded, *names}
         call = self._feeder.peek_hit(WorkerSet(self._locality.workers, full), excluded)
         if call is None:
@@ -236,7 +250,7 @@ class Feed:
     def restore(self, lives: Iterable[QueuedCall]) -> None:
         """Replace the queued calls; the feeder is restored apart."""
         self._queued, self._retries, self._queued_of = {}, {}, Counter()
-        self._by_kinds = {}
+        self._restricted = {}
         for live in lives:
             if live.worker_id is None:
                 self._enter(live)

@@ -24,6 +24,7 @@ from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.dispatch.feed import Feed
 from fairserve.scheduling.dispatch.queued_call import QueuedCall
 from fairserve.scheduling.dispatch.worker_table import Worker, WorkerTable
+from fairserve.scheduling.errors import UnknownWorkerError
 from fairserve.scheduling.locality.locality import Locality
 from fairserve.scheduling.registry import FEEDERS, ROUTERS
 from fairserve.scheduling.rejection_context import RejectionContext
@@ -205,6 +206,31 @@ class ModelPool:
             worker.calls -= 1
         worker_id = None if worker is None else worker.worker_id
         self.router.finished(live.call, worker_id, live.charge_factor, output_tokens)
+
+    def move(self, live: QueuedCall, worker_id: str, now_s: float) -> list[ev.Command]:
+        """Move a dispatched call to the worker of this pool at which it has started.
+
+        The feeder has charged the call already; the router charges its prompt there, too. Raises
+        UnknownWorkerError for a worker that takes no calls of this model, such as a draining one.
+        """
+        worker = self.worker_table.workers.get(worker_id)
+        if worker is None or worker.draining:
+            raise UnknownWorkerError(f"worker {worker_id!r} takes no calls of the call's model")
+        if live.worker_id == worker_id and live.epoch == worker.epoch:
+            return []
+        self.leave(live, 0, now_s)
+        there = 1 << self.locality.workers.slot(worker_id)
+        live.cached_tokens, _ = self.locality.match(live.call, there)
+        self.router.dispatched(live.call, worker_id, live.charge_factor)
+        self.locality.placed(live.call, worker_id)
+        live.worker_id, live.epoch = worker_id, worker.epoch
+        live.demand_tokens = live.call.prompt_tokens - live.cached_tokens + live.output_tokens
+        if live.call.background:
+            self.worker_table.add_background(worker, live.demand_tokens, 1)
+        else:
+            self.worker_table.add_demand(worker, live.demand_tokens)
+        worker.calls += 1
+        return self.pump()
 
     def requeue(self, live: QueuedCall, client: ClientPath, now_s: float) -> list[ev.Command]:
         """Requeue a call whose worker failed before the first token; other workers are preferred.

@@ -265,15 +265,17 @@ def _take_no_signals(server):
 class _ServingThread(threading.Thread):
     """Runs the command. ``server`` is uvicorn's once it starts, ``code`` the result of the command."""
 
-    def __init__(self, settings):
+    def __init__(self, settings, addition=None):
         super().__init__(name="server")
         self._settings = settings
+        self._addition = addition
         self.began = threading.Event()
         self.server = self.code = None
 
     def run(self):
         try:
-            self.code = process.ServerProcess(self._settings).run()
+            server = process.ServerProcess(self._settings, addition=self._addition)
+            self.code = server.run()
         finally:
             self.began.set()
 
@@ -296,11 +298,16 @@ class ThreadServer(GatewayServer):
         flags = ["--data-dir", str(self.data_dir), "--port", "0", *self.flags]
         given = get_command(serve.app).make_context("fairserve serve", flags).params
         given |= {"admin_key": ADMIN_KEY, "system_options": given["system_options"] or None}
+        settings = settings_from(given)
         _Eager.enter()
-        self._thread = _ServingThread(settings_from(given))
+        self._thread = _ServingThread(settings, self.addition(settings))
         self._thread.start()
         self._connect(self._thread.wait_for_the_port())
         self._becomes_ready()
+
+    def addition(self, settings):
+        """Return what another command than ``serve`` adds; None for ``serve``."""
+        return
 
     @property
     def request_limits(self):

@@ -278,7 +278,7 @@ async def _checked(
         limit = _output_limit(request, prompt, model, options.default_max_tokens)
     call_id = identity.call_id or record_id
     call = _call(request, identity, user, prompt, limit, core_run, call_id, options.cache_isolation)
-    call.pool, call.kinds = model.worker_name, kinds
+    call.pool, call.kinds, call.workers = model.worker_name, kinds, request.workers
     traceparent = request.headers.get(TRACEPARENT, "")[:MAX_TRACEPARENT_CHARS]
     source = CallSource(request.endpoint, traceparent)
     checked = CheckedCall(call, record_id, call_id, model, resolved.answer_name, source=source)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -139,10 +139,21 @@ class Placement:
             self._stop.cancel = Cancel(self.grant.call_id, "failed", "its lease has ended")
         return renewed
 
-    async def failed(self, failure: AttemptFailure, used: Used) -> Rejection | None:
+    def served_by(self, worker_id: str) -> None:
+        """Record that another worker serves the call: its data plane could not use the granted one.
+
+        An unknown worker is ignored.
+        """
+        if worker_id != self.grant.worker_id and self._control.moved(self.grant.call_id, worker_id):
+            self.grant = replace(self.grant, worker_id=worker_id)
+
+    async def failed(
+        self, failure: AttemptFailure, used: Used, *, last: bool = False
+    ) -> Rejection | None:
         """Report that the worker failed. None: :attr:`grant` names the next worker.
 
-        A rejection is the end of the call, which is released. Waits for the next worker's turn.
+        A rejection is the end of the call, which is released. Waits for the next worker's turn. With
+        ``last`` the data plane can send the call to no other worker: there is always a rejection.
         """
         if failure.rejected is not None:
             # The worker has computed nothing, also where its start was assumed.
@@ -162,7 +173,7 @@ class Placement:
                 )
             )
         self._count(failure)
-        if self._attempts == MAX_ATTEMPTS or self._failures >= MAX_FAILURES:
+        if last or self._attempts == MAX_ATTEMPTS or self._failures >= MAX_FAILURES:
             await self.end("failed", used, error=text)
             return Rejection(self._no_answer(failure))
         return await self._retry(text)

@@ -82,3 +82,5 @@ class CallRequest:
     """The call is of the class below all others."""
     stream: bool = False
     """The worker streams the answer, so that it reports its progress."""
+    workers: frozenset[str] = frozenset()
+    """Ids of the workers to choose from; empty: all of the model."""

@@ -137,3 +137,21 @@ async def test_limits_are_reported_as_the_throttle_counts(world):
     assert (view.limit, view.remaining, view.reset_s) == (3, 2, 50.0)
     assert world.control.limits_in_use("t", "app", "someone else").throttle.remaining == 3
     assert world.control.limits_in_use("t", "app without limits", "u").throttle is None
+
+
+async def test_a_call_that_started_at_another_worker_is_recorded_there(world):
+    grant = await world.submit()
+    other = "w1" if grant.worker_id == "w0" else "w0"
+    assert world.control.moved(grant.call_id, other)
+    calls = {worker.worker_id: worker.calls for worker in (await world.control.cluster()).workers}
+    assert calls == {grant.worker_id: 0, other: 1}
+    await world.release(grant)
+    assert world.journal.row("row-run-c1")["worker"] == other
+
+
+async def test_a_call_moves_to_no_unknown_worker_and_not_after_its_end(world):
+    grant = await world.submit()
+    assert not world.control.moved(grant.call_id, "w9")
+    await world.release(grant)
+    assert not world.control.moved(grant.call_id, "w1")
+    assert world.journal.row("row-run-c1")["worker"] == grant.worker_id

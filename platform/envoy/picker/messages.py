@@ -1,0 +1,95 @@
+"""Read and write the messages of external processing, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import orjson
+from google.protobuf.struct_pb2 import Struct, Value
+
+from fairserve.platform.envoy.protocol import messages_pb2 as pb
+
+CHUNK_BYTES = 62 * 1024
+"""Longest body in a message: some data planes allow 64 KiB."""
+JSON = "application/json"
+
+NONE = pb.ProcessingMode.NONE
+STREAMED = pb.ProcessingMode.STREAMED
+BUFFERED = pb.ProcessingMode.BUFFERED
+FULL_DUPLEX = pb.ProcessingMode.FULL_DUPLEX_STREAMED
+
+
+def plain_headers(headers: pb.HeaderMap) -> dict[str, str]:
+    """Return headers by lower-case name, decoded as Latin-1; the last of equal names wins."""
+    return {
+        each.key.lower(): each.raw_value.decode("latin-1") if each.raw_value else each.value
+        for each in headers.headers
+    }
+
+
+def mutation(headers: Mapping[str, str], removed: Collection[str] = ()) -> pb.HeaderMutation:
+    """Return the mutation that sets headers, whose values are Latin-1, and removes others."""
+    overwrite = pb.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
+    return pb.HeaderMutation(
+        set_headers=[
+            pb.HeaderValueOption(
+                header=pb.HeaderValue(key=name, raw_value=value.encode("latin-1", "replace")),
+                append_action=overwrite,
+            )
+            for name, value in headers.items()
+        ],
+        remove_headers=removed,
+    )
+
+
+def immediate(status: int, headers: Mapping[str, str], body: Mapping[str, Any]) -> Any:
+    """Return the answer that ends a request here, with a JSON body."""
+    response = pb.ImmediateResponse(
+        status=pb.HttpStatus(code=status),
+        headers=mutation({"content-type": JSON, **headers}),
+        body=orjson.dumps(body),
+        details="fairserve",
+    )
+    return pb.ProcessingResponse(immediate_response=response)
+
+
+def metadata_value(metadata: pb.Metadata, namespace: str, key: str) -> Value | None:
+    """Return an entry of a message's metadata; None if it is not set."""
+    if namespace not in metadata.filter_metadata:
+        return None
+    fields: Mapping[str, Value] = metadata.filter_metadata[namespace].fields
+    return fields.get(key)
+
+
+def texts_of(value: Value) -> list[str]:
+    """Return the texts of a list; those between commas of a single text; none of anything else."""
+    if value.HasField("list_value"):
+        found = [each.string_value for each in value.list_value.values]
+    else:
+        found = value.string_value.split(",")
+    return [text.strip() for text in found if text.strip()]
+
+
+def metadata_of(namespace: str, key: str, value: str) -> Struct:
+    """Return dynamic metadata with one entry."""
+    outer = Struct()
+    outer.fields[namespace].struct_value.fields[key].string_value = value
+    return outer
+
+
+def chunks(body: bytes) -> Iterator[bytes]:
+    """Yield the parts of a body, each short enough for a message; one empty part for none."""
+    for start in range(0, max(1, len(body)), CHUNK_BYTES):
+        yield body[start : start + CHUNK_BYTES]
+
+
+def streamed(body: bytes, *, end: bool = False) -> pb.CommonResponse:
+    """Return the part of a body in full-duplex mode."""
+    part = pb.StreamedBodyResponse(body=body, end_of_stream=end)
+    return pb.CommonResponse(body_mutation=pb.BodyMutation(streamed_response=part))
+
+
+def replaced(body: bytes) -> pb.BodyMutation:
+    """Return the mutation that replaces a body, or a chunk of it."""
+    return pb.BodyMutation(body=body) if body else pb.BodyMutation(clear_body=True)

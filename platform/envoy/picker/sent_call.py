@@ -1,0 +1,87 @@
+"""A call that a gateway sends to its worker: counted there, and evidence of the worker's health.
+
+The gateway has the connection. So the call counts among the worker's sequences and in its local queue
+from here, as a call of our own client does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fairserve.engine.wire.base import (
+    WorkerRejectedError,
+    WorkerRequest,
+    WorkerUnavailableError,
+)
+from fairserve.platform.fleet.member import Member
+
+
+class SentCall:
+    """One attempt at one worker. Ends by :meth:`end`."""
+
+    def __init__(self, member: Member, request: WorkerRequest, queue_id: str | None) -> None:
+        """``queue_id`` is its id in the local queue of the worker, if there is one."""
+        self.member = member
+        self._request = request
+        self._queue_id = queue_id
+        self._queue = member.queue
+        self._decoded_tokens = 0
+        self._generation = member.circuit.generation
+        self._ended = False
+        member.watched.sequences += request.sequences
+
+    @classmethod
+    async def begin(cls, member: Member, request: WorkerRequest) -> SentCall:
+        """Wait until the worker may get the call. Raises WorkerUnavailableError if it never may."""
+        queue_id = None if member.queue is None else await member.queue.turn(request)
+        return cls(member, request, queue_id)
+
+    def body(self) -> dict[str, Any]:
+        """Return the body for the worker."""
+        http = self.member.http
+        if http.dialect == "vllm":
+            return self._request.wire_body(http.kind)
+        return self._request.plain_body()
+
+    def began(self) -> None:
+        """Record that the worker has begun to answer."""
+        self.member.watched.began(self._generation)
+
+    def decoded(self, output_tokens: int) -> None:
+        """Charge the call in the local queue for its output so far."""
+        more = output_tokens - self._decoded_tokens
+        if self._queue is not None and self._queue_id is not None and more > 0 and not self._ended:
+            self._decoded_tokens = output_tokens
+            self._queue.queue.decoded(self._queue_id, more)
+
+    def failure(
+        self, status: int, headers: Mapping[str, str], body: bytes
+    ) -> WorkerUnavailableError | WorkerRejectedError:
+        """Return the error for an answer with another status than 200, and report it to the circuit.
+
+        ``headers`` have lower-case names.
+        """
+        retry = {"Retry-After": headers.get("retry-after", "")}
+        error = self.member.http.error_of_answer(status, retry, body)
+        if isinstance(error, WorkerUnavailableError):
+            self.failed(error)
+        return error
+
+    def failed(self, error: WorkerUnavailableError) -> None:
+        """Report a call that did not begin."""
+        self.member.watched.failed(self._generation, error, self._request.tenant)
+
+    def moved_to(self, member: Member) -> SentCall:
+        """Return the call at another worker, to which the gateway has sent it. Ends this one."""
+        self.end()
+        return SentCall(member, self._request, None)
+
+    def end(self) -> None:
+        """Count the call no more. May be repeated."""
+        if self._ended:
+            return
+        self._ended = True
+        self.member.watched.sequences -= self._request.sequences
+        if self._queue is not None and self._queue_id is not None:
+            self._queue.end(self._queue_id)

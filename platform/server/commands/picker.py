@@ -1,0 +1,48 @@
+"""``fairserve picker``: picks endpoints for gateways. Its flags are the settings.
+
+Exit codes: 0 stopped, 1 not possible here, 2 wrong flags, settings or schema.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairserve.platform.base.command_line import App, CommandError, with_options
+from fairserve.platform.server.settings import Settings
+from fairserve.platform.server.settings_flags import SECRETS_NOTE, all_flags
+from fairserve.platform.server.settings_sources import SettingsError, layers_of
+
+app = App()
+
+NO_WORKERS = (
+    "the picker has no workers: name an InferencePool with --pool-name, a fleet file with --fleet-file,"
+    " or workers with --worker-urls"
+)
+
+
+@app.command(options_metavar="[--FLAG VALUE ...]", epilog=SECRETS_NOTE)
+@with_options(*all_flags())
+def picker(**flags: Any) -> int:
+    """Run the endpoint picker of an inference gateway, with the API and the console beside it.
+
+    Speaks the endpoint picker protocol of the Gateway API Inference Extension on --picker-port.
+    """
+    from fairserve.platform.server.configuration import checked_settings
+
+    def read() -> Settings:
+        return checked_settings(layers_of(flags))
+
+    try:
+        settings = read()
+    except SettingsError as error:
+        raise CommandError(str(error)) from error
+    if not (settings.picker.pool_name or settings.fleet.fleet_file or settings.fleet.worker_urls):
+        raise CommandError(NO_WORKERS)
+    from fairserve.platform.db.schema import SchemaError
+    from fairserve.platform.server import process
+    from fairserve.platform.server.picker import Picker
+
+    try:
+        return process.serve(settings, reread=read, addition=Picker(settings))
+    except SchemaError as error:
+        raise CommandError(str(error)) from error

@@ -1,0 +1,116 @@
+"""The endpoint picker as a part of the server's process: gateways beside the API and the console."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from fairserve.platform.envoy.picker.clients import GatewayClients
+from fairserve.platform.envoy.picker.endpoints import Endpoints
+from fairserve.platform.envoy.picker.exchange import HandledRequest, PickerParts
+from fairserve.platform.envoy.picker.inference_pool import InferencePool
+from fairserve.platform.envoy.picker.server import BackgroundTasks, PickerServer
+from fairserve.platform.server.settings import Settings
+from fairserve.platform.serving.bodies import BodyMemory
+from fairserve.platform.tenancy.app_principal import AppPrincipal
+
+if TYPE_CHECKING:
+    from fairserve.platform.server.lifecycle import Platform
+
+access_log = logging.getLogger("fairserve.access")
+
+
+class Picker:
+    """Serves gateways while a platform runs. Belongs to the event loop that starts it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._server: PickerServer | None = None
+        self._pool: InferencePool | None = None
+        self._following: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int:
+        """Port for gateways; 0 before the start."""
+        return 0 if self._server is None else self._server.port
+
+    async def start(self, platform: Platform) -> None:
+        """Follow the pool and listen. Raises OSError."""
+        settings, own = self._settings, self._settings.picker
+        app = AppPrincipal(platform.sessions, own.picker_app) if own.picker_app else None
+        if own.pool_name:
+            pool = self._pool = InferencePool(
+                own, lambda part: platform.fleet.set_part("pool", part)
+            )
+            self._following = asyncio.create_task(pool.run(), name="inference pool")
+        background = BackgroundTasks()
+        parts = PickerParts(
+            decisions=platform.decisions,
+            clients=GatewayClients(
+                platform.decisions,
+                app,
+                own.picker_client_headers,
+                own.picker_background_objectives,
+            ),
+            pool=platform.pool,
+            endpoints=Endpoints(platform.pool),
+            bodies=BodyMemory(
+                settings.server.max_body_memory_bytes,
+                settings.control.max_tenant_share,
+                settings.server.max_body_bytes,
+            ),
+            max_body_bytes=settings.server.max_body_bytes,
+            fallbacks=own.picker_fallbacks,
+            draining=platform.draining.is_set,
+            on_handled=log_handled,
+            in_background=background.run,
+        )
+        self._server = PickerServer(own, parts, lambda: self._ready(platform), background)
+        await self._server.start()
+
+    def _ready(self, platform: Platform) -> bool:
+        """Return whether gateways may send calls: the members are known, and the database is ours."""
+        if platform.draining.is_set() or not platform.started.is_set():
+            return False
+        if platform.lease is not None and platform.lease.over:
+            return False
+        if self._pool is not None:
+            return self._pool.synced
+        return platform.fleet_watch is None or not platform.fleet_watch.problem
+
+    async def stop(self) -> None:
+        """Stop listening once the exchanges have ended."""
+        if self._server is not None:
+            await self._server.stop()
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+
+    def banner(self) -> list[str]:
+        """Return the lines of the banner."""
+        own = self._settings.picker
+        security = "TLS" if own.picker_tls else "plain text"
+        lines = [f"  gateways {own.picker_host}:{self.port} (gRPC, {security})"]
+        if self._pool is not None:
+            lines.append(f"  pool     {self._pool.namespace}/{self._pool.name}")
+        return lines
+
+
+def log_handled(request: HandledRequest) -> None:
+    """Log a request of a gateway as the API logs its own."""
+    if not access_log.isEnabledFor(logging.INFO):
+        return
+    fields: dict[str, object] = {
+        "method": request.method,
+        "path": request.path,
+        "status": request.status,
+        "client": request.facts.client,
+    }
+    if request.client is not None:
+        principal = request.client.principal
+        owner = {"key": principal.key_id, "tenant": principal.tenant_id, "app": principal.app_id}
+        fields |= {name: value for name, value in owner.items() if value}
+    fields |= request.facts.fields
+    fields["duration_s"] = round(request.duration_s, 4)
+    access_log.info("request", extra={"fields": fields})

@@ -1,0 +1,74 @@
+"""Test the events of a streamed answer, however its bytes are split."""
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairserve.engine.wire import stream_events
+from fairserve.engine.wire.base import WorkerRejectedError, WorkerStreamError
+from fairserve.engine.wire.stream_events import StreamEvents
+
+
+def chunk(text, finish=None, index=0):
+    choice = {"index": index, "delta": {"content": text}, "finish_reason": finish}
+    return {"choices": [choice]}
+
+
+CHUNKS = [chunk("ä"), chunk("b", index=1), chunk("", "stop"), chunk("", "length", 1)]
+RAW = b": waiting\n\n" + b"".join(
+    b"event: x\r\ndata:" + json.dumps(each).encode() + b"\r\n\r\n" for each in CHUNKS
+)
+
+
+def read_all(events, *parts):
+    return [events.read(event) for part in parts for event in events.feed(part)]
+
+
+@given(st.lists(st.integers(0, len(RAW)), max_size=8))
+def test_any_split_gives_the_same_chunks(cuts):
+    places = [0, *sorted(cuts), len(RAW)]
+    parts = [RAW[start:end] for start, end in pairwise(places)]
+    events = StreamEvents()
+    assert read_all(events, *parts, b"data: [DONE]\n\n") == [*CHUNKS, None]
+
+
+@pytest.mark.parametrize("missing", [1, 2])
+def test_an_end_before_every_choice_has_ended_is_broken(missing):
+    events = StreamEvents()
+    for each in CHUNKS[: len(CHUNKS) - missing]:
+        events.read(json.dumps(each).encode())
+    with pytest.raises(WorkerStreamError, match="finish_reason"):
+        events.read(b"[DONE]")
+
+
+def test_a_long_event_is_broken(monkeypatch):
+    monkeypatch.setattr(stream_events, "MAX_EVENT_BYTES", 100)
+    events = StreamEvents()
+    events.feed(b"data: " + b"x" * 94)
+    with pytest.raises(WorkerStreamError, match="over 100 bytes"):
+        events.feed(b"x")
+
+
+@pytest.mark.parametrize("event", [b"{", b"7", b'"x"'])
+def test_what_is_no_object_is_broken(event):
+    with pytest.raises(WorkerStreamError):
+        StreamEvents().read(event)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "cause"),
+    [
+        ({"message": "m"}, WorkerStreamError, "failed"),
+        ("m", WorkerStreamError, "failed"),
+        ({"message": "m", "code": "unavailable"}, WorkerStreamError, "busy"),
+        ({"message": "m", "type": "BadRequestError"}, WorkerRejectedError, None),
+    ],
+)
+def test_an_error_of_the_worker_is_raised(error, kind, cause):
+    with pytest.raises(kind) as raised:
+        StreamEvents().read(json.dumps({"error": error}).encode())
+    if cause is not None:
+        assert (raised.value.cause, raised.value.client_message) == (cause, "m")
