@@ -22,7 +22,22 @@ PATH = "/v1/chat/completions"
 
 _SYSTEM_WORDS, _USER_WORDS = 80, 120
 _SEED = 28
-_SYLLABLES = ("ba", "den", "fo", "gil", "ka", "lum", "mi", "nor", "pe", "ras", "su", "tiv", "wo", "zen")
+_SYLLABLES = (
+    "ba",
+    "den",
+    "fo",
+    "gil",
+    "ka",
+    "lum",
+    "mi",
+    "nor",
+    "pe",
+    "ras",
+    "su",
+    "tiv",
+    "wo",
+    "zen",
+)
 
 Kind = Literal["whole", "stream"]
 KINDS: tuple[Kind, ...] = ("whole", "stream")
@@ -75,4 +90,6 @@ class Bodies:
 def words(count: int, seed: int) -> str:
     """Return ``count`` words of one to four syllables, each after a space."""
     draw = random.Random(seed)  # noqa: S311
-    return "".join(f" {''.join(draw.choices(_SYLLABLES, k=draw.randint(1, 4)))}" for _ in range(count))
+    return "".join(
+        f" {''.join(draw.choices(_SYLLABLES, k=draw.randint(1, 4)))}" for _ in range(count)
+    )

@@ -112,7 +112,9 @@ def bench(options: GatewayBenchOptions, **sizes: Any) -> None:
     begin_s = time.monotonic()
     planes = options.data_planes or ["embedded", *([ENVOY] if has_envoy_plane() else [])]
     if ENVOY in planes and not has_envoy_plane():
-        raise CommandError("--data-planes envoy: this `fairserve serve` has no --data-plane", FAILED)
+        raise CommandError(
+            "--data-planes envoy: this `fairserve serve` has no --data-plane", FAILED
+        )
     threads = tuple(options.concurrency or ())
     if threads and ENVOY not in planes:
         raise CommandError("--concurrency is of Envoy's threads: it needs --data-planes envoy")

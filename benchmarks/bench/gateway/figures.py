@@ -5,19 +5,24 @@ The peers of a figure are the values of the same figure of the other gateways.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from statistics import median
 
 from fairserve.benchmarks.bench.figure import Figure, Result
 from fairserve.benchmarks.bench.gateway.calls import KINDS, Kind, Shape
 from fairserve.benchmarks.bench.gateway.gateways import DATA_PLANES, EMBEDDED, ENVOY, LITELLM
+from fairserve.benchmarks.bench.gateway.load import Outcome
 from fairserve.benchmarks.bench.gateway.measurement import TOKENS, Measured, Rest, Turn
+from fairserve.benchmarks.bench.measure import percentile
 
 GATEWAYS = (*DATA_PLANES, LITELLM)
 RATIO_TARGETS: dict[Kind, float] = {"whole": 4.0, "stream": 8.0}
 """LiteLLM's CPU time of a call, over that of the data plane Envoy."""
-TOKENISING = Figure("gateway_tokenise_us", "us", "CPU of tokenising a prompt, beside the rest", None)
+TOKENISING = Figure(
+    "gateway_tokenise_us", "us", "CPU of tokenising a prompt, beside the rest", None
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +32,16 @@ class _Quantity:
     name: str
     unit: str
     what: str
-    of: Callable[[Turn], float]
+    of: Callable[[Sequence[Turn]], float]
+    """Returns the value of one or more turns."""
     higher_is_better: bool = False
+
+    def result(
+        self, gateway: str, shape: Shape, turns: Sequence[Turn], details: Mapping[str, float]
+    ) -> Result:
+        """Return the values of the rounds, and that of all rounds together."""
+        values = tuple(self.of([turn]) for turn in turns)
+        return Result(self.figure(gateway, shape), values, details, self.of(turns))
 
     def figure(self, gateway: str, shape: Shape) -> Figure:
         """Return the figure of one gateway and one shape of calls."""
@@ -42,11 +55,37 @@ class _Quantity:
         )
 
 
+def added_ms(turns: Sequence[Turn], share: float, *, first: bool = False) -> float:
+    """Return by how much this percentile of all calls is later than without a gateway.
+
+    It is of the time to the end of the answer, or to its ``first`` token.
+    """
+
+    def of(outcomes: Iterable[Outcome]) -> float:
+        each = (found.first_ms if first else found.total_ms for found in outcomes)
+        return percentile(list(chain.from_iterable(each)), share)
+
+    return of(turn.through for turn in turns) - of(turn.direct for turn in turns)
+
+
 QUANTITIES = (
-    _Quantity("cpu_us", "us", "CPU of all processes for a call", lambda turn: turn.cpu_us),
-    _Quantity("max_rps", "1/s", "calls a second on one core", lambda turn: turn.max_rps, True),
-    _Quantity("added_p50_ms", "ms", "added latency at half load", lambda turn: turn.added_p50_ms),
-    _Quantity("added_p99_ms", "ms", "added p99 at half load", lambda turn: turn.added_p99_ms),
+    _Quantity(
+        "cpu_us",
+        "us",
+        "CPU of all processes for a call",
+        lambda turns: median(turn.cpu_us for turn in turns),
+    ),
+    _Quantity(
+        "max_rps",
+        "1/s",
+        "calls a second on one core",
+        lambda turns: median(turn.max_rps for turn in turns),
+        higher_is_better=True,
+    ),
+    _Quantity(
+        "added_p50_ms", "ms", "added latency at half load", lambda turns: added_ms(turns, 0.5)
+    ),
+    _Quantity("added_p99_ms", "ms", "added p99 at half load", lambda turns: added_ms(turns, 0.99)),
 )
 _RESTS: tuple[tuple[str, str, str, Callable[[Rest], float]], ...] = (
     ("idle_mb", "MB", "memory of all processes, idle", lambda rest: rest.idle_bytes / 1e6),
@@ -90,16 +129,21 @@ def results(measured: Measured) -> list[Result]:
 def _of_calls(measured: Measured) -> Iterator[tuple[str, Result]]:
     for gateway, shapes in measured.turns.items():
         for shape, turns in shapes.items():
-            details = {
-                "at_rps": median(turn.rate for turn in turns),
-                "open_calls_at_max": measured.concurrency[gateway][shape],
-                "cpu_at_max_us": median(turn.saturated_cpu_us for turn in turns),
-                "first_token_added_p50_ms": median(turn.added_first_p50_ms for turn in turns),
-                "direct_p50_ms": median(turn.direct_p50_ms for turn in turns),
-            }
+            details = _details(turns)
+            details["open_calls_at_max"] = measured.concurrency[gateway][shape]
             for quantity in QUANTITIES:
-                values = tuple(quantity.of(turn) for turn in turns)
-                yield gateway, Result(quantity.figure(gateway, shape), values, details)
+                yield gateway, quantity.result(gateway, shape, turns, details)
+
+
+def _details(turns: Sequence[Turn]) -> dict[str, float]:
+    return {
+        "at_rps": median(turn.rate for turn in turns),
+        "calls": sum(turn.through.calls for turn in turns),
+        "failed": sum(turn.through.failed for turn in turns),
+        "cpu_at_max_us": median(turn.saturated_cpu_us for turn in turns),
+        "first_token_added_p50_ms": added_ms(turns, 0.5, first=True),
+        "direct_p50_ms": median(percentile(turn.direct.total_ms, 0.5) for turn in turns),
+    }
 
 
 def _of_rest(measured: Measured) -> Iterator[tuple[str, Result]]:
@@ -147,8 +191,7 @@ def _ratios(measured: Measured) -> Iterator[Result]:
         for shape, turns in measured.turns[plane].items():
             theirs = measured.turns[LITELLM][shape]
             values = tuple(
-                their.cpu_us / our.cpu_us
-                for our, their in zip(turns, theirs, strict=True)
+                their.cpu_us / our.cpu_us for our, their in zip(turns, theirs, strict=True)
             )
             yield Result(_ratio(plane, shape), values, {})
 

@@ -169,7 +169,11 @@ class LiteLlm:
 
 def litellm_config(worker_url: str) -> dict[str, Any]:
     """Return the configuration: the stub as a vLLM server, and no logging of calls."""
-    parameters = {"model": f"hosted_vllm/{MODEL}", "api_base": f"{worker_url}/v1", "api_key": "none"}
+    parameters = {
+        "model": f"hosted_vllm/{MODEL}",
+        "api_base": f"{worker_url}/v1",
+        "api_key": "none",
+    }
     return {
         "model_list": [{"model_name": MODEL, "litellm_params": parameters}],
         "litellm_settings": {"set_verbose": False, "json_logs": True, "request_timeout": 600},

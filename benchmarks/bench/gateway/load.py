@@ -191,7 +191,12 @@ class Clients:
         for connection in self._idle:
             connection.close()
         return Outcome(
-            len(self._total_s), self._failed, rps, _ms(self._total_s), _ms(self._first_s), self._errors
+            len(self._total_s),
+            self._failed,
+            rps,
+            _ms(self._total_s),
+            _ms(self._first_s),
+            self._errors,
         )
 
     async def _closed(self) -> float:

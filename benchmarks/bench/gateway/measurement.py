@@ -58,8 +58,8 @@ class Plan:
     rounds: int = 5
     seconds: float = 2.0
     """Duration of a phase."""
-    calls: int = 100
-    """Fewest calls of the phase at half of the maximum, for its percentiles."""
+    calls: int = 50
+    """Fewest calls of the phase at half of the maximum; percentiles need them."""
     tokens: Sequence[int] = TOKENS
     kinds: Sequence[Kind] = KINDS
     step_ms: float = 2.0
@@ -85,11 +85,11 @@ class Turn:
     rate: float
     """Calls per second at half of the maximum."""
     cpu_us: float
-    added_p50_ms: float
-    added_p99_ms: float
-    added_first_p50_ms: float
-    """By which the first token is later."""
-    direct_p50_ms: float
+    """CPU time of a call at half of the maximum."""
+    through: Outcome
+    """The calls at half of the maximum."""
+    direct: Outcome
+    """The same calls without a gateway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,19 +217,13 @@ class Bench:
         rate = busy.rps / 2
         half, half_s = self.costs(gateway, shape, idle_share, rate=rate, calls=self.plan.calls)
         direct = self.load(self.direct, shape, rate=rate, calls=self.plan.calls)
-
-        def added(share: float) -> float:
-            return percentile(half.total_ms, share) - percentile(direct.total_ms, share)
-
         return Turn(
             max_rps=busy.rps,
             saturated_cpu_us=busy_s / busy.calls * 1e6,
             rate=rate,
             cpu_us=half_s / half.calls * 1e6,
-            added_p50_ms=added(0.5),
-            added_p99_ms=added(0.99),
-            added_first_p50_ms=percentile(half.first_ms, 0.5) - percentile(direct.first_ms, 0.5),
-            direct_p50_ms=percentile(direct.total_ms, 0.5),
+            through=half,
+            direct=direct,
         )
 
     def rest(self, gateway: Gateway) -> Rest:
@@ -337,4 +331,3 @@ def _rps_with(threads: int, plan: Plan, say: Callable[[str], None]) -> list[floa
             bench.load(gateway, shape, concurrency=calls, calls=3 * calls).rps
             for _ in range(plan.rounds)
         ]
-

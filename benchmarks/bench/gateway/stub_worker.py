@@ -65,7 +65,11 @@ class Generation:
     """The answer of one call, token by token."""
 
     def __init__(
-        self, engine: Engine, write: Callable[[bytes], None], body: dict[str, Any], prompt_tokens: int
+        self,
+        engine: Engine,
+        write: Callable[[bytes], None],
+        body: dict[str, Any],
+        prompt_tokens: int,
     ) -> None:
         """Answer ``body`` with ``write``, which gets whole parts of an HTTP response."""
         engine.calls += 1
@@ -89,7 +93,8 @@ class Generation:
         if self._streams:
             self._write(
                 b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
-                b"transfer-encoding: chunked\r\n\r\n" + self._event({"role": "assistant", "content": ""})
+                b"transfer-encoding: chunked\r\n\r\n"
+                + self._event({"role": "assistant", "content": ""})
             )
         self._engine.add(self)
 
@@ -226,7 +231,12 @@ def page(path: str, running: int) -> bytes:
     if path == "/version":
         return response(200, json.dumps({"version": VERSION}).encode())
     if path == "/v1/models":
-        model = {"id": MODEL, "object": "model", "owned_by": "vllm", "max_model_len": CONTEXT_TOKENS}
+        model = {
+            "id": MODEL,
+            "object": "model",
+            "owned_by": "vllm",
+            "max_model_len": CONTEXT_TOKENS,
+        }
         return response(200, json.dumps({"object": "list", "data": [model]}).encode())
     if path == "/metrics":
         text = (
