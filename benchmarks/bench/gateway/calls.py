@@ -1,8 +1,8 @@
 """The calls of the benchmark: chat completions with a prompt of 200 words, each prompt different.
 
 The stub worker answers each call with as many tokens as its ``max_tokens``, each of which begins with
-:data:`TOKEN`, so that the load can count the tokens of every answer. A prompt that begins with :data:`HOLD` and a number
-of seconds makes it pause for so long after the first token.
+:data:`TOKEN`, so that the load can count the tokens of every answer. A prompt that begins with
+:data:`HOLD` and a number of seconds makes it pause for so long after the first token.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 MODEL = "stub"
-TOKEN = " token"
+TOKEN = " token"  # noqa: S105
 TOKENS = tuple(TOKEN + letter for letter in "abcdefgh")
 """Tokens of an answer, in turn: LiteLLM ends streams that repeat a chunk a hundred times."""
 HOLD = "hold"

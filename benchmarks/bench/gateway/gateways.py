@@ -18,7 +18,7 @@ import urllib.request
 from collections.abc import Collection
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from fairserve.benchmarks.bench.gateway.calls import MODEL
 from fairserve.benchmarks.bench.gateway.processes import (
@@ -30,8 +30,11 @@ from fairserve.benchmarks.bench.gateway.processes import (
 )
 
 START_S = 180.0
-EMBEDDED, ENVOY, LITELLM, DIRECT = "embedded", "envoy", "litellm", "direct"
 DataPlane = Literal["embedded", "envoy"]
+EMBEDDED: Final = "embedded"
+ENVOY: Final = "envoy"
+LITELLM: Final = "litellm"
+DIRECT: Final = "direct"
 DATA_PLANES: tuple[DataPlane, ...] = (EMBEDDED, ENVOY)
 _CLI = (sys.executable, "-m", "fairserve.platform.server.cli")
 _CONNECTIONS = "8000"
@@ -62,8 +65,8 @@ class Gateway(Protocol):
 class Direct:
     """No gateway: the stub worker itself."""
 
-    name = DIRECT
-    tree = None
+    name: str = DIRECT
+    tree: Tree | None = None
 
     def __init__(self, worker_url: str) -> None:
         """Send calls to the worker."""
@@ -86,7 +89,7 @@ class FairServe:
         threads: int = 1,
     ) -> None:
         """Start it, and wait until it serves the worker; Envoy has ``threads``. Raises StartError."""
-        self.name = plane
+        self.name: str = plane
         self.url = f"http://127.0.0.1:{free_port()}"
         admin_key = "sk-fs-a-" + secrets.token_urlsafe(32)
         flags = {
@@ -128,7 +131,7 @@ class FairServe:
 class LiteLlm:
     """LiteLLM's proxy from an environment of its own."""
 
-    name = LITELLM
+    name: str = LITELLM
 
     def __init__(
         self, environment: Path, folder: Path, worker_url: str, cores: Collection[int]

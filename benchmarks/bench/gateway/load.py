@@ -4,9 +4,9 @@ It reads a :class:`Load` as JSON from each line of its standard input, sends its
 :class:`Outcome` as a line of JSON. Connections are kept alive, and every answer is checked: its status,
 the number of its tokens, and the end of its stream.
 
-*Closed* loads keep a number of calls open, and measure how many complete in a second. *Open* loads send
-calls at random times (a Poisson process) at a rate; a call's latency counts from the time at which it was
-due, so a late client does not hide a slow server.
+*Closed* loads keep a number of calls open, and measure how many complete in a second. *Open* loads
+send calls at random times (a Poisson process) at a rate; a call's latency counts from the time at which
+it was due, so a late client does not hide a slow server.
 
 Weakness: the client is Python, too. It takes about 100 us for each call and 5 us for each chunk, which
 limits what can be measured on a machine with two cores.
@@ -126,7 +126,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is not derived from it
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is not derived from it
 
     def data_received(self, data: bytes) -> None:
         """Parse what was received."""

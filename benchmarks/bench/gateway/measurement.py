@@ -3,11 +3,11 @@
 A round has, for each shape of calls, a turn of each gateway, and the order of the gateways rotates, so
 that a slow moment of the machine affects all of them. A turn has three phases: a closed load that keeps
 the gateway busy (its maximum rate), an open load at half of that rate (CPU time and latency), and the
-same open load without a gateway (the latency that is not the gateway's). Idle CPU and memory are measured
-once a round, and so is the CPU of calls that are open and get no tokens.
+same open load without a gateway (the latency that is not the gateway's). Idle CPU and memory are
+measured once a round, and so is the CPU of calls that are open and get no tokens.
 
-The gateway has one core, the worker and the clients have the others. CPU time is that of all processes of
-the gateway, less what they use while idle in the same time.
+The gateway has one core, the worker and the clients have the others. CPU time is that of all processes
+of the gateway, less what they use while idle in the same time.
 """
 
 from __future__ import annotations

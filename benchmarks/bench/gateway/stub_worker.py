@@ -183,7 +183,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Accept the connection."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is not derived from it
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is not derived from it
 
     def data_received(self, data: bytes) -> None:
         """Parse what was received."""

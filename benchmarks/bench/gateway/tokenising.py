@@ -62,4 +62,5 @@ def _tokenizer() -> Any:
         show_progress=False,
     )
     tokenizer.train_from_iterator([words(_TRAINING_WORDS, _TRAINING_SEED)], trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=_TEMPLATE)
+    made: Any = PreTrainedTokenizerFast
+    return made(tokenizer_object=tokenizer, chat_template=_TEMPLATE)
