@@ -115,7 +115,11 @@ def check(manifest):
         kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
         return
     whole = _object(
-        "apiVersion kind metadata spec", apiVersion=_TEXT, kind=_TEXT, metadata=_METADATA, spec=schema
+        "apiVersion kind metadata spec",
+        apiVersion=_TEXT,
+        kind=_TEXT,
+        metadata=_METADATA,
+        spec=schema,
     )
     jsonschema.validate(manifest, whole)
 

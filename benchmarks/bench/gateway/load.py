@@ -230,7 +230,7 @@ class Clients:
         async with asyncio.TaskGroup() as calls:
             for _ in range(count):
                 due_s += draw.expovariate(load.rate)
-                await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
+                await _sleep_until(due_s)
                 calls.create_task(self._call(due_s))
         return count / (time.perf_counter() - begin_s)
 
@@ -258,6 +258,14 @@ class Clients:
         loop = asyncio.get_running_loop()
         _, made = await loop.create_connection(Connection, self._host, self._port)
         return made
+
+
+async def _sleep_until(due_s: float) -> None:
+    """Sleep until a time of the performance counter; the loop's timers may end a moment early."""
+    rest_s = due_s - time.perf_counter()
+    while rest_s > 0:
+        await asyncio.sleep(rest_s)
+        rest_s = due_s - time.perf_counter()
 
 
 def _steady_rps(ended_s: Sequence[float], first: int) -> float:

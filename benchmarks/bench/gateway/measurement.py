@@ -34,7 +34,7 @@ from fairserve.benchmarks.bench.gateway.gateways import (
     LiteLlm,
 )
 from fairserve.benchmarks.bench.gateway.load import Load, Outcome
-from fairserve.benchmarks.bench.gateway.processes import Process
+from fairserve.benchmarks.bench.gateway.processes import Process, interrupted_by_sigterm
 from fairserve.benchmarks.bench.gateway.tokenising import Tokenising
 from fairserve.benchmarks.bench.measure import percentile
 
@@ -66,6 +66,8 @@ class Plan:
     """Time between two tokens of a call."""
     open_calls: int = 200
     """Calls of the phase of open calls."""
+    rest_s: float = 2.0
+    """Duration of the phase without calls, and half of that of open calls."""
     concurrencies: Sequence[int] = ()
     """Numbers of Envoy's threads for which its maximum rate is measured."""
 
@@ -125,6 +127,7 @@ def measure(
     """Start everything, measure, and stop it. Raises MeasurementError or StartError."""
     gateway_cores, other_cores = split_cores(usable_cores())
     with ExitStack() as stack:
+        stack.enter_context(interrupted_by_sigterm())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fairserve-bench-")))
         bench = stack.enter_context(_bench(plan, folder, other_cores))
         gateways: list[Gateway] = []
@@ -229,7 +232,7 @@ class Bench:
     def rest(self, gateway: Gateway) -> Rest:
         """Measure one gateway without calls, and with open calls that get no tokens."""
         assert gateway.tree is not None
-        wall_s = max(2.0, self.plan.seconds)
+        wall_s = self.plan.rest_s
         begin_s, before_s = time.monotonic(), gateway.tree.cpu_s()
         time.sleep(wall_s)
         idle_share = (gateway.tree.cpu_s() - before_s) / (time.monotonic() - begin_s)
@@ -322,6 +325,7 @@ def _rps_with(threads: int, plan: Plan, say: Callable[[str], None]) -> list[floa
     gateway_cores, other_cores = split_cores(usable_cores(), threads)
     shape = Shape("stream", 64)
     with ExitStack() as stack:
+        stack.enter_context(interrupted_by_sigterm())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fairserve-bench-")))
         bench = stack.enter_context(_bench(plan, folder, other_cores))
         gateway = FairServe(ENVOY, folder, bench.worker_url, gateway_cores, threads=threads)

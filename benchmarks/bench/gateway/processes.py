@@ -9,7 +9,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -138,6 +139,20 @@ def _own_cpu_s(pid: int, coarse_s: float) -> float:
         return coarse_s
 
 
+@contextmanager
+def interrupted_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM interrupt like Ctrl-C, so that what was started is stopped. For the main thread."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def free_port() -> int:
     """Return a TCP port of the loopback that is free now."""
     with socket.socket() as listener:
@@ -146,9 +161,8 @@ def free_port() -> int:
         return port
 
 
-def wait_until(ready: object, process: Process, seconds: float) -> None:
+def wait_until(ready: Callable[[], bool], process: Process, seconds: float) -> None:
     """Poll ``ready`` until it is true. Raises StartError if the process ends, or after ``seconds``."""
-    assert callable(ready)
     end_s = time.monotonic() + seconds
     while not ready():
         if process.process.poll() is not None:

@@ -83,6 +83,15 @@ def of(manifests, kind, name="demo-fairserve"):
     return found
 
 
+def check_all(manifests):
+    for manifest in manifests:
+        check(manifest)
+
+
+def render_and_check(chart):
+    check_all(rendered(chart, CASES["picker, full"]))
+
+
 def kinds(manifests):
     return {manifest["kind"] for manifest in manifests}
 
@@ -106,8 +115,7 @@ def environment(container):
 
 def test_every_manifest_is_valid(manifests):
     assert len(manifests) >= 4
-    for manifest in manifests:
-        check(manifest)
+    check_all(manifests)
     names = [(m["kind"], m["metadata"]["name"]) for m in manifests]
     assert len(set(names)) == len(names)
 
@@ -286,13 +294,11 @@ def test_a_broken_template_is_found(tmp_path, file, text, broken):
     helm()
     from helm_python.errors import HelmError
 
-    with pytest.raises(
-        (
-            HelmError,
-            yaml.YAMLError,
-            jsonschema.ValidationError,
-            kubernetes_validate.ValidationError,
-        )
-    ):
-        for manifest in rendered(copy, CASES["picker, full"]):
-            check(manifest)
+    errors = (
+        HelmError,
+        yaml.YAMLError,
+        jsonschema.ValidationError,
+        kubernetes_validate.ValidationError,
+    )
+    with pytest.raises(errors):
+        render_and_check(copy)

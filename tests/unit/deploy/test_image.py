@@ -9,7 +9,9 @@ ROOT = Path(__file__).resolve().parents[3]
 TEXT = (ROOT / "deploy/Dockerfile").read_text()
 STAGES = {
     name: (base, body)
-    for base, name, body in re.findall(r"^FROM (\S+) AS (\S+)\n(.*?)(?=^FROM |\Z)", TEXT, re.M | re.S)
+    for base, name, body in re.findall(
+        r"^FROM (\S+) AS (\S+)\n(.*?)(?=^FROM |\Z)", TEXT, re.M | re.S
+    )
 }
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -52,7 +54,9 @@ def test_the_context_has_every_folder_of_the_package():
                 kept = rule.startswith("!")
         return kept
 
-    linked = {link.resolve().relative_to(ROOT).parts[0] for link in (ROOT / "src/fairserve").iterdir()}
+    linked = {
+        link.resolve().relative_to(ROOT).parts[0] for link in (ROOT / "src/fairserve").iterdir()
+    }
     assert {"platform", "engine"} <= linked
     for name in {*linked, PROJECT["readme"], "pyproject.toml", "constraints.txt"}:
         assert kept(name), name
