@@ -64,7 +64,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the clients saw."""
+    """Calls and times that the clients observed."""
 
     calls: int
     """Calls that completed."""

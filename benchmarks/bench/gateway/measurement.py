@@ -53,7 +53,7 @@ class MeasurementError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is measured, and for how long."""
+    """Calls, rounds and durations of a measurement."""
 
     rounds: int = 5
     seconds: float = 2.0
@@ -79,7 +79,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one gateway did for calls of one shape in one round."""
+    """Readings of one gateway with calls of one shape in one round."""
 
     max_rps: float
     saturated_cpu_us: float
@@ -96,7 +96,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """What one gateway used in one round without calls, and with calls that get no tokens."""
+    """Readings of one gateway in one round without calls, and with calls that get no tokens."""
 
     idle_cpu_us_per_s: float
     idle_bytes: float

@@ -105,7 +105,8 @@ class Tree:
     def cpu_s(self) -> float:
         """Return the CPU time of all of them since they began, ended descendants included.
 
-        A process counts its descendants that have ended once it has waited for them.
+        A process counts its descendants that have ended once it has waited for them, in multiples of
+        10 ms.
         """
         total = 0.0
         for process in self.members():

@@ -18,6 +18,8 @@ from fairserve.benchmarks.bench.gateway.processes import (
 BURN_S = 0.3
 SLACK_S = 0.25
 """CPU time of an interpreter's start and end, several times over."""
+TICKS_S = 0.02
+"""Resolution of the CPU time of an ended process, user and system."""
 BURNER = f"""
 import subprocess, sys, time
 def burn():
@@ -70,7 +72,7 @@ def test_cpu_is_that_of_a_process_its_children_and_those_that_ended(started):
     own_s = float(process.read())
     found_s = process.tree.cpu_s()
     least_s = own_s + 2 * BURN_S
-    assert least_s <= found_s <= least_s + 3 * SLACK_S
+    assert least_s - TICKS_S <= found_s <= least_s + 3 * SLACK_S
     assert process.tree.cpu_s() - found_s < SLACK_S, "idle processes use nothing"
 
 
