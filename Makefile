@@ -15,7 +15,7 @@ VLLM := .venv-vllm
 VLLM_SECOND := 0.33.0
 VLLM_SECOND_HOME := $(VLLM)/releases/$(VLLM_SECOND)
 
-.PHONY: help setup demo serve test test-deep test-vllm test-vllm-second test-clients check architecture protocol clean
+.PHONY: help setup demo serve test test-deep test-vllm test-vllm-second test-clients litellm check architecture protocol clean
 help:
 	@echo "make demo   run three agent apps against fcfs, rpm and fairserve, and compare (under 5 minutes)"
 	@echo "make serve  run the platform on http://127.0.0.1:8000 with two embedded workers"
@@ -26,6 +26,7 @@ help:
 	@echo "make protocol   generate the message classes of Envoy's protocols"
 	@echo "make test-vllm  run the tests of the vLLM plug-in beside vLLM 0.32, and 0.33 if they changed (2 GB)"
 	@echo "make test-clients  run agent frameworks and load tools against the server; write docs/guide/clients.md (5 GB)"
+	@echo "make litellm   set up .venv-litellm, for \`fairserve bench gateway --litellm .venv-litellm\` (1 GB)"
 	@echo "make clean  remove the environments and caches"
 
 setup: $(STAMP)
@@ -89,6 +90,16 @@ test-clients: $(STAMP) $(CLIENT_ENVIRONMENTS) $(VLLM)/.installed
 	@ln -sfn ../$(VLLM) $(CLIENTS)/vllm
 	$(BIN)/python tests/clients/run.py $(CLIENTS)
 
+# The file names all versions, so nothing is resolved.
+LITELLM := .venv-litellm
+
+litellm: $(LITELLM)/.installed
+
+$(LITELLM)/.installed: benchmarks/bench/gateway/litellm.txt
+	@test -x $(LITELLM)/bin/python || $(PYTHON) -m venv $(LITELLM)
+	$(LITELLM)/bin/python -m pip install -q --no-deps -r $<
+	@touch $@
+
 check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -107,4 +118,4 @@ protocol: $(STAMP)
 	cd platform/envoy/protocol && $(CURDIR)/$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. messages.proto
 
 clean:
-	rm -rf $(VENV) $(VLLM) $(CLIENTS) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) $(LITELLM) $(CLIENTS) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -16,7 +16,8 @@ class Figure:
     unit: str
     what: str
     """Description in one line for the table."""
-    target: float
+    target: float | None
+    """None for a figure that is only reported."""
     aim: float | None = None
     peers: Mapping[str, float] = field(default_factory=dict)
     """Values of peers by name, in the same unit."""

@@ -45,3 +45,11 @@ def engine() -> App:
     from fairserve.benchmarks.bench.engine.command import app
 
     return app
+
+
+@app.command()
+def gateway() -> App:
+    """FairServe's data planes beside LiteLLM: CPU of a call, rate, latency, memory."""
+    from fairserve.benchmarks.bench.gateway.command import app
+
+    return app

@@ -54,18 +54,21 @@ def number(value: float) -> str:
 
 def _row(result: Result) -> Row:
     figure = result.figure
-    missed = "" if figure.reached(result.value, figure.target) else " *"
+    target = figure.target
+    missed = "" if target is None or figure.reached(result.value, target) else " *"
     spread = f"{number(min(result.values))} - {number(max(result.values))}"
     peers = ", ".join(f"{name} {number(value)}" for name, value in figure.peers.items())
     return (
         figure.name,
         number(result.value) + missed,
         spread,
-        _goal(figure, figure.target),
-        "" if figure.aim is None else _goal(figure, figure.aim),
+        _goal(figure, target),
+        _goal(figure, figure.aim),
         peers,
     )
 
 
-def _goal(figure: Figure, goal: float) -> str:
+def _goal(figure: Figure, goal: float | None) -> str:
+    if goal is None:
+        return ""
     return f"{'>=' if figure.higher_is_better else '<='} {number(goal)}"

@@ -190,6 +190,15 @@ _EVIDENCE = (
         needs="an empty PostgreSQL database and 12 GB of disk",
     ),
     Evidence(
+        "gateway",
+        command_line("fairserve bench gateway", {"litellm": ".venv-litellm", "rounds": 5}),
+        "gateway.json",
+        ("fairserve.benchmarks.bench.gateway.command",),
+        output=f"--json {_RESULTS}/gateway.json",
+        takes="30 min",
+        needs="LiteLLM in .venv-litellm (make litellm), and an idle machine",
+    ),
+    Evidence(
         "vllm",
         command_line(
             "python benchmarks/scripts/vllm_scheduling.py", {"shares-rounds": 15, "costs-rounds": 5}

@@ -1,0 +1,226 @@
+"""The gateways that are measured, each with its processes, and what stands in for one: no gateway.
+
+FairServe runs with its default settings: embedded database, journal, limits, fairness and run tracking.
+The model has no tokenizer, so that prompts are estimated: tokenising is a figure of its own
+(:mod:`.tokenising`). LiteLLM runs as its documentation recommends for production, with one process, a
+master key and without a database.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Collection
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol
+
+from fairserve.benchmarks.bench.gateway.calls import MODEL
+from fairserve.benchmarks.bench.gateway.processes import (
+    Process,
+    StartError,
+    Tree,
+    free_port,
+    wait_until,
+)
+
+START_S = 180.0
+DataPlane = Literal["embedded", "envoy"]
+EMBEDDED: Final = "embedded"
+ENVOY: Final = "envoy"
+LITELLM: Final = "litellm"
+DIRECT: Final = "direct"
+DATA_PLANES: tuple[DataPlane, ...] = (EMBEDDED, ENVOY)
+_CLI = (sys.executable, "-m", "fairserve.platform.server.cli")
+_CONNECTIONS = "8000"
+_PROFILE = {
+    "stages": [{"input_tokens": 300, "output_tokens": 100}],
+    "calls_per_interaction": 1,
+}
+
+
+class Gateway(Protocol):
+    """A running gateway in front of the stub worker."""
+
+    name: str
+    url: str
+    key: str
+    """The key of its clients."""
+
+    @property
+    def tree(self) -> Tree | None:
+        """Return its processes; None if it has none."""
+        ...
+
+    def stop(self) -> None:
+        """Stop its processes."""
+        ...
+
+
+class Direct:
+    """No gateway: the stub worker itself."""
+
+    name: str = DIRECT
+    tree: Tree | None = None
+
+    def __init__(self, worker_url: str) -> None:
+        """Send calls to the worker."""
+        self.url, self.key = worker_url, "none"
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+
+class FairServe:
+    """``fairserve serve`` with a data plane, a database and a data folder of its own."""
+
+    def __init__(
+        self,
+        plane: DataPlane,
+        folder: Path,
+        worker_url: str,
+        cores: Collection[int],
+        *,
+        threads: int = 1,
+    ) -> None:
+        """Start it, and wait until it serves the worker; Envoy has ``threads``. Raises StartError."""
+        self.name: str = plane
+        self.url = f"http://127.0.0.1:{free_port()}"
+        admin_key = "sk-fs-a-" + secrets.token_urlsafe(32)
+        flags = {
+            "port": self.url.rpartition(":")[2],
+            "data-dir": str(folder / f"{plane}-data"),
+            "worker-urls": worker_url,
+            "log-level": "warning",
+            "max-connections-per-address": _CONNECTIONS,
+            **({"data-plane": plane, "envoy-concurrency": str(threads)} if plane == ENVOY else {}),
+        }
+        environment = {
+            **{name: value for name, value in os.environ.items() if "FAIRSERVE" not in name},
+            "FAIRSERVE_ADMIN_KEY": admin_key,
+            "HF_HUB_OFFLINE": "1",
+        }
+        arguments = [part for name, value in flags.items() for part in (f"--{name}", value)]
+        self._process = Process(
+            [*_CLI, "serve", *arguments], folder / f"{plane}.log", cores=cores, env=environment
+        )
+        try:
+            wait_until(lambda: _answers(self.url + "/health/readiness"), self._process, START_S)
+            tenant = _post(self.url + "/admin/tenants", admin_key, {"name": "bench"})
+            app = {"name": "bench", "profile": _PROFILE}
+            self.key = str(_post(self.url + "/v1/apps", tenant["api_key"], app)["api_key"])
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def tree(self) -> Tree:
+        """Return the server, and Envoy if it has one."""
+        return self._process.tree
+
+    def stop(self) -> None:
+        """Stop it."""
+        self._process.stop()
+
+
+class LiteLlm:
+    """LiteLLM's proxy from an environment of its own."""
+
+    name: str = LITELLM
+
+    def __init__(
+        self, environment: Path, folder: Path, worker_url: str, cores: Collection[int]
+    ) -> None:
+        """Start it, and wait until it is ready. Raises StartError."""
+        self.key = "sk-" + secrets.token_urlsafe(32)
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        config = folder / "litellm.json"  # JSON is YAML
+        config.write_text(json.dumps(litellm_config(worker_url)), encoding="utf-8")
+        command = [environment / "bin" / "litellm", "--config", config, "--host", "127.0.0.1"]
+        command += ["--port", str(port), "--num_workers", "1", "--telemetry", "False"]
+        settings = {
+            **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+            "LITELLM_MASTER_KEY": self.key,
+            "LITELLM_MODE": "PRODUCTION",
+            "LITELLM_LOG": "ERROR",
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # the current one is fetched from the internet
+        }
+        self._process = Process(
+            list(map(str, command)), folder / "litellm.log", cores=cores, env=settings
+        )
+        try:
+            wait_until(lambda: _answers(self.url + "/health/liveliness"), self._process, START_S)
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def tree(self) -> Tree:
+        """Return the proxy's processes."""
+        return self._process.tree
+
+    def stop(self) -> None:
+        """Stop it."""
+        self._process.stop()
+
+
+def litellm_config(worker_url: str) -> dict[str, Any]:
+    """Return the configuration: the stub as a vLLM server, and no logging of calls."""
+    parameters = {
+        "model": f"hosted_vllm/{MODEL}",
+        "api_base": f"{worker_url}/v1",
+        "api_key": "none",
+    }
+    return {
+        "model_list": [{"model_name": MODEL, "litellm_params": parameters}],
+        "litellm_settings": {"set_verbose": False, "json_logs": True, "request_timeout": 600},
+        "general_settings": {"master_key": "os.environ/LITELLM_MASTER_KEY"},
+    }
+
+
+def litellm_version(environment: Path) -> str:
+    """Return the version of LiteLLM in an environment. Raises StartError if there is none."""
+    python = environment / "bin" / "python"
+    script = "from importlib.metadata import version; print(version('litellm'))"
+    try:
+        done = subprocess.run(  # noqa: S603
+            [python, "-c", script], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise StartError(
+            f"{environment} has no LiteLLM; `make litellm` makes .venv-litellm"
+        ) from error
+    return done.stdout.strip()
+
+
+@cache
+def has_envoy_plane() -> bool:
+    """Return whether this ``fairserve serve`` has the data plane Envoy."""
+    done = subprocess.run([*_CLI, "serve", "--help"], capture_output=True, text=True, check=False)  # noqa: S603
+    return "--data-plane" in done.stdout
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def _post(url: str, key: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer to a request. Raises StartError."""
+    headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)  # noqa: S310
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+            found: dict[str, Any] = json.loads(answer.read())
+            return found
+    except urllib.error.HTTPError as error:
+        raise StartError(f"{url} answers {error.code}: {error.read(300)!r}") from error

@@ -1,0 +1,337 @@
+"""Measures all gateways in interleaved rounds.
+
+A round has, for each shape of calls, a turn of each gateway, and the order of the gateways rotates, so
+that a slow moment of the machine affects all of them. A turn has three phases: a closed load that keeps
+the gateway busy (its maximum rate), an open load at half of that rate (CPU time and latency), and the
+same open load without a gateway (the latency that is not the gateway's). Idle CPU and memory are
+measured once a round, and so is the CPU of calls that are open and get no tokens.
+
+The gateway has one core, the worker and the clients have the others. CPU time is that of all processes
+of the gateway, less what they use while idle in the same time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from itertools import count
+from pathlib import Path
+
+from fairserve.benchmarks.bench.gateway.calls import KINDS, Kind, Shape
+from fairserve.benchmarks.bench.gateway.gateways import (
+    ENVOY,
+    DataPlane,
+    Direct,
+    FairServe,
+    Gateway,
+    LiteLlm,
+)
+from fairserve.benchmarks.bench.gateway.load import Load, Outcome
+from fairserve.benchmarks.bench.gateway.processes import Process, interrupted_by_sigterm
+from fairserve.benchmarks.bench.gateway.tokenising import Tokenising
+from fairserve.benchmarks.bench.measure import percentile
+
+TOKENS = (4, 64, 256)
+MAX_CONCURRENCY = 1024
+_HERE = "fairserve.benchmarks.bench.gateway"
+_SPARE = 4
+_SETTLE_S = 0.3
+"""Time after the last call in which a gateway completes its records."""
+_MAX_FAILED_SHARE = 0.01
+
+
+class MeasurementError(Exception):
+    """The gateways cannot be measured. The message is for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Calls, rounds and durations of a measurement."""
+
+    rounds: int = 5
+    seconds: float = 2.0
+    """Duration of a phase."""
+    calls: int = 50
+    """Fewest calls of the phase at half of the maximum; percentiles need them."""
+    tokens: Sequence[int] = TOKENS
+    kinds: Sequence[Kind] = KINDS
+    step_ms: float = 2.0
+    """Time between two tokens of a call."""
+    open_calls: int = 200
+    """Calls of the phase of open calls."""
+    rest_s: float = 2.0
+    """Duration of the phase without calls, and half of that of open calls."""
+    concurrencies: Sequence[int] = ()
+    """Numbers of Envoy's threads for which its maximum rate is measured."""
+
+    @property
+    def shapes(self) -> list[Shape]:
+        """Return the shapes of the calls."""
+        return [Shape(kind, tokens) for kind in self.kinds for tokens in self.tokens]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Readings of one gateway with calls of one shape in one round."""
+
+    max_rps: float
+    saturated_cpu_us: float
+    """CPU time of a call at the maximum rate."""
+    rate: float
+    """Calls per second at half of the maximum."""
+    cpu_us: float
+    """CPU time of a call at half of the maximum."""
+    through: Outcome
+    """The calls at half of the maximum."""
+    direct: Outcome
+    """The same calls without a gateway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Readings of one gateway in one round without calls, and with calls that get no tokens."""
+
+    idle_cpu_us_per_s: float
+    idle_bytes: float
+    open_call_us_per_s: float
+    """CPU time of a second of an open call, beyond that of its begin and its end."""
+
+
+@dataclass(slots=True)
+class Measured:
+    """All readings, a list entry per round."""
+
+    turns: dict[str, dict[Shape, list[Turn]]] = field(default_factory=dict)
+    rests: dict[str, list[Rest]] = field(default_factory=dict)
+    tokenising_us: list[float] = field(default_factory=list)
+    prompt_tokens: int = 0
+    concurrency: dict[str, dict[Shape, int]] = field(default_factory=dict)
+    """Open calls of the closed loads."""
+    rps_by_threads: dict[int, list[float]] = field(default_factory=dict)
+    """Maximum rates of Envoy by its number of threads."""
+
+
+def measure(
+    plan: Plan,
+    planes: Sequence[DataPlane],
+    litellm: Path | None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Measured:
+    """Start everything, measure, and stop it. Raises MeasurementError or StartError."""
+    gateway_cores, other_cores = split_cores(usable_cores())
+    with ExitStack() as stack:
+        stack.enter_context(interrupted_by_sigterm())
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fairserve-bench-")))
+        bench = stack.enter_context(_bench(plan, folder, other_cores))
+        gateways: list[Gateway] = []
+        for plane in planes:
+            say(f"starting {plane}")
+            gateways.append(FairServe(plane, folder, bench.worker_url, gateway_cores))
+            stack.callback(gateways[-1].stop)
+        if litellm is not None:
+            say("starting litellm")
+            gateways.append(LiteLlm(litellm, folder, bench.worker_url, gateway_cores))
+            stack.callback(gateways[-1].stop)
+        measured = _rounds(bench, gateways, say)
+    if ENVOY in planes:
+        for threads in plan.concurrencies:
+            measured.rps_by_threads[threads] = _rps_with(threads, plan, say)
+    return measured
+
+
+def usable_cores() -> list[int]:
+    """Return the cores that this process may use; none where that is unknown."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
+def split_cores(cores: Sequence[int], gateway: int = 1) -> tuple[list[int], list[int]]:
+    """Return the cores of the gateway and those of worker and clients.
+
+    If there are not enough, the last ones belong to both.
+    """
+    if len(cores) < 2:
+        return list(cores), list(cores)
+    return list(cores[:gateway]), list(cores[gateway:]) or list(cores[-1:])
+
+
+class Bench:
+    """The stub worker, the clients, and the phases that they carry out."""
+
+    def __init__(self, plan: Plan, worker: Process, clients: Process) -> None:
+        """Use running processes."""
+        self.plan = plan
+        self.worker_url = f"http://127.0.0.1:{worker.read()}"
+        self._clients = clients
+        self._seeds = count(1)
+        self.direct = Direct(self.worker_url)
+
+    def load(self, gateway: Gateway, shape: Shape, **load: float) -> Outcome:
+        """Send calls to a gateway. Raises MeasurementError if more than 1 % fail."""
+        wanted = Load(
+            gateway.url,
+            gateway.key,
+            shape.kind,
+            shape.tokens,
+            seed=next(self._seeds),
+            **{"seconds": self.plan.seconds, **load},  # type: ignore[arg-type]
+        )
+        answer = json.loads(self._clients.ask(json.dumps(asdict(wanted))))
+        where = f"{gateway.name}, {shape.name}"
+        if "error" in answer:
+            raise MeasurementError(f"{where}: {answer['error']}")
+        outcome = Outcome(**answer)
+        if outcome.failed > _MAX_FAILED_SHARE * (outcome.calls + outcome.failed):
+            raise MeasurementError(
+                f"{where}: {outcome.failed} of {outcome.calls + outcome.failed} calls failed: "
+                f"{'; '.join(outcome.errors)}"
+            )
+        return outcome
+
+    def costs(
+        self, gateway: Gateway, shape: Shape, idle_share: float, **load: float
+    ) -> tuple[Outcome, float]:
+        """Send calls; return the outcome, and the CPU seconds of the gateway beyond its idle share."""
+        assert gateway.tree is not None
+        begin_s, before_s = time.monotonic(), gateway.tree.cpu_s()
+        outcome = self.load(gateway, shape, **load)
+        time.sleep(_SETTLE_S)
+        used_s = gateway.tree.cpu_s() - before_s
+        return outcome, beyond_idle(used_s, idle_share, time.monotonic() - begin_s)
+
+    def concurrency(self, gateway: Gateway, shape: Shape) -> int:
+        """Return the number of open calls that keeps a gateway busy, from a few calls one by one."""
+        self.load(gateway, shape, concurrency=4, seconds=0.5, calls=12)
+        outcome, cpu_s = self.costs(gateway, shape, 0.0, concurrency=4, seconds=0.5, calls=12)
+        direct = self.load(self.direct, shape, concurrency=1, seconds=0.1)
+        return busy_concurrency(percentile(direct.total_ms, 0.5) / 1000, cpu_s / outcome.calls)
+
+    def turn(self, gateway: Gateway, shape: Shape, concurrency: int, idle_share: float) -> Turn:
+        """Measure one gateway with calls of one shape."""
+        busy, busy_s = self.costs(
+            gateway, shape, idle_share, concurrency=concurrency, calls=3 * concurrency
+        )
+        rate = busy.rps / 2
+        half, half_s = self.costs(gateway, shape, idle_share, rate=rate, calls=self.plan.calls)
+        direct = self.load(self.direct, shape, rate=rate, calls=self.plan.calls)
+        return Turn(
+            max_rps=busy.rps,
+            saturated_cpu_us=busy_s / busy.calls * 1e6,
+            rate=rate,
+            cpu_us=half_s / half.calls * 1e6,
+            through=half,
+            direct=direct,
+        )
+
+    def rest(self, gateway: Gateway) -> Rest:
+        """Measure one gateway without calls, and with open calls that get no tokens."""
+        assert gateway.tree is not None
+        wall_s = self.plan.rest_s
+        begin_s, before_s = time.monotonic(), gateway.tree.cpu_s()
+        time.sleep(wall_s)
+        idle_share = (gateway.tree.cpu_s() - before_s) / (time.monotonic() - begin_s)
+        size = gateway.tree.memory_bytes()
+        shape, calls, more_s = Shape("stream", 2), self.plan.open_calls, 2 * wall_s
+        spent = [
+            self.costs(
+                gateway,
+                shape,
+                idle_share,
+                rate=calls / 1.0,
+                calls=calls,
+                seconds=0.0,
+                hold_s=hold_s,
+            )[1]
+            for hold_s in (0.1, 0.1 + more_s)
+        ]
+        return Rest(idle_share * 1e6, size, (spent[1] - spent[0]) / calls / more_s * 1e6)
+
+
+def busy_concurrency(call_s: float, cpu_s: float) -> int:
+    """Return the number of open calls that keeps one core busy.
+
+    ``call_s`` is the duration of a call without a gateway, ``cpu_s`` the CPU time of the gateway for
+    it. By Little's law, calls that arrive every ``cpu_s`` and stay for ``call_s`` are
+    ``call_s / cpu_s`` at a time; twice as many keep the core busy in spite of chance.
+    """
+    needed = 2 * call_s / max(cpu_s, 1e-4)
+    return min(MAX_CONCURRENCY, math.ceil(needed) + _SPARE)
+
+
+def beyond_idle(used_s: float, idle_share: float, wall_s: float) -> float:
+    """Return CPU seconds beyond those of an idle process in the same time; at least 0."""
+    return max(0.0, used_s - idle_share * wall_s)
+
+
+@contextmanager
+def _bench(plan: Plan, folder: Path, cores: Sequence[int]) -> Iterator[Bench]:
+    with ExitStack() as stack:
+
+        def start(name: str, *arguments: str) -> Process:
+            command = [sys.executable, "-m", f"{_HERE}.{name}", *arguments]
+            process = Process(command, folder / f"{name}.log", cores=cores, piped=True)
+            stack.callback(process.stop)
+            return process
+
+        yield Bench(plan, start("stub_worker", str(plan.step_ms)), start("load"))
+
+
+def _rounds(bench: Bench, gateways: Sequence[Gateway], say: Callable[[str], None]) -> Measured:
+    plan = bench.plan
+    measured = Measured(
+        turns={gateway.name: {shape: [] for shape in plan.shapes} for gateway in gateways},
+        rests={gateway.name: [] for gateway in gateways},
+    )
+    tokenising = Tokenising()
+    measured.prompt_tokens = tokenising.prompt_tokens
+    for gateway in gateways:
+        say(f"trying {gateway.name}")
+        measured.concurrency[gateway.name] = {
+            shape: bench.concurrency(gateway, shape) for shape in plan.shapes
+        }
+    for number in range(plan.rounds):
+        say(f"round {number + 1} of {plan.rounds}")
+        order = rotated(gateways, number)
+        measured.tokenising_us.append(tokenising.round_us())
+        for gateway in order:
+            measured.rests[gateway.name].append(bench.rest(gateway))
+        for shape in plan.shapes:
+            for gateway in order:
+                turn = bench.turn(
+                    gateway,
+                    shape,
+                    measured.concurrency[gateway.name][shape],
+                    measured.rests[gateway.name][-1].idle_cpu_us_per_s / 1e6,
+                )
+                measured.turns[gateway.name][shape].append(turn)
+    return measured
+
+
+def rotated(gateways: Sequence[Gateway], number: int) -> list[Gateway]:
+    """Return the gateways in the order of a round."""
+    first = number % len(gateways)
+    return [*gateways[first:], *gateways[:first]]
+
+
+def _rps_with(threads: int, plan: Plan, say: Callable[[str], None]) -> list[float]:
+    """Return Envoy's maximum rates with a number of threads, each on a core of its own if possible."""
+    say(f"measuring envoy with {threads} threads")
+    gateway_cores, other_cores = split_cores(usable_cores(), threads)
+    shape = Shape("stream", 64)
+    with ExitStack() as stack:
+        stack.enter_context(interrupted_by_sigterm())
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fairserve-bench-")))
+        bench = stack.enter_context(_bench(plan, folder, other_cores))
+        gateway = FairServe(ENVOY, folder, bench.worker_url, gateway_cores, threads=threads)
+        stack.callback(gateway.stop)
+        calls = min(MAX_CONCURRENCY, threads * bench.concurrency(gateway, shape))
+        return [
+            bench.load(gateway, shape, concurrency=calls, calls=3 * calls).rps
+            for _ in range(plan.rounds)
+        ]

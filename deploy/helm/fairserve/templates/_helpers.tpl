@@ -1,0 +1,115 @@
+{{- define "fairserve.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "fairserve.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else if contains (include "fairserve.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "fairserve.name" .) | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "fairserve.selector" -}}
+app.kubernetes.io/name: {{ include "fairserve.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "fairserve.labels" -}}
+{{ include "fairserve.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- define "fairserve.image" -}}
+{{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
+{{- end -}}
+
+{{- define "fairserve.poolName" -}}
+{{ default (include "fairserve.fullname" .) .Values.picker.pool.name }}
+{{- end -}}
+
+{{/* Settings of all processes, as environment variables. */}}
+{{- define "fairserve.environment" -}}
+{{- $settings := dict
+    "host" "0.0.0.0"
+    "port" "8000"
+    "data_dir" "/data"
+    "background_jobs" (ternary "celery" "here" .Values.jobs.enabled)
+    "drain_timeout_s" .Values.drainSeconds -}}
+{{- if .Values.metrics.enabled -}}
+{{- $_ := set $settings "metrics_host" "0.0.0.0" -}}
+{{- $_ := set $settings "metrics_port" .Values.metrics.port -}}
+{{- end -}}
+{{- if eq .Values.mode "gateway" -}}
+{{- $_ := set $settings "data_plane" .Values.dataPlane -}}
+{{- $_ := set $settings "fleet_file" "/etc/fairserve/fleet.json" -}}
+{{- else -}}
+{{- $_ := set $settings "picker_host" "0.0.0.0" -}}
+{{- $_ := set $settings "picker_port" .Values.picker.port -}}
+{{- $_ := set $settings "picker_app" .Values.picker.app -}}
+{{- $_ := set $settings "pool_name" (include "fairserve.poolName" .) -}}
+{{- $_ := set $settings "pool_namespace" .Release.Namespace -}}
+{{- $_ := set $settings "pool_kv_events_port" .Values.picker.pool.kvEventsPort -}}
+{{- $_ := set $settings "pool_kv_replay_port" .Values.picker.pool.kvReplayPort -}}
+{{- if .Values.picker.tlsSecret -}}
+{{- $_ := set $settings "picker_tls_cert" "/etc/fairserve-tls/tls.crt" -}}
+{{- $_ := set $settings "picker_tls_key" "/etc/fairserve-tls/tls.key" -}}
+{{- end -}}
+{{- end -}}
+{{- range $name, $value := merge (deepCopy .Values.settings) $settings }}
+- name: FAIRSERVE_{{ upper $name }}
+  value: {{ $value | toString | quote }}
+{{- end }}
+{{- end -}}
+
+{{/* What all pods have. */}}
+{{- define "fairserve.pod" -}}
+serviceAccountName: {{ include "fairserve.fullname" . }}
+# A Service named fairserve would set FAIRSERVE_PORT in all pods.
+enableServiceLinks: false
+securityContext: {{- toYaml .Values.podSecurityContext | nindent 2 }}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* What all containers have. */}}
+{{- define "fairserve.container" -}}
+image: {{ include "fairserve.image" . | quote }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+securityContext: {{- toYaml .Values.securityContext | nindent 2 }}
+env: {{- include "fairserve.environment" . | trim | nindent 2 }}
+envFrom:
+  - secretRef:
+      name: {{ .Values.existingSecret }}
+{{- end -}}
+
+{{/* Folders of the server. */}}
+{{- define "fairserve.mounts" -}}
+- name: data
+  mountPath: /data
+- name: tmp
+  mountPath: /tmp
+{{- if eq .Values.mode "gateway" }}
+- name: fleet
+  mountPath: /etc/fairserve
+  readOnly: true
+{{- else if .Values.picker.tlsSecret }}
+- name: tls
+  mountPath: /etc/fairserve-tls
+  readOnly: true
+{{- end }}
+{{- end -}}

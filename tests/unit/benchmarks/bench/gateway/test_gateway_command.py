@@ -1,0 +1,74 @@
+"""The command, and a tiny real run of the embedded data plane."""
+
+import json
+
+import pytest
+
+from fairserve.benchmarks.bench.gateway import gateways
+from fairserve.benchmarks.bench.gateway.command import GatewayBenchOptions, bench
+from fairserve.benchmarks.bench.gateway.gateways import litellm_config, litellm_version
+from fairserve.benchmarks.bench.gateway.processes import StartError
+from fairserve.benchmarks.bench.gateway.tokenising import Tokenising
+from fairserve.benchmarks.commands import bench as bench_command
+from fairserve.platform.base.command_line import CommandError
+
+TINY = {"rounds": 1, "tokens": (4,), "calls": 3, "open_calls": 3, "rest_s": 0.1, "step_ms": 1.0}
+
+
+def test_a_tiny_run_measures_the_embedded_data_plane(tmp_path, capsys):
+    path = tmp_path / "out.json"
+    options = GatewayBenchOptions(json=path, data_planes=["embedded"], seconds=0.1)
+    bench(options, **TINY)
+    document = json.loads(path.read_text())
+    assert {"machine", "method", "figures"} <= set(document)
+    figures = {figure["name"]: figure for figure in document["figures"]}
+    for kind in ("whole", "stream"):
+        for quantity in ("cpu_us", "max_rps"):
+            figure = figures[f"gateway_embedded_{kind}_4_{quantity}"]
+            least, greatest = figure["spread"]
+            assert 0 < least <= figure["value"] <= greatest
+            assert figure["details"]["failed"] == 0
+        for share in ("p50", "p99"):
+            assert figures[f"gateway_embedded_{kind}_4_added_{share}_ms"]["unit"] == "ms"
+        assert 50 < figures[f"gateway_embedded_{kind}_4_cpu_us"]["value"] < 1e6
+    assert 20 < figures["gateway_embedded_idle_mb"]["value"] < 4000
+    assert figures["gateway_tokenise_us"]["value"] > 10
+    assert "gateway_embedded_stream_4_cpu_us" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data-planes", "nginx"], "'nginx' is unknown; known: embedded, envoy"),
+        (["--litellm", "."], "has no bin/litellm; `make litellm` makes .venv-litellm"),
+        (["--concurrency", "0"], "allowed: 1 to 64"),
+        (["--concurrency", "2", "--data-planes", "embedded"], "it needs --data-planes envoy"),
+        (["--rounds", "4"], "should be greater than or equal to 5"),
+    ],
+)
+def test_wrong_usage_is_rejected(arguments, message, capsys):
+    assert bench_command(["gateway", *arguments]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_envoy_column_needs_the_data_plane(monkeypatch):
+    monkeypatch.setattr(gateways, "has_envoy_plane", lambda: False)
+    with pytest.raises(CommandError, match="has no --data-plane"):
+        bench(GatewayBenchOptions(data_planes=["envoy"]))
+
+
+def test_an_environment_without_litellm_is_an_error(tmp_path):
+    with pytest.raises(StartError, match="make litellm"):
+        litellm_version(tmp_path)
+
+
+def test_litellm_has_no_key_in_its_configuration_and_no_database():
+    config = litellm_config("http://127.0.0.1:1")
+    assert config["general_settings"] == {"master_key": "os.environ/LITELLM_MASTER_KEY"}
+    assert "database" not in json.dumps(config)
+
+
+def test_a_tokenised_prompt_has_tokens_like_those_of_models():
+    tokenising = Tokenising(prompts=2)
+    assert 200 < tokenising.prompt_tokens < 1200
+    assert tokenising.round_us() > 0

@@ -1,0 +1,304 @@
+"""The Helm chart renders to valid manifests in all of its modes, and rejects wrong values."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+from helm_chart import check, helm, rendered
+
+from fairserve.platform.fleet.fleet_file import parse_fleet
+from fairserve.platform.server.settings import FIELDS
+from fairserve.platform.server.settings_flags import environment_names
+
+CHART = Path(__file__).resolve().parents[3] / "deploy/helm/fairserve"
+WORKER = {"id": "vllm-1", "url": "http://10.0.0.5:8000", "model": "m"}
+GATEWAY = {"existingSecret": "fairserve", "fleet": {"workers": [WORKER]}}
+PICKER = {
+    "mode": "picker",
+    "existingSecret": "fairserve",
+    "picker": {"pool": {"selector": {"app": "vllm"}}, "route": {"gateway": "edge"}},
+}
+FULL = {
+    "image": {"repository": "registry.internal/fairserve", "tag": "1.2.3", "pullPolicy": "Always"},
+    "imagePullSecrets": [{"name": "registry"}],
+    "service": {"type": "LoadBalancer", "port": 443, "annotations": {"a": "b"}},
+    "metrics": {"serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
+    "jobs": {"replicas": 3},
+    "persistence": {"size": "1.5Gi", "storageClass": "fast"},
+    "networkPolicy": {
+        "clients": [{"namespaceSelector": {"matchLabels": {"team": "agents"}}}],
+        "monitoring": [{"podSelector": {"matchLabels": {"app": "prometheus"}}}],
+        "egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}],
+    },
+    "podAnnotations": {"a": "b"},
+    "nodeSelector": {"disk": "fast"},
+    "tolerations": [{"key": "cpu", "operator": "Exists"}],
+    "affinity": {"podAntiAffinity": {}},
+    "serviceAccount": {"annotations": {"a": "b"}},
+}
+BARE = {
+    "metrics": {"enabled": False},
+    "jobs": {"enabled": False},
+    "podDisruptionBudget": {"enabled": False},
+    "networkPolicy": {"enabled": False},
+}
+CASES = {
+    "gateway": GATEWAY,
+    "embedded": {**GATEWAY, "dataPlane": "embedded"},
+    "gateway, full": {**GATEWAY, **FULL},
+    "gateway, bare": {**GATEWAY, **BARE},
+    "picker": PICKER,
+    "picker, full": {
+        **PICKER,
+        **FULL,
+        "picker": {
+            "pool": {"selector": {"app": "vllm"}, "kvEventsPort": 5557, "kvReplayPort": 5558},
+            "route": {"gateway": "edge", "gatewayNamespace": "edge", "hostnames": ["llm.internal"]},
+            "app": "app_1",
+            "tlsSecret": "picker-tls",
+        },
+    },
+    "picker, bare": {
+        **PICKER,
+        **BARE,
+        "picker": {"pool": {"create": False, "name": "llama"}, "route": {"create": False}},
+    },
+}
+UNMERGED = ("data_plane", "picker_", "pool_")
+"""Beginnings of settings that exist where the data plane Envoy and the picker do."""
+
+
+@pytest.fixture(params=CASES)
+def manifests(request):
+    return rendered(CHART, CASES[request.param])
+
+
+def of(manifests, kind, name="demo-fairserve"):
+    (found,) = [m for m in manifests if (m["kind"], m["metadata"]["name"]) == (kind, name)]
+    return found
+
+
+def check_all(manifests):
+    for manifest in manifests:
+        check(manifest)
+
+
+def render_and_check(chart):
+    check_all(rendered(chart, CASES["picker, full"]))
+
+
+def kinds(manifests):
+    return {manifest["kind"] for manifest in manifests}
+
+
+def pods(manifests):
+    return [m["spec"]["template"] for m in manifests if m["kind"] in ("StatefulSet", "Deployment")]
+
+
+def containers(manifests):
+    for pod in pods(manifests):
+        yield from pod["spec"].get("initContainers", ())
+        yield from pod["spec"]["containers"]
+
+
+def environment(container):
+    return {each["name"]: each["value"] for each in container["env"]}
+
+
+# --- manifests ----------------------------------------------------------------------------------
+
+
+def test_every_manifest_is_valid(manifests):
+    assert len(manifests) >= 4
+    check_all(manifests)
+    names = [(m["kind"], m["metadata"]["name"]) for m in manifests]
+    assert len(set(names)) == len(names)
+
+
+def test_pods_have_no_rights(manifests):
+    for pod in pods(manifests):
+        assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+        assert pod["spec"]["enableServiceLinks"] is False
+    for container in containers(manifests):
+        context = container["securityContext"]
+        assert context["readOnlyRootFilesystem"] is True
+        assert context["allowPrivilegeEscalation"] is False
+        assert context["capabilities"] == {"drop": ["ALL"]}
+        assert container["resources"]["limits"]["memory"]
+
+
+def test_every_reference_exists(manifests):
+    """Selectors find pods, mounts have volumes, and named ports exist."""
+    labels = [pod["metadata"]["labels"] for pod in pods(manifests)]
+    for manifest in manifests:
+        spec = manifest.get("spec", {})
+        if manifest["kind"] == "Service":
+            wanted = spec["selector"]
+        elif manifest["kind"] in ("StatefulSet", "Deployment", "PodDisruptionBudget"):
+            wanted = spec["selector"]["matchLabels"]
+        elif manifest["kind"] == "NetworkPolicy":
+            wanted = spec["podSelector"]["matchLabels"]
+        else:
+            continue
+        assert any(wanted.items() <= each.items() for each in labels), manifest["metadata"]
+    for manifest in manifests:
+        if manifest["kind"] not in ("StatefulSet", "Deployment"):
+            continue
+        volumes = {each["name"] for each in manifest["spec"]["template"]["spec"]["volumes"]}
+        volumes |= {
+            each["metadata"]["name"] for each in manifest["spec"].get("volumeClaimTemplates", ())
+        }
+        for container in containers([manifest]):
+            assert {each["name"] for each in container["volumeMounts"]} <= volumes
+    ports = {port["name"] for c in containers(manifests) for port in c.get("ports", ())}
+    for manifest in manifests:
+        if manifest["kind"] == "Service":
+            assert {port["targetPort"] for port in manifest["spec"]["ports"]} <= ports
+        if manifest["kind"] == "NetworkPolicy":
+            for rule in manifest["spec"]["ingress"]:
+                assert {port["port"] for port in rule["ports"]} <= ports
+
+
+def test_settings_exist_and_no_secret_is_in_a_manifest(manifests):
+    known = {name for field in FIELDS for name in environment_names(field)}
+    if "FAIRSERVE_DATA_PLANE" not in known:
+        known |= {
+            name
+            for container in containers(manifests)
+            for name in environment(container)
+            if name.removeprefix("FAIRSERVE_").lower().startswith(UNMERGED)
+        }
+    for container in containers(manifests):
+        assert set(environment(container)) <= known
+        assert container["envFrom"] == [{"secretRef": {"name": "fairserve"}}]
+        assert not re.search("KEY$|SECRET|DATABASE_URL|REDIS_URL", " ".join(environment(container)))
+    assert "Secret" not in kinds(manifests)
+
+
+# --- modes --------------------------------------------------------------------------------------
+
+
+def test_the_gateway_serves_with_envoy_and_has_its_fleet():
+    manifests = rendered(CHART, GATEWAY)
+    assert not kinds(manifests) & {"InferencePool", "HTTPRoute", "Role", "ServiceMonitor"}
+    server = of(manifests, "StatefulSet")["spec"]["template"]["spec"]
+    (container,) = server["containers"]
+    assert container["args"] == ["serve"]
+    assert environment(container)["FAIRSERVE_DATA_PLANE"] == "envoy"
+    assert server["automountServiceAccountToken"] is False
+    assert server["initContainers"][0]["args"] == ["db", "upgrade"]
+    path = environment(container)["FAIRSERVE_FLEET_FILE"]
+    folders = {each["mountPath"] for each in container["volumeMounts"]}
+    assert str(Path(path).parent) in folders
+    text = of(manifests, "ConfigMap")["data"][Path(path).name]
+    assert [spec.worker_id for spec in parse_fleet(text.encode()).workers] == ["vllm-1"]
+
+
+def test_the_picker_is_the_extension_of_a_pool_behind_a_gateway():
+    manifests = rendered(CHART, PICKER)
+    pool, route = of(manifests, "InferencePool"), of(manifests, "HTTPRoute")
+    picker = pool["spec"]["endpointPickerRef"]
+    service = of(manifests, "Service", picker["name"])
+    (port,) = service["spec"]["ports"]
+    assert port["port"] == picker["port"]["number"]
+    (container,) = of(manifests, "StatefulSet")["spec"]["template"]["spec"]["containers"]
+    assert container["args"] == ["picker"]
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert str(ports[port["targetPort"]]) == environment(container)["FAIRSERVE_PICKER_PORT"]
+    assert environment(container)["FAIRSERVE_POOL_NAME"] == pool["metadata"]["name"]
+    assert environment(container)["FAIRSERVE_POOL_NAMESPACE"] == "models"
+    (rule,) = route["spec"]["rules"]
+    assert rule["backendRefs"][0]["name"] == pool["metadata"]["name"]
+    resources = {r for rule in of(manifests, "Role")["rules"] for r in rule["resources"]}
+    assert resources == {"pods", "inferencepools"}
+    verbs = {v for rule in of(manifests, "Role")["rules"] for v in rule["verbs"]}
+    assert verbs == {"get", "list", "watch"}
+
+
+def test_settings_of_the_operator_win_over_those_of_the_chart():
+    settings = {"port": 8000, "metrics_top_clients": 3, "console": False, "max_queue_wait_s": 30}
+    manifests = rendered(CHART, {**GATEWAY, "settings": settings})
+    found = environment(of(manifests, "StatefulSet")["spec"]["template"]["spec"]["containers"][0])
+    assert found["FAIRSERVE_METRICS_TOP_CLIENTS"] == "3"
+    assert found["FAIRSERVE_CONSOLE"] == "false"
+    assert found["FAIRSERVE_MAX_QUEUE_WAIT_S"] == "30"
+    assert found["FAIRSERVE_LOG_FORMAT"] == "json"
+
+
+# --- values -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "where"),
+    [
+        ({}, "existingSecret"),
+        ({"existingSecret": "s"}, "/fleet/workers"),
+        ({**GATEWAY, "dataPlane": "nginx"}, "/dataPlane"),
+        ({**GATEWAY, "replicas": 2}, "replicas"),
+        ({**GATEWAY, "settings": {"admin_key": "k"}}, "admin_key"),
+        ({**GATEWAY, "podDisruptionBudget": {"maxUnavailable": 2}}, "/podDisruptionBudget"),
+        ({**PICKER, "picker": {"route": {"gateway": "edge"}}}, "/picker/pool/selector"),
+        ({**PICKER, "picker": {"pool": {"selector": {"app": "v"}}}}, "/picker/route/gateway"),
+    ],
+)
+def test_wrong_values_are_rejected(values, where):
+    with helm().Chart.load(CHART) as chart, pytest.raises(Exception, match=where):
+        chart.validate_schema(chart.merge_values(values))
+
+
+def test_helm_finds_nothing_wrong():
+    found = helm().lint(str(CHART), GATEWAY, strict=True)
+    assert found["errors"] == []
+    assert {each["error"] for each in found["messages"]} <= {"icon is recommended"}
+
+
+def test_every_value_is_in_the_schema():
+    """The schema has no ``additionalProperties`` beside those of the file, and the file has all."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    assert set(values) == set(schema["properties"]) - {"global"}
+    for name, value in values.items():
+        within = schema["properties"][name]
+        if isinstance(value, dict) and within.get("additionalProperties") is False:
+            assert set(value) == set(within["properties"]), name
+
+
+# --- the checks themselves ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "broken"),
+    [
+        ("server.yaml", "{{ .Values.persistence.size }}", "{{ .Values.persistence.size"),
+        ("server.yaml", "replicas: 1", "replica: 1"),
+        ("service.yaml", "targetPort: http", "targetPort: [http]"),
+        ("jobs.yaml", 'include "fairserve.pod" $root', 'include "fairserve.pot" $root'),
+        ("poddisruptionbudget.yaml", "maxUnavailable:", "maxUnavailble:"),
+        ("inference.yaml", "endpointPickerRef", "extensionRef"),
+        ("inference.yaml", "number: {{ $pool.targetPort }}", "number: http"),
+        ("servicemonitor.yaml", "endpoints:", "endpoint:"),
+    ],
+)
+def test_a_broken_template_is_found(tmp_path, file, text, broken):
+    copy = tmp_path / "chart"
+    shutil.copytree(CHART, copy)
+    path = copy / "templates" / file
+    whole = path.read_text()
+    assert text in whole
+    path.write_text(whole.replace(text, broken))
+    helm()
+    from helm_python.errors import HelmError
+
+    errors = (
+        HelmError,
+        yaml.YAMLError,
+        jsonschema.ValidationError,
+        kubernetes_validate.ValidationError,
+    )
+    with pytest.raises(errors):
+        render_and_check(copy)

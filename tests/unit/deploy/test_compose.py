@@ -1,0 +1,138 @@
+"""The compose file is valid, sets existing options, and has no passwords."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fairserve.platform.fleet.fleet_file import parse_fleet
+from fairserve.platform.server.settings import FIELDS, Settings
+from fairserve.platform.server.settings_flags import environment_names
+
+DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
+TEXT = (DEPLOY / "compose.yaml").read_text()
+COMPOSE = yaml.safe_load(TEXT)
+SERVICES = COMPOSE["services"]
+ENVIRONMENT = COMPOSE["x-platform"]["environment"]
+PINNED = re.compile(r"^[\w./-]+:v?\d+\.\d+(\.\d+)?(-\w+)*$")
+VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)([^}]*)\}")
+UNMERGED = {"FAIRSERVE_DATA_PLANE"}
+"""Settings that exist where the data plane Envoy does."""
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch):
+    for field in FIELDS:
+        for name in environment_names(field):
+            monkeypatch.delenv(name, raising=False)
+
+
+def filled(value):
+    """Replace Compose's ``${NAME:?why}`` with a value that is long enough for a secret."""
+    return VARIABLE.sub("x" * 40, str(value))
+
+
+def checked(text):
+    """Raise ValueError if a text is no file of the Compose specification. Skips as other tools do."""
+    try:
+        from compose_spec import PyOptions
+    except ImportError:
+        reason = "the Compose specification is not installed: pip install compose-spec"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    compose = PyOptions(apply_merge=True).from_yaml(text)
+    compose.validate()
+    return compose
+
+
+def test_the_file_fulfils_the_specification():
+    assert set(checked(TEXT).service_names()) == {
+        *("platform", "migrate", "jobs-worker", "jobs-beat"),
+        *("postgres", "redis", "vllm"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "broken"),
+    [
+        ("restart: unless-stopped", "restarts: unless-stopped"),
+        ("interval: 2s", "interval: often"),
+        ("condition: service_healthy", "condition: healthy"),
+        ("networks: [inside]", "networks: [within]"),
+        ("source: fleet", "source: workers"),
+    ],
+)
+def test_a_broken_file_is_found(text, broken):
+    assert text in TEXT
+    with pytest.raises(ValueError, match=r"."):
+        checked(TEXT.replace(text, broken, 1))
+
+
+def test_every_secret_is_required_and_in_the_example():
+    names = {
+        line.partition("=")[0]: line.partition("=")[2]
+        for line in (DEPLOY / "env.example").read_text().splitlines()
+        if line and not line.startswith("#")
+    }
+    used = VARIABLE.findall(TEXT)
+    assert {name for name, _ in used} == set(names)
+    assert {more[:2] for name, more in used if name != "HF_TOKEN"} == {":?"}
+    assert set(names.values()) == {"generate", ""}
+    for line in TEXT.splitlines():
+        if re.search(r"(PASSWORD|KEY|SECRET|TOKEN|AUTH)\w*: ", line):
+            assert "${" in line, line
+
+
+def test_the_platform_settings_exist_and_are_valid(monkeypatch):
+    known = {name for field in FIELDS for name in environment_names(field)}
+    if not known >= UNMERGED:
+        known |= UNMERGED
+    others = {"HF_TOKEN", "FAIRSERVE_WORKER_KEY_LLAMA"}
+    assert set(ENVIRONMENT) - others <= known
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, filled(value))
+    settings = Settings()
+    assert not settings.db.embedded_database
+    assert (settings.server.port, settings.server.host) == (8000, "0.0.0.0")
+    (mounted,) = SERVICES["platform"]["configs"]
+    assert str(settings.fleet.fleet_file) == mounted["target"]
+
+
+def test_the_fleet_is_valid_and_the_worker_has_its_address():
+    part = parse_fleet(COMPOSE["configs"]["fleet"]["content"].encode())
+    (spec,) = part.workers
+    flags = SERVICES["vllm"]["command"]
+    assert f"--served-model-name={spec.model}" in flags
+    address = SERVICES["vllm"]["networks"]["engines"]["ipv4_address"]
+    assert spec.url == f"http://{address}:8000"
+    assert "--port=8000" in flags
+    assert spec.api_key_env in ENVIRONMENT
+    events = json.loads(flags[flags.index("--kv-events-config") + 1])
+    assert spec.kv_events.events == events["endpoint"].replace("*", address)
+    assert spec.kv_events.replay == events["replay_endpoint"].replace("*", address)
+    assert part.tokenizers[spec.model] in flags[0]
+
+
+def test_images_are_pinned_and_services_are_checked():
+    targets = set(
+        re.findall(r"^FROM \S+ AS (\S+)", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    )
+    for name, service in SERVICES.items():
+        if "build" in service:
+            assert service["build"]["target"] in targets
+            assert (DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
+            assert service["image"].endswith(":local")
+        else:
+            assert PINNED.match(service["image"]), f"{name}: {service['image']}"
+        assert name == "migrate" or "healthcheck" in service, name
+        for needed, how in service.get("depends_on", {}).items():
+            if how["condition"] == "service_healthy":
+                assert "test" in SERVICES[needed]["healthcheck"]
+    assert SERVICES["migrate"]["command"] == ["db", "upgrade"]
+    assert SERVICES["platform"]["cap_drop"] == ["ALL"]
+    assert COMPOSE["networks"]["inside"]["internal"] is True
+    assert COMPOSE["networks"]["engines"]["internal"] is True
