@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 
@@ -52,3 +53,11 @@ def test_a_process_serves_gateways_until_it_is_interrupted(workers, tmp_path):
 def test_wrong_flags_are_an_error_of_one_line(flags, problem, tmp_path, capsys):
     assert cli.main(["picker", "--data-dir", str(tmp_path / "data"), *flags]) == 2
     assert problem in capsys.readouterr().err
+
+
+def test_a_port_in_use_is_an_error_of_one_line(workers, tmp_path, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        flags = ("--worker-urls", workers[0].url, "--port", "0", "--picker-port", port)
+        assert cli.main(["picker", "--data-dir", str(tmp_path / "data"), *flags]) == 1
+    assert f"127.0.0.1:{port}: Address already in use; choose another" in capsys.readouterr().err
