@@ -60,4 +60,6 @@ def test_a_port_in_use_is_an_error_of_one_line(workers, tmp_path, capsys):
         port = str(taken.getsockname()[1])
         flags = ("--worker-urls", workers[0].url, "--port", "0", "--picker-port", port)
         assert cli.main(["picker", "--data-dir", str(tmp_path / "data"), *flags]) == 1
-    assert f"127.0.0.1:{port}: Address already in use; choose another" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert f"127.0.0.1:{port}: Address already in use" in err
+    assert "choose another port with --picker-port" in err
