@@ -530,7 +530,8 @@ class Exchange:
         status = int(headers.get(":status", "0"))
         self._status = status
         call = self._call
-        if call is None:
+        if call is None or call.ended:  # an answer of the gateway's own may follow a failed one
+            self._reader = None
             await self._write(response_headers=pb.HeadersResponse())
             return
         self._credit(call, message.metadata_context)
