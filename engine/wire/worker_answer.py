@@ -18,8 +18,9 @@ from fairserve.engine.wire.base import (
     WorkerRejectedError,
     WorkerUnavailableError,
 )
+from fairserve.engine.wire.stream_events import reported
 from fairserve.engine.wire.upstream_message import is_about_our_account, public_message
-from fairserve.engine.wire.worker_stream import describe, reported_error
+from fairserve.engine.wire.worker_stream import describe
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Maximum size of an answer, such as 2,048 vectors of 1,500 numbers."""
@@ -63,7 +64,7 @@ class HttpWorkerAnswer:
         if not isinstance(data, dict):
             raise self._broken("its answer is not an object", "failed")
         if data.get("error"):
-            error = reported_error(data["error"])
+            error = reported(data["error"])
             if isinstance(error, WorkerRejectedError):
                 self._response.close()
                 raise error

@@ -57,6 +57,10 @@ logger = logging.getLogger(__name__)
 class Addition(Protocol):
     """A part that another command than ``serve`` adds to the platform."""
 
+    def check(self) -> None:
+        """Raise OSError, with the next step, if it cannot start here."""
+        ...
+
     async def start(self, platform: Platform) -> None:
         """Start, once everything else has. Raises OSError."""
         ...

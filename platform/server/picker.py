@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 from typing import TYPE_CHECKING
 
 from fairserve.platform.envoy.picker.clients import GatewayClients
@@ -34,6 +36,21 @@ class Picker:
     def port(self) -> int:
         """Port for gateways; 0 before the start."""
         return 0 if self._server is None else self._server.port
+
+    def check(self) -> None:
+        """Raise OSError if the port is in use, or the certificate cannot be read."""
+        own = self._settings.picker
+        for path in (own.picker_tls_cert, own.picker_tls_key):
+            if own.picker_tls and path is not None:
+                path.read_bytes()
+        family = socket.AF_INET6 if ":" in own.picker_host else socket.AF_INET
+        try:
+            socket.create_server((own.picker_host, own.picker_port), family=family).close()
+        except OSError as error:
+            raise OSError(
+                f"gateways cannot be served at {own.picker_host}:{own.picker_port}:"
+                f" {os.strerror(error.errno or 0)}; choose another port with --picker-port (0 takes a free one)"
+            ) from error
 
     async def start(self, platform: Platform) -> None:
         """Follow the pool and listen. Raises OSError."""

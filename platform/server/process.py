@@ -137,6 +137,11 @@ class ServerProcess:
                         settings.server.metrics_host, settings.server.metrics_port, "--metrics-port"
                     )
                 )
+            if self._addition is not None:
+                try:
+                    self._addition.check()
+                except OSError as error:
+                    raise StartError(str(error)) from error
             engine = self._connect()
             lease = self._lease(engine)
             try:

@@ -21,7 +21,7 @@ from fairserve.engine.wire.tasks import TASK_OF_PATH
 from fairserve.engine.wire.worker_answer import MAX_ANSWER_BYTES
 from fairserve.platform.envoy.picker.gateway_call import GatewayCall
 from fairserve.platform.envoy.picker.messages import JSON
-from fairserve.platform.serving.completions.merge import Merger
+from fairserve.platform.serving.completions.merge import Merger, WholeCompletion
 from fairserve.platform.serving.decision.rejection import Rejection
 
 logger = logging.getLogger(__name__)
@@ -131,39 +131,6 @@ class WholeAnswer:
         merger.add(data)
         usage = self._call.meter.answer()
         return merger.answer(call.answer_id, call.checked.answer_name, usage), merger
-
-
-class WholeCompletion(Merger):
-    """A completion that was not streamed: one object, which is checked and kept."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._data: dict[str, Any] = {}
-
-    def add(self, chunk: dict[str, Any]) -> None:
-        """Take the object. Raises WorkerStreamError if a choice has not ended."""
-        choices = chunk.get("choices")
-        if not isinstance(choices, list) or not choices or not all(map(_is_complete, choices)):
-            text = "it sent an answer without choices that all have ended"
-            raise WorkerStreamError(text, cause="failed", client_message=text)
-        self._data = chunk
-
-    def messages(self) -> list[dict[str, Any]]:
-        """Return the answers of a chat call as messages, one a sample."""
-        return [each["message"] for each in self._data["choices"] if "message" in each]
-
-    @property
-    def requested_tools(self) -> bool:
-        """True if any sample requests tools."""
-        return any(message.get("tool_calls") for message in self.messages())
-
-    def answer(self, answer_id: str, model: str, usage: dict[str, Any]) -> dict[str, Any]:
-        """Return the whole answer, with the worker's other fields."""
-        return {**self._data, "id": answer_id, "model": model, "usage": usage}
-
-
-def _is_complete(choice: Any) -> bool:
-    return isinstance(choice, dict) and choice.get("finish_reason") is not None
 
 
 class FailedAnswer:

@@ -487,14 +487,11 @@ class Exchange:
 
     def _worker_body(self, call: GatewayCall) -> bytes:
         fields = call.sent.body()
-        if call.call.path in (CHAT, TEXT):
-            if not call.call.stream:
-                fields["stream"] = False
-                fields.pop("stream_options", None)
-            elif self._response_mode == wire.NONE:  # nothing removes usage that was not requested
-                fields.pop("stream_options", None)
-                if call.call.include_usage:
-                    fields["stream_options"] = {"include_usage": True}
+        if call.call.stream and self._response_mode == wire.NONE:
+            # Nothing would remove usage that the client has not requested.
+            fields.pop("stream_options", None)
+            if call.call.include_usage:
+                fields["stream_options"] = {"include_usage": True}
         return orjson.dumps(fields)
 
     def _picked(self, call: GatewayCall) -> str:
@@ -533,14 +530,15 @@ class Exchange:
         status = int(headers.get(":status", "0"))
         self._status = status
         call = self._call
-        if call is None:
+        if call is None or call.ended:  # an answer of the gateway's own may follow a failed one
+            self._reader = None
             await self._write(response_headers=pb.HeadersResponse())
             return
         self._credit(call, message.metadata_context)
-        call.answering()
         if status != 200:
             await self._answer_failed_head(call, status, headers, end=head.end_of_stream)
             return
+        call.answering()
         if head.end_of_stream:
             rejection = await call.fail(WorkerStreamError("its answer has no body"))
             await self._reject(rejection.error)

@@ -60,18 +60,32 @@ class GatewayCall:
         self._ttft_s: float | None = None
         self._begun = False
         self._delivered = False
+        self._whole_started = False
+        """The worker has started a call that it does not stream, or is assumed to."""
+        sent.on_started = self._started
 
     # --- progress ---------------------------------------------------------------------------------
 
     def was_sent(self) -> None:
-        """Count a call whose worker reports nothing before its whole answer as started."""
-        if not self.call.stream:
-            self.meter.started = True
-            self.renew()
+        """Record that the gateway sends the call to its worker now."""
+        self.sent.was_sent()
+
+    def _started(self) -> None:
+        """Count the inputs of a call whose worker reports nothing more before its answer.
+
+        A client that then leaves has used them, and the output that control estimates.
+        """
+        self.meter.started = True
+        self._whole_started = self.call.checked.call.max_output_tokens > 0
+        self.queue_s = self._clock() - self._submitted_s
+        self.renew()
 
     def answering(self) -> None:
-        """Record that the head of the answer has arrived."""
-        self.queue_s = self._clock() - self._submitted_s
+        """Record that the head of an answer of status 200 has arrived."""
+        if not self.call.stream:
+            self.sent.start()
+        if self.queue_s is None:
+            self.queue_s = self._clock() - self._submitted_s
 
     def read(self, chunk: dict[str, Any]) -> None:
         """Take a chunk of the answer, or the whole of it."""
@@ -197,7 +211,7 @@ class GatewayCall:
         )
 
     def _used(self) -> Used:
-        return Used(self.meter.usage(), self._ttft_s, self._delivered)
+        return Used(self.meter.usage(), self._ttft_s, self._delivered, self._whole_started)
 
 
 async def _wrong_with(member: Member) -> str:

@@ -6,7 +6,7 @@ from here, as a call of our own client does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fairserve.engine.wire.base import (
@@ -29,7 +29,11 @@ class SentCall:
         self._decoded_tokens = 0
         self._generation = member.circuit.generation
         self._ended = False
+        self.on_started: Callable[[], None] = lambda: None
+        """Called once when the worker has started a call that it does not stream, or is assumed to."""
         member.watched.sequences += request.sequences
+        follow = None if request.streams else self._started
+        self._start_key = member.watched.expect_start(request.sequences, follow)
 
     @classmethod
     async def begin(cls, member: Member, request: WorkerRequest) -> SentCall:
@@ -44,8 +48,22 @@ class SentCall:
             return self._request.wire_body(http.kind)
         return self._request.plain_body()
 
+    def was_sent(self) -> None:
+        """Count a call as started whose worker reports nothing before its answer, and no metrics."""
+        request = self._request
+        if not request.streams and not (request.generates and self.member.http.dialect == "vllm"):
+            self.start()
+
+    def start(self) -> None:
+        """Count a call that is not streamed as started, if it is not."""
+        self.member.watched.unstarted.start(self._start_key)
+
+    def _started(self) -> None:
+        self.on_started()
+
     def began(self) -> None:
-        """Record that the worker has begun to answer."""
+        """Record that the first chunk of the answer has arrived."""
+        self.member.watched.unstarted.remove(self._start_key)
         self.member.watched.began(self._generation)
 
     def decoded(self, output_tokens: int) -> None:
@@ -75,7 +93,9 @@ class SentCall:
     def moved_to(self, member: Member) -> SentCall:
         """Return the call at another worker, to which the gateway has sent it. Ends this one."""
         self.end()
-        return SentCall(member, self._request, None)
+        moved = SentCall(member, self._request, None)
+        moved.on_started = self.on_started
+        return moved
 
     def end(self) -> None:
         """Count the call no more. May be repeated."""
@@ -83,5 +103,6 @@ class SentCall:
             return
         self._ended = True
         self.member.watched.sequences -= self._request.sequences
+        self.member.watched.unstarted.remove(self._start_key)
         if self._queue is not None and self._queue_id is not None:
             self._queue.end(self._queue_id)

@@ -447,6 +447,22 @@ def test_what_follows_the_end_of_an_answer_is_dropped(gateway, picker):
     assert picker.row(interaction_id=run)["output_tokens"] == 1
 
 
+def test_the_gateways_own_answer_follows_a_failed_one(gateway, picker):
+    """A worker that breaks off before the gateway has sent the head: it answers by itself."""
+    run, exchange, _ = asked(gateway)
+    exchange.answer_head()
+    exchange.answer_body(b'data: {"error": {"message": "x"}}\n\n')
+    assert exchange.read().HasField("response_headers")
+    assert exchange.read().HasField("response_body")
+    exchange.answer_head(503, content_type="text/plain")
+    assert exchange.read().HasField("response_headers")
+    exchange.answer_body(b"reset", end=True)
+    part = exchange.read().response_body.response.body_mutation.streamed_response
+    assert (part.body, part.end_of_stream) == (b"reset", True)
+    exchange.end()
+    assert picker.row(interaction_id=run)["outcome"] == "failed"
+
+
 # --- requests that are wrong ----------------------------------------------------------------------
 
 

@@ -139,8 +139,8 @@ def test_members_stay_while_the_api_is_down(start, kubernetes, workers):
     assert pool.problem == ""
 
 
-def test_a_version_that_is_gone_is_read_again(start, kubernetes, workers):
-    """A change was missed, and its version is gone: the list has the truth."""
+def test_a_version_that_is_gone_is_read_again(start, kubernetes, workers, caplog):
+    """A change was missed, and its version is gone: the list has the truth. It is no failure."""
     kubernetes.put_pod("one", "127.0.0.1")
     kubernetes.put_pod("two", "127.0.0.2")
     picker = start(ports=(port_of(workers[0]),))
@@ -156,6 +156,7 @@ def test_a_version_that_is_gone_is_read_again(start, kubernetes, workers):
     kubernetes._change(forget)
     becomes(picker, serving(workers[0]))
     assert sum("watch" not in query for _, query in kubernetes.requests) > lists
+    assert "cannot be read" not in caplog.text
 
 
 def test_a_watch_that_ends_continues_from_its_version(start, kubernetes, workers):

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 from scripted_gateway import events, sse, whole
 
-from fairserve.engine.wire.base import WorkerRequest
+from fairserve.engine.wire.base import WorkerRequest, WorkerUnavailableError
+from fairserve.engine.wire.unstarted_calls import UnstartedCalls
 from fairserve.platform.base.errors import WorkerFailedError
 from fairserve.platform.envoy.picker.answers import FailedAnswer, StreamedAnswer, WholeAnswer
 from fairserve.platform.envoy.picker.gateway_call import GatewayCall
@@ -49,6 +50,10 @@ class Watched:
 
     def __init__(self):
         self.events = []
+        self.unstarted = UnstartedCalls()
+
+    def expect_start(self, sequences, on_started):
+        return self.unstarted.add(sequences, 0.0, on_started)
 
     def began(self, generation):
         self.events.append("began")
@@ -63,11 +68,11 @@ def placement():
 
 
 def made(placement, *, stream=True):
-    core = SimpleNamespace(prompt_tokens=12, system_tokens=0, pool="m")
+    core = SimpleNamespace(prompt_tokens=12, system_tokens=0, pool="m", max_output_tokens=9)
     checked = SimpleNamespace(call=core, call_id="c", answer_name="public", conversation=None)
     call = CompletionCall(CHAT, checked, {}, stream)
     member = SimpleNamespace(worker_id="w", queue=None, circuit=Circuit(), watched=Watched())
-    sent = SentCall(member, WorkerRequest(CHAT, {}, "c", "t/u"), None)
+    sent = SentCall(member, WorkerRequest(CHAT, {}, "c", "t/u", stream=stream), None)
     return GatewayCall(call, OpenAIWriter(call), placement, sent, 0.0)
 
 
@@ -100,8 +105,13 @@ async def test_progress_is_reported_with_each_chunk(placement):
 
 async def test_a_whole_answer_is_recorded_before_it_is_returned(placement):
     call = made(placement, stream=False)
+    call.sent.member.http = SimpleNamespace(dialect="vllm")
     call.was_sent()
-    assert placement.reports == [("progress", True, 0)], "its worker reports nothing more"
+    assert placement.reports == [], "its start is learned from the worker's metrics"
+    call.sent.member.watched.unstarted.read(waiting=0, sent_until_s=1.0)
+    assert placement.reports == [("progress", True, 0)]
+    call.answering()
+    assert placement.reports == [("progress", True, 0)], "it starts once"
     answer = WholeAnswer(call)
     raw = whole("hello")
     assert await answer.feed(raw[:50], end=False) == b""
@@ -115,8 +125,6 @@ async def test_a_failed_answer_counts_against_the_worker(placement):
     error = SimpleNamespace(cause="failed")
 
     def error_of_answer(status, headers, body):
-        from fairserve.engine.wire.base import WorkerUnavailableError
-
         assert (status, body) == (500, b'{"error": "x"}')
         return WorkerUnavailableError("boom", cause=error.cause, status=status)
 
