@@ -69,8 +69,6 @@ CASES = {
         "picker": {"pool": {"create": False, "name": "llama"}, "route": {"create": False}},
     },
 }
-UNMERGED = ("data_plane", "picker_", "pool_")
-"""Beginnings of settings that exist where the data plane Envoy and the picker do."""
 
 
 @pytest.fixture(params=CASES)
@@ -166,13 +164,6 @@ def test_every_reference_exists(manifests):
 
 def test_settings_exist_and_no_secret_is_in_a_manifest(manifests):
     known = {name for field in FIELDS for name in environment_names(field)}
-    if "FAIRSERVE_DATA_PLANE" not in known:
-        known |= {
-            name
-            for container in containers(manifests)
-            for name in environment(container)
-            if name.removeprefix("FAIRSERVE_").lower().startswith(UNMERGED)
-        }
     for container in containers(manifests):
         assert set(environment(container)) <= known
         assert container["envFrom"] == [{"secretRef": {"name": "fairserve"}}]

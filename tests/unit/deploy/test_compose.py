@@ -19,8 +19,6 @@ SERVICES = COMPOSE["services"]
 ENVIRONMENT = COMPOSE["x-platform"]["environment"]
 PINNED = re.compile(r"^[\w./-]+:v?\d+\.\d+(\.\d+)?(-\w+)*$")
 VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)([^}]*)\}")
-UNMERGED = {"FAIRSERVE_DATA_PLANE"}
-"""Settings that exist where the data plane Envoy does."""
 
 
 @pytest.fixture(autouse=True)
@@ -89,8 +87,6 @@ def test_every_secret_is_required_and_in_the_example():
 
 def test_the_platform_settings_exist_and_are_valid(monkeypatch):
     known = {name for field in FIELDS for name in environment_names(field)}
-    if not known >= UNMERGED:
-        known |= UNMERGED
     others = {"HF_TOKEN", "FAIRSERVE_WORKER_KEY_LLAMA"}
     assert set(ENVIRONMENT) - others <= known
     for name, value in ENVIRONMENT.items():

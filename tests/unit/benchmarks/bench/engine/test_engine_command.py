@@ -186,7 +186,7 @@ def test_no_workload_begins_after_the_time_limit(tmp_path, monkeypatch, capsys):
 
 def test_the_guide_names_existing_options(capsys):
     guide = (Path(__file__).parents[5] / "docs" / "guide" / "bench.md").read_text()
-    section = guide.split("\n## The engine\n")[1]
+    section = guide.split("\n## The engine\n")[1].split("\n## ")[0]
     assert bench(["engine", "--help"]) == 0
     printed = capsys.readouterr().out
     options = set(re.findall(r"--[a-z][a-z-]*", section)) - {"--model-cost"}
