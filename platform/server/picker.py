@@ -49,7 +49,8 @@ class Picker:
         except OSError as error:
             raise OSError(
                 f"gateways cannot be served at {own.picker_host}:{own.picker_port}:"
-                f" {os.strerror(error.errno or 0)}; choose another port with --picker-port (0 takes a free one)"
+                f" {os.strerror(error.errno or 0)}; choose another port with --picker-port"
+                " (0 takes a free one)"
             ) from error
 
     async def start(self, platform: Platform) -> None:
