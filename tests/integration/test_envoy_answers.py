@@ -191,7 +191,7 @@ ROLE = {
     st.sampled_from([b"", b": comment\n\n", b"event: x\r\nid: 3\r\n"]),
 )
 @example(
-    [ROLE, ROLE | {"created": 123}],
+    [{"id": "w", "model": "m", "created": n, "choices": ROLE["choices"]} for n in (12, 123)],
     {"include_usage": True, "continuous_usage": False},
     [1],
     "orjson",

@@ -68,16 +68,21 @@ async def test_progress_of_a_running_stream_arrives(plane):
         assert facts_of(each)["started"]
 
 
-async def test_a_call_that_has_not_begun_makes_no_progress(plane):
-    """Another call's entries show that the interval has passed, several times."""
-    await plane.worker(streaming([event(1)], end=False), stream=True)
+@pytest.mark.parametrize("answers", [False, True])
+async def test_a_call_that_has_not_begun_makes_no_progress(plane, answers):
+    """Its worker sends nothing, or no event; another call's entries show that time has passed."""
+
+    async def script(received, writer):
+        runs = received.headers["x-fairserve-call"] == "runs"
+        if runs or answers:
+            await streaming([event(1)] if runs else [], end=False)(received, writer)
+        await asyncio.Event().wait()
+
+    worker = await plane.worker(script, stream=True)
     plane.decisions.set_headers["x-fairserve-call"] = "waits"
-    plane.decisions.hold.clear()
     async with aiohttp.ClientSession() as session:
         waiting = asyncio.create_task(session.post(plane.url + PATH, data=b"{}"))
-        await until(lambda: plane.decisions.calls and plane.decisions.calls[0].body)
-        held, plane.decisions.hold = plane.decisions.hold, asyncio.Event()
-        plane.decisions.hold.set()
+        await until(lambda: worker.received)
         plane.decisions.set_headers["x-fairserve-call"] = "runs"
         async with session.post(plane.url + PATH, data=b"{}") as response:
             await response.content.readuntil(b"\n\n")
@@ -87,8 +92,10 @@ async def test_a_call_that_has_not_begun_makes_no_progress(plane):
             each.request.request_headers["x-fairserve-call"] for each in plane.decisions.progress()
         }
         assert names == {"runs"}
-        held.set()
-        waiting.cancel()
+        if answers:
+            (await waiting).close()
+        else:
+            waiting.cancel()
 
 
 async def test_the_file_has_the_end_of_each_call(plane):

@@ -44,8 +44,9 @@ async def test_a_killed_envoy_is_restarted_on_its_port(caplog):
         pid, port = plane.process.pid, plane.process.port
         assert await status(plane) == 200
         os.kill(pid, signal.SIGKILL)
+        await until(lambda: plane.process.pid != pid)
         async with asyncio.timeout(60):
-            while plane.process.pid == pid or await status(plane) != 200:
+            while await status(plane) != 200:
                 pass
         assert (plane.process.port, plane.process.starts) == (port, 2)
         assert "Envoy ended (-9) and is restarted" in caplog.text

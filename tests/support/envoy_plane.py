@@ -90,8 +90,14 @@ class Decisions:
         self._server = None
 
     async def start(self, path):
-        # gRPC's own limit is 4 MiB, and a body may be longer.
-        self._server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
+        # gRPC's own limit of a message is 4 MiB, and a body may be longer. From 1,000 streams on that
+        # Python has not seen yet, gRPC cancels some of them at random.
+        options = {
+            "grpc.max_receive_message_length": -1,
+            "grpc.server.max_pending_requests": 1_000_000,
+            "grpc.server.max_pending_requests_hard_limit": 1_000_000,
+        }
+        self._server = grpc.aio.server(options=list(options.items()))
         process = grpc.stream_stream_rpc_method_handler(
             self.process,
             request_deserializer=pb.ProcessingRequest.FromString,
