@@ -134,9 +134,8 @@ def test_a_worker_that_breaks_off_breaks_the_clients_answer(envoy, picker):
         answer = ask(envoy, "break", run=run)
     except httpx.RemoteProtocolError:
         pass
-    else:  # it broke off before Envoy had sent the head
+    else:  # it broke off before Envoy had sent the head, which answers by itself then
         assert answer.status_code in (502, 503)
-        assert answer.json()["error"]["code"] in ("worker_failed", "unavailable")
     assert picker.row(interaction_id=run)["outcome"] in ("failed", "cancelled")
 
 
