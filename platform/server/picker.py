@@ -47,7 +47,6 @@ class Picker:
         try:
             socket.create_server((own.picker_host, own.picker_port), family=family).close()
         except OSError as error:
-            reason = os.strerror(error.errno or 0)
             raise OSError(
                 f"gateways cannot be served at {own.picker_host}:{own.picker_port}:"
                 f" {os.strerror(error.errno or 0)}; choose another port with --picker-port"

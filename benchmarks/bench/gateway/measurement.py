@@ -64,8 +64,10 @@ class Plan:
     kinds: Sequence[Kind] = KINDS
     step_ms: float = 2.0
     """Time between two tokens of a call."""
-    open_calls: int = 200
+    open_calls: int = 100
     """Calls of the phase of open calls."""
+    opening_s: float = 4.0
+    """Time in which these calls are opened."""
     rest_s: float = 2.0
     """Duration of the phase without calls, and half of that of open calls."""
     concurrencies: Sequence[int] = ()
@@ -174,6 +176,11 @@ class Bench:
 
     def load(self, gateway: Gateway, shape: Shape, **load: float) -> Outcome:
         """Send calls to a gateway. Raises MeasurementError if more than 1 % fail."""
+        self.begin(gateway, shape, **load)
+        return self.end(gateway, shape)
+
+    def begin(self, gateway: Gateway, shape: Shape, **load: float) -> None:
+        """Begin to send calls; :meth:`end` waits for them."""
         wanted = Load(
             gateway.url,
             gateway.key,
@@ -182,7 +189,11 @@ class Bench:
             seed=next(self._seeds),
             **{"seconds": self.plan.seconds, **load},  # type: ignore[arg-type]
         )
-        answer = json.loads(self._clients.ask(json.dumps(asdict(wanted))))
+        self._clients.write(json.dumps(asdict(wanted)))
+
+    def end(self, gateway: Gateway, shape: Shape) -> Outcome:
+        """Wait for the calls. Raises MeasurementError if more than 1 % failed."""
+        answer = json.loads(self._clients.read())
         where = f"{gateway.name}, {shape.name}"
         if "error" in answer:
             raise MeasurementError(f"{where}: {answer['error']}")
@@ -230,27 +241,36 @@ class Bench:
         )
 
     def rest(self, gateway: Gateway) -> Rest:
-        """Measure one gateway without calls, and with open calls that get no tokens."""
+        """Measure one gateway without calls, and with open calls that get no tokens.
+
+        The CPU of open calls is that of a time in which all of them are open, so that their beginnings
+        and ends do not count.
+        """
+        plan = self.plan
+        idle_share = _cpu_share(gateway, plan.rest_s)
         assert gateway.tree is not None
-        wall_s = self.plan.rest_s
-        begin_s, before_s = time.monotonic(), gateway.tree.cpu_s()
-        time.sleep(wall_s)
-        idle_share = (gateway.tree.cpu_s() - before_s) / (time.monotonic() - begin_s)
         size = gateway.tree.memory_bytes()
-        shape, calls, more_s = Shape("stream", 2), self.plan.open_calls, 2 * wall_s
-        spent = [
-            self.costs(
-                gateway,
-                shape,
-                idle_share,
-                rate=calls / 1.0,
-                calls=calls,
-                seconds=0.0,
-                hold_s=hold_s,
-            )[1]
-            for hold_s in (0.1, 0.1 + more_s)
-        ]
-        return Rest(idle_share * 1e6, size, (spent[1] - spent[0]) / calls / more_s * 1e6)
+        shape, settle_s, wall_s = Shape("stream", 2), plan.opening_s / 2, 2 * plan.rest_s
+        self.begin(
+            gateway,
+            shape,
+            rate=plan.open_calls / plan.opening_s,
+            calls=plan.open_calls,
+            seconds=0.0,
+            hold_s=plan.opening_s + 2 * settle_s + wall_s,
+        )
+        time.sleep(plan.opening_s + settle_s)
+        share = _cpu_share(gateway, wall_s)
+        self.end(gateway, shape)
+        return Rest(idle_share * 1e6, size, (share - idle_share) / plan.open_calls * 1e6)
+
+
+def _cpu_share(gateway: Gateway, wall_s: float) -> float:
+    """Return the CPU seconds per second that a gateway uses in the next ``wall_s``."""
+    assert gateway.tree is not None
+    begin_s, before_s = time.monotonic(), gateway.tree.cpu_s()
+    time.sleep(wall_s)
+    return (gateway.tree.cpu_s() - before_s) / (time.monotonic() - begin_s)
 
 
 def busy_concurrency(call_s: float, cpu_s: float) -> int:

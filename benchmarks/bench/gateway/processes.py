@@ -53,11 +53,15 @@ class Process:
         if cores and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(self.process.pid, cores)  # before it has threads or children
 
-    def ask(self, line: str) -> str:
-        """Write a line to the process; return the line that it answers. Raises StartError."""
+    def write(self, line: str) -> None:
+        """Write a line to the process."""
         assert self.process.stdin is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
+
+    def ask(self, line: str) -> str:
+        """Write a line to the process; return the line that it answers. Raises StartError."""
+        self.write(line)
         return self.read()
 
     def read(self) -> str:

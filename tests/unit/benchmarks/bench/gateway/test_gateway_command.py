@@ -12,7 +12,15 @@ from fairserve.benchmarks.bench.gateway.tokenising import Tokenising
 from fairserve.benchmarks.commands import bench as bench_command
 from fairserve.platform.base.command_line import CommandError
 
-TINY = {"rounds": 1, "tokens": (4,), "calls": 3, "open_calls": 3, "rest_s": 0.1, "step_ms": 1.0}
+TINY = {
+    "rounds": 1,
+    "tokens": (4,),
+    "calls": 3,
+    "open_calls": 3,
+    "opening_s": 0.2,
+    "rest_s": 0.1,
+    "step_ms": 1.0,
+}
 
 
 def test_a_tiny_run_measures_the_embedded_data_plane(tmp_path, capsys):
