@@ -21,6 +21,8 @@ from fairserve.platform.envoy.protocol.services import (
 
 MAX_MESSAGE_MARGIN_BYTES = 1024 * 1024
 """Bytes of a message beside the body in it: headers and framing."""
+MAX_PENDING_STREAMS = 1_000_000
+"""More than Envoy's listener lets through."""
 
 
 def grpc_server(
@@ -33,6 +35,9 @@ def grpc_server(
             ("grpc.max_receive_message_length", max_bytes),
             ("grpc.max_send_message_length", max_bytes),
             ("grpc.max_concurrent_streams", 2**31 - 1),
+            # A burst of calls waits for the event loop; gRPC would cancel what exceeds 1,000.
+            ("grpc.server.max_pending_requests", MAX_PENDING_STREAMS),
+            ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING_STREAMS),
             ("grpc.http2.max_pings_without_data", 0),
         ]
     )
