@@ -17,10 +17,13 @@ def call(server, key, user, text="ok", **more):
 
 
 def hold(server, key, user, run, *, words=1):
-    """Return the future of a call that a scripted worker holds until ``server.release()``."""
+    """Return the future of a call that a scripted worker holds until ``server.release()``.
+
+    Its prompt shares no prefix with those of other runs, so that none of its tokens count as cached.
+    """
     before = server.holding()
     headers = {"X-Interaction-Id": run}
-    text = "hold " * words
+    text = f"hold {run} " + "hold " * (words - 1)
     future = server.threads.submit(call, server, key, user, text, extra_headers=headers)
     eventually(lambda: server.holding() > before or future.done(), "no worker has the call")
     assert not future.done(), future.exception()

@@ -7,7 +7,9 @@ slowed down by prompts of other calls:
     first - start = pass + token * (own computed tokens + those of others) + sequence * b
     end - first   = (steps - n) * step + n * pass + token * (tokens of others) + sequence * steps * b
 
-with ``n`` prompts of other calls started in that time and ``b`` decoding calls on average. The times are
+with ``n`` prompts of other calls started in that time and ``b`` decoding calls on average. A call that
+was not streamed has no time of its first token: it yields the sum of both equations, in which its prompt
+is assumed to have taken as long as one step. The times are
 fitted by non-negative least squares of relative errors; outliers have a lower weight (Huber).
 
 The latency to a worker and back is the wait of the least delayed calls, which found an empty queue.
@@ -68,6 +70,8 @@ class _Call:
     end: float
     computed: int
     steps: int
+    streamed: bool
+    """False: ``first`` is a guess."""
 
 
 def fit_costs(rows: Iterable[ServedCall], workers: Workers) -> Fit:
@@ -105,18 +109,22 @@ def _timed(row: ServedCall) -> _Call | None:
     """Return the times of a call; None if one is missing or they are not in order."""
     if row.outcome != "completed" or row.output_tokens < 1:
         return None
-    if row.queue_s is None or row.ttft_s is None or row.duration_s is None:
+    if row.queue_s is None or row.duration_s is None:
         return None
-    if not 0 <= row.queue_s < row.ttft_s <= row.duration_s:
+    first_s = row.ttft_s
+    if first_s is None:
+        first_s = row.queue_s + (row.duration_s - row.queue_s) / (row.output_tokens + 1)
+    if not 0 <= row.queue_s < first_s <= row.duration_s:
         return None
     computed = max(0, row.input_tokens + row.system_tokens - row.cached_tokens)
     return _Call(
         row.queue_s,
         row.at + row.queue_s,
-        row.at + row.ttft_s,
+        row.at + first_s,
         row.at + row.duration_s,
         computed,
         row.output_tokens - 1,
+        row.ttft_s is not None,
     )
 
 
@@ -182,11 +190,16 @@ def _equations(calls: Sequence[_Call]) -> tuple[Array, Array]:
     prefills = np.column_stack([one, computed + others, 0 * one, beside])
     lasts = end - first
     decodes = (steps > 0) & (lasts > 0)
-    first, end, steps, lasts = (each[decodes] for each in (first, end, steps, lasts))
     begun = np.minimum(prompts.between(first, end), steps)
-    batch = decoding.between(first, end) / lasts
+    batch = decoding.between(first, end) / np.maximum(lasts, 1e-9)
     rows = np.column_stack([begun, tokens.between(first, end), steps - begun, steps * batch])
-    return np.vstack([prefills, rows]), np.concatenate([took, lasts])
+    rows[~decodes] = 0
+    streamed = np.array([call.streamed for call in calls])
+    whole = ~streamed
+    return (
+        np.vstack([prefills[streamed], rows[streamed & decodes], prefills[whole] + rows[whole]]),
+        np.concatenate([took[streamed], lasts[streamed & decodes], took[whole] + lasts[whole]]),
+    )
 
 
 class _Spread:

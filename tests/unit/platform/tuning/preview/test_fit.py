@@ -85,6 +85,19 @@ def test_noisy_times_are_fitted_approximately(history):
     assert fit.costs.decode_base_s == pytest.approx(TRUTH.decode_base_s, rel=0.3)
 
 
+def test_calls_that_are_not_streamed_give_a_model_of_their_whole_time(history):
+    whole = [row._replace(ttft_s=None) for row in history.served]
+    fit = fit_costs(whole, WORKERS)
+    assert (fit.source, fit.calls) == ("fitted", len(whole))
+    assert fit.typical_error < 0.2
+    assert fit.costs.decode_base_s == pytest.approx(TRUTH.decode_base_s, rel=0.3)
+    mixed = [row if at % 2 else whole[at] for at, row in enumerate(history.served)]
+    fit = fit_costs(mixed, WORKERS)
+    assert fit.typical_error < 0.1
+    assert fit.costs.decode_base_s == pytest.approx(TRUTH.decode_base_s, rel=0.1)
+    assert fit.costs.prefill_base_s == pytest.approx(TRUTH.prefill_base_s, rel=0.2)
+
+
 def test_a_few_calls_scale_a_known_model():
     fit = fit_costs([served(number) for number in range(MIN_CALLS - 1)], WORKERS)
     assert (fit.source, fit.calls, fit.costs.name) == ("scaled", MIN_CALLS - 1, FALLBACK)
@@ -97,7 +110,6 @@ def test_a_few_calls_scale_a_known_model():
     "more",
     [
         {"outcome": "failed"},
-        {"ttft_s": None},
         {"queue_s": None},
         {"duration_s": None},
         {"output_tokens": 0},
