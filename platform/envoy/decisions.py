@@ -293,6 +293,9 @@ class _Exchange:
         prepared = None
         try:
             prepared = await self._prepare(raw)
+            call = prepared.call.checked.call
+            if await self._parts.calls.settled((call.tenant, call.app, call.user)):
+                prepared = await self._prepare(raw)  # its run may have changed
             self._parts.calls.require_capacity()
             return await self._place(prepared)
         except FairServeError as error:

@@ -14,6 +14,7 @@ Cost per open call: one timer each quarter of a lease.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -23,6 +24,7 @@ from typing import Literal
 from fairserve.engine.wire.base import WorkerRejectedError, WorkerUnavailableError
 from fairserve.engine.wire.watched_client import CarriedCall
 from fairserve.platform.base.errors import UnavailableError
+from fairserve.platform.control.messages import Client
 from fairserve.platform.fleet.direct_worker import DirectWorker
 from fairserve.platform.serving.completions.relay import BegunCall, call_facts
 from fairserve.platform.serving.completions.service import PreparedCall
@@ -40,6 +42,8 @@ END_WAIT_S = 5.0
 """Seconds for which a call whose stream has ended waits for its end in the log."""
 ATTEMPT_WAIT_S = 0.5
 """Seconds for which the relay waits for the cause of the failed attempt at Envoy."""
+SETTLE_S = 0.25
+"""Longest time in seconds for which a decision waits for ends of its client's earlier calls."""
 MAX_OPEN_CALLS = 100_000
 LEFT = "client disconnected"
 
@@ -107,6 +111,7 @@ class OpenCall:
         self.prepared, self.placement = prepared, placement
         self.principal = principal
         self.record_id = checked.record_id
+        self.owner: Client = (checked.call.tenant, checked.call.app, checked.call.user)
         self.queue_s: float | None = None
         """Seconds from submission until the worker began."""
         self.on_stop: Callable[[], None] = lambda: None
@@ -278,6 +283,7 @@ class OpenCall:
         if self.envoys:
             self._stop_timer()
             self._timer = self._loop.call_later(END_WAIT_S, self._calls.overdue, self)
+            self._calls.is_ending(self)
 
     def forget(self) -> None:
         """Stop all timers: the server stops, and control ends the call."""
@@ -311,6 +317,8 @@ class OpenCalls:
         self._read_ends = read_ends
         self._calls: dict[str, OpenCall] = {}
         self._overdue: dict[str, OpenCall] = {}
+        self._unreported: dict[Client, dict[OpenCall, asyncio.Event]] = {}
+        """Calls whose answers have ended without a report in the log yet, by client."""
         self._ending: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
@@ -343,8 +351,32 @@ class OpenCalls:
         self._calls[call.record_id] = call
         return call
 
+    def is_ending(self, call: OpenCall) -> None:
+        """Note that the answer of a call has ended, and that its end is to be reported."""
+        self._unreported.setdefault(call.owner, {})[call] = asyncio.Event()
+
+    async def settled(self, owner: Client) -> bool:
+        """Wait until the ended answers of a client are reported; return whether there were any.
+
+        A client sends its next request as soon as it has an answer, some milliseconds before the log
+        reports its end: the run and the limits would be those of before.
+        """
+        ends = list(self._unreported.get(owner, {}).values())
+        if not ends:
+            return False
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S):
+                for end in ends:
+                    await end.wait()
+        return True
+
     def remove(self, call: OpenCall) -> None:
         """Remove a call that has ended, or that the relay carries."""
+        unreported = self._unreported.get(call.owner, {})
+        if (end := unreported.pop(call, None)) is not None:
+            end.set()
+            if not unreported:
+                del self._unreported[call.owner]
         if self._calls.get(call.record_id) is call:
             del self._calls[call.record_id]
 

@@ -279,6 +279,27 @@ async def test_the_first_output_has_a_time(tmp_path):
 LEFT = {"flags": ("downstream_connection_termination",)}
 
 
+async def test_the_next_call_of_a_client_waits_for_the_report_of_its_last_one(tmp_path):
+    """A client gets its answer some milliseconds before the log reports the end."""
+    control = Control("w0", "w0", "w0")
+    async with envoy_world(control, tmp_path) as world:
+        first = world.request()
+        await first.placed()
+        await first.answering()
+        await first.close()
+        record = first.record
+        await until(lambda: world.calls.get(record)._calls._unreported)
+        follower, other = world.request(), world.request({**HELLO, "user": "bob"})
+        following = asyncio.ensure_future(follower.placed())
+        await other.placed()
+        assert len(control.submitted) == 2, "the call of another user does not wait"
+        assert not following.done()
+        await world.end(record, started=True, complete=True, **USAGE)
+        await following
+        assert [each.outcome for each in control.releases] == ["completed"]
+        assert len(control.submitted) == 3
+
+
 @pytest.mark.parametrize(
     ("end", "outcome", "error"),
     [
