@@ -32,7 +32,7 @@ local TEXTS = {
 
 -- Headers of a worker's answer that a client gets beside those of FairServe.
 local KEPT = {[":status"] = true, ["content-type"] = true, ["date"] = true, ["x-request-id"] = true,
-  ["x-interaction-id"] = true, ["x-call-id"] = true}
+  ["x-interaction-id"] = true, ["x-call-id"] = true, vary = true}
 
 -- Scanning JSON ---------------------------------------------------------------------------------------
 -- Each function takes a text and the position of a value, and returns the position behind it; nil if the
@@ -690,6 +690,7 @@ end
 
 local function is_kept(name)
   return KEPT[name] or sub(name, 1, 12) == "x-fairserve-" or sub(name, 1, 12) == "x-ratelimit-"
+    or sub(name, 1, 15) == "access-control-"
 end
 
 local function remove_foreign(headers)

@@ -111,10 +111,8 @@ def test_a_run_is_one_trace_whose_calls_link_to_their_parents(traced):
         "fairserve.stage": 1,
     }
     assert plan.attributes.items() >= expected.items()
-    times = [plan.attributes["fairserve.queue_time"]]
-    times.append(plan.attributes["gen_ai.response.time_to_first_chunk"])
-    assert 0 <= times[0] <= times[1]
-    assert plan.events == ["fairserve.granted", "fairserve.first_token"]
+    assert plan.attributes["fairserve.queue_time"] >= 0
+    assert plan.events == ["fairserve.granted"], "it was not streamed"
     assert plan.resource["service.name"] == "fairserve"
 
 
@@ -177,8 +175,8 @@ def test_rejected_and_failed_calls_are_errors_with_their_kind(traced):
     limited = traced.server.call(traced.tenant["api_key"], "POST", "/v1/apps", body)["api_key"]
     assert traced.chat("ok", key=limited).status_code == 200
     rejected = traced.chat("ok", key=limited)
-    failed = traced.chat("break")
-    assert (rejected.status_code, failed.status_code) == (429, 502)
+    failed = traced.chat("break", stream=True)
+    assert (rejected.status_code, failed.status_code) == (429, 200)
     found = traced.of(rejected)
     assert found.error
     assert found.attributes["error.type"] == "contract_rpm"
@@ -187,6 +185,8 @@ def test_rejected_and_failed_calls_are_errors_with_their_kind(traced):
     assert found.error
     assert found.attributes["error.type"] == "failed"
     assert found.attributes["gen_ai.usage.output_tokens"] == 2
+    assert found.attributes["gen_ai.response.time_to_first_chunk"] >= 0
+    assert found.events == ["fairserve.granted", "fairserve.first_token"]
     retried = traced.of(traced.chat("busy"))
     assert retried.events.count("fairserve.requeued") == 2
     assert retried.attributes["fairserve.outcome"] == "failed"

@@ -23,7 +23,8 @@ def hold(server, key, user, run, *, words=1):
     """
     before = server.holding()
     headers = {"X-Interaction-Id": run}
-    text = f"hold {run} " + "hold " * (words - 1)
+    filler = "hold " * words
+    text = f"hold {run} {filler}"[: len(filler)]
     future = server.threads.submit(call, server, key, user, text, extra_headers=headers)
     eventually(lambda: server.holding() > before or future.done(), "no worker has the call")
     assert not future.done(), future.exception()
