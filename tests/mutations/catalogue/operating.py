@@ -37,8 +37,8 @@ OPERATING = (
         "failed-attempt-is-not-logged",
         "operating",
         "platform/serving/decision/placement.py",
-        "        self._log(failure)\n",
-        "",
+        "        self._log(failure)\n        text = ",
+        "        text = ",
         _ACCESS,
     ),
     Mutation(
