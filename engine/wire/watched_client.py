@@ -89,17 +89,25 @@ class CarriedCall:
     def __init__(self, watched: WatchedClient, request: WorkerRequest, generation: int) -> None:
         """Count a call of this generation of the worker; its ``on_started`` learns of its start."""
         self._watched = watched
-        on_started = None if request.streams else request.on_started
-        self._key = watched.expect_start(request.sequences, on_started)
+        self._streams = request.streams
+        self._key = watched.expect_start(request.sequences, request.on_started)
         self._generation = generation
         self._tenant = request.tenant
         self._sequences = request.sequences
         watched.sequences += self._sequences
 
     def began(self) -> None:
-        """Record that the worker has begun to answer."""
-        self._watched.unstarted.start(self._key)
+        """Record that the worker has begun to answer: the header has arrived.
+
+        The header of a stream is sent when the worker has accepted the call, before its start.
+        """
+        if not self._streams:
+            self.started()
         self._watched.began(self._generation)
+
+    def started(self) -> None:
+        """Report the start of the call, if it is not known yet."""
+        self._watched.unstarted.start(self._key)
 
     def failed(self, error: WorkerUnavailableError) -> None:
         """Record that the worker did not begin to answer."""

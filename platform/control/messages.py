@@ -96,6 +96,8 @@ class Progress:
     usage: TokenUsage
     cached_tokens_reported: bool = False
     """True if the worker reported its cached tokens; else 0 in ``usage`` means unknown."""
+    queue_s: float | None = None
+    """Seconds from submission until the worker began; None: it began just now."""
 
 
 @dataclass(frozen=True, slots=True)

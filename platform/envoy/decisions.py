@@ -8,7 +8,8 @@ A thin adapter: the steps are those of the embedded plane, in the same order
    is never sent here.
 2. *Request body*: the call is checked and placed. The answer waits for the grant; it has the worker's
    address, its token, and the body that the worker understands.
-3. *Response headers*: the headers of the placement. They are the start of a call that is streamed.
+3. *Response headers*: the headers of the placement. They are the start of a call that is not streamed; a
+   stream may send them before, and starts with its first event.
 4. The stream stays open as long as the answer. If control stops the call, it answers the client with an
    error, and Envoy closes the connection to the worker.
 

@@ -162,14 +162,19 @@ class OpenCall:
         self._report()
 
     def answering(self) -> None:
-        """Report that the header of the worker's answer has arrived."""
+        """Note that the header of the worker's answer has arrived, which starts a whole one."""
+        if self.queue_s is None:
+            self.queue_s = time.monotonic() - self._submission.monotonic_s
         if self._carried is not None:
             self._carried.began()
-        self.started()
+        if not self._request.streams:
+            self.started()
 
     def progress(self, report: CallReport) -> None:
         """Take the totals of an answer in progress."""
         if self.envoys:
+            if report.started and self._carried is not None:
+                self._carried.started()
             self._read(report)
             self._report()
 
@@ -189,6 +194,7 @@ class OpenCall:
             self._meter.usage(),
             started=self._meter.started,
             cached_tokens_reported=self._meter.cached_tokens_reported,
+            queue_s=self.queue_s,
         )
         if not renewed:
             self.on_stop()
@@ -254,6 +260,10 @@ class OpenCall:
         """Report the end of the call as the log has it. Ignored if the relay does."""
         if not self.envoys:
             return
+        if report.started and not self._meter.started:
+            # It was over before its start was seen: the header has the best time of it.
+            self._meter.started = True
+            self._report()
         self._close()
         self._read(report)
         used = self._used(delivered=report.delivered)

@@ -133,6 +133,9 @@ class Carried:
     def began(self):
         self.notes.append("began")
 
+    def started(self):
+        self.request.on_started()
+
     def failed(self, error):
         self.notes.append(str(error))
 

@@ -128,12 +128,20 @@ class Placement:
         """Return the answer to a call that control has stopped."""
         return self._stop_rejection()
 
-    def progress(self, usage: TokenUsage, *, started: bool, cached_tokens_reported: bool) -> bool:
+    def progress(
+        self,
+        usage: TokenUsage,
+        *,
+        started: bool,
+        cached_tokens_reported: bool,
+        queue_s: float | None = None,
+    ) -> bool:
         """Report the usage so far, which renews the lease.
 
+        ``queue_s`` is the time in seconds from submission to start; None: it has started just now.
         Return False if the lease has ended, which stops the call.
         """
-        report = Progress(self.grant.call_id, started, usage, cached_tokens_reported)
+        report = Progress(self.grant.call_id, started, usage, cached_tokens_reported, queue_s)
         renewed = self._control.progress(report)
         if not renewed and self._stop.cancel is None:
             self._stop.cancel = Cancel(self.grant.call_id, "failed", "its lease has ended")
