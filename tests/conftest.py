@@ -14,7 +14,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from gateway_server import GatewayServer
 from hypothesis import is_hypothesis_test, settings
 
 if not Path("/dev/nvidiactl").exists():
@@ -55,7 +54,7 @@ def _new_seed():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config):
-    GatewayServer.data_plane = config.getoption("--data-plane")
+    os.environ["TEST_DATA_PLANE"] = config.getoption("--data-plane")
     settings.load_profile("deep" if config.getoption("--deep") else "quick")
     # The processes of pytest-xdist use the seed of the process that started them.
     given = getattr(config, "workerinput", {}).get("seed") or config.getoption(SEED_OPTION)

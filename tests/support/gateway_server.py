@@ -50,7 +50,7 @@ PROFILE = {
 class GatewayServer:
     """A server on ``data_dir`` with the flags of ``serve``. Subclasses start, stop and close it."""
 
-    data_plane = "embedded"
+    data_plane = os.environ.get("TEST_DATA_PLANE", "embedded")
     """Data plane of servers whose flags name none; ``--data-plane`` of pytest sets it."""
 
     def __init__(self, data_dir, *flags):
