@@ -111,13 +111,20 @@ class HttpWorkerClient:
         self._private = (self._private[0], api_key)
 
     @property
-    def headers(self) -> Mapping[str, str]:
+    def token_headers(self) -> Mapping[str, str]:
         """Return the headers that carry the bearer token; empty without one."""
         return self._headers
 
     def body_of(self, request: WorkerRequest) -> dict[str, Any]:
         """Return the body of a call for this kind of server."""
         return request.wire_body(self.kind) if self.dialect == "vllm" else request.plain_body()
+
+    def reports_start(self, request: WorkerRequest) -> bool:
+        """Return whether the server reports a call before its answer: by events, a header or metrics.
+
+        A call of another kind counts as started when it is sent.
+        """
+        return request.streams or (request.generates and self.dialect == "vllm")
 
     def error_of(self, status: int) -> WorkerUnavailableError | WorkerRejectedError:
         """Return the error for a status other than 200, of an answer whose body was not read.
@@ -131,12 +138,11 @@ class HttpWorkerClient:
 
     async def open(self, request: WorkerRequest) -> WorkerStream:
         """Send a call; see :class:`fairserve.engine.wire.base.WorkerClient`."""
-        vllm = self.dialect == "vllm"
         body = self.body_of(request)
         response: aiohttp.ClientResponse | None = None
         within_s = self._begin_s if request.streams or not request.generates else None
-        if not request.streams and not (request.generates and vllm):
-            request.on_started()  # its server reports nothing before the answer
+        if not self.reports_start(request):
+            request.on_started()
         try:
             async with asyncio.timeout(within_s):
                 response = await self._session.post(
@@ -154,7 +160,7 @@ class HttpWorkerClient:
                 if response.status == 200:
                     if request.streams:
                         return HttpWorkerStream(response, self._private)
-                    if request.generates and vllm:
+                    if self.reports_start(request):
                         request.on_started()
                     return HttpWorkerAnswer(response, self._private, within_s)
                 error = _error_of(await _read_some(response, MAX_ERROR_BYTES), response.status)
@@ -178,11 +184,6 @@ class HttpWorkerClient:
         if not request.generates and status in _NO_SUCH_PATH:
             status = 404
         raise self._error(status, headers, error)
-
-    @property
-    def token_headers(self) -> Mapping[str, str]:
-        """Return the headers with the worker's bearer token; empty without one."""
-        return self._headers
 
     @property
     def private(self) -> tuple[str, ...]:

@@ -27,19 +27,19 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import NoReturn, Protocol
 
 import grpc
 import orjson
 
-from fairserve.engine.wire.tasks import EMBEDDINGS
 from fairserve.platform.base.client_address import Network, client_address, is_trusted
 from fairserve.platform.base.errors import FairServeError, WorkerFailedError
 from fairserve.platform.base.request_facts import RequestFacts, add_error, begin_request
 from fairserve.platform.db.base import new_id
 from fairserve.platform.envoy.access_log_configuration import CALL_HEADER
+from fairserve.platform.envoy.answered import AnsweredRequest
 from fairserve.platform.envoy.behind_envoy import envoys_client
+from fairserve.platform.envoy.call_endpoints import CALL_ENDPOINTS
 from fairserve.platform.envoy.clusters import DESTINATION_HEADER
 from fairserve.platform.envoy.listener import CALL, RELAY_HEADER
 from fairserve.platform.envoy.messages import immediate, mutation, plain_headers, struct
@@ -53,47 +53,25 @@ from fairserve.platform.serving.bodies import (
     check_body_size,
     draining_error,
 )
-from fairserve.platform.serving.completions.endpoint import Endpoint
-from fairserve.platform.serving.completions.openai_endpoint import (
-    CHAT_COMPLETIONS,
-    TEXT_COMPLETIONS,
-)
 from fairserve.platform.serving.completions.producer import (
     JSON,
     answer_headers,
     error_answer,
     plain_error_answer,
 )
-from fairserve.platform.serving.completions.requests import CHAT, TEXT
 from fairserve.platform.serving.completions.service import Completions, PreparedCall
 from fairserve.platform.serving.cors_headers import cors_headers
 from fairserve.platform.serving.decision.placement import Placement, Used
 from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.service import DecisionService
-from fairserve.platform.serving.embeddings.endpoint import EMBED
 from fairserve.platform.tenancy.auth import Principal
 
 logger = logging.getLogger(__name__)
 
-ENDPOINTS: Mapping[str, Endpoint] = MappingProxyType(
-    {CHAT: CHAT_COMPLETIONS, TEXT: TEXT_COMPLETIONS, EMBEDDINGS: EMBED}
-)
-"""Endpoints whose calls Envoy carries, by path."""
 _KEPT_BY_WORKER = frozenset({"host", "content-length", "content-type", "accept", "x-request-id"})
 """Headers of a request that a worker may get; all others are the client's own affair."""
 _KEPT_FOR_CLIENT = frozenset({"content-length", "transfer-encoding", "date"})
 """Headers of a worker's answer that are those of the connection."""
-
-
-@dataclass(frozen=True, slots=True)
-class AnsweredRequest:
-    """A request that the adapter has answered, or whose answer has ended, for the server's log."""
-
-    path: str
-    status: int
-    facts: RequestFacts
-    principal: Principal | None
-    duration_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +288,7 @@ class _Exchange:
         assert self._principal is not None
         self._reserve(len(raw))
         headers = {name: v for name, v in self._headers.items() if not name.startswith(":")}
-        endpoint = ENDPOINTS[self._path]
+        endpoint = CALL_ENDPOINTS[self._path]
         return await self._parts.completions.prepare(endpoint, raw, headers, self._principal)
 
     async def _place(self, prepared: PreparedCall) -> pb.ProcessingResponse:
@@ -463,7 +441,7 @@ class _Exchange:
     def _answered(self, status: int) -> None:
         duration_s = time.perf_counter() - self._began_s
         self._parts.on_answered(
-            AnsweredRequest(self._path, status, self._facts, self._principal, duration_s)
+            AnsweredRequest("POST", self._path, status, self._facts, self._principal, duration_s)
         )
 
     def _log_end(self, call: OpenCall, status: int) -> None:

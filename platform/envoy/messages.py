@@ -42,10 +42,12 @@ def struct(values: Mapping[str, Any]) -> Struct:
     return ParseDict(dict(values), Struct())
 
 
-def immediate(status: int, headers: Mapping[str, str], body: bytes) -> pb.ProcessingResponse:
+def immediate(
+    status: int, headers: Mapping[str, str], body: bytes, details: str = ""
+) -> pb.ProcessingResponse:
     """Return an answer to the client instead of the worker's.
 
-    It has no details: Envoy's own errors have some, and by that it distinguishes the two
+    Our Envoy gets no ``details``: its own errors have some, and by that it distinguishes the two
     (:mod:`fairserve.platform.envoy.local_errors`).
     """
     return pb.ProcessingResponse(
@@ -53,5 +55,6 @@ def immediate(status: int, headers: Mapping[str, str], body: bytes) -> pb.Proces
             status=pb.HttpStatus(code=status),
             headers=mutation(headers),
             body=body,
+            details=details,
         )
     )

@@ -150,8 +150,8 @@ class OpenCall:
 
     def sent(self) -> None:
         """Handle that Envoy sends the call now."""
-        if self._carried is not None and not self._request.generates:
-            self.started()  # its worker reports nothing before the answer
+        if self._worker is not None and not self._worker.reports_start(self._request):
+            self.started()
 
     def started(self) -> None:
         """Report that the worker has started the call."""

@@ -7,6 +7,7 @@ and only one without a local queue in this process: its calls are ordered here.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,11 +32,15 @@ class DirectWorker:
     @property
     def headers(self) -> Mapping[str, str]:
         """Return the headers that carry its token; empty without one."""
-        return self._member.http.headers
+        return self._member.http.token_headers
 
     def body(self, request: WorkerRequest) -> dict[str, Any]:
         """Return the body of a call as it understands it."""
         return self._member.http.body_of(request)
+
+    def reports_start(self, request: WorkerRequest) -> bool:
+        """Return whether it reports a call before its answer; else the call starts when it is sent."""
+        return self._member.http.reports_start(request)
 
     def send(self, request: WorkerRequest) -> CarriedCall:
         """Count a call that is sent to it now."""
@@ -46,8 +51,9 @@ class DirectWorker:
         return self._member.http.error_of(status)
 
 
+@lru_cache(maxsize=4096)
 def direct_address(url: str) -> str | None:
-    """Return ``ip:port`` of a worker's URL; None if another process cannot send calls there."""
+    """Return ``ip:port`` of a worker's URL, an IPv6 address in brackets; None if it has no such form."""
     parts = urlsplit(url)
     if parts.scheme != "http" or parts.path or parts.username is not None or parts.hostname is None:
         return None

@@ -35,7 +35,7 @@ from fairserve.platform.reporting.usage.spent_budgets import SpentBudgets, retry
 from fairserve.platform.server import recovery, wiring
 from fairserve.platform.server.app import create_app
 from fairserve.platform.server.fleet_section import fleet_parser
-from fairserve.platform.server.http.access_log import log_request
+from fairserve.platform.server.http.access_log import log_answered
 from fairserve.platform.server.http_state import RunningState, put_on
 from fairserve.platform.server.metrics.requests import RequestMetrics
 from fairserve.platform.server.settings import Settings
@@ -48,7 +48,8 @@ from fairserve.scheduling.system import SystemConfig
 
 if TYPE_CHECKING:
     from fairserve.platform.background.jobs.celery_jobs import JobsOnCelery
-    from fairserve.platform.envoy.decisions import AdapterParts, AnsweredRequest
+    from fairserve.platform.envoy.answered import AnsweredRequest
+    from fairserve.platform.envoy.decisions import AdapterParts
     from fairserve.platform.envoy.plane import EnvoyPlane
 
 logger = logging.getLogger(__name__)
@@ -397,12 +398,5 @@ def build_app(settings: Settings, platform: Platform | None = None) -> FastAPI:
 def _log_answered(app: FastAPI, answered: AnsweredRequest) -> None:
     """Count and log a request that Envoy has answered, as the application does its own."""
     requests: RequestMetrics = app.state.request_metrics
-    requests.count("POST", answered.path, answered.status)
-    log_request(
-        "POST",
-        answered.path,
-        answered.status,
-        answered.facts,
-        answered.principal,
-        answered.duration_s,
-    )
+    requests.count(answered.method, answered.path, answered.status)
+    log_answered(answered)

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import socket
 from typing import TYPE_CHECKING
 
 from fairserve.platform.envoy.picker.clients import GatewayClients
 from fairserve.platform.envoy.picker.endpoints import Endpoints
-from fairserve.platform.envoy.picker.exchange import HandledRequest, PickerParts
+from fairserve.platform.envoy.picker.exchange import PickerParts
 from fairserve.platform.envoy.picker.inference_pool import InferencePool
 from fairserve.platform.envoy.picker.server import BackgroundTasks, PickerServer
+from fairserve.platform.server.http.access_log import log_answered
+from fairserve.platform.server.http.intake import body_memory
 from fairserve.platform.server.settings import Settings
-from fairserve.platform.serving.bodies import BodyMemory
 from fairserve.platform.tenancy.app_principal import AppPrincipal
 
 if TYPE_CHECKING:
     from fairserve.platform.server.lifecycle import Platform
-
-access_log = logging.getLogger("fairserve.access")
 
 
 class Picker:
@@ -73,15 +71,11 @@ class Picker:
             ),
             pool=platform.pool,
             endpoints=Endpoints(platform.pool),
-            bodies=BodyMemory(
-                settings.server.max_body_memory_bytes,
-                settings.control.max_tenant_share,
-                settings.server.max_body_bytes,
-            ),
+            bodies=body_memory(settings),
             max_body_bytes=settings.server.max_body_bytes,
             fallbacks=own.picker_fallbacks,
             draining=platform.draining.is_set,
-            on_handled=log_handled,
+            on_answered=log_answered,
             in_background=background.run,
         )
         self._server = PickerServer(own, parts, lambda: self._ready(platform), background)
@@ -113,22 +107,3 @@ class Picker:
         if self._pool is not None:
             lines.append(f"  pool     {self._pool.namespace}/{self._pool.name}")
         return lines
-
-
-def log_handled(request: HandledRequest) -> None:
-    """Log a request of a gateway as the API logs its own."""
-    if not access_log.isEnabledFor(logging.INFO):
-        return
-    fields: dict[str, object] = {
-        "method": request.method,
-        "path": request.path,
-        "status": request.status,
-        "client": request.facts.client,
-    }
-    if request.client is not None:
-        principal = request.client.principal
-        owner = {"key": principal.key_id, "tenant": principal.tenant_id, "app": principal.app_id}
-        fields |= {name: value for name, value in owner.items() if value}
-    fields |= request.facts.fields
-    fields["duration_s"] = round(request.duration_s, 4)
-    access_log.info("request", extra={"fields": fields})

@@ -155,6 +155,9 @@ class Worker:
     def body(self, request):
         return request.wire_body()
 
+    def reports_start(self, request):
+        return request.generates
+
     def send(self, request):
         self.carried.append(Carried(request))
         return self.carried[-1]

@@ -20,8 +20,8 @@ from fairserve.engine.wire.stream_events import StreamEvents, reported
 from fairserve.engine.wire.tasks import TASK_OF_PATH
 from fairserve.engine.wire.worker_answer import MAX_ANSWER_BYTES
 from fairserve.platform.envoy.picker.gateway_call import GatewayCall
-from fairserve.platform.envoy.picker.messages import JSON
 from fairserve.platform.serving.completions.merge import Merger, WholeCompletion
+from fairserve.platform.serving.completions.producer import JSON
 from fairserve.platform.serving.decision.rejection import Rejection
 
 logger = logging.getLogger(__name__)

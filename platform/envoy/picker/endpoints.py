@@ -7,25 +7,9 @@ no endpoint and gets no call of a gateway.
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import lru_cache
-from ipaddress import ip_address
-from urllib.parse import urlsplit
 
+from fairserve.platform.fleet.direct_worker import direct_address
 from fairserve.platform.fleet.pool import WorkerPool
-
-
-@lru_cache(maxsize=4096)
-def endpoint_of(url: str) -> str | None:
-    """Return the endpoint of a worker's URL, an IPv6 address in brackets; None if it is none."""
-    parts = urlsplit(url)
-    if parts.scheme != "http" or parts.path or not parts.hostname:
-        return None
-    try:
-        address = ip_address(parts.hostname)
-    except ValueError:
-        return None
-    host = f"[{address}]" if address.version == 6 else str(address)
-    return f"{host}:{parts.port or 80}"
 
 
 class Endpoints:
@@ -37,7 +21,7 @@ class Endpoints:
     def of(self, worker_id: str) -> str | None:
         """Return the endpoint of a worker; None if it has left or is none."""
         member = self._pool.member(worker_id)
-        return None if member is None else endpoint_of(member.spec.url)
+        return None if member is None else direct_address(member.spec.url)
 
     def worker(self, endpoint: str) -> str | None:
         """Return the worker of an endpoint; None if there is none."""
@@ -48,7 +32,7 @@ class Endpoints:
         return frozenset(
             member.worker_id
             for member in self._pool.members()
-            if endpoint_of(member.spec.url) in endpoints
+            if direct_address(member.spec.url) in endpoints
         )
 
     def allowed(self, hinted: frozenset[str] | None) -> frozenset[str] | None:
@@ -60,7 +44,7 @@ class Endpoints:
             return hinted
         members = self._pool.members()
         reachable = frozenset(
-            member.worker_id for member in members if endpoint_of(member.spec.url) is not None
+            member.worker_id for member in members if direct_address(member.spec.url) is not None
         )
         return None if len(reachable) == len(members) else reachable
 
@@ -74,7 +58,7 @@ class Endpoints:
         workers = [
             member.worker_id
             for member in self._pool.members()
-            if endpoint_of(member.spec.url) is not None
+            if direct_address(member.spec.url) is not None
             and (allowed is None or member.worker_id in allowed)
         ]
         return next((self.of(each) for each in self.ready(workers)), None)

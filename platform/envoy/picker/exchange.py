@@ -30,7 +30,6 @@ from fairserve.engine.wire.base import (
     WorkerStreamError,
     WorkerUnavailableError,
 )
-from fairserve.engine.wire.tasks import EMBEDDINGS, RERANK
 from fairserve.platform.base.errors import (
     BodyTooLargeError,
     FairServeError,
@@ -39,6 +38,10 @@ from fairserve.platform.base.errors import (
 )
 from fairserve.platform.base.request_facts import RequestFacts, add_error, begin_request
 from fairserve.platform.db.base import new_id
+from fairserve.platform.envoy.answered import AnsweredRequest
+from fairserve.platform.envoy.call_endpoints import CALL_ENDPOINTS
+from fairserve.platform.envoy.clusters import DESTINATION_HEADER
+from fairserve.platform.envoy.messages import immediate, mutation, plain_headers
 from fairserve.platform.envoy.picker import messages as wire
 from fairserve.platform.envoy.picker.answers import (
     AnswerReader,
@@ -54,51 +57,29 @@ from fairserve.platform.envoy.protocol import messages_pb2 as pb
 from fairserve.platform.fleet.pool import WorkerPool
 from fairserve.platform.serving.bodies import BodyMemory, BodyReservation
 from fairserve.platform.serving.completions.endpoint import Endpoint, ReadRequest
-from fairserve.platform.serving.completions.openai_endpoint import (
-    CHAT_COMPLETIONS,
-    TEXT_COMPLETIONS,
-)
-from fairserve.platform.serving.completions.requests import CHAT, TEXT, CompletionCall
+from fairserve.platform.serving.completions.producer import JSON
+from fairserve.platform.serving.completions.requests import CompletionCall
 from fairserve.platform.serving.decision.check import CheckedCall
 from fairserve.platform.serving.decision.placement import AttemptFailure, Placement, Used
 from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.service import DecisionService
-from fairserve.platform.serving.embeddings.endpoint import EMBED, RANK
 
 logger = logging.getLogger(__name__)
 
-DESTINATION = "x-gateway-destination-endpoint"
 SUBSET = "x-gateway-destination-endpoint-subset"
 SERVED = "x-gateway-destination-endpoint-served"
 LB_NAMESPACE = "envoy.lb"
 SUBSET_NAMESPACE = "envoy.lb.subset_hint"
-ENDPOINTS: Mapping[str, Endpoint] = {
-    CHAT: CHAT_COMPLETIONS,
-    TEXT: TEXT_COMPLETIONS,
-    EMBEDDINGS: EMBED,
-    RERANK: RANK,
-}
-"""Endpoints of calls, by the end of the path: a gateway may have a prefix before it."""
 AHEAD = 4
 """Messages of a stream that are read before they are handled."""
 EVENT_STREAM = "text/event-stream"
+DETAILS = "fairserve"
+"""Details of our own answers, in the gateway's log."""
 RETRY_S = "5"
 
 Context = Any
 """The context of a stream, :class:`grpc.aio.ServicerContext`, which has no types."""
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class HandledRequest:
-    """A request that has ended, for the access log."""
-
-    method: str
-    path: str
-    status: int
-    facts: RequestFacts
-    client: GatewayClient | None
-    duration_s: float
 
 
 @dataclass(frozen=True)
@@ -113,7 +94,7 @@ class PickerParts:
     max_body_bytes: int
     fallbacks: int
     draining: Callable[[], bool]
-    on_handled: Callable[[HandledRequest], None]
+    on_answered: Callable[[AnsweredRequest], None]
     in_background: Callable[[Coroutine[Any, Any, None]], None]
     """Runs what remains to be done after an exchange."""
 
@@ -190,13 +171,13 @@ class Exchange:
             unread = self._response_mode == wire.NONE and self._head_sent and not call.stopped
             self._parts.in_background(call.complete_unread() if unread else call.leave())
         if self._path:
-            self._parts.on_handled(
-                HandledRequest(
+            self._parts.on_answered(
+                AnsweredRequest(
                     self._headers.get(":method", ""),
                     self._path,
                     self._status,
                     self._facts,
-                    self._client,
+                    None if self._client is None else self._client.principal,
                     time.monotonic() - self._began_s,
                 )
             )
@@ -268,7 +249,9 @@ class Exchange:
         headers |= {name.lower(): value for name, value in error.headers.items()}
         if not self._head_sent:
             self._status = error.status
-        await self._context.write(wire.immediate(error.status, headers, error.body()))
+        body = orjson.dumps(error.body())
+        answer = immediate(error.status, {"content-type": JSON, **headers}, body, DETAILS)
+        await self._context.write(answer)
 
     # --- the request ------------------------------------------------------------------------------
 
@@ -281,7 +264,7 @@ class Exchange:
                 "the first message must be request_headers, and observability_mode is not supported",
             )
         head = first.request_headers
-        self._headers = wire.plain_headers(head.headers)
+        self._headers = plain_headers(head.headers)
         self._path = self._headers.get(":path", "").partition("?")[0]
         if first.HasField("protocol_config"):
             self._request_mode = first.protocol_config.request_body_mode
@@ -317,7 +300,7 @@ class Exchange:
 
     def _endpoint(self) -> Endpoint | None:
         """Return the endpoint of a call; None for a request without a body that is none."""
-        for path, endpoint in ENDPOINTS.items():
+        for path, endpoint in CALL_ENDPOINTS.items():  # a gateway may have a prefix before it
             if self._path.endswith(path):
                 if self._headers.get(":method") == "POST":
                     return endpoint
@@ -325,7 +308,7 @@ class Exchange:
         if self._headers.get(":method") in ("GET", "HEAD", "OPTIONS"):
             return None
         raise NotFoundError(
-            f"gateways send {', '.join(ENDPOINTS)} here; use FairServe's own API for {self._path!r}"
+            f"gateways send {', '.join(CALL_ENDPOINTS)} here; use FairServe's own API for {self._path!r}"
         )
 
     async def _pick_any(self, head: pb.HttpHeaders, hinted: frozenset[str] | None) -> None:
@@ -337,12 +320,12 @@ class Exchange:
             raise _no_endpoint()
         assert self._client is not None
         common = pb.CommonResponse(
-            header_mutation=wire.mutation({DESTINATION: picked}, self._client.key_headers),
+            header_mutation=mutation({DESTINATION_HEADER: picked}, self._client.key_headers),
             clear_route_cache=True,
         )
         await self._write(
             request_headers=pb.HeadersResponse(response=common),
-            dynamic_metadata=wire.metadata_of(LB_NAMESPACE, DESTINATION, picked),
+            dynamic_metadata=wire.metadata_of(LB_NAMESPACE, DESTINATION_HEADER, picked),
         )
 
     async def _body(self, head: pb.HttpHeaders, client: GatewayClient) -> bytes:
@@ -456,8 +439,8 @@ class Exchange:
         grant, record_id = call.placement.grant, call.call.checked.record_id
         assert self._client is not None
         own = {
-            DESTINATION: picked,
-            "content-type": wire.JSON,
+            DESTINATION_HEADER: picked,
+            "content-type": JSON,
             "content-length": str(len(body)),
             "x-request-id": record_id,
             **({"traceparent": grant.traceparent} if grant.traceparent else {}),
@@ -466,9 +449,9 @@ class Exchange:
         # A compressed answer could not be read; and no worker may see a client's key.
         removed = {"accept-encoding", *self._client.key_headers} - own.keys()
         common = pb.CommonResponse(
-            header_mutation=wire.mutation(own, sorted(removed)), clear_route_cache=True
+            header_mutation=mutation(own, sorted(removed)), clear_route_cache=True
         )
-        metadata = wire.metadata_of(LB_NAMESPACE, DESTINATION, picked)
+        metadata = wire.metadata_of(LB_NAMESPACE, DESTINATION_HEADER, picked)
         if self._request_mode == wire.BUFFERED:
             common.body_mutation.CopyFrom(wire.replaced(body))
             response = pb.BodyResponse(response=common)
@@ -526,7 +509,7 @@ class Exchange:
 
     async def _answer_head(self, message: pb.ProcessingRequest) -> None:
         head = message.response_headers
-        headers = wire.plain_headers(head.headers)
+        headers = plain_headers(head.headers)
         status = int(headers.get(":status", "0"))
         self._status = status
         call = self._call
@@ -577,7 +560,7 @@ class Exchange:
             removed.append("content-length")
         if headers.get("content-type", "").startswith(EVENT_STREAM):
             own |= {"cache-control": "no-cache", "x-accel-buffering": "no"}
-        common = pb.CommonResponse(header_mutation=wire.mutation(own, removed))
+        common = pb.CommonResponse(header_mutation=mutation(own, removed))
         self._head_sent = True
         await self._write(response_headers=pb.HeadersResponse(response=common))
 
@@ -610,7 +593,7 @@ class Exchange:
             if self._response_mode == wire.BUFFERED:
                 length = {"content-length": str(len(written))}
                 changed = length if error is None else length | self._error_head(error)
-                common.header_mutation.CopyFrom(wire.mutation(changed))
+                common.header_mutation.CopyFrom(mutation(changed))
         await self._write(response_body=pb.BodyResponse(response=common))
 
     async def _send_parts(self, written: bytes, error: Rejection | None, *, end: bool) -> None:
@@ -619,8 +602,8 @@ class Exchange:
             return
         if error is not None and not self._head_sent:
             self._head_sent = True
-            mutation = wire.mutation(self._error_head(error), ["content-length"])
-            common = pb.CommonResponse(header_mutation=mutation)
+            head = mutation(self._error_head(error), ["content-length"])
+            common = pb.CommonResponse(header_mutation=head)
             await self._write(response_headers=pb.HeadersResponse(response=common))
         elif self._head is not None and not self._head_sent:
             await self._send_head(self._head)
@@ -637,7 +620,7 @@ class Exchange:
         own = self._parts.decisions.headers(self._checked)
         return {
             ":status": str(rejection.status),
-            "content-type": wire.JSON,
+            "content-type": JSON,
             **own,
             **rejection.headers,
         }

@@ -83,7 +83,7 @@ class GatewayCall:
     def answering(self) -> None:
         """Record that the head of an answer of status 200 has arrived."""
         if not self.call.stream:
-            self.sent.start()
+            self.sent.answering()
         if self.queue_s is None:
             self.queue_s = self._clock() - self._submitted_s
 

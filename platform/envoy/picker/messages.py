@@ -1,57 +1,20 @@
-"""Read and write the messages of external processing, as values."""
+"""Messages of the endpoint picker protocol: modes, metadata, and bodies in parts."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
-import orjson
 from google.protobuf.struct_pb2 import Struct, Value
 
 from fairserve.platform.envoy.protocol import messages_pb2 as pb
 
 CHUNK_BYTES = 62 * 1024
 """Longest body in a message: some data planes allow 64 KiB."""
-JSON = "application/json"
 
 NONE = pb.ProcessingMode.NONE
 STREAMED = pb.ProcessingMode.STREAMED
 BUFFERED = pb.ProcessingMode.BUFFERED
 FULL_DUPLEX = pb.ProcessingMode.FULL_DUPLEX_STREAMED
-
-
-def plain_headers(headers: pb.HeaderMap) -> dict[str, str]:
-    """Return headers by lower-case name, decoded as Latin-1; the last of equal names wins."""
-    return {
-        each.key.lower(): each.raw_value.decode("latin-1") if each.raw_value else each.value
-        for each in headers.headers
-    }
-
-
-def mutation(headers: Mapping[str, str], removed: Collection[str] = ()) -> pb.HeaderMutation:
-    """Return the mutation that sets headers, whose values are Latin-1, and removes others."""
-    overwrite = pb.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
-    return pb.HeaderMutation(
-        set_headers=[
-            pb.HeaderValueOption(
-                header=pb.HeaderValue(key=name, raw_value=value.encode("latin-1", "replace")),
-                append_action=overwrite,
-            )
-            for name, value in headers.items()
-        ],
-        remove_headers=removed,
-    )
-
-
-def immediate(status: int, headers: Mapping[str, str], body: Mapping[str, Any]) -> Any:
-    """Return the answer that ends a request here, with a JSON body."""
-    response = pb.ImmediateResponse(
-        status=pb.HttpStatus(code=status),
-        headers=mutation({"content-type": JSON, **headers}),
-        body=orjson.dumps(body),
-        details="fairserve",
-    )
-    return pb.ProcessingResponse(immediate_response=response)
 
 
 def metadata_value(metadata: pb.Metadata, namespace: str, key: str) -> Value | None:

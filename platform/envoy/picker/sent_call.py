@@ -7,6 +7,7 @@ from here, as a call of our own client does.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from fairserve.engine.wire.base import (
@@ -27,13 +28,10 @@ class SentCall:
         self._queue_id = queue_id
         self._queue = member.queue
         self._decoded_tokens = 0
-        self._generation = member.circuit.generation
         self._ended = False
         self.on_started: Callable[[], None] = lambda: None
         """Called once when the worker has started a call that it does not stream, or is assumed to."""
-        member.watched.sequences += request.sequences
-        follow = None if request.streams else self._started
-        self._start_key = member.watched.expect_start(request.sequences, follow)
+        self._carried = member.watched.carried(replace(request, on_started=self._started))
 
     @classmethod
     async def begin(cls, member: Member, request: WorkerRequest) -> SentCall:
@@ -43,28 +41,25 @@ class SentCall:
 
     def body(self) -> dict[str, Any]:
         """Return the body for the worker."""
-        http = self.member.http
-        if http.dialect == "vllm":
-            return self._request.wire_body(http.kind)
-        return self._request.plain_body()
+        return self.member.http.body_of(self._request)
 
     def was_sent(self) -> None:
-        """Count a call as started whose worker reports nothing before its answer, and no metrics."""
-        request = self._request
-        if not request.streams and not (request.generates and self.member.http.dialect == "vllm"):
-            self.start()
-
-    def start(self) -> None:
-        """Count a call that is not streamed as started, if it is not."""
-        self.member.watched.unstarted.start(self._start_key)
+        """Record that the gateway sends the call now, which starts one that reports no start."""
+        if not self.member.http.reports_start(self._request):
+            self._carried.started()
 
     def _started(self) -> None:
-        self.on_started()
+        if not self._request.streams:  # a stream starts with its first event
+            self.on_started()
+
+    def answering(self) -> None:
+        """Record that the header of an answer of status 200 has arrived."""
+        self._carried.began()
 
     def began(self) -> None:
         """Record that the first chunk of the answer has arrived."""
-        self.member.watched.unstarted.remove(self._start_key)
-        self.member.watched.began(self._generation)
+        self._carried.started()
+        self._carried.began()
 
     def decoded(self, output_tokens: int) -> None:
         """Charge the call in the local queue for its output so far."""
@@ -88,7 +83,7 @@ class SentCall:
 
     def failed(self, error: WorkerUnavailableError) -> None:
         """Report a call that did not begin."""
-        self.member.watched.failed(self._generation, error, self._request.tenant)
+        self._carried.failed(error)
 
     def moved_to(self, member: Member) -> SentCall:
         """Return the call at another worker, to which the gateway has sent it. Ends this one."""
@@ -102,7 +97,6 @@ class SentCall:
         if self._ended:
             return
         self._ended = True
-        self.member.watched.sequences -= self._request.sequences
-        self.member.watched.unstarted.remove(self._start_key)
+        self._carried.end()
         if self._queue is not None and self._queue_id is not None:
             self._queue.end(self._queue_id)

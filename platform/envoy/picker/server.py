@@ -10,17 +10,14 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from fairserve.platform.envoy.grpc_server import processor_server
 from fairserve.platform.envoy.picker.certificate import self_signed
 from fairserve.platform.envoy.picker.exchange import Context, Exchange, PickerParts
 from fairserve.platform.envoy.picker.health import Health
 from fairserve.platform.envoy.picker.settings import PickerSettings
-from fairserve.platform.envoy.protocol import messages_pb2 as pb
-from fairserve.platform.envoy.protocol.services import EXTERNAL_PROCESSOR, PROCESS
 
 logger = logging.getLogger(__name__)
 
-MESSAGE_MARGIN_BYTES = 1024 * 1024
-"""Bytes of a message besides the body in it."""
 STOP_S = 5.0
 """Seconds that exchanges may take to end after the drain."""
 
@@ -64,21 +61,15 @@ class PickerServer:
         self._background = background
         self.port = 0
         """Port that it listens on once it has started."""
-        self._server = grpc.aio.server(
-            options=[
-                ("grpc.max_receive_message_length", parts.max_body_bytes + MESSAGE_MARGIN_BYTES),
-                ("grpc.max_send_message_length", -1),
-                ("grpc.so_reuseport", 0),
-                # Gateways send pings on idle connections.
-                ("grpc.keepalive_permit_without_calls", 1),
-                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-            ]
+        self._server = processor_server(
+            self._process,
+            parts.max_body_bytes,
+            ("grpc.so_reuseport", 0),
+            # Gateways send pings on idle connections.
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         )
-        process = grpc.stream_stream_rpc_method_handler(
-            self._process, pb.ProcessingRequest.FromString, pb.ProcessingResponse.SerializeToString
-        )
-        handler = grpc.method_handlers_generic_handler(EXTERNAL_PROCESSOR, {PROCESS: process})
-        self._server.add_generic_rpc_handlers((handler, Health(is_ready).handler()))
+        self._server.add_generic_rpc_handlers((Health(is_ready).handler(),))
 
     async def start(self) -> None:
         """Listen. Raises OSError if a file cannot be read, or the port is in use."""

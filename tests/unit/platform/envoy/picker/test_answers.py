@@ -7,7 +7,7 @@ import pytest
 from scripted_gateway import events, sse, whole
 
 from fairserve.engine.wire.base import WorkerRequest, WorkerUnavailableError
-from fairserve.engine.wire.unstarted_calls import UnstartedCalls
+from fairserve.engine.wire.watched_client import WatchedClient
 from fairserve.platform.base.errors import WorkerFailedError
 from fairserve.platform.envoy.picker.answers import FailedAnswer, StreamedAnswer, WholeAnswer
 from fairserve.platform.envoy.picker.gateway_call import GatewayCall
@@ -45,15 +45,12 @@ class Circuit:
     generation = 1
 
 
-class Watched:
-    sequences = 0
+class Watched(WatchedClient):
+    """The counts of a worker, which notes what its circuit learns."""
 
     def __init__(self):
+        super().__init__(None, Circuit(), lambda: 0.0, lambda: None)
         self.events = []
-        self.unstarted = UnstartedCalls()
-
-    def expect_start(self, sequences, on_started):
-        return self.unstarted.add(sequences, 0.0, on_started)
 
     def began(self, generation):
         self.events.append("began")

@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fairserve.platform.envoy.picker.endpoints import Endpoints, endpoint_of
+from fairserve.platform.envoy.picker.endpoints import Endpoints
+from fairserve.platform.fleet.direct_worker import direct_address
 
 
 @pytest.mark.parametrize(
@@ -21,7 +22,7 @@ from fairserve.platform.envoy.picker.endpoints import Endpoints, endpoint_of
     ],
 )
 def test_an_endpoint_is_an_address_and_a_port(url, endpoint):
-    assert endpoint_of(url) == endpoint
+    assert direct_address(url) == endpoint
 
 
 class Pool:
