@@ -102,7 +102,7 @@ async def test_progress_is_reported_with_each_chunk(placement):
 
 async def test_a_whole_answer_is_recorded_before_it_is_returned(placement):
     call = made(placement, stream=False)
-    call.sent.member.http = SimpleNamespace(dialect="vllm")
+    call.sent.member.http = HttpWorkerClient("http://127.0.0.1:1", None)
     call.was_sent()
     assert placement.reports == [], "its start is learned from the worker's metrics"
     call.sent.member.watched.unstarted.read(waiting=0, sent_until_s=1.0)
