@@ -7,6 +7,7 @@ import pytest
 from scripted_gateway import events, sse, whole
 
 from fairserve.engine.wire.base import WorkerRequest, WorkerUnavailableError
+from fairserve.engine.wire.client import HttpWorkerClient
 from fairserve.engine.wire.watched_client import WatchedClient
 from fairserve.platform.base.errors import WorkerFailedError
 from fairserve.platform.envoy.picker.answers import FailedAnswer, StreamedAnswer, WholeAnswer
