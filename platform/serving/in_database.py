@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from sqlalchemy.exc import OperationalError
 
+from fairserve.platform.base.threads import to_its_end
 from fairserve.platform.db.session import unavailable
 
 P = ParamSpec("P")
@@ -17,6 +17,6 @@ T = TypeVar("T")
 async def in_database(work: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
     """Run work on the database in a thread. Raises UnavailableError while the database is away."""
     try:
-        return await asyncio.to_thread(work, *arguments, **options)
+        return await to_its_end(work, *arguments, **options)
     except OperationalError as error:
         raise unavailable() from error

@@ -23,7 +23,7 @@ import pytest
 import redis
 from management_world import Management
 from processes import eventually, free_port
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine
 from webhook_world import Receiver, WebhookWorld
 
 from fairserve.platform.db.engine import SessionFactory, connect, session_factory
@@ -214,22 +214,8 @@ def engine(request, database, tmp_path) -> Iterator[Engine]:
             server = request.getfixturevalue("postgres_server")
             template = request.getfixturevalue("postgres_template")
             engine = connect(stack.enter_context(_database(server, template)))
-            stack.callback(_close_all, _opened(engine))
         stack.callback(engine.dispose)
         yield engine
-
-
-def _opened(engine: Engine) -> list[psycopg.Connection]:
-    """Return a list to which each new connection of the engine is added."""
-    connections: list[psycopg.Connection] = []
-    event.listen(engine, "connect", lambda connection, _: connections.append(connection))
-    return connections
-
-
-def _close_all(connections: list[psycopg.Connection]) -> None:
-    """Close what a thread had checked out when the pool was disposed."""
-    for connection in connections:
-        connection.close()
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
+from fairserve.platform.base.threads import to_its_end
 from fairserve.platform.control.port import LedgerPort
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory
@@ -53,4 +54,4 @@ async def retry_openings(retry: Callable[[], None]) -> None:
     """Retry reports that failed because the ledger was behind, every ``FLUSH_S``."""
     while True:
         await asyncio.sleep(FLUSH_S)
-        await asyncio.to_thread(retry)
+        await to_its_end(retry)

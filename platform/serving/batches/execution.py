@@ -29,6 +29,7 @@ from fairserve.platform.base.errors import (
     WorkerFailedError,
 )
 from fairserve.platform.base.request_facts import begin_request
+from fairserve.platform.base.threads import to_its_end
 from fairserve.platform.db.base import TEXT_CHARS, utc_now
 from fairserve.platform.db.batches import Batch
 from fairserve.platform.db.engine import SessionFactory
@@ -169,7 +170,7 @@ class Execution:
                 await self._run()
             if self._pausing:
                 if not self._lost:
-                    await asyncio.to_thread(repository.release, self._sessions, self.batch)
+                    await to_its_end(repository.release, self._sessions, self.batch)
                 return
             await self._finish()
         except RowLeaseLostError:
@@ -480,7 +481,7 @@ class Execution:
         failures = 0
         while True:
             try:
-                return await asyncio.to_thread(work, *arguments, **options)
+                return await to_its_end(work, *arguments, **options)
             except (OperationalError, InterfaceError) as error:
                 if self._pausing:
                     raise

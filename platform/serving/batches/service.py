@@ -24,6 +24,7 @@ from fairserve.platform.base.errors import (
     NotFoundError,
     RateLimitedError,
 )
+from fairserve.platform.base.threads import to_its_end
 from fairserve.platform.db.base import new_id, utc_now
 from fairserve.platform.db.batches import Batch
 from fairserve.platform.db.engine import SessionFactory, read_only
@@ -228,9 +229,7 @@ class Batches:
         running = [live.execution.batch for live in self._live.values()]
         if not running:
             return
-        lost, cancelled = await asyncio.to_thread(
-            repository.renew, self._sessions, running, self._now()
-        )
+        lost, cancelled = await to_its_end(repository.renew, self._sessions, running, self._now())
         for batch_id, live in self._live.items():
             if batch_id in lost:
                 live.execution.lose()
@@ -243,9 +242,7 @@ class Batches:
             return False
         running = [live.execution.batch for live in self._live.values()]
         of_tenant = max(1, int(self._options.max_live * self._options.tenant_share))
-        batch = await asyncio.to_thread(
-            repository.claim, self._sessions, running, of_tenant, self._now()
-        )
+        batch = await to_its_end(repository.claim, self._sessions, running, of_tenant, self._now())
         if batch is None:
             return False
         execution = Execution(

@@ -16,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import selectinload
 
 from fairserve.interactions.profiles.profile_learning import LearningOptions
+from fairserve.platform.base.threads import to_its_end
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.identity import App
 from fairserve.platform.tenancy.apps.control_events import app_changed
@@ -50,7 +51,7 @@ class ProfileChanges:
         while True:
             await asyncio.sleep(INTERVAL_S)
             try:
-                events = await self._poll()
+                events = await to_its_end(self.poll)
             except SQLAlchemyError as error:
                 logger.warning(
                     "cannot poll for changed profiles: %s; retrying", type(error).__name__
@@ -58,15 +59,6 @@ class ProfileChanges:
                 continue
             for event in events:
                 self._control.post(event)
-
-    async def _poll(self) -> list[AppChanged]:
-        """Poll in a thread. A cancelled poll runs to its end, or its connection would stay open."""
-        thread = asyncio.create_task(asyncio.to_thread(self.poll))
-        try:
-            return await asyncio.shield(thread)
-        except asyncio.CancelledError:
-            await asyncio.gather(thread, return_exceptions=True)
-            raise
 
     def poll(self) -> list[AppChanged]:
         """Return an event for each app whose profile changed since the last poll."""
