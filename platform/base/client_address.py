@@ -10,6 +10,7 @@ Weakness: a trusted proxy that forwards the header unchanged lets its clients ch
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from ipaddress import (
     IPv4Address,
     IPv4Network,
@@ -23,6 +24,8 @@ from typing import Any
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
+_MAX_ADDRESS_CHARS = 80
+"""No address is longer, and a client may send any text."""
 IPV6_BLOCK_BITS = 64
 """Length of the IPv6 prefix that one subscriber usually has."""
 
@@ -91,6 +94,11 @@ def _without_port(text: str) -> str:
 
 def _parsed(text: str) -> Address | None:
     """Return the address, or None if the text is not one. IPv4-mapped IPv6 addresses become IPv4."""
+    return None if len(text) > _MAX_ADDRESS_CHARS else _parsed_short(text)
+
+
+@lru_cache(maxsize=4096)
+def _parsed_short(text: str) -> Address | None:
     try:
         address = ip_address(text)
     except ValueError:

@@ -35,8 +35,10 @@ logger = logging.getLogger(__name__)
 BATCH_BYTES = 1024 * 1024
 FIRST_RETRY_S = 0.2
 LAST_RETRY_S = 10.0
-GATHER_S = 0.2
-"""Pause between batches, so that a busy server writes a few a second and not one per call."""
+GATHER_S, BUSY_GATHER_S = 0.2, 1.0
+"""Pauses after batches of few and of many rows: a batch costs as much as a hundred rows in it. Nobody who
+waits for the ledger (:meth:`Ledger.flush`) waits for the pause."""
+MANY_ROWS = 8
 
 RunKey = tuple[str, str, str]
 """Tenant, app and the client's id of a run."""
@@ -65,6 +67,8 @@ class Ledger:
         self._state_path = journal.folder / "ledger.json"
         self._rejected_path = journal.folder / "rejected.jsonl"
         self._wake = threading.Event()
+        self._hurry = threading.Event()
+        """Ends the pause: somebody waits for the ledger."""
         self._stopping = threading.Event()
         self._caught_up = threading.Condition()
         self._position = _load_position(self._state_path)
@@ -97,6 +101,7 @@ class Ledger:
         synced = self._journal.sync(timeout_s)
         target = self._journal.durable_position
         self._wake.set()
+        self._hurry.set()
         with self._caught_up:
             left_s = max(0.0, end_s - time.monotonic())
             caught_up = self._caught_up.wait_for(lambda: self._position >= target, left_s)
@@ -109,6 +114,7 @@ class Ledger:
         """
         complete = self.flush(timeout_s)
         self._stopping.set()
+        self._hurry.set()
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
@@ -120,16 +126,18 @@ class Ledger:
         while not self._stopping.is_set():
             self._wake.wait()
             self._wake.clear()
-            while not self._stopping.is_set() and self._copy_batch():
-                pass
-            self._stopping.wait(GATHER_S)
+            most_rows = 0
+            while not self._stopping.is_set() and (rows := self._copy_batch()) is not None:
+                most_rows = max(most_rows, rows)
+            self._hurry.wait(BUSY_GATHER_S if most_rows > MANY_ROWS else GATHER_S)
+            self._hurry.clear()
 
-    def _copy_batch(self) -> bool:
-        """Copy a batch, until it is committed or on a stop; return whether there may be more."""
+    def _copy_batch(self) -> int | None:
+        """Copy a batch, and return its rows once it is committed; None if there is none, or on a stop."""
         end = self._journal.durable_position
         position = self._position
         if position >= end:
-            return False
+            return None
         batch = _Batch()
         for entry, after in read_entries(self._journal.folder, position, end, BATCH_BYTES):
             position = after
@@ -138,10 +146,11 @@ class Ledger:
         if position == self._position:
             # The segments up to the durable end were deleted or are empty.
             position = end
-        if not self._write(batch.rows()):
-            return False
+        rows = batch.rows()
+        if not self._write(rows):
+            return None
         self._store(position)
-        return True
+        return len(rows)
 
     def _collect(self, entry: Entry, batch: _Batch) -> None:
         try:

@@ -1,11 +1,16 @@
-"""Insert or replace rows, on both databases."""
+"""Insert or replace rows, on both databases.
+
+Cost: about 10 us a row beside that of the driver. Building a statement takes longer than writing twenty
+rows with it, so each table's is built once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
-from sqlalchemy import String, Table
+from sqlalchemy import Executable, String, Table
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -19,38 +24,49 @@ def upsert(session: Session, model: type[Base], rows: Iterable[dict[str, Any]]) 
     """
     table = model.__table__
     assert isinstance(table, Table)
-    insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
-    key = [column.name for column in table.primary_key]
+    key = table.primary_key.columns.keys()
     # Truncated texts can make two keys equal.
     clean = (fitting(table, row) for row in rows)
-    distinct = {tuple(row[name] for name in key): row for row in clean}
-    if not distinct:
-        return
-    statement = insert(table)
-    session.execute(
-        statement.on_conflict_do_update(
-            index_elements=key,
-            set_={
-                column.name: statement.excluded[column.name]
-                for column in table.columns
-                if column.name not in key
-            },
-        ),
-        list(distinct.values()),
-    )
+    distinct = {tuple([row[name] for name in key]): row for row in clean}
+    if distinct:
+        statement = _replacing(table, session.get_bind().dialect.name)
+        session.connection().execute(statement, list(distinct.values()))
+
+
+@cache
+def _replacing(table: Table, dialect: str) -> Executable:
+    statement = (postgresql.insert if dialect == "postgresql" else sqlite.insert)(table)
+    excluded, key = statement.excluded, table.primary_key.columns
+    others = {
+        column.name: excluded[column.name] for column in table.columns if column not in set(key)
+    }
+    return statement.on_conflict_do_update(index_elements=list(key), set_=others)
 
 
 def fitting_text(text: str, chars: int | None) -> str:
     """Return a text truncated to ``chars`` and without characters that a database cannot store."""
     # PostgreSQL stores neither NUL nor half a surrogate pair.
-    return text.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")[:chars]
+    if not text.isascii():
+        text = text.encode("utf-8", "replace").decode("utf-8")
+    return text.replace("\x00", "")[:chars]
 
 
 def fitting(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with its texts fitted to their columns."""
-    fit = dict(row)
+    """Return a row with its texts fitted to their columns. Raises KeyError for an unknown column."""
+    fit, lengths = dict(row), _text_lengths(table)
     for name, value in row.items():
-        column = table.columns[name]
-        if isinstance(value, str) and isinstance(column.type, String):
-            fit[name] = fitting_text(value, column.type.length)
+        if isinstance(value, str) and lengths[name] != _NO_TEXT:
+            fit[name] = fitting_text(value, lengths[name])
     return fit
+
+
+_NO_TEXT = -1
+
+
+@cache
+def _text_lengths(table: Table) -> dict[str, int | None]:
+    """Return the length of each column in characters, None without a limit, _NO_TEXT for other types."""
+    return {
+        column.name: column.type.length if isinstance(column.type, String) else _NO_TEXT
+        for column in table.columns
+    }

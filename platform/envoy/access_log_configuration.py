@@ -51,8 +51,13 @@ def call_logs(addresses: Addresses) -> list[dict[str, Any]]:
 
 
 def attempt_logs() -> list[dict[str, Any]]:
-    """Return the log of the workers' side: the end of each attempt, to the server."""
-    return [{**_grpc_log(ATTEMPTS_LOG), "filter": _of_calls(_type_is("UpstreamEnd"))}]
+    """Return the log of the workers' side: the end of each attempt that failed, to the server."""
+    error = {"comparison": {"op": "GE", "value": {"default_value": 201, "runtime_key": "unused"}}}
+    failed = {
+        "or_filter": {"filters": [{"status_code_filter": error}, {"response_flag_filter": {}}]}
+    }
+    both = {"and_filter": {"filters": [_type_is("UpstreamEnd"), failed]}}
+    return [{**_grpc_log(ATTEMPTS_LOG), "filter": _of_calls(both)}]
 
 
 def _grpc_log(name: str) -> dict[str, Any]:

@@ -248,24 +248,40 @@ class _Exchange:
         message = await self._read()
         if message is None or message.WhichOneof("request") != "request_body":
             raise _AnsweredError
-        deciding = asyncio.ensure_future(self._decide(message.request_body.body))
-        self._ahead = asyncio.ensure_future(self._context.read())
-        try:
-            await asyncio.wait({deciding, self._ahead}, return_when=asyncio.FIRST_COMPLETED)
-            if self._ahead.done():
-                # Before the answer nothing can arrive but the end of the stream: the client left.
-                deciding.cancel()
-                await asyncio.gather(deciding, return_exceptions=True)
-                raise _AnsweredError
-            response = await deciding
-        finally:
-            deciding.cancel()
-        await self._write(response)
+        await self._write(response := await self._unless_client_leaves(message.request_body.body))
         if response.HasField("immediate_response"):
             raise _AnsweredError
         assert self._call is not None
         self._sent = True
         self._call.sent()
+
+    async def _unless_client_leaves(self, raw: bytes) -> pb.ProcessingResponse:
+        """Return the decision. Raises _AnsweredError if the client leaves before.
+
+        Before the answer nothing can arrive but the end of the stream, which cancels the decision. It has
+        no task of its own: that would cost as much as the checks of a short call.
+        """
+        deciding = asyncio.current_task()
+        assert deciding is not None
+        waits = True
+
+        def client_left(_: object) -> None:
+            if waits:
+                deciding.cancel()
+
+        self._ahead = asyncio.ensure_future(self._context.read())
+        self._ahead.add_done_callback(client_left)
+        try:
+            response = await self._decide(raw)
+        except asyncio.CancelledError:
+            if self._ahead.done() and deciding.uncancel() == 0:
+                raise _AnsweredError from None
+            raise
+        finally:
+            waits = False
+        if self._ahead.done():
+            raise _AnsweredError
+        return response
 
     async def _decide(self, raw: bytes) -> pb.ProcessingResponse:
         """Return the answer to the body, after the grant."""

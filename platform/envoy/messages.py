@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from google.protobuf.json_format import ParseDict
-from google.protobuf.struct_pb2 import Struct
+from google.protobuf.struct_pb2 import Struct, Value
 
 from fairserve.platform.envoy.protocol import messages_pb2 as pb
 
@@ -38,8 +37,18 @@ def mutation(
 
 
 def struct(values: Mapping[str, Any]) -> Struct:
-    """Return values as dynamic metadata has them."""
-    return ParseDict(dict(values), Struct())
+    """Return texts, numbers, flags and mappings of them as dynamic metadata has them."""
+    return Struct(fields={name: _value(value) for name, value in values.items()})
+
+
+def _value(value: Any) -> Value:
+    if isinstance(value, str):
+        return Value(string_value=value)
+    if isinstance(value, bool):
+        return Value(bool_value=value)
+    if isinstance(value, Mapping):
+        return Value(struct_value=struct(value))
+    return Value(number_value=value)
 
 
 def immediate(

@@ -154,13 +154,12 @@ async def test_a_failed_attempt_falls_to_the_relay_once(plane, status):
     assert relayed.headers["x-envoy-attempt-count"] == "2"
     assert relayed.headers["x-fairserve-call"] == "r1"
     assert not [name for name in headers if name.startswith(("x-envoy-", "x-fairserve-relay"))]
-    await until(lambda: plane.decisions.ends() and len(plane.decisions.attempts()) == 2)
-    first, second = plane.decisions.attempts()
+    await until(lambda: plane.decisions.ends() and plane.decisions.attempts())
+    (first,) = plane.decisions.attempts()  # not that of the relay, which has not failed
     assert first.response.response_code.value == status
     assert first.request.request_headers["x-fairserve-call"] == "r1"
     address = first.common_properties.upstream_remote_address.socket_address
     assert f"{address.address}:{address.port_value}" == bad.address
-    assert second.response.response_code.value == 200
     assert facts_of(plane.decisions.ends()[0]) == {"relay": True}
 
 
@@ -182,7 +181,7 @@ async def test_a_connection_that_breaks_before_the_header_falls_to_the_relay(pla
     status, _, body = await ask(plane)
     assert (status, body) == (200, b'{"by":"api"}')
     assert len(worker.received) == 1
-    await until(lambda: len(plane.decisions.attempts()) == 2)
+    await until(plane.decisions.attempts)
     flags = plane.decisions.attempts()[0].common_properties.response_flags
     assert flags.upstream_connection_termination or flags.upstream_remote_reset
 

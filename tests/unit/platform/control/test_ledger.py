@@ -8,6 +8,7 @@ import pytest
 from call_records import call_record
 from until import until
 
+from fairserve.platform.control import ledger as ledger_module
 from fairserve.platform.control.journal.journal import Journal
 from fairserve.platform.control.ledger import Ledger
 
@@ -73,6 +74,20 @@ async def test_rows_are_written(start, database):
     assert await asyncio.to_thread(ledger.flush, 20)
     assert set(database.calls) == {f"c{n}" for n in range(1200)}
     assert database.writes < 1200
+
+
+@pytest.mark.parametrize("rows", [1, 20])
+async def test_who_waits_for_the_ledger_does_not_wait_for_its_pause(
+    start, database, monkeypatch, rows
+):
+    monkeypatch.setattr(ledger_module, "GATHER_S", 3600)
+    monkeypatch.setattr(ledger_module, "BUSY_GATHER_S", 3600)
+    journal, ledger = start()
+    await write(journal, *(record(f"a{n}") for n in range(rows)))
+    assert await asyncio.to_thread(ledger.flush, 20)
+    await write(journal, record("b"))
+    assert await asyncio.to_thread(ledger.flush, 20)
+    assert "b" in database.calls
 
 
 async def test_a_database_outage_loses_nothing(start, database):
