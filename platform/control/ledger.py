@@ -36,8 +36,8 @@ BATCH_BYTES = 1024 * 1024
 FIRST_RETRY_S = 0.2
 LAST_RETRY_S = 10.0
 GATHER_S, BUSY_GATHER_S = 0.2, 1.0
-"""Pauses after batches of few and of many rows: a batch costs as much as a hundred rows in it. Nobody who
-waits for the ledger (:meth:`Ledger.flush`) waits for the pause."""
+"""Pauses after batches of few and of many rows: a batch costs as much as a hundred rows in it. Nobody
+who waits for the ledger (:meth:`Ledger.flush`) waits for the pause."""
 MANY_ROWS = 8
 
 RunKey = tuple[str, str, str]
@@ -133,7 +133,7 @@ class Ledger:
             self._hurry.clear()
 
     def _copy_batch(self) -> int | None:
-        """Copy a batch, and return its rows once it is committed; None if there is none, or on a stop."""
+        """Copy a batch; return its number of rows once it is committed, None without one or on a stop."""
         end = self._journal.durable_position
         position = self._position
         if position >= end:

@@ -258,8 +258,8 @@ class _Exchange:
     async def _unless_client_leaves(self, raw: bytes) -> pb.ProcessingResponse:
         """Return the decision. Raises _AnsweredError if the client leaves before.
 
-        Before the answer nothing can arrive but the end of the stream, which cancels the decision. It has
-        no task of its own: that would cost as much as the checks of a short call.
+        Before the answer nothing can arrive but the end of the stream, which cancels the decision. It
+        has no task of its own: that would cost as much as the checks of a short call.
         """
         deciding = asyncio.current_task()
         assert deciding is not None
