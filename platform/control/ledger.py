@@ -133,7 +133,7 @@ class Ledger:
             self._hurry.clear()
 
     def _copy_batch(self) -> int | None:
-        """Copy a batch; return its number of rows once it is committed, None without one or on a stop."""
+        """Copy a batch; return its rows once it is committed, None without one or on a stop."""
         end = self._journal.durable_position
         position = self._position
         if position >= end:
