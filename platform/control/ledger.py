@@ -35,9 +35,11 @@ logger = logging.getLogger(__name__)
 BATCH_BYTES = 1024 * 1024
 FIRST_RETRY_S = 0.2
 LAST_RETRY_S = 10.0
-GATHER_S, BUSY_GATHER_S = 0.2, 1.0
-"""Pauses after batches of few and of many rows: a batch costs as much as a hundred rows in it. Nobody
-who waits for the ledger (:meth:`Ledger.flush`) waits for the pause."""
+GATHER_S = 0.2
+"""Pause between batches, so that a server with calls writes a few a second, not one per call."""
+BUSY_S = 0.8
+"""Further pause after a batch of many rows: a batch costs as much as a hundred rows in it. It ends when
+somebody waits for the ledger (:meth:`Ledger.flush`)."""
 MANY_ROWS = 8
 
 RunKey = tuple[str, str, str]
@@ -68,7 +70,7 @@ class Ledger:
         self._rejected_path = journal.folder / "rejected.jsonl"
         self._wake = threading.Event()
         self._hurry = threading.Event()
-        """Ends the pause: somebody waits for the ledger."""
+        """Ends the further pause: somebody waits for the ledger."""
         self._stopping = threading.Event()
         self._caught_up = threading.Condition()
         self._position = _load_position(self._state_path)
@@ -126,11 +128,13 @@ class Ledger:
         while not self._stopping.is_set():
             self._wake.wait()
             self._wake.clear()
+            self._hurry.clear()
             most_rows = 0
             while not self._stopping.is_set() and (rows := self._copy_batch()) is not None:
                 most_rows = max(most_rows, rows)
-            self._hurry.wait(BUSY_GATHER_S if most_rows > MANY_ROWS else GATHER_S)
-            self._hurry.clear()
+            self._stopping.wait(GATHER_S)
+            if most_rows > MANY_ROWS:
+                self._hurry.wait(BUSY_S)
 
     def _copy_batch(self) -> int | None:
         """Copy a batch; return its rows once it is committed, None without one or on a stop."""
