@@ -141,7 +141,8 @@ class ScriptedWorker:
         if body["model"] != self.model:  # as vLLM does
             error = {"message": f"no model {body['model']!r}", "code": "NotFoundError"}
             return web.json_response({"error": error}, status=404)
-        word, _, said = body["messages"][-1]["content"].partition(" ")
+        content = body["messages"][-1].get("content")
+        word, _, said = content.partition(" ") if isinstance(content, str) else ("ok", "", "")
         if word == "once":
             word = "say" if said in self._once else "break"
             self._once.add(said)
