@@ -8,7 +8,7 @@ from pydantic import BaseModel, TypeAdapter
 from sse import data_of
 
 ADDED = frozenset({"stop_reason"})
-"""Fields beyond OpenAI's that our engine adds, as docs/guide/apps.md says."""
+"""Fields beyond OpenAI's that our engine adds; docs/guide/apps.md documents them."""
 ADDED_BY_VLLM = ADDED | {
     "reasoning",
     "token_ids",
