@@ -130,7 +130,7 @@ class CallEnded:
 
 @dataclass(frozen=True, slots=True)
 class CallReturned:
-    """A dispatched call's worker failed before the first token: the call is queued again."""
+    """A dispatched call's worker failed before any output of the call: it is queued again."""
 
     call_id: str
 

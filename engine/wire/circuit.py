@@ -79,7 +79,7 @@ class Circuit:
     # --- calls ------------------------------------------------------------------------------------
 
     def call_began(self, generation: int) -> None:
-        """Record that a call of this generation received its first chunk."""
+        """Record that a call of this generation received its first chunk, or its whole answer."""
         if generation == self.generation and self.state == "closed":
             self._failed_calls.clear()
             self._pauses = 0

@@ -1,10 +1,11 @@
 """Counts the calls at one worker and reports their starts and failures to its circuit.
 
-A call has begun with its first chunk. The start of one whose answer is a single object is learned
-from the worker's metrics (:mod:`fairserve.engine.wire.unstarted_calls`), if nothing reports it earlier.
-A call that the worker rejects, that its client cancels, or
-that gets a 429 is no evidence about the worker's health. One that failed after the worker received
-it is reported with its tenant, because it may be the cause.
+A streamed call has begun with its first chunk. The start of one whose answer is a single object is
+learned from the worker's metrics (:mod:`fairserve.engine.wire.unstarted_calls`), if nothing reports it
+earlier.
+A call that the worker rejects, that its client cancels, or that gets a 429 is no evidence about the
+worker's health. One that failed after the worker received it is reported with its tenant, because it may
+be the cause.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class WatchedClient:
         return CarriedCall(self, request, self._circuit.generation)
 
     def began(self, generation: int) -> None:
-        """Record that a call received its first chunk."""
+        """Record that a call received its first chunk, or its whole answer."""
         self._circuit.call_began(generation)
 
     def failed(self, generation: int, error: WorkerUnavailableError, tenant: str) -> None:

@@ -397,7 +397,7 @@ class CallLifecycle:
             )
 
     def _stop(self, live: CallState, outcome: ev.CallOutcome, error: str, message: str) -> None:
-        """End a call, and notify the task that waits for it or streams it."""
+        """End a call, and notify the task that waits for it or carries its answer."""
         granted = live.worker_id is not None
         self._end(live, outcome, error=error, delivered=live.usage.output_tokens > 0)
         if granted:

@@ -1,10 +1,10 @@
 """The values that cross the border of control: messages, events of runs, records and views.
 
-An API replica *submits* a call, receives a *grant* (or a rejection), streams from the granted worker
-itself, reports *progress*, and *releases* the call at its end. A grant is a lease: without progress it
-expires after ``lease_s``. The embedded default sends the messages through memory; scaled out they travel
-through Redis streams (DESIGN, "Roles"). Records are the rows of journal and ledger; views are
-the state of control at one moment. Wall-clock times are UTC epoch seconds.
+An API replica *submits* a call, receives a *grant* (or a rejection), carries the answer of the granted
+worker itself, reports *progress*, and *releases* the call at its end. A grant is a lease: without
+progress it expires after ``lease_s``. The embedded default sends the messages through memory; scaled
+out they travel through Redis streams (DESIGN, "Roles"). Records are the rows of journal and ledger;
+views are the state of control at one moment. Wall-clock times are UTC epoch seconds.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Control -> API: stream this call from this worker now."""
+    """Control -> API: send this call to this worker now."""
 
     call_id: str
     interaction_id: str
@@ -97,7 +97,7 @@ class Progress:
     cached_tokens_reported: bool = False
     """True if the worker reported its cached tokens; else 0 in ``usage`` means unknown."""
     queue_s: float | None = None
-    """Seconds from submission until the worker began; None: it began just now."""
+    """Seconds from submission until the worker started the call; None: it started just now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Release:
     outcome: CallOutcome
     usage: TokenUsage
     ttft_s: float | None = None
-    """Seconds from submission to the first content token."""
+    """Seconds from submission to the first content token; None without one, or if not streamed."""
     error: str = ""
     delivered: bool = False
     """True if the client received some of the answer."""
@@ -117,7 +117,8 @@ class Release:
     requested_tools: bool = False
     """True if the answer requests tools."""
     retry_on_another_worker: bool = False
-    """The worker failed before the first token: queue the call again, a new grant follows."""
+    """The worker failed before the first token of a streamed call, or before the start of any other:
+    queue the call again, a new grant follows."""
 
 
 @dataclass(frozen=True, slots=True)

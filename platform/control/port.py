@@ -120,7 +120,10 @@ class CallListener:
         """Handle the return of a call to the queue after its worker failed."""
 
     def call_started(self, call: ObservedCall, now_s: float) -> None:
-        """Handle the first token of a call; ``call.queue_s`` is how long it waited."""
+        """Handle the start of a call at its worker; ``call.queue_s`` is how long it waited.
+
+        For a streamed call that is its first chunk, for any other what reports or implies the start.
+        """
 
     def call_progressed(self, call: ObservedCall, now_s: float) -> None:
         """Handle new totals in ``call.usage``."""

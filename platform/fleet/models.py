@@ -64,18 +64,22 @@ class ServedModel:
             return None
         return BODY_BASE_BYTES + BODY_BYTES_PER_TOKEN * self.context_tokens
 
+    @property
+    def shown_workers(self) -> str:
+        """Return its first workers and their kinds for a message: ``w0, w1: vllm``."""
+        workers = sorted(self.workers)
+        more = ", ..." if len(workers) > SHOWN_WORKERS else ""
+        kinds = "/".join(sorted(self.kinds))
+        return f"{', '.join(workers[:SHOWN_WORKERS])}{more}: {kinds}" if workers else "none yet"
+
     def check_task(self, task: Task) -> None:
         """Raise InvalidRequestError naming ``model`` if its workers do not serve a task."""
         if task in self.tasks:
             return
-        workers = sorted(self.workers)
-        more = ", ..." if len(workers) > SHOWN_WORKERS else ""
-        kinds = "/".join(sorted(self.kinds)) or "no worker"
         served = " and ".join(sorted(self.tasks)) or "no task in common"
         raise InvalidRequestError(
-            f"model: {self.names[0]!r} does not {task}; its workers"
-            f" ({', '.join(workers[:SHOWN_WORKERS])}{more}: {kinds}) serve {served}; choose another"
-            " model",
+            f"model: {self.names[0]!r} does not {task}; its workers ({self.shown_workers}) serve"
+            f" {served}; choose another model",
             param="model",
             code="unsupported_model",
         )

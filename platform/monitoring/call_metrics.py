@@ -149,7 +149,7 @@ class CallMetrics(CallListener):
         yield _counter("calls_rejected", "Calls that were not queued.", ("reason",), self._rejected)
         yield _counter(
             "calls_requeued",
-            "Attempts that failed before the first output and were tried again.",
+            "Attempts that failed before the start of the call and were tried again.",
             ("model",),
             self._requeued,
         )
@@ -163,7 +163,9 @@ class CallMetrics(CallListener):
             "call_queue_seconds", "Time from submission until a worker began.", self._queue_s
         )
         yield _histogram(
-            "call_ttft_seconds", "Time from submission until the first output.", self._ttft_s
+            "call_ttft_seconds",
+            "Time from submission until the first output of a streamed call.",
+            self._ttft_s,
         )
         yield _histogram(
             "call_duration_seconds", "Time from submission until the end.", self._duration_s

@@ -70,7 +70,7 @@ class Feed:
         return self.pump(hit=held and self._is_hit(call, cached))
 
     def requeue(self, live: QueuedCall) -> list[ev.Command]:
-        """Requeue a call whose worker failed before the first token."""
+        """Requeue a call whose worker failed before any output of it."""
         self._queue(live)
         self._feeder.requeue(live.call)
         return self.pump()

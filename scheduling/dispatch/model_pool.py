@@ -233,7 +233,7 @@ class ModelPool:
         return self.pump()
 
     def requeue(self, live: QueuedCall, client: ClientPath, now_s: float) -> list[ev.Command]:
-        """Requeue a call whose worker failed before the first token; other workers are preferred.
+        """Requeue a call whose worker failed before any output of it; other workers are preferred.
 
         It waits as a call of ``client``, which may differ from the client at dispatch.
         """

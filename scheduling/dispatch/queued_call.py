@@ -26,7 +26,7 @@ class QueuedCall:
     output_tokens: int = 0
     started: bool = False
     avoid: list[str] = field(default_factory=list)
-    """Workers where the call failed before its first token."""
+    """Workers where the call failed before any output of it."""
 
     def usage(self) -> TokenUsage:
         """Return the known usage so far."""

@@ -7,13 +7,13 @@ Weakness: one client can fill the queue.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fairserve.interactions.call import Call, ClientPath, TokenUsage
-from fairserve.scheduling.base import Feeder
+from fairserve.interactions.call import Call, ClientPath
 from fairserve.scheduling.directory import Directory
+from fairserve.scheduling.feeders.uncharged import UnchargedFeeder
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class FcfsOptions:
     weighted: bool = False
 
 
-class FcfsFeeder:
+class FcfsFeeder(UnchargedFeeder):
     """A queue in the order of arrival. Every operation is O(1)."""
 
     def __init__(self, directory: Directory, options: FcfsOptions = FcfsOptions()) -> None:
@@ -47,27 +47,12 @@ class FcfsFeeder:
         """Return the oldest call that is not excluded."""
         return next((self._queue[name] for name in self._queue if name not in excluded), None)
 
-    def peek_hit(
-        self, workers: Collection[str], excluded: Collection[str] = frozenset()
-    ) -> Call | None:
-        """Return None: no call is dispatched out of order."""
-        return None
-
     def dispatch(self, call_id: str, cached_tokens: int) -> float:
         """Remove a queued call. Raises KeyError if it is not queued."""
         call = self._queue.pop(call_id)
         if not self.options.weighted:
             return 1.0
         return 1.0 / self._directory.weight(call.tenant, call.app, call.user)
-
-    def charge(self, call_id: str, usage: TokenUsage) -> None:
-        """Do nothing: this feeder charges nothing."""
-
-    def decoded(self, totals: Iterable[tuple[str, int]]) -> None:
-        """Do nothing: this feeder charges nothing."""
-
-    def finish(self, call_id: str, usage: TokenUsage) -> None:
-        """Do nothing: this feeder charges nothing."""
 
     def requeue(self, call: Call) -> None:
         """Requeue a call at the front."""
@@ -79,31 +64,9 @@ class FcfsFeeder:
         for call_id, path in paths.items():
             self._queue[call_id].client = path
 
-    def interaction_ended(self, interaction_id: str) -> None:
-        """Do nothing: this feeder does not use interactions."""
-
-    def share(self, others: Sequence[Feeder]) -> None:
-        """Do nothing: this feeder charges nothing."""
-
-    def served_elsewhere(
-        self, client: ClientPath, served: float, reserved: float, factors: tuple[float, ...]
-    ) -> None:
-        """Do nothing: this feeder charges nothing."""
-
-    def begun_elsewhere(self, interaction_id: str) -> None:
-        """Do nothing: this feeder does not use interactions."""
-
     def waiting(self) -> Iterable[Call]:
         """Return the queued calls."""
         return self._queue.values()
-
-    def counter(self, path: ClientPath) -> float | None:
-        """Return None: this feeder charges nothing."""
-        return None
-
-    def least_counter(self, path: ClientPath = ()) -> float | None:
-        """Return None: this feeder charges nothing."""
-        return None
 
     def __len__(self) -> int:
         """Return the number of queued calls."""

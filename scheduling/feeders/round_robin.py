@@ -15,15 +15,15 @@ service; and a tenant gets a turn for every user that it names.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from itertools import takewhile
 from typing import Any
 
-from fairserve.interactions.call import Call, ClientPath, TokenUsage
-from fairserve.scheduling.base import Feeder
+from fairserve.interactions.call import Call, ClientPath
+from fairserve.scheduling.feeders.uncharged import UnchargedFeeder
 
 
-class RoundRobinFeeder:
+class RoundRobinFeeder(UnchargedFeeder):
     """A queue for each client; the clients take turns."""
 
     def __init__(self) -> None:
@@ -75,27 +75,12 @@ class RoundRobinFeeder:
                     return self._calls[call_id]
         return None
 
-    def peek_hit(
-        self, workers: Collection[str], excluded: Collection[str] = frozenset()
-    ) -> Call | None:
-        """Return None: no call is dispatched out of order."""
-        return None
-
     def dispatch(self, call_id: str, cached_tokens: int) -> float:
         """Remove a queued call; its client waits for all others. Raises KeyError if it is not queued."""
         call = self._leave(call_id)
         if call.client in self._turns:
             self._turns.move_to_end(call.client)
         return 1.0
-
-    def charge(self, call_id: str, usage: TokenUsage) -> None:
-        """Do nothing: this feeder charges nothing."""
-
-    def decoded(self, totals: Iterable[tuple[str, int]]) -> None:
-        """Do nothing: this feeder charges nothing."""
-
-    def finish(self, call_id: str, usage: TokenUsage) -> None:
-        """Do nothing: this feeder charges nothing."""
 
     def requeue(self, call: Call) -> None:
         """Requeue a call before all others of its client, whose turn is next."""
@@ -111,31 +96,9 @@ class RoundRobinFeeder:
             call.client = path
             self._enter(call, place)
 
-    def interaction_ended(self, interaction_id: str) -> None:
-        """Do nothing: this feeder does not use interactions."""
-
-    def share(self, others: Sequence[Feeder]) -> None:
-        """Do nothing: this feeder charges nothing."""
-
-    def served_elsewhere(
-        self, client: ClientPath, served: float, reserved: float, factors: tuple[float, ...]
-    ) -> None:
-        """Do nothing: this feeder charges nothing."""
-
-    def begun_elsewhere(self, interaction_id: str) -> None:
-        """Do nothing: this feeder does not use interactions."""
-
     def waiting(self) -> Iterable[Call]:
         """Return the queued calls."""
         return self._calls.values()
-
-    def counter(self, path: ClientPath) -> float | None:
-        """Return None: this feeder charges nothing."""
-        return None
-
-    def least_counter(self, path: ClientPath = ()) -> float | None:
-        """Return None: this feeder charges nothing."""
-        return None
 
     def __len__(self) -> int:
         """Return the number of queued calls."""

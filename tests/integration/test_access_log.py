@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+from every_task import REQUESTS, STREAMED, embedding_fleet, serves_every_task
 from kept_log import kept_log
 from processes import eventually
 from whole_server import PROFILE, WholeServer
@@ -44,6 +45,43 @@ def test_a_call_is_one_line_with_its_id_owner_tokens_and_times(server, stream):
     assert "my-secret-prompt" not in log.text
     assert "secret-user" not in log.text
     assert server.key not in log.text
+
+
+@pytest.fixture(scope="module")
+def every(tmp_path_factory):
+    """Return the server, and by endpoint the worker that serves its calls."""
+    folder = tmp_path_factory.mktemp("every")
+    with (
+        embedding_fleet(folder) as (embedding, fleet_file),
+        WholeServer(folder / "data", fleet_file=fleet_file) as server,
+    ):
+        serves_every_task(server)
+        server.key = server.new_tenant("one")[1]["api_key"]
+        yield (
+            server,
+            {
+                path: embedding if body["model"] == "bert" else server.worker
+                for path, body in REQUESTS.items()
+            },
+        )
+
+
+@pytest.mark.parametrize(
+    ("path", "stream"),
+    [*((path, False) for path in REQUESTS), *((path, True) for path in STREAMED)],
+)
+def test_the_worker_gets_the_id_of_the_call_from_every_endpoint(every, path, stream):
+    server, workers = every
+    body = REQUESTS[path] | ({"stream": True} if stream else {})
+    own = {"x-request-id": "of-the-client"}
+    with kept_log() as log:
+        answer = server.send(server.key, "POST", path, json=body, headers=own)
+    assert answer.status_code == 200, answer.text
+    call_id = answer.headers["x-request-id"]
+    assert call_id.startswith("call_")
+    assert workers[path].request_ids[-1] == call_id
+    (line,) = log.events(ACCESS)
+    assert (line["path"], line["request_id"]) == (path, call_id)
 
 
 def test_a_rejected_call_has_its_reason(server):

@@ -14,6 +14,9 @@ RULES = ROOT / "deploy/prometheus/alerts.yaml"
 ALERTS = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
 DASHBOARD = json.loads((ROOT / "deploy/grafana/fairserve.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+RUNBOOKS = (
+    "{{ with $externalLabels.fairserve_runbooks }}{{ . }}{{ else }}docs/guide/operator.md{{ end }}"
+)
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum"), "gauge": ("",)}
 
 
@@ -67,7 +70,7 @@ def test_every_alert_has_severity_duration_and_runbook(rule):
     assert re.fullmatch(r"\d+[sm]", rule["for"])
     assert rule["annotations"]["summary"]
     page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
-    assert page == "docs/guide/operator.md"
+    assert page == RUNBOOKS
     assert anchor == rule["alert"].lower()
     assert anchor in anchors()
 

@@ -11,7 +11,7 @@ import databases
 import pytest
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 from program_calls import add_apps
-from until import until
+from until import settle, turn, until
 
 from fairserve.engine.backoff import Backoff
 from fairserve.platform.base.errors import (
@@ -42,6 +42,8 @@ class Calls:
     def __init__(self, script=(), at_once=100):
         """``at_once`` calls are accepted at a time."""
         self.script, self.at_once = dict(script), at_once
+        self.before_end = turn
+        """Awaited by each accepted call before it ends."""
         self.made = Counter()
         self.released = asyncio.Event()
         self.running = self.most = 0
@@ -56,8 +58,7 @@ class Calls:
                 raise RateLimitedError("parallel calls", headers={"Retry-After": "0"})
             if text.startswith("hold"):
                 await self.released.wait()
-            # Long enough for the others of its wave, which pass through threads, to be rejected.
-            await asyncio.sleep(0 if self.at_once == 100 else 0.01)
+            await self.before_end()
             answers = self.script.get(text)
             if answers:
                 raise answers.pop(0)
@@ -301,6 +302,15 @@ async def test_a_rejection_halves_the_calls_in_flight(world):
     """With four at a time, each accepted call would cost three rejections."""
     calls = Calls(at_once=1)
     async with world.server(calls) as server:
+
+        async def whole_window():
+            """Wait until all lines of the window have been sent, so that all others are rejected."""
+            (live,) = server._live.values()
+            run = live.execution
+            await until(lambda: len(run._sent) >= run._window or (run._read_all and not run._ready))
+            await settle()
+
+        calls.before_end = whole_window
         batch = await world.ended(await world.create(server, *map(str, range(20))))
     assert batch.completed == 20
     assert sum(calls.made.values()) < 60

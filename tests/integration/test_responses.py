@@ -282,7 +282,7 @@ WRONG = [
         "input[0].content[0].type",
     ),
     ({"input": [{"role": "user", "content": "x", "name": "y"}]}, "input[0].name"),
-    ({"extra_body": {"seed": 1}}, "seed"),
+    ({"extra_body": {"n": 2}}, "n"),
     ({"max_output_tokens": 10**6}, "max_output_tokens"),
     ({"metadata": {"a": "x" * 513}}, "metadata.a"),
     ({"tool_choice": "required"}, "tool_choice"),

@@ -7,6 +7,7 @@ import sys
 from unittest import mock
 
 import pytest
+from every_task import REQUESTS, STREAMED, embedding_fleet, serves_every_task
 from opentelemetry.semconv import schemas
 from otlp_collector import OtlpCollector
 from processes import eventually
@@ -71,7 +72,12 @@ class Traced:
 
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory):
-    with Traced(tmp_path_factory.mktemp("data"), tracing=True) as traced:
+    folder = tmp_path_factory.mktemp("server")
+    with (
+        embedding_fleet(folder) as (_, fleet_file),
+        Traced(folder / "data", tracing=True, fleet_file=fleet_file) as traced,
+    ):
+        serves_every_task(traced.server)
         yield traced
 
 
@@ -148,13 +154,40 @@ def test_a_recognised_conversation_is_one_trace_without_an_interaction_id(traced
     assert other.trace_id != first.trace_id
 
 
-def test_a_message_has_its_own_id_in_its_span(traced):
-    body = {"model": "scripted", "max_tokens": 5, "messages": [{"role": "user", "content": "ok"}]}
-    answer = traced.server.send(traced.app["api_key"], "POST", "/v1/messages", json=body)
+OPERATIONS = {
+    "/v1/chat/completions": "chat scripted",
+    "/v1/completions": "text_completion scripted",
+    "/v1/responses": "chat scripted",
+    "/v1/messages": "chat scripted",
+    "/v1/embeddings": "embeddings bert",
+    "/v1/rerank": "rerank bert",
+}
+
+
+@pytest.mark.parametrize("path", REQUESTS)
+@pytest.mark.parametrize("named", [False, True])
+def test_the_span_of_a_call_has_the_id_of_its_answer(traced, path, named):
+    headers = {"x-interaction-id": f"of {path}", "x-call-id": "chosen"} if named else {}
+    answer = traced.server.send(
+        traced.app["api_key"], "POST", path, json=REQUESTS[path], headers=headers
+    )
     assert answer.status_code == 200, answer.text
     span = traced.of(answer)
-    assert span.name == "chat scripted"
+    assert span.name == OPERATIONS[path]
+    assert span.attributes["gen_ai.operation.name"] == OPERATIONS[path].split()[0]
     assert span.attributes["gen_ai.response.id"] == answer.json()["id"]
+    assert span.attributes["gen_ai.usage.input_tokens"] > 0
+    assert ("gen_ai.request.max_tokens" in span.attributes) == (span.name.endswith("scripted"))
+
+
+@pytest.mark.parametrize("path", STREAMED)
+def test_the_span_of_a_streamed_call_has_the_id_of_its_events(traced, path):
+    body = REQUESTS[path] | {"stream": True}
+    answer = traced.server.send(traced.app["api_key"], "POST", path, json=body)
+    assert answer.status_code == 200, answer.text
+    events = [json.loads(line[6:]) for line in answer.text.splitlines() if line[:7] == "data: {"]
+    first = events[0].get("response") or events[0].get("message") or events[0]
+    assert traced.of(answer).attributes["gen_ai.response.id"] == first["id"]
 
 
 def test_the_worker_gets_the_context_of_the_span_with_the_flag_of_the_client(traced):

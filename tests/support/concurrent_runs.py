@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from control_world import World
+from until import turn
 
 from fairserve.interactions.call import TokenUsage
 from fairserve.interactions.run_rules import DEFAULT_RUN_RULES
@@ -97,7 +98,7 @@ class Traffic:
     async def pause(self):
         """Let others proceed for a random while."""
         for _ in range(self.random.randrange(60)):
-            await asyncio.sleep(0)
+            await turn()
 
 
 class Agent:
@@ -179,8 +180,8 @@ async def equal_prompts_and_own_answers(agent):
 
 async def one_trace_over_all_runs(agent):
     messages = [prompt(agent.name)]
-    for turn in range(3):
-        messages = await agent.ask(messages, answers(f"{turn}"), headers=agent.trace(10_000))
+    for step in range(3):
+        messages = await agent.ask(messages, answers(f"{step}"), headers=agent.trace(10_000))
         messages = [*messages, prompt("go on")]
 
 
@@ -197,9 +198,9 @@ async def one_session_id_of_many_users(agent):
 
 
 async def own_session_id_and_new_prompts(agent):
-    for turn in range(3):
+    for step in range(3):
         session = {"metadata": {"thread_id": agent.name}}
-        await agent.ask([prompt(f"step {turn}")], answers("done"), **session)
+        await agent.ask([prompt(f"step {step}")], answers("done"), **session)
 
 
 async def one_prompt_cache_key(agent):

@@ -74,6 +74,8 @@ class EmbeddingServer:
     def __init__(self, embedder, model="bert"):
         self.embedder, self.model = embedder, model
         self.bodies = []
+        self.request_ids = []
+        """The ``x-request-id`` of each call."""
         self.held = []
         """Bodies of the calls that wait for :meth:`release`."""
         self.disconnects = 0
@@ -135,6 +137,7 @@ class EmbeddingServer:
     async def _call(self, compute, request):
         body = await request.json()
         self.bodies.append(body)
+        self.request_ids.append(request.headers.get("x-request-id"))
         self._transports.add(request.transport)
         try:
             if self.holds:

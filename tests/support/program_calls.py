@@ -3,6 +3,7 @@
 import asyncio
 
 from data_folders import NAME, new_data_dir
+from until import turn
 
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import connect, session_factory
@@ -41,7 +42,7 @@ class Calls:
             if answer == "hold" or isinstance(answer, tuple):
                 await self.released.wait()
                 answer = answer[-1] if isinstance(answer, tuple) else answer
-            await asyncio.sleep(0)
+            await turn()
             if isinstance(answer, Exception):
                 raise answer
             return answer

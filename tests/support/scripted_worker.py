@@ -9,6 +9,7 @@ from aiohttp import web
 from fairserve.platform.serving.completions.merge import Merger
 
 DEADLINE_S = 90
+TEXT = "/v1/completions"
 ERRORS = {
     "poison": (
         500,
@@ -82,6 +83,7 @@ class ScriptedWorker:
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_post(TEXT, self._chat)
         if self.tokenizes:
             app.router.add_post("/tokenize", self._tokenize)
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1)
@@ -141,7 +143,9 @@ class ScriptedWorker:
         if body["model"] != self.model:  # as vLLM does
             error = {"message": f"no model {body['model']!r}", "code": "NotFoundError"}
             return web.json_response({"error": error}, status=404)
-        word, _, said = body["messages"][-1]["content"].partition(" ")
+        text = request.path == TEXT
+        content = body["prompt"] if text else body["messages"][-1].get("content")
+        word, _, said = content.partition(" ") if isinstance(content, str) else ("ok", "", "")
         if word == "once":
             word = "say" if said in self._once else "break"
             self._once.add(said)
@@ -232,13 +236,17 @@ class ScriptedWorker:
             await asyncio.wait_for(self._held.wait(), DEADLINE_S)
 
     async def _send(self, response, delta, tokens, finish_reason=None):
-        choices = [{"index": 0, "delta": delta, "finish_reason": finish_reason}]
+        choice = {"index": 0, "logprobs": None, "finish_reason": finish_reason}
+        if response.text:
+            choice["text"] = (delta or {}).get("content", "")
+        else:
+            choice["delta"] = delta
         chunk = {
-            "id": "chatcmpl-1",
-            "object": "chat.completion.chunk",
+            "id": "cmpl-1" if response.text else "chatcmpl-1",
+            "object": "text_completion" if response.text else "chat.completion.chunk",
             "created": 1,
             "model": self.model,
-            "choices": [] if delta is None else choices,
+            "choices": [] if delta is None else [choice],
             "usage": {
                 "prompt_tokens": 12,
                 "completion_tokens": tokens,
@@ -254,6 +262,7 @@ class _Events:
 
     def __init__(self, request):
         self._request = request
+        self.text = request.path == TEXT
         self._response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         self.write = self._response.write
 
@@ -272,6 +281,7 @@ class _Whole:
 
     def __init__(self, request, late_head):
         self._request = request
+        self.text = request.path == TEXT
         self._late_head = late_head
         self._response = web.StreamResponse(headers={"content-type": "application/json"})
         self._merger = Merger()

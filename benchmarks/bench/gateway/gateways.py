@@ -15,7 +15,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
@@ -76,7 +76,46 @@ class Direct:
         """Do nothing."""
 
 
-class FairServe:
+class _Started:
+    """A gateway that is a process tree of ours, in front of the stub worker."""
+
+    name: str
+    key: str
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        *,
+        url: str,
+        ready: str,
+        cores: Collection[int],
+        env: Mapping[str, str],
+    ) -> None:
+        """Start it, wait until the path ``ready`` answers, and set it up. Raises StartError."""
+        self.url = url
+        self._process = Process(command, log, cores=cores, env=env)
+        try:
+            wait_until(lambda: _answers(url + ready), self._process, START_S)
+            self._set_up()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _set_up(self) -> None:
+        """Do nothing: a subclass may need more than to be ready."""
+
+    @property
+    def tree(self) -> Tree:
+        """Return its processes."""
+        return self._process.tree
+
+    def stop(self) -> None:
+        """Stop it."""
+        self._process.stop()
+
+
+class FairServe(_Started):
     """``fairserve serve`` with a data plane, a database and a data folder of its own."""
 
     def __init__(
@@ -89,11 +128,11 @@ class FairServe:
         threads: int = 1,
     ) -> None:
         """Start it, and wait until it serves the worker; Envoy has ``threads``. Raises StartError."""
-        self.name: str = plane
-        self.url = f"http://127.0.0.1:{free_port()}"
-        admin_key = "sk-fs-a-" + secrets.token_urlsafe(32)
+        self.name = plane
+        self._admin_key = "sk-fs-a-" + secrets.token_urlsafe(32)
+        port = free_port()
         flags = {
-            "port": self.url.rpartition(":")[2],
+            "port": str(port),
             "data-dir": str(folder / f"{plane}-data"),
             "worker-urls": worker_url,
             "log-level": "warning",
@@ -102,36 +141,30 @@ class FairServe:
         }
         environment = {
             **{name: value for name, value in os.environ.items() if "FAIRSERVE" not in name},
-            "FAIRSERVE_ADMIN_KEY": admin_key,
+            "FAIRSERVE_ADMIN_KEY": self._admin_key,
             "HF_HUB_OFFLINE": "1",
         }
         arguments = [part for name, value in flags.items() for part in (f"--{name}", value)]
-        self._process = Process(
-            [*_CLI, "serve", *arguments], folder / f"{plane}.log", cores=cores, env=environment
+        super().__init__(
+            [*_CLI, "serve", *arguments],
+            folder / f"{plane}.log",
+            url=f"http://127.0.0.1:{port}",
+            ready="/health/readiness",
+            cores=cores,
+            env=environment,
         )
-        try:
-            wait_until(lambda: _answers(self.url + "/health/readiness"), self._process, START_S)
-            tenant = _post(self.url + "/admin/tenants", admin_key, {"name": "bench"})
-            app = {"name": "bench", "profile": _PROFILE}
-            self.key = str(_post(self.url + "/v1/apps", tenant["api_key"], app)["api_key"])
-        except BaseException:
-            self.stop()
-            raise
 
-    @property
-    def tree(self) -> Tree:
-        """Return the server, and Envoy if it has one."""
-        return self._process.tree
-
-    def stop(self) -> None:
-        """Stop it."""
-        self._process.stop()
+    def _set_up(self) -> None:
+        """Create a tenant and its app, whose key the clients use."""
+        tenant = _post(self.url + "/admin/tenants", self._admin_key, {"name": "bench"})
+        app = {"name": "bench", "profile": _PROFILE}
+        self.key = str(_post(self.url + "/v1/apps", tenant["api_key"], app)["api_key"])
 
 
-class LiteLlm:
+class LiteLlm(_Started):
     """LiteLLM's proxy from an environment of its own."""
 
-    name: str = LITELLM
+    name = LITELLM
 
     def __init__(
         self, environment: Path, folder: Path, worker_url: str, cores: Collection[int]
@@ -139,7 +172,6 @@ class LiteLlm:
         """Start it, and wait until it is ready. Raises StartError."""
         self.key = "sk-" + secrets.token_urlsafe(32)
         port = free_port()
-        self.url = f"http://127.0.0.1:{port}"
         config = folder / "litellm.json"  # JSON is YAML
         config.write_text(json.dumps(litellm_config(worker_url)), encoding="utf-8")
         command = [environment / "bin" / "litellm", "--config", config, "--host", "127.0.0.1"]
@@ -151,23 +183,14 @@ class LiteLlm:
             "LITELLM_LOG": "ERROR",
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # the current one is fetched from the internet
         }
-        self._process = Process(
-            list(map(str, command)), folder / "litellm.log", cores=cores, env=settings
+        super().__init__(
+            list(map(str, command)),
+            folder / "litellm.log",
+            url=f"http://127.0.0.1:{port}",
+            ready="/health/liveliness",
+            cores=cores,
+            env=settings,
         )
-        try:
-            wait_until(lambda: _answers(self.url + "/health/liveliness"), self._process, START_S)
-        except BaseException:
-            self.stop()
-            raise
-
-    @property
-    def tree(self) -> Tree:
-        """Return the proxy's processes."""
-        return self._process.tree
-
-    def stop(self) -> None:
-        """Stop it."""
-        self._process.stop()
 
 
 def litellm_config(worker_url: str) -> dict[str, Any]:

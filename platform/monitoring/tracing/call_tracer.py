@@ -1,11 +1,11 @@
 """Spans of interactions and calls, in OpenTelemetry's GenAI conventions.
 
 Listens to control. An interaction of several calls is a span ``invoke_workflow APP`` from its first call
-to its end, and each call is a span ``chat MODEL`` from its submission to its end. A call whose request
-carries a trace context is a child of it and links to its interaction; any other call is a child of its
-interaction. An interaction is a child of the context of its first call. Calls link to their parents in
-the call graph. A call without an interaction id is one span; if a rule finds the run that it continues,
-it is a child of the call before it.
+to its end, and each call is a span ``chat MODEL`` (``text_completion``, ``embeddings``, ``rerank``) from
+its submission to its end. A call whose request carries a trace context is a child of it and links to
+its interaction; any other call is a child of its interaction. An interaction is a child of the context
+of its first call. Calls link to their parents in the call graph. A call without an interaction id is
+one span; if a rule finds the run that it continues, it is a child of the call before it.
 
 A span names tenant, app, model and worker, never the user, the prompt or the answer; errors are named by
 kind, because a worker's message may repeat the prompt. Only ``add_content`` adds prompt and answer.
@@ -56,6 +56,8 @@ class _Operation(NamedTuple):
 
     name: str
     prefix: str
+    names_record: bool = False
+    """True if the id of the call's record follows the prefix, else the client's id of the call."""
 
 
 _CHAT = _Operation("chat", "chatcmpl-")
@@ -65,6 +67,7 @@ _OPERATIONS: Mapping[str, _Operation] = MappingProxyType(
         "/v1/embeddings": _Operation("embeddings", "embd-"),
         "/v1/rerank": _Operation("rerank", "rerank-"),
         "/v1/messages": _Operation("chat", "msg_"),
+        "/v1/responses": _Operation("chat", "resp_", names_record=True),
     }
 )
 _FAILED = frozenset({"failed", "expired"})
@@ -216,13 +219,15 @@ class CallTracer(CallListener):
 
 def _attributes(call: ObservedCall, operation: _Operation) -> dict[str, str | int]:
     core = call.call
+    answered = client_call_id(core.interaction_id, core.call_id)
+    if operation.names_record:
+        answered = call.record_id
     found: dict[str, str | int] = {
         "gen_ai.operation.name": operation.name,
         "gen_ai.provider.name": "fairserve",
         "gen_ai.request.model": core.model,
-        "gen_ai.request.max_tokens": core.max_output_tokens,
         "gen_ai.response.model": core.pool or core.model,
-        "gen_ai.response.id": operation.prefix + client_call_id(core.interaction_id, core.call_id),
+        "gen_ai.response.id": operation.prefix + answered,
         "gen_ai.conversation.id": client_run_id(core.app, core.interaction_id),
         "fairserve.request_id": call.record_id,
         "fairserve.tenant": core.tenant,
@@ -231,6 +236,8 @@ def _attributes(call: ObservedCall, operation: _Operation) -> dict[str, str | in
     }
     if core.agent is not None:
         found["gen_ai.agent.name"] = core.agent
+    if core.max_output_tokens:
+        found["gen_ai.request.max_tokens"] = core.max_output_tokens
     if core.samples != 1:
         found["gen_ai.request.choice.count"] = core.samples
     return found

@@ -12,7 +12,9 @@ from fairserve.platform.serving.completions.openai_endpoint import (
     CHAT_COMPLETIONS,
     TEXT_COMPLETIONS,
 )
+from fairserve.platform.serving.completions.schemas import ChatBody, TextBody
 from fairserve.platform.serving.completions.service import Completions
+from fairserve.platform.serving.described_body import described_body
 from fairserve.platform.serving.messages.errors import VERSION_HEADER
 from fairserve.platform.serving.messages.models import message_model, message_models
 from fairserve.platform.serving.principals import AppPrincipal
@@ -21,13 +23,13 @@ from fairserve.platform.tenancy.auth import Principal
 router = APIRouter(prefix="/v1", tags=["completions"])
 
 
-@router.post("/chat/completions", response_model=None)
+@router.post("/chat/completions", response_model=None, openapi_extra=described_body(ChatBody))
 async def chat_completions(request: Request, principal: AppPrincipal) -> Response:
     """OpenAI's chat completions."""
     return await answer(CHAT_COMPLETIONS, request, principal)
 
 
-@router.post("/completions", response_model=None)
+@router.post("/completions", response_model=None, openapi_extra=described_body(TextBody))
 async def completions(request: Request, principal: AppPrincipal) -> Response:
     """OpenAI's (text) completions, one prompt a call."""
     return await answer(TEXT_COMPLETIONS, request, principal)

@@ -1,9 +1,9 @@
 """Write the answer of one call: as a stream of events, as one JSON object, or as an error.
 
 A client needs a rejection as a status and the worker in a header, but also a keep-alive while its call
-is queued. So the headers are sent with the first token or the final error, and for a streaming call at
-the latest after the first keep-alive interval. Worker and queue time are then missing from them, and a
-later error is an event.
+is queued. So the headers are sent with the first token, the whole answer or the final error, and for a
+streaming call at the latest after the first keep-alive interval. Worker and queue time are then missing
+from them, and a later error is an event.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Carry one call's tokens: wait for its placement, stream from the worker, and report to it.
+"""Carry one call's answer: wait for its placement, read from the worker, and report to it.
+
+A streamed answer is many chunks, and any other is one: the whole object.
 
 Reports the outcome of each placement exactly once, in every case: the answer is complete, the worker
 fails, the client leaves (this generator is closed or its task cancelled), or control stops the call.
@@ -123,7 +125,7 @@ class Relay:
         )
 
     async def chunks(self) -> AsyncGenerator[WorkerChunk]:
-        """Yield the worker's chunks; the first one carries output.
+        """Yield the worker's chunks, the first with output; one of a call that is not streamed.
 
         Raises the FairServeError of a rejection, the worker's own 4xx, 503 where no worker could begin,
         502 where one broke off, or where workers failed because of the call.
@@ -177,7 +179,7 @@ class Relay:
         return UsageMeter(call.prompt_tokens, call.system_tokens)
 
     async def _attempt(self, placement: Placement) -> AsyncGenerator[WorkerChunk]:
-        """Stream from one worker, and report the end. Raises _AttemptFailedError without a report."""
+        """Read from one worker, and report the end. Raises _AttemptFailedError without a report."""
         end: _End | None = _End()
         lease = asyncio.create_task(self._keep_lease(placement))
         try:

@@ -104,24 +104,15 @@ def _user(text: str) -> str:
     return normal_user_id(text) if text else text
 
 
-class CompletionBody(BaseModel):
-    """The fields that both kinds of requests share."""
+class SamplingFields(BaseModel):
+    """Fields that choose the tokens and the text of the output, most of them vLLM's. Each protocol that
+    chat calls answer may have them.
+    """
 
-    model_config = ConfigDict(strict=True, extra="ignore")
+    model_config = ConfigDict(strict=True)
 
-    _demands: list[FieldDemand] = PrivateAttr(default_factory=list)
-
-    model: NonEmpty
-    max_tokens: Tokens | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    n: Annotated[int, Field(ge=1, le=MAX_SAMPLES)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)] | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    user: Annotated[str, AfterValidator(_user)] | None = None
-    metadata: Annotated[dict[str, Any], Field(max_length=MAX_METADATA_KEYS)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     top_k: Annotated[int, Field(ge=-1)] | None = None
@@ -144,10 +135,28 @@ class CompletionBody(BaseModel):
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
-    add_special_tokens: bool | None = None
     structured_outputs: StructuredOutputs | None = None
-    response_format: ResponseFormat | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+
+
+class CompletionBody(SamplingFields):
+    """The fields that both kinds of requests share."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    _demands: list[FieldDemand] = PrivateAttr(default_factory=list)
+
+    model: NonEmpty
+    max_tokens: Tokens | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_SAMPLES)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: Annotated[str, AfterValidator(_user)] | None = None
+    metadata: Annotated[dict[str, Any], Field(max_length=MAX_METADATA_KEYS)] | None = None
+    add_special_tokens: bool | None = None
+    response_format: ResponseFormat | None = None
 
     @model_validator(mode="after")
     def _check_together(self) -> CompletionBody:

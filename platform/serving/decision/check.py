@@ -298,8 +298,9 @@ def _able_kinds(request: CallRequest, model: ServedModel) -> frozenset[str]:
         able &= demand.kinds
         if not able & (model.kinds or SERVER_KINDS):
             raise InvalidRequestError(
-                f"{demand.field}: the workers of {model.names[0]!r} cannot honour it together with"
-                " the other fields of this call; leave it out, or choose another model",
+                f"{demand.field}: the workers of {model.names[0]!r} ({model.shown_workers}) cannot"
+                " honour it together with the other fields of this call; leave it out, or choose"
+                " another model",
                 param=demand.field,
                 code="unsupported_parameter",
             )

@@ -1,10 +1,11 @@
 """A call that control granted to a worker, and the handle that reports its progress and end.
 
-A data plane carries the tokens and reports; the placement decides what follows. A worker that fails
-before the first output costs only time: the call is queued again and another worker gets it,
-``MAX_ATTEMPTS`` in all. A call that failed ``MAX_FAILURES`` times while a worker had it is not retried,
-because it may be what makes workers fail; where a worker gave a reason, the client gets it as 502.
-Nor is one that is not streamed and failed after its start, because it has used the worker.
+A data plane carries the answer and reports; the placement decides what follows. A worker that fails
+before the first output of a streamed call, or before the start of any other, costs only time: the call
+is queued again and another worker gets it, ``MAX_ATTEMPTS`` in all. A call that failed ``MAX_FAILURES``
+times while a worker had it is not retried, because it may be what makes workers fail; where a worker
+gave a reason, the client gets it as 502. Nor is one that is not streamed and failed after its start,
+because it has used the worker.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.schemas import ObjectId
 from fairserve.platform.db.session import unavailable
 from fairserve.platform.serving.decision.end_user import user_in_headers
+from fairserve.platform.serving.described_body import described_body
 from fairserve.platform.serving.interactions.drawing import draw
 from fairserve.platform.serving.interactions.events import error_event
 from fairserve.platform.serving.interactions.graph_view import GraphOut
@@ -32,7 +33,6 @@ from fairserve.platform.serving.interactions.schemas import (
     InteractionQuery,
     OwnerQuery,
     ProgramCreate,
-    inlined,
     of_row,
     of_view,
 )
@@ -97,20 +97,12 @@ SVG_HEADERS = {
 }
 
 SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-CREATE_BODY = {
-    "requestBody": {
-        "required": False,
-        "content": {"application/json": {"schema": inlined(ProgramCreate)}},
-    }
-}
-"""The body is read by :mod:`fairserve.platform.serving.interactions.opening`."""
-
 Service = Annotated[Interactions, Depends(_service)]
 Readable = Annotated[Interactions, Depends(_readable)]
 """An app key reads runs of its app, a tenant key those of an app that it names."""
 
 
-@router.post("", status_code=201, openapi_extra=CREATE_BODY)
+@router.post("", status_code=201, openapi_extra=described_body(ProgramCreate, required=False))
 async def open_interaction(
     request: Request, service: Service, principal: AppPrincipal
 ) -> InteractionOut:

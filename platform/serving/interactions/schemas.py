@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
@@ -139,21 +139,3 @@ def of_row(row: Interaction) -> InteractionOut:
         wasted_tokens=row.wasted_tokens,
         waste_cause=row.waste_cause,
     )
-
-
-def inlined(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the JSON schema, without references, of a body that an endpoint parses itself."""
-    schema = model.model_json_schema()
-    definitions = schema.pop("$defs", {})
-
-    def resolve(part: Any) -> Any:
-        if isinstance(part, list):
-            return [resolve(each) for each in part]
-        if not isinstance(part, dict):
-            return part
-        if "$ref" in part:
-            return resolve(definitions[part["$ref"].rpartition("/")[2]])
-        return {name: resolve(value) for name, value in part.items()}
-
-    found: dict[str, Any] = resolve(schema)
-    return found

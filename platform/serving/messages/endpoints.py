@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel
 
 from fairserve.engine.wire.request_fields import shown
 from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.serving.completions.endpoints import answer
+from fairserve.platform.serving.described_body import described_body
 from fairserve.platform.serving.messages.endpoint import (
     COUNT_PATH,
     MESSAGES,
@@ -26,33 +25,14 @@ _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}")
 router = APIRouter(tags=["messages"])
 
 
-def _described(body: type[BaseModel]) -> dict[str, Any]:
-    """Return the description of a body that the endpoint reads itself, without references."""
-    schema = body.model_json_schema()
-    definitions = schema.pop("$defs", {})
-
-    def resolved(value: Any) -> Any:
-        if isinstance(value, list):
-            return [resolved(each) for each in value]
-        if not isinstance(value, dict):
-            return value
-        if (name := value.get("$ref")) is not None:
-            return resolved(definitions[name.rpartition("/")[2]])
-        # The mapping of a discriminator refers to definitions, too.
-        return {key: resolved(each) for key, each in value.items() if key != "discriminator"}
-
-    content = {"application/json": {"schema": resolved(schema)}}
-    return {"requestBody": {"required": True, "content": content}}
-
-
-@router.post(MESSAGES_PATH, response_model=None, openapi_extra=_described(MessageBody))
+@router.post(MESSAGES_PATH, response_model=None, openapi_extra=described_body(MessageBody))
 async def create_message(request: Request, principal: AppPrincipal) -> Response:
     """Anthropic's messages."""
     _check_version(request)
     return await answer(MESSAGES, request, principal)
 
 
-@router.post(COUNT_PATH, openapi_extra=_described(CountBody))
+@router.post(COUNT_PATH, openapi_extra=described_body(CountBody))
 async def count_tokens(request: Request, principal: AppPrincipal) -> dict[str, int]:
     """The tokens of a message's prompt, by the tokenizer of its model. No call is made."""
     _check_version(request)

@@ -10,21 +10,13 @@ from pydantic import Field
 
 from fairserve.platform.db.schemas import ObjectId, Strict
 from fairserve.platform.serving.bodies import RESERVATION, BodyReservation
-from fairserve.platform.serving.interactions.schemas import inlined
+from fairserve.platform.serving.described_body import described_body
 from fairserve.platform.serving.off_loop import off_loop
 from fairserve.platform.serving.principals import AppPrincipal
 from fairserve.platform.serving.responses.schemas import ResponseBody
 from fairserve.platform.serving.responses.service import Responses
 
 router = APIRouter(prefix="/v1/responses", tags=["responses"])
-
-CREATE_BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/json": {"schema": inlined(ResponseBody)}},
-    }
-}
-"""The body is read by :mod:`fairserve.platform.serving.responses.service`."""
 
 
 class ItemsQuery(Strict):
@@ -41,7 +33,7 @@ class ReadQuery(Strict):
     stream: Literal["false", "False", "0"] | None = None
 
 
-@router.post("", response_model=None, openapi_extra=CREATE_BODY)
+@router.post("", response_model=None, openapi_extra=described_body(ResponseBody))
 async def create_response(request: Request, principal: AppPrincipal) -> Response:
     """OpenAI's responses: a model's answer, stored so that it can be continued."""
     raw = await request.body()

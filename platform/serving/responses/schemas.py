@@ -20,6 +20,7 @@ from fairserve.platform.serving.completions.schemas import (
     MAX_TOOLS,
     Effort,
     NonEmpty,
+    SamplingFields,
     Tokens,
     invalid,
 )
@@ -100,8 +101,8 @@ class ConversationReference(BodyPart):
     id: Reference
 
 
-class ResponseBody(BodyPart):
-    """``POST /v1/responses``."""
+class ResponseBody(SamplingFields, BodyPart):
+    """``POST /v1/responses``, with the sampling fields of chat, as vLLM's."""
 
     model: NonEmpty
     input: str | list[dict[str, Any]]

@@ -16,9 +16,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import BaseModel
+
 from fairserve.engine.wire.request_fields import FieldDemand
 from fairserve.platform.base.errors import FairServeError, InvalidRequestError
 from fairserve.platform.serving.completions.requests import CHAT, CompletionRequest, read_fields
+from fairserve.platform.serving.completions.schemas import SamplingFields
 from fairserve.platform.serving.responses.items import Item
 from fairserve.platform.serving.responses.schemas import ResponseBody, TextFormat
 
@@ -32,7 +35,15 @@ _FIELDS = {
     "messages": "input",
 }
 _MESSAGE = re.compile(r"messages\[(\d+)\]")
-_SAME = ("temperature", "top_p", "user", "metadata", "safety_identifier", "prompt_cache_key")
+_SAME = (
+    "temperature",
+    "top_p",
+    "user",
+    "metadata",
+    "safety_identifier",
+    "prompt_cache_key",
+    *SamplingFields.model_fields,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +98,8 @@ def chat_fields(body: ResponseBody, earlier: Sequence[Item], items: Sequence[Ite
     plain: dict[str, Any] = {"model": body.model, "messages": messages.all()}
     for name in _SAME:
         if (value := getattr(body, name)) is not None:
+            if isinstance(value, BaseModel):
+                value = value.model_dump(by_alias=True, exclude_unset=True)
             plain[name] = value
     if body.max_output_tokens is not None:
         plain["max_completion_tokens"] = body.max_output_tokens

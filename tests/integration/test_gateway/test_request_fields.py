@@ -11,6 +11,7 @@ from torch_worker import shared_worker
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME as MODEL
 
 PATH = "/v1/chat/completions"
+RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
 CHOSEN = {
     "vllm": {"top_k": 7, "min_p": 0.1, "thinking_token_budget": 9, "stop_token_ids": [5]},
     "openai": {"verbosity": "low"},
@@ -84,6 +85,69 @@ def test_only_workers_that_honour_a_field_are_candidates(mixed, kind):
         assert call(mixed, text, **CHOSEN[kind]).headers["x-fairserve-worker"] == kind
         (body,) = bodies(mixed.workers[kind], text)
         assert {name: body[name] for name in CHOSEN[kind]} == CHOSEN[kind]
+
+
+def request(path, **more):
+    """Return a small request of a protocol that chat calls answer."""
+    said = (
+        {"input": "ok"} if path == RESPONSES else {"messages": [{"role": "user", "content": "ok"}]}
+    )
+    return {"model": "scripted", **said, **({"max_tokens": 9} if path == MESSAGES else {}), **more}
+
+
+@pytest.mark.parametrize(
+    ("path", "field"), [(PATH, "top_k"), (RESPONSES, "top_k"), (MESSAGES, "top_k"), (PATH, "min_p")]
+)
+def test_a_rejection_names_the_field_the_model_and_its_workers_with_their_kinds(plain, path, field):
+    value = {"top_k": 7, "min_p": 0.5}[field]
+    answer = plain.post(path, request(path, **{field: value}))
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["message"] == (
+        f"{field}: the workers of 'scripted' (w: openai) cannot honour it together with the other"
+        " fields of this call; leave it out, or choose another model"
+    )
+
+
+SAMPLING = {
+    "seed": 3,
+    "stop": ["x"],
+    "presence_penalty": 0.5,
+    "frequency_penalty": 0.5,
+    "top_k": 7,
+    "min_p": 0.1,
+    "min_tokens": 2,
+    "repetition_penalty": 1.1,
+    "logit_bias": {"5": 1},
+    "stop_token_ids": [5],
+    "allowed_token_ids": [5, 6],
+    "bad_words": ["x"],
+    "ignore_eos": True,
+    "skip_special_tokens": False,
+    "spaces_between_special_tokens": False,
+    "include_stop_str_in_output": True,
+    "structured_outputs": {"choice": ["a", "b"]},
+}
+
+
+@pytest.mark.parametrize("path", [PATH, RESPONSES])
+@pytest.mark.parametrize("field", SAMPLING)
+def test_sampling_fields_reach_workers_of_vllm_from_chat_and_responses(mixed, path, field):
+    answer = mixed.post(path, request(path, **{"top_k": 9, field: SAMPLING[field]}))
+    assert answer.headers["x-fairserve-worker"] == "vllm", answer.text
+    assert mixed.workers["vllm"].bodies[-1][field] == SAMPLING[field]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("top_k", -2), ("min_p", 1.5), ("structured_outputs", {"regex": "x"}), ("bad_words", [""])],
+)
+def test_sampling_fields_have_the_same_bounds_in_chat_and_responses(mixed, field, value):
+    params = {
+        rejection(mixed.post(each, request(each, **{field: value})))[0]
+        for each in (PATH, RESPONSES)
+    }
+    (param,) = params
+    assert param.startswith(field)
 
 
 def test_fields_that_no_single_worker_honours_are_rejected(mixed):

@@ -141,3 +141,24 @@ def test_runs_without_an_id_do_not_use_up_the_open_ones(server):
     assert state == "complete"
     assert call(server, user("ok new"), headers={"X-Interaction-Id": run})[0] == run
     assert call(server, *said, user("ok"))[0] == run
+
+
+def test_text_completions_never_continue_one_another(server):
+    prompt = "say once upon a time"
+    runs = set()
+    for _ in range(2):
+        answer = server.post("/v1/completions", {"model": "scripted", "prompt": prompt})
+        assert answer.status_code == 200, answer.text
+        assert "x-fairserve-run-rule" not in answer.headers
+        runs.add(answer.headers["x-interaction-id"])
+        prompt += answer.json()["choices"][0]["text"]
+    assert len(runs) == 2
+
+
+def test_system_messages_do_not_count_in_a_conversation(server):
+    planner, critic = (
+        {"role": "system", "content": f"You are the {who}"} for who in ("one", "two")
+    )
+    first, _, said = call(server, planner, user("say a plan"))
+    second, rule, _ = call(server, critic, *said[1:], user("say more"))
+    assert (second, rule) == (first, "continued_conversation")

@@ -7,6 +7,7 @@ import signal
 
 import pytest
 from transformers import AutoTokenizer
+from until import turn
 
 from fairserve.engine.torch import schema_checks
 from fairserve.engine.torch.builtin_model import ensure_builtin_model
@@ -69,7 +70,7 @@ async def test_clients_take_turns_and_are_bounded(checks):
     async with asyncio.TaskGroup() as group:
         for number in range(own):
             group.create_task(check("busy", json.dumps({"type": f"no type {number}"})))
-        await asyncio.sleep(0)
+        await turn()
         with pytest.raises(ChecksFullError, match=f"{own} schemas of this client"):
             await checks.check("busy", FINE)
         group.create_task(check("quiet", '{"type":"no type"}'))
@@ -80,7 +81,7 @@ async def test_clients_take_turns_and_are_bounded(checks):
 async def test_waiting_schemas_are_bounded_in_total(checks, monkeypatch):
     monkeypatch.setattr(schema_checks, "MAX_WAITING", 2)
     waiting = [asyncio.create_task(checks.check(client, FINE)) for client in "ab"]
-    await asyncio.sleep(0)
+    await turn()
     with pytest.raises(ChecksFullError, match="allowed: 2"):
         await checks.check("c", FINE)
     await asyncio.gather(*waiting)
@@ -91,7 +92,7 @@ async def test_closing_ends_the_child_and_waiting_checks(checks):
     await checks.check("a", FINE)
     child = checks._process
     waiting = [asyncio.create_task(checks.check(client, MINUTES)) for client in "ab"]
-    await asyncio.sleep(0)
+    await turn()
     await checks.close()
     for check in waiting:
         with pytest.raises((asyncio.CancelledError, ChecksFullError)):

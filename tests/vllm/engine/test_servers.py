@@ -23,6 +23,8 @@ import vllm_world  # noqa: F401, skips where vLLM is missing
 from anthropic import Anthropic, BadRequestError
 from anthropic.types import RawMessageStreamEvent
 from live_server import LiveServer
+from openai.types.responses import Response, ResponseStreamEvent
+from openai_types import ADDED_BY_VLLM, ADDED_TO_RESPONSES, chat_chunks, strictly, text_chunks
 from processes import eventually, free_port
 from pydantic import TypeAdapter
 
@@ -230,6 +232,14 @@ def test_tools_arrive_untouched(client, servers, stream):
     assert json.loads(arguments) == json.loads(expected["arguments"])
 
 
+def typed(stream):
+    """Return the events of a response, each validated strictly against the types of the SDK."""
+    return [
+        strictly(ResponseStreamEvent, event.model_dump(exclude_unset=True), ADDED_TO_RESPONSES)
+        for event in stream
+    ]
+
+
 def test_responses_are_answered_as_chat_calls(client):
     """A tool call, its result and a parsed answer are one chain; events have the types of the SDK."""
     parameters = {
@@ -248,7 +258,7 @@ def test_responses_are_answered_as_chat_calls(client):
         temperature=0,
         stream=True,
     )
-    events = list(stream)
+    events = typed(stream)
     kinds, asked = [event.type for event in events], events[-1].response
     assert asked.status == "completed", (asked.output, asked.usage)
     (call,) = asked.output
@@ -275,6 +285,56 @@ def test_responses_are_answered_as_chat_calls(client):
     assert answer.usage.input_tokens > asked.usage.input_tokens
     assert len(answer.output[0].content[0].logprobs[0].top_logprobs) == 2
     assert client.responses.retrieve(answer.id).output_text == answer.output_text
+
+
+def test_the_text_of_a_response_is_streamed_with_the_types_of_the_sdk(client):
+    asked = {
+        "model": MODEL,
+        "input": "Tell me.",
+        "max_output_tokens": 16,
+        "temperature": 0,
+        "extra_body": {"ignore_eos": True},
+    }
+    events = typed(client.responses.create(stream=True, **asked))
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert list(dict.fromkeys(event.type for event in events)) == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+        "response.output_text.delta",
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.incomplete",
+    ]
+    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    last = events[-1].response
+    assert text == last.output_text
+    assert last.usage.output_tokens == 16
+    whole = client.responses.create(**asked)
+    strictly(Response, whole.model_dump(exclude_unset=True), ADDED_TO_RESPONSES)
+    assert whole.output_text == text
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_chunks_have_the_types_of_the_sdk(platform, client, path):
+    chat = path.endswith("/chat/completions")
+    said = (
+        {"messages": [{"role": "user", "content": "Tell me."}]} if chat else {"prompt": "Tell me."}
+    )
+    body = {"model": MODEL, "max_tokens": 8, "ignore_eos": True, "n": 2, "seed": 1, **said}
+    usage = {"include_usage": True, "continuous_usage_stats": True}
+    text = httpx.post(
+        platform.url + path,
+        json=body | {"stream": True, "stream_options": usage},
+        headers={"Authorization": f"Bearer {client.api_key}"},
+        timeout=READY_S,
+    ).text
+    chunks = (chat_chunks if chat else text_chunks)(text, ADDED_BY_VLLM)
+    assert {choice.index for chunk in chunks for choice in chunk.choices} == {0, 1}
+    assert all(chunk.usage is not None for chunk in chunks)
+    assert chunks[-1].usage.completion_tokens == 16
 
 
 def test_cache_events_of_a_server_determine_the_routing(platform, servers, client):

@@ -4,6 +4,7 @@ import asyncio
 from itertools import count
 
 import pytest
+from until import settle, turn
 
 from fairserve.platform.base.errors import AuthenticationError, FairServeError
 from fairserve.platform.base.live_stream import while_allowed
@@ -20,7 +21,7 @@ class Source:
         try:
             for number in count():
                 yield b"%d" % number
-                await (asyncio.Event().wait() if self.silent else asyncio.sleep(0))
+                await (asyncio.Event().wait() if self.silent else turn())
         finally:
             self.closed = True
 
@@ -75,7 +76,7 @@ async def test_a_reader_that_disconnects_closes_the_stream():
     stream = while_allowed(source.pieces(), Checks(10**6), 0.001, lambda _: b"")
     assert await anext(stream) == b"0"
     reading = asyncio.create_task(anext(stream))
-    await asyncio.sleep(0)
+    await settle()
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from until import settle, turn
 
 from fairserve.platform.base.errors import AuthenticationError, RateLimitedError
 from fairserve.platform.console import sign_in_limit
@@ -23,7 +24,7 @@ class World:
 
     async def _sleep(self, seconds):
         self.waits.append(seconds)
-        await asyncio.sleep(0)
+        await turn()
 
     async def wrong(self, address):
         with pytest.raises(AuthenticationError):
@@ -62,7 +63,7 @@ async def test_concurrent_attempts_do_not_bypass_the_limit():
             raise AuthenticationError("wrong")
 
     attempts = [asyncio.create_task(attempt()) for _ in range(10)]
-    await asyncio.sleep(0)
+    await settle()
     checked.set()
     ends = await asyncio.gather(*attempts, return_exceptions=True)
     assert [type(end) for end in ends] == [AuthenticationError] * 3 + [RateLimitedError] * 7

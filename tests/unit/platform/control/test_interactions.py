@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from until import turn
 
 from fairserve.platform.base.errors import (
     ConflictError,
@@ -73,7 +74,7 @@ async def test_many_active_calls_are_viewed_in_portions(world, monkeypatch):
         nonlocal turns
         while True:
             turns += 1
-            await asyncio.sleep(0)
+            await turn()
 
     others = asyncio.create_task(other_calls())
     views = await world.control.interaction_calls("app/r")

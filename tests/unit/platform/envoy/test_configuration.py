@@ -9,6 +9,7 @@ from pathlib import Path
 import orjson
 import pytest
 from envoy_plane import need_envoy
+from until import settle
 
 from fairserve.platform.envoy.addresses import Address, Addresses
 from fairserve.platform.envoy.binary import EnvoyError, envoy_path, validate
@@ -222,7 +223,7 @@ def test_a_cancelled_check_ends_its_process(tmp_path):
         fifo = tmp_path / "fifo"
         os.mkfifo(fifo)  # Envoy waits for its content
         task = asyncio.create_task(validate(fifo))
-        await asyncio.sleep(0)
+        await settle()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

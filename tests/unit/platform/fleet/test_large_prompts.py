@@ -4,6 +4,7 @@ import asyncio
 import threading
 
 import pytest
+from until import settle
 
 from fairserve.platform.fleet.large_prompts import LargePrompts
 
@@ -48,7 +49,7 @@ async def test_tenants_take_turns_whatever_their_number_of_prompts(large):
         tokenize(large, work, "b", "b0"),
         tokenize(large, work, "a", "a1"),
     ]
-    await asyncio.sleep(0)
+    await settle()
     work.done.release(len(asked))
     assert await asyncio.gather(*asked) == ["f0", "f1", "f2", "f3", "a0", "b0", "a1"]
     assert work.began == ["f0", "f1", "a0", "b0", "f2", "a1", "f3"]
@@ -59,7 +60,7 @@ async def test_a_disconnect_frees_the_slot_but_not_the_working_thread(large):
     first = tokenize(large, work, "a", "first")
     await work.has_begun()
     waits, next_one = tokenize(large, work, "a", "waits"), tokenize(large, work, "b", "next")
-    await asyncio.sleep(0)
+    await settle()
     for left in (first, waits):
         left.cancel()
     assert [type(each) for each in await asyncio.gather(first, waits, return_exceptions=True)] == [

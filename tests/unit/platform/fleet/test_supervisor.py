@@ -15,11 +15,11 @@ from fairserve.platform.fleet.supervisor import (
 )
 
 READY = """
-import json, os, signal, sys, time
+import json, os, signal, sys
 print("not json", flush=True)
 print(json.dumps({"event": "ready", "port": os.getpid()}), flush=True)
 """
-SERVES = READY + "time.sleep(600)"
+SERVES = READY + "signal.pause()"
 STUBBORN = READY.replace("print(json", "signal.signal(signal.SIGTERM, signal.SIG_IGN); print(json")
 DIES_ONCE = """
 import os, sys
@@ -103,7 +103,7 @@ async def test_a_worker_that_exits_with_a_reason_is_not_restarted(supervise):
     assert supervisor.processes()[0].starts == 1
 
 
-@pytest.mark.parametrize("script", [SERVES, STUBBORN + "time.sleep(600)"])
+@pytest.mark.parametrize("script", [SERVES, STUBBORN + "signal.pause()"])
 async def test_stopping_leaves_no_child(supervise, script):
     world, supervisor = supervise(script)
     await world.until(lambda: world.ready)

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from until import turn
 
 from fairserve.platform.monitoring import client_shares
 from fairserve.scheduling import events as ev
@@ -51,7 +52,7 @@ async def test_other_calls_proceed_while_many_clients_are_read(world, monkeypatc
         nonlocal turns
         while True:
             turns += 1
-            await asyncio.sleep(0)
+            await turn()
 
     counting = asyncio.create_task(count())
     active = await world.monitoring.client_shares._active()

@@ -4,6 +4,7 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
+from until import turn
 
 from fairserve.engine.wire.base import WorkerMetrics
 from fairserve.interactions.call import TokenUsage
@@ -135,7 +136,7 @@ async def test_a_sample_is_taken_at_the_end_of_each_bucket(world, history):
             return
         asked.append(seconds)
         world.now_s += seconds / (2 if len(asked) == 2 else 1)  # the second sleep wakes early
-        await sleep(0)
+        await turn()
 
     enough = asyncio.Event()
     samples = []

@@ -5,6 +5,7 @@ import heapq
 
 import pytest
 import uvicorn
+from until import settle
 from uvicorn.server import ServerState
 
 from fairserve.platform.server.http.connections import Connections
@@ -133,8 +134,7 @@ class Client:
     async def send(self, data):
         """Send, and run the application as far as possible."""
         self.protocol.data_received(data)
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await settle()
 
     @property
     def statuses(self):
@@ -150,8 +150,7 @@ async def client():
     yield client
     client.disconnect()
     assert client.connections.open == 0
-    for _ in range(10):
-        await asyncio.sleep(0)
+    await settle()
 
 
 async def test_a_body_that_keeps_arriving_is_not_late(client):

@@ -1,0 +1,51 @@
+"""Base of the feeders that charge nothing and have no counters."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from fairserve.interactions.call import Call, ClientPath, TokenUsage
+from fairserve.scheduling.base import Feeder
+
+
+class UnchargedFeeder:
+    """The methods of a :class:`~fairserve.scheduling.base.Feeder` without counters, interactions and
+    knowledge of caches.
+    """
+
+    def peek_hit(
+        self, workers: Collection[str], excluded: Collection[str] = frozenset()
+    ) -> Call | None:
+        """Return None: no call is dispatched out of order."""
+        return None
+
+    def charge(self, call_id: str, usage: TokenUsage) -> None:
+        """Do nothing: this feeder charges nothing."""
+
+    def decoded(self, totals: Iterable[tuple[str, int]]) -> None:
+        """Do nothing: this feeder charges nothing."""
+
+    def finish(self, call_id: str, usage: TokenUsage) -> None:
+        """Do nothing: this feeder charges nothing."""
+
+    def interaction_ended(self, interaction_id: str) -> None:
+        """Do nothing: this feeder does not use interactions."""
+
+    def share(self, others: Sequence[Feeder]) -> None:
+        """Do nothing: this feeder charges nothing."""
+
+    def served_elsewhere(
+        self, client: ClientPath, served: float, reserved: float, factors: tuple[float, ...]
+    ) -> None:
+        """Do nothing: this feeder charges nothing."""
+
+    def begun_elsewhere(self, interaction_id: str) -> None:
+        """Do nothing: this feeder does not use interactions."""
+
+    def counter(self, path: ClientPath) -> float | None:
+        """Return None: this feeder charges nothing."""
+        return None
+
+    def least_counter(self, path: ClientPath = ()) -> float | None:
+        """Return None: this feeder charges nothing."""
+        return None
