@@ -26,6 +26,7 @@ from huggingface_hub import constants
 from processes import eventually, free_port
 from typer.main import get_command
 
+from fairserve.platform.envoy import process as envoy
 from fairserve.platform.fleet import watch
 from fairserve.platform.fleet.fleet_file import FleetFileWatch
 from fairserve.platform.fleet.running_fleet import RunningFleet
@@ -50,14 +51,9 @@ PROFILE = {
 class GatewayServer:
     """A server on ``data_dir`` with the flags of ``serve``. Subclasses start, stop and close it."""
 
-    data_plane = os.environ.get("TEST_DATA_PLANE", "embedded")
-    """Data plane of servers whose flags name none; ``--data-plane`` of pytest sets it."""
-
     def __init__(self, data_dir, *flags):
         self.data_dir = new_data_dir(data_dir)
         self.flags = flags
-        if "--data-plane" not in flags:
-            self.flags = ("--data-plane", self.data_plane, *flags)
         self.app_key = None
         self.clients = []
         self.http = None
@@ -223,6 +219,8 @@ def _eager():
             (process._Server, "capture_signals", _take_no_signals),
             # There are no tokenizers for the models of scripted workers.
             (constants, "HF_HUB_OFFLINE", True),
+            # Envoy checks its configuration once more when it starts.
+            (envoy, "validate", _accept),
             (watch, "REPORT_S", REPORT_S),
             (recorder, "WRITE_S", LOOK_S),
             (changes, "INTERVAL_S", LOOK_S),
@@ -251,6 +249,10 @@ class _Eager:
         cls.servers -= 1
         if not cls.servers:
             cls.stack.close()
+
+
+async def _accept(configuration):
+    """Check nothing."""
 
 
 @contextlib.contextmanager
