@@ -54,6 +54,9 @@ class GatewayServer:
     def __init__(self, data_dir, *flags):
         self.data_dir = new_data_dir(data_dir)
         self.flags = flags
+        self.plane = (
+            flags[flags.index("--data-plane") + 1] if "--data-plane" in flags else "embedded"
+        )
         self.app_key = None
         self.clients = []
         self.http = None
@@ -310,11 +313,6 @@ class ThreadServer(GatewayServer):
     def addition(self, settings):
         """Return what another command than ``serve`` adds; None for ``serve``."""
         return
-
-    @property
-    def request_limits(self):
-        """Return the time limits of requests; a change applies to later ones."""
-        return self._thread.server.config.http.keywords["limits"]
 
     def runs(self):
         return self._thread.is_alive()

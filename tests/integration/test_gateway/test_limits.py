@@ -65,6 +65,17 @@ class Client:
         return Decimal(sum(row["cost"] for row in self.rows())) / NANO
 
 
+def settled(client, answer, calls):
+    """Return the answer to a request that knows the limits after the client's first ``calls`` calls.
+
+    It is the last answer itself, except at Envoy, which sends its headers before the call has settled.
+    """
+    if client.server.plane == "embedded":
+        return answer
+    eventually(lambda: len(client.rows()) == calls)
+    return client.server.request("GET", "/v1/models", client.key)
+
+
 def remaining(answer):
     return Decimal(answer.headers["x-fairserve-budget-remaining"])
 
@@ -106,7 +117,12 @@ async def _crowd(client):
             while True:
                 text = chance.choices(("ok", "break", "die"), (30, 1, 1))[0]
                 body = client.body(f"{text} {number}", user=f"u{number % 7}")
-                answer = await http.post(PATH, json=body)
+                try:
+                    answer = await http.post(PATH, json=body)
+                except httpx.RemoteProtocolError:
+                    assert client.server.plane == "envoy", "its header waits for the whole answer"
+                    assert text == "break"
+                    continue
                 if answer.status_code == 429:
                     error = answer.json()["error"]
                     if error["code"] == "insufficient_quota":
@@ -135,7 +151,8 @@ def test_above_the_soft_limit_calls_warn_or_new_runs_are_rejected(limited):
     soft = {"soft_budget": float(COST * 3 / 2), "max_budget": 9, "budget_duration": "1d"}
     client = Client(limited, "soft", contract=soft)
     assert "x-fairserve-budget-soft-end" not in client.call("ok", run="R").headers
-    assert client.call("ok", run="R").headers["x-fairserve-budget-soft-end"] == "passed"
+    warned = settled(client, client.call("ok", run="R"), calls=2)
+    assert warned.headers["x-fairserve-budget-soft-end"] == "passed"
     client.change(contract={"soft_end": "finish_runs"})
     assert client.call("ok", run="R").status_code == 200, "its run is finished"
     error = client.call("ok", run="S").json()["error"]
@@ -151,7 +168,7 @@ def test_every_answer_has_the_remaining_quota(limited):
     assert first.headers["x-ratelimit-limit-requests"] == "3"
     assert first.headers["x-ratelimit-remaining-requests"] == "2"
     assert first.headers["x-fairserve-limit-requests"] == "contract; scope=user"
-    assert first.headers["x-ratelimit-remaining-tokens"] == "985"
+    assert settled(client, first, calls=1).headers["x-ratelimit-remaining-tokens"] == "985"
     wrong = client.server.post(PATH, {"model": "scripted"}, client.key)
     assert wrong.status_code == 400
     assert wrong.headers["x-ratelimit-remaining-requests"] == "2"
@@ -171,7 +188,11 @@ def test_every_answer_has_the_remaining_quota(limited):
 
 def test_a_failed_call_releases_its_slot_and_request(limited):
     client = Client(limited, "failing", contract={"rpm_limit": 1, "max_parallel_requests": 1})
-    assert client.call("break").status_code == 502
+    if limited.plane == "embedded":
+        assert client.call("break").status_code == 502
+    else:
+        with pytest.raises(httpx.RemoteProtocolError):
+            client.call("break")
     assert client.call("refuse").status_code == 400
     assert client.call("ok").status_code == 200
     assert client.call("ok").status_code == 429
