@@ -6,7 +6,7 @@ Calls under load, embedded workers and drains are in ``test_processes.py``.
 from processes import eventually
 from scripted_worker import ScriptedWorker
 
-from .test_limits import BUDGET, COST, CROWDED, Client, priced, remaining, settled
+from .test_limits import BUDGET, COST, CROWDED, Client, priced, remaining
 from .test_programs.asking import rows
 from .test_programs.interrupted import INTERRUPTED, assert_continues, interrupted
 
@@ -31,7 +31,7 @@ def test_a_crash_loses_no_spending_and_no_program(start_process):
         client.change(contract={"max_budget": float(BUDGET)})
         answer = client.call()
         assert answer.status_code == 200
-        settled(client, answer)
+        server.settle(answer)
         expected = left + BUDGET - 6 * COST
         assert remaining(server.request("GET", "/v1/models", client.key)) == expected
         assert_continues(server, worker, before)

@@ -72,7 +72,7 @@ def settled(client, answer):
     """
     if client.server.plane == "embedded":
         return answer
-    client.server.row(call_id=answer.headers["x-request-id"])
+    client.server.settle(answer)
     return client.server.request("GET", "/v1/models", client.key)
 
 
