@@ -80,7 +80,7 @@ class CallReport:
     error: str = ""
     """Message of an error that the worker sent after its header."""
     rejected: bool = False
-    """That error rejects the request itself."""
+    """True if that error rejects the request itself."""
     broken: str = ""
     """Reason for which the answer broke off, for operators."""
     status: int = 0
@@ -278,7 +278,9 @@ class OpenCall:
         elif report.client_left:
             await self.placement.end("cancelled", used, error=LEFT)
         elif report.rejected:
-            rejected = WorkerRejectedError(400, {"message": report.error.removeprefix("it reported: ")})
+            rejected = WorkerRejectedError(
+                400, {"message": report.error.removeprefix("it reported: ")}
+            )
             failure = AttemptFailure(str(rejected), "unknown", rejected=rejected)
             await self.placement.failed(failure, used)
         elif report.error:

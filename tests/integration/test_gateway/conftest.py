@@ -1,9 +1,9 @@
 """Fixtures for the tests of the gateway: whole servers in front of real and scripted workers.
 
-They are the conformance suite of the data planes: a test whose server comes from these fixtures runs with
-each. Exceptions are marked. ``embedded_only`` names the row of the table in ``docs/guide/data-plane.md``
-because of which a test cannot pass at Envoy. ``one_plane`` explains why a test needs one plane only: what
-it tests passes through none.
+They are the conformance suite of the data planes: a test whose server comes from these fixtures runs
+with each. Exceptions are marked. ``embedded_only`` names the row of the table in
+``docs/guide/data-plane.md`` because of which a test cannot pass at Envoy. ``one_plane`` explains why a
+test needs one plane only: what it tests passes through none.
 """
 
 from __future__ import annotations
