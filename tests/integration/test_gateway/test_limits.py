@@ -193,6 +193,7 @@ def test_a_failed_call_releases_its_slot_and_request(limited):
     else:
         with pytest.raises(httpx.RemoteProtocolError):
             client.call("break")
+        eventually(client.rows, "its end is not recorded")
     assert client.call("refuse").status_code == 400
     assert client.call("ok").status_code == 200
     assert client.call("ok").status_code == 429
