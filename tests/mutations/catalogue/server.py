@@ -552,7 +552,7 @@ _CONSOLE = (
     Mutation(
         "page-of-another-app-reads-the-answer",
         "console",
-        "platform/server/http/cors.py",
+        "platform/serving/cors_headers.py",
         "    if origin not in principal.origins:\n        return",
         "    if origin is None:\n        return",
         ("tests/integration/test_gateway/test_cors.py",),
