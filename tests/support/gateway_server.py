@@ -148,6 +148,17 @@ class GatewayServer:
         if self.plane == "envoy":
             self.row(call_id=answer.headers["x-request-id"])
 
+    def breaks_off(self, path, body, key=None, **more):
+        """Send a call whose worker breaks its connection after its header, to a server with Envoy.
+
+        The client's connection ends, too, or the answer is 502 if the header had not left.
+        """
+        try:
+            answer = self.post(path, body, key, **more)
+        except httpx.RemoteProtocolError:
+            return
+        assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_error")
+
     def cluster(self):
         return self.admin("GET", "/admin/cluster").json()
 

@@ -4,7 +4,6 @@ import concurrent.futures
 import contextlib
 import json
 
-import httpx
 import pytest
 from processes import eventually
 from sse import data_of
@@ -125,16 +124,19 @@ def test_a_worker_that_breaks_off_ends_the_stream_with_an_error(gateway, scripte
     runs = f"run-{trouble}-1", f"run-{trouble}-2"
     if gateway.plane == "envoy" and trouble == "break":
         for run, stream in zip(runs, (True, False), strict=True):
-            with pytest.raises(httpx.RemoteProtocolError):
-                call(gateway, trouble, run=run, stream=stream)
-    else:
-        streamed = data_of(call(gateway, trouble, run=runs[0], stream=True).text)
-        text = [json.loads(event)["choices"][0]["delta"].get("content") for event in streamed[:-1]]
-        assert "".join(filter(None, text)) == "one two "
-        assert json.loads(streamed[-1])["error"]["code"] == "worker_failed"
-        whole = call(gateway, trouble, run=runs[1])
-        status = 502 if gateway.plane == "embedded" else 200
-        assert (whole.status_code, whole.json()["error"]["code"]) == (status, "worker_failed")
+            named = {"X-Interaction-Id": run}
+            gateway.breaks_off(PATH, body(trouble, stream=stream), headers=named)
+            row = gateway.row(interaction_id=run)
+            assert (row["outcome"], row["cost"]) == ("failed", 0)
+        assert len(sent(scripted)) - before == 2, "an answer that has begun is not tried again"
+        return
+    streamed = data_of(call(gateway, trouble, run=runs[0], stream=True).text)
+    text = [json.loads(event)["choices"][0]["delta"].get("content") for event in streamed[:-1]]
+    assert "".join(filter(None, text)) == "one two "
+    assert json.loads(streamed[-1])["error"]["code"] == "worker_failed"
+    whole = call(gateway, trouble, run=runs[1])
+    status = 502 if gateway.plane == "embedded" else 200
+    assert (whole.status_code, whole.json()["error"]["code"]) == (status, "worker_failed")
     assert len(sent(scripted)) - before == 2, "an answer that has begun is not tried again"
     row = gateway.row(interaction_id=runs[0])
     assert (row["outcome"], row["output_tokens"], row["wasted"]) == ("failed", 2, 1)
