@@ -38,8 +38,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--data-plane",
         choices=("embedded", "envoy"),
-        default="embedded",
-        help="data plane of the servers of the gateway's tests",
+        help="run only this half of the conformance suite of the data planes",
     )
 
 
@@ -54,7 +53,6 @@ def _new_seed():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config):
-    os.environ["TEST_DATA_PLANE"] = config.getoption("--data-plane")
     settings.load_profile("deep" if config.getoption("--deep") else "quick")
     # The processes of pytest-xdist use the seed of the process that started them.
     given = getattr(config, "workerinput", {}).get("seed") or config.getoption(SEED_OPTION)

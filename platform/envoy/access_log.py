@@ -167,6 +167,7 @@ def _report(
         first_output_at=first_ms / 1000 if isinstance(first_ms, int | float) else None,
         requested_tools=answer.get("tool_calls") is True,
         error=str(answer.get("error") or ""),
+        rejected=answer.get("rejected") is True,
         broken=reason or "its answer broke off",
         status=status,
         ended_at=ended_at,

@@ -394,16 +394,29 @@ end
 local BROKE = "its connection broke, or it did not answer in time"
 local REPORTED = "it reported an error"
 
-local function error_text(s, from, to)
+-- Types of errors that reject the request itself, as in engine/wire/stream_events.py.
+local REJECTIONS = { invalid_request_error = true, BadRequestError = true }
+local ERROR_FIELDS = { message = true, type = true, param = true, code = true }
+
+-- Return the reason of an error that the worker sent, and the client's error if it rejects the request.
+local function read_error(answer, s, from, to)
+  local text, kind, parts = nil, nil, {}
   if byte(s, from) == OPEN then
     local i, name, first, last = from + 1
     while true do
       name, first, last, i = field(s, i)
       if not name then break end
-      if name == "message" then return plain_text(s, first, last) end
+      if name == "message" then text = plain_text(s, first, last) end
+      if name == "type" then kind = plain_text(s, first, last) end
+      if ERROR_FIELDS[name] then parts[#parts + 1] = '"' .. name .. '":' .. sub(s, first, last) end
     end
   end
-  return plain_text(s, from, to)
+  local reason = "it reported: " .. (text or plain_text(s, from, to))
+  if not REJECTIONS[kind] then return reason end
+  fact(answer, "rejected", true)
+  fact(answer, "error", sub(reason, 1, MAX_ERROR_BYTES))
+  answer.over = true
+  return reason, '{"error":{' .. concat(parts, ",") .. "}}"
 end
 
 -- Streams ---------------------------------------------------------------------------------------------
@@ -459,8 +472,8 @@ local function on_event(answer, s, now_ms)
     if name == "usage" then
       usage = byte(s, first) == OPEN and sub(s, first, last) or nil
     elseif name == "error" and is_true(s, first, last) then
-      local reason = error_text(s, first, last)
-      return event(fail(answer, "it reported: " .. reason, REPORTED))
+      local reason, rejection = read_error(answer, s, first, last)
+      return event(rejection or fail(answer, reason, REPORTED))
     elseif name == "id" then
       has_id = true
       count = count + 1
@@ -589,7 +602,8 @@ end
 local NO_JSON = "its answer is not JSON"
 local NOT_ENDED = "it sent an answer without choices that all have ended"
 
--- Return the client's object; nil and a reason if it is none, or reports an error.
+-- Return the client's object; nil and a reason if it is none, or reports an error, and the client's error
+-- if the worker rejects the request.
 local function rewrite(answer, s, now_ms)
   local i, c = skip_space(s, 1)
   if c ~= OPEN then return nil, "its answer is not an object" end
@@ -600,7 +614,7 @@ local function rewrite(answer, s, now_ms)
     name, first, last, i = field(s, i)
     if not name then break end
     if name == "error" and is_true(s, first, last) then
-      return nil, "it reported: " .. error_text(s, first, last)
+      return nil, read_error(answer, s, first, last)
     end
     if name == "choices" then choices_from = first end
     if name == "data" then data_from = first end
@@ -633,10 +647,10 @@ end
 local function buffered(handle, answer, now_ms)
   local body = handle:body(true)
   local text = body:length() > 0 and body:getBytes(0, body:length()) or ""
-  local out, reason = rewrite(answer, text, now_ms)
+  local out, reason, rejection = rewrite(answer, text, now_ms)
   if not out then
-    out = fail(answer, reason, REPORTED)
-    handle:headers():replace(":status", "502")
+    out = rejection or fail(answer, reason, REPORTED)
+    handle:headers():replace(":status", rejection and "400" or "502")
   end
   body:setBytes(out)
   report(handle, answer)
@@ -657,9 +671,9 @@ local function unbuffered(handle, answer, now_ms)
         out = fail(answer, "its answer is longer than " .. MAX_WHOLE_BYTES .. " bytes", REPORTED)
         held = {}
       elseif size == 0 or find(last, "}%s*$", math.max(1, #last - 64)) then
-        local whole, reason = rewrite(answer, concat(held), now_ms)
+        local whole, reason, rejection = rewrite(answer, concat(held), now_ms)
         if whole or size == 0 or reason ~= NO_JSON then
-          out = whole or fail(answer, reason, REPORTED)
+          out = whole or rejection or fail(answer, reason, REPORTED)
           answer.over = true
           held = {}
         end

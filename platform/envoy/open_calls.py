@@ -79,6 +79,8 @@ class CallReport:
     requested_tools: bool = False
     error: str = ""
     """Message of an error that the worker sent after its header."""
+    rejected: bool = False
+    """True if that error rejects the request itself."""
     broken: str = ""
     """Reason for which the answer broke off, for operators."""
     status: int = 0
@@ -275,6 +277,12 @@ class OpenCall:
             await self.placement.end("completed", used, requested_tools=tools)
         elif report.client_left:
             await self.placement.end("cancelled", used, error=LEFT)
+        elif report.rejected:
+            rejected = WorkerRejectedError(
+                400, {"message": report.error.removeprefix("it reported: ")}
+            )
+            failure = AttemptFailure(str(rejected), "unknown", rejected=rejected)
+            await self.placement.failed(failure, used)
         elif report.error:
             await self.placement.broke_off(AttemptFailure(report.error, "failed"), used)
         else:

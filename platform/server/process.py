@@ -43,7 +43,11 @@ from fairserve.platform.server.database import prepare_database
 from fairserve.platform.server.fleet_section import fleet_parser
 from fairserve.platform.server.http.connections import Connections
 from fairserve.platform.server.http.descriptors import connections_within, raise_descriptor_limit
-from fairserve.platform.server.http.protocol import LimitedProtocol, RequestLimits
+from fairserve.platform.server.http.protocol import (
+    MAX_HEAD_BYTES,
+    LimitedProtocol,
+    RequestLimits,
+)
 from fairserve.platform.server.lifecycle import Addition, Platform, build_app
 from fairserve.platform.server.locks import LockTakenError, held_lock
 from fairserve.platform.server.logs import logging_to
@@ -61,6 +65,8 @@ NEW_OBJECTS_PER_COLLECTION = 10_000
 """New objects between two collections of garbage. With Python's 700 they take 3 % of the event loop."""
 SWITCH_S = 0.0005
 """Interval at which Python may switch threads, in seconds."""
+ENVOYS_HEAD_BYTES = 4 * 1024
+"""Most bytes that Envoy adds to the head of a request: the peer, the attempt, the id of a call."""
 
 
 class StartError(Exception):
@@ -443,8 +449,10 @@ def _limited_protocol(settings: Settings) -> functools.partial[LimitedProtocol]:
             per_address,
             settings.server.max_connections,
         )
+    max_head_bytes = MAX_HEAD_BYTES
     if settings.server.data_plane == "envoy":
         per_address = total  # all connections are Envoy's
+        max_head_bytes += ENVOYS_HEAD_BYTES
     return functools.partial(
         LimitedProtocol,
         connections=Connections(total, per_address, settings.console.proxy_networks),
@@ -452,6 +460,7 @@ def _limited_protocol(settings: Settings) -> functools.partial[LimitedProtocol]:
             head_timeout_s=settings.server.request_head_timeout_s,
             body_timeout_s=settings.server.request_body_timeout_s,
             max_body_bytes=settings.server.max_body_bytes,
+            max_head_bytes=max_head_bytes,
         ),
     )
 

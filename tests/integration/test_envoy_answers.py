@@ -271,6 +271,21 @@ def test_a_broken_stream_ends_with_an_error_of_ours(world, end, reason, text):
     assert facts["error"] == reason
 
 
+REJECTION = {
+    "message": 'no "such" schema',
+    "type": "invalid_request_error",
+    "param": "response_format",
+    "code": "schema_not_followed",
+}
+
+
+def test_a_rejection_in_a_stream_is_the_worker_s(world):
+    last, facts = broken(world, event(ROLE) + event({"error": REJECTION | {"host": "10.0.0.5"}}))
+    assert last == {"error": REJECTION}
+    assert facts["rejected"]
+    assert facts["error"] == 'it reported: no "such" schema'
+
+
 def test_an_error_in_the_log_is_short(world):
     _, facts = broken(world, event({"error": {"message": "x" * 1000}}), [100_000])
     assert len(facts["error"]) == 300
@@ -416,6 +431,13 @@ def test_a_bad_whole_answer_has_the_status_of_an_error(world, body, reason):
     assert orjson.loads(answer)["error"]["code"] == "worker_failed"
     assert b"sk-1234" not in answer
     assert facts["error"] == reason
+
+
+def test_a_rejection_as_a_whole_answer_has_status_400(world):
+    body = orjson.dumps({"error": REJECTION | {"host": "10.0.0.5"}})
+    status, _, answer, facts = world.ask(answering(body=body))
+    assert (status, orjson.loads(answer)) == (400, {"error": REJECTION})
+    assert facts["rejected"]
 
 
 def test_a_bad_answer_of_unknown_length_is_an_error_in_the_body(world):

@@ -5,7 +5,6 @@ The server's side is a decision service that answers as a test wants, and collec
 
 import asyncio
 import contextlib
-import os
 import shutil
 import tempfile
 from dataclasses import dataclass, field
@@ -13,11 +12,10 @@ from pathlib import Path
 
 import grpc
 import orjson
-import pytest
 from google.protobuf import json_format
+from installed_envoy import need_envoy
 
 from fairserve.platform.envoy.addresses import Address, Addresses
-from fairserve.platform.envoy.binary import EnvoyError, envoy_path
 from fairserve.platform.envoy.configuration import bootstrap
 from fairserve.platform.envoy.limits import Limits
 from fairserve.platform.envoy.process import EnvoyProcess
@@ -25,16 +23,6 @@ from fairserve.platform.envoy.protocol import messages_pb2 as pb
 from fairserve.platform.envoy.protocol import services
 from fairserve.platform.envoy.settings import EnvoySettings
 from fairserve.platform.envoy.workers_file import WorkersFile
-
-
-def need_envoy():
-    """Skip without Envoy; fail under CI=true."""
-    try:
-        envoy_path()
-    except EnvoyError as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(error))
-        pytest.skip(str(error))
 
 
 def option(name, value):

@@ -26,6 +26,7 @@ from huggingface_hub import constants
 from processes import eventually, free_port
 from typer.main import get_command
 
+from fairserve.platform.envoy import process as envoy
 from fairserve.platform.fleet import watch
 from fairserve.platform.fleet.fleet_file import FleetFileWatch
 from fairserve.platform.fleet.running_fleet import RunningFleet
@@ -50,14 +51,12 @@ PROFILE = {
 class GatewayServer:
     """A server on ``data_dir`` with the flags of ``serve``. Subclasses start, stop and close it."""
 
-    data_plane = os.environ.get("TEST_DATA_PLANE", "embedded")
-    """Data plane of servers whose flags name none; ``--data-plane`` of pytest sets it."""
-
     def __init__(self, data_dir, *flags):
         self.data_dir = new_data_dir(data_dir)
         self.flags = flags
-        if "--data-plane" not in flags:
-            self.flags = ("--data-plane", self.data_plane, *flags)
+        self.plane = (
+            flags[flags.index("--data-plane") + 1] if "--data-plane" in flags else "embedded"
+        )
         self.app_key = None
         self.clients = []
         self.http = None
@@ -144,6 +143,22 @@ class GatewayServer:
         (row,) = eventually(lambda: self.rows(**where), f"no row with {where}")
         return row
 
+    def settle(self, answer):
+        """Wait until the end of a call is recorded; at Envoy this follows its answer by milliseconds."""
+        if self.plane == "envoy":
+            self.row(call_id=answer.headers["x-request-id"])
+
+    def breaks_off(self, path, body, key=None, **more):
+        """Send a call whose worker breaks its connection after its header, to a server with Envoy.
+
+        The client's connection ends, too, or the answer is 502 if the header had not left.
+        """
+        try:
+            answer = self.post(path, body, key, **more)
+        except httpx.RemoteProtocolError:
+            return
+        assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_error")
+
     def cluster(self):
         return self.admin("GET", "/admin/cluster").json()
 
@@ -223,6 +238,8 @@ def _eager():
             (process._Server, "capture_signals", _take_no_signals),
             # There are no tokenizers for the models of scripted workers.
             (constants, "HF_HUB_OFFLINE", True),
+            # Envoy checks its configuration once more when it starts.
+            (envoy, "validate", _accept),
             (watch, "REPORT_S", REPORT_S),
             (recorder, "WRITE_S", LOOK_S),
             (changes, "INTERVAL_S", LOOK_S),
@@ -251,6 +268,10 @@ class _Eager:
         cls.servers -= 1
         if not cls.servers:
             cls.stack.close()
+
+
+async def _accept(configuration):
+    """Check nothing."""
 
 
 @contextlib.contextmanager
@@ -308,11 +329,6 @@ class ThreadServer(GatewayServer):
     def addition(self, settings):
         """Return what another command than ``serve`` adds; None for ``serve``."""
         return
-
-    @property
-    def request_limits(self):
-        """Return the time limits of requests; a change applies to later ones."""
-        return self._thread.server.config.http.keywords["limits"]
 
     def runs(self):
         return self._thread.is_alive()

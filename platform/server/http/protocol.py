@@ -52,6 +52,7 @@ class RequestLimits:
     head_timeout_s: float
     body_timeout_s: float
     max_body_bytes: int
+    max_head_bytes: int = MAX_HEAD_BYTES
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -151,7 +152,8 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         position = 0
         while position < len(data):
-            size = MAX_HEAD_BYTES - self._head_bytes if self._in_head else MAX_HEAD_BYTES
+            max_head_bytes = self._limits.max_head_bytes
+            size = max_head_bytes - self._head_bytes if self._in_head else max_head_bytes
             piece = data[position : position + size]
             position += len(piece)
             requests, was_in_head, body_bytes = self._requests, self._in_head, self._body_bytes
@@ -161,16 +163,16 @@ class LimitedProtocol(HttpToolsProtocol):
             if self._in_head:
                 whole = was_in_head and requests == self._requests
                 self._head_bytes = self._head_bytes + len(piece) if whole else 0
-                too_long = self._head_bytes >= MAX_HEAD_BYTES
+                too_long = self._head_bytes >= max_head_bytes
             elif body_bytes == self._body_bytes:
                 self._bytes_without_body += len(piece)
-                too_long = self._bytes_without_body >= MAX_HEAD_BYTES
+                too_long = self._bytes_without_body >= max_head_bytes
             else:
                 self._bytes_without_body, too_long = 0, False
             if too_long:
                 self._end_with(
                     HeadTooLargeError(
-                        f"the head of the request is too long; allowed: {MAX_HEAD_BYTES} bytes"
+                        f"the head of the request is too long; allowed: {max_head_bytes} bytes"
                     )
                 )
                 return

@@ -1,20 +1,19 @@
 """Clients that open connections and send nothing, too much, or too slowly are limited.
 
-Durations are not measured: where a test shortens a time limit, it waits for the server's reaction.
+Durations are not measured: a server with short time limits is waited for.
 """
 
 import json
 import select
 import socket
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 
 import pytest
 from gateway_server import ADMIN_KEY
 from processes import eventually
 
 DEADLINE_S = 60
-SHORT_S = 0.05
+SHORT_S = "0.3"
 HEAD_BYTES = 64 * 1024
 OK = b"GET /health/liveliness HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -80,31 +79,29 @@ def connect(few):
         yield connect
 
 
-@pytest.fixture
-def limits(few):
-    """Yield the time limits of the server, restored after the test."""
-    limits = few.request_limits
-    before = replace(limits)
-    yield limits
-    limits.head_timeout_s, limits.body_timeout_s = before.head_timeout_s, before.body_timeout_s
-
-
 # --- time limits ----------------------------------------------------------------------------------
 
 
-def test_a_connection_that_sends_nothing_is_closed(few, limits):
-    limits.head_timeout_s = SHORT_S
-    with connected(few) as client:
+@pytest.fixture(scope="module")
+def hasty(start_server, scripted):
+    """Yield a server with short time limits. At Envoy they grow with the largest body."""
+    return start_server(
+        *("--worker-urls", scripted[0].url, "--max-body-bytes", "1024", "--file-max-bytes", "1024"),
+        *("--request-head-timeout-s", SHORT_S, "--request-body-timeout-s", SHORT_S),
+    )
+
+
+@pytest.mark.embedded_only("a connection that sends nothing")
+def test_a_connection_that_sends_nothing_is_closed(hasty):
+    with connected(hasty) as client:
         assert client.recv(1) == b""
 
 
 @pytest.mark.parametrize("begun", [b"G", OK[:-2], b"\r\n" * 9 + b"GET / HTTP/1.1\r\n"])
-def test_an_unfinished_head_is_answered_408(few, limits, begun):
-    limits.head_timeout_s = SHORT_S
-
+def test_an_unfinished_head_is_answered_408(hasty, begun):
     def rejected():
         """Return the rejection; None if the time limit passed before the test sent a byte."""
-        with connected(few) as client:
+        with connected(hasty) as client:
             try:
                 client.sendall(begun)
                 status, body, head = answer(client)
@@ -116,23 +113,21 @@ def test_an_unfinished_head_is_answered_408(few, limits, begun):
     assert eventually(rejected) == (408, "request_timeout", True)
 
 
-def test_each_head_on_a_connection_has_the_same_time_limit(few, limits):
-    with connected(few) as client:
+def test_each_head_on_a_connection_has_the_same_time_limit(hasty):
+    with connected(hasty) as client:
         client.sendall(OK)
         assert answer(client)[0] == 200
-        limits.head_timeout_s = SHORT_S
         client.sendall(OK[:20])
         assert answer(client)[0] == 408
         assert ended(client)
 
 
-def test_a_missing_body_is_answered_408(few, limits):
-    limits.body_timeout_s = SHORT_S
+def test_a_missing_body_is_answered_408(hasty):
     head = (
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n"
-        f"Authorization: Bearer {few.app_key}\r\n\r\n"
+        f"Authorization: Bearer {hasty.app_key}\r\n\r\n"
     )
-    with connected(few) as client:
+    with connected(hasty) as client:
         client.sendall(head.encode() + b"{")
         status, body, _ = answer(client)
         assert (status, body["error"]["code"]) == (408, "request_timeout")
@@ -190,6 +185,7 @@ def alive(client, **headers):
     return answer(client)[0]
 
 
+@pytest.mark.embedded_only("connections of one address")
 def test_connections_of_one_address_are_bounded(few, connect):
     clients = [connect("127.0.0.2") for _ in range(4)]
     assert [alive(client) for client in clients] == [200] * 4
@@ -209,6 +205,7 @@ def served_from(client):
         return False
 
 
+@pytest.mark.embedded_only("connections of one address")
 def test_idle_connections_are_bounded_in_total(few, connect):
     clients = [connect(f"127.0.1.{number}") for number in range(1, 42)]
     rejected, _, _ = select.select(clients, [], [], DEADLINE_S)
@@ -232,6 +229,7 @@ def begin_request(few, client, forwarded):
     return int(data.split()[1])
 
 
+@pytest.mark.embedded_only("connections of one address")
 def test_requests_through_a_proxy_count_for_its_client(few, connect):
     proxy = "127.0.0.9"
     waiting = [connect(proxy) for _ in range(4)]
@@ -255,6 +253,7 @@ def test_requests_through_a_proxy_count_for_its_client(few, connect):
     eventually(taken, "the closed one still counts")
 
 
+@pytest.mark.embedded_only("connections of one address")
 def test_only_trusted_proxies_name_client_addresses(few, connect):
     clients = [connect("127.0.0.4") for _ in range(4)]
     for number, client in enumerate(clients):

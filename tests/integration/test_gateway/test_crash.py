@@ -29,7 +29,9 @@ def test_a_crash_loses_no_spending_and_no_program(start_process):
         assert again.json()["error"]["code"] == "insufficient_quota"
         assert remaining(again) == left
         client.change(contract={"max_budget": float(BUDGET)})
-        assert client.call().status_code == 200
+        answer = client.call()
+        assert answer.status_code == 200
+        server.settle(answer)
         expected = left + BUDGET - 6 * COST
         assert remaining(server.request("GET", "/v1/models", client.key)) == expected
         assert_continues(server, worker, before)

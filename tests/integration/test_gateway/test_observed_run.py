@@ -26,7 +26,8 @@ class LoggingServer(ChildServer):
 
 
 @pytest.fixture(scope="module")
-def collector():
+def collector(plane):
+    """Yield a collector, which each plane has for itself."""
     collector = OtlpCollector()
     yield collector
     collector.close()
@@ -65,7 +66,7 @@ def test_one_run_is_in_the_scrape_the_trace_and_the_log(tmp_path, observed, coll
     answers = make_calls(observed)
     port = observed.flags[observed.flags.index("--metrics-port") + 1]
     with prometheus(tmp_path, f"127.0.0.1:{port}") as database:
-        query = 'fairserve_calls_ended_total{outcome="completed"}'
+        query = 'fairserve_calls_ended_total{outcome="completed"} == 3'
         ((labels, calls),) = eventually(lambda: database.query(query))
         assert (labels["model"], labels["job"], calls) == ("scripted", "fairserve", 3)
         tokens = database.query('sum(fairserve_call_tokens_total{kind="output"})')

@@ -4,6 +4,9 @@ import pytest
 from scripted_worker import ScriptedWorker
 
 PATH = "/v1/chat/completions"
+BY_CONTENT = pytest.mark.embedded_only(
+    "runs found by the content of answers: inferred parents, continued conversations"
+)
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +65,7 @@ def patch(server, rules):
     return answer.json()["run_rules"]
 
 
+@BY_CONTENT
 def test_an_agent_without_a_run_id_has_one_run(server):
     run, rule, said = call(server, user("ok plan a trip"))
     assert (run[:4], rule) == ("run_", None)
@@ -95,6 +99,7 @@ def test_ids_that_frameworks_send_name_the_run(server):
     assert (run, rule) == ("own", "interaction_metadata")
 
 
+@BY_CONTENT
 def test_a_trace_joins_only_what_it_continues(server):
     run, _, said = call(server, user("ok traced"), headers=trace(1))
     other, _, _ = call(server, user("ok traced"), headers=trace(2))
@@ -134,6 +139,7 @@ def test_an_app_switches_its_rules(server):
     assert "interaction_header" in error["message"]
 
 
+@BY_CONTENT
 def test_runs_without_an_id_do_not_use_up_the_open_ones(server):
     """A run that only its conversation names ends with its call, and its id can be used."""
     run, _, said = call(server, user("ok by its id"))
