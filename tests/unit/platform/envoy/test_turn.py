@@ -24,7 +24,7 @@ WHOLE = {**HELLO, "stream": False}
 
 
 class Queue(QueuedClient):
-    """A local queue with one place, whose clock stands still."""
+    """A local queue with one place, whose clock does not move."""
 
     def __init__(self):
         self.scheduler = Dlpm(DlpmOptions(quantum=1000, we=1.0, wq=2.0))
