@@ -56,7 +56,7 @@ class LocalQueue:
 
     @property
     def sent(self) -> int:
-        """Return the number of sent calls."""
+        """Return the number of calls at the server."""
         return len(self._sent)
 
     def add(self, call: LocalCall, tenant: str = "") -> None:
@@ -97,6 +97,13 @@ class LocalQueue:
         """Charge a sent call for this many more tokens."""
         if tokens > 0:
             self._scheduler.decoded(call_id, tokens)
+
+    def free(self, call_id: str) -> None:
+        """Free the place of a sent call, which the server has answered; :meth:`end` follows.
+
+        Until then the call can be charged. No effect if its place is free.
+        """
+        self._sent.discard(call_id)
 
     def end(self, call_id: str) -> None:
         """Remove a call, waiting or sent. Raises KeyError for an unknown one."""

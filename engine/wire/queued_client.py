@@ -61,9 +61,8 @@ class QueuedClient:
         try:
             stream = await self._client.open(request)
         except BaseException as error:
-            if isinstance(error, WorkerUnavailableError) and error.pause_s is not None:
-                now_s = self._clock()
-                self.queue.pause(now_s, now_s + min(error.pause_s, MAX_PAUSE_S), request.tenant)
+            if isinstance(error, WorkerUnavailableError):
+                self.pause(error, request.tenant)
             self.end(call_id)
             raise
         return _QueuedStream(stream, self, call_id)
@@ -98,6 +97,17 @@ class QueuedClient:
         for turn in self._turns.values():
             if not turn.done():
                 turn.set_result(reason)
+
+    def pause(self, error: WorkerUnavailableError, tenant: str) -> None:
+        """Pause as the server requested by failing a call of this tenant; no effect if it did not."""
+        if error.pause_s is not None:
+            now_s = self._clock()
+            self.queue.pause(now_s, now_s + min(error.pause_s, MAX_PAUSE_S), tenant)
+
+    def free(self, call_id: str) -> None:
+        """Send the next call in the place of one whose end is still to be reported by :meth:`end`."""
+        self.queue.free(call_id)
+        self._advance()
 
     def end(self, call_id: str) -> None:
         """Remove a call and send the next ones."""

@@ -14,7 +14,12 @@ from typing import Any
 
 import orjson
 
-from fairserve.platform.envoy.access_log_configuration import ANSWER, ATTEMPTS_LOG, CALL_HEADER
+from fairserve.platform.envoy.access_log_configuration import (
+    ANSWER,
+    ATTEMPTS_LOG,
+    CALL_HEADER,
+    RETRY_AFTER,
+)
 from fairserve.platform.envoy.open_calls import Attempt, CallReport, OpenCalls
 from fairserve.platform.envoy.protocol import messages_pb2 as pb
 from fairserve.platform.serving.completions.usage import AnswerTotals
@@ -73,6 +78,7 @@ def attempt_of(entry: pb.HTTPAccessLogEntry, record_id: str) -> Attempt | None:
         record_id,
         status=entry.response.response_code.value,
         unreachable=_unreachable(entry),
+        retry_after=entry.response.response_headers.get(RETRY_AFTER, ""),
         reason=_reason(common.upstream_transport_failure_reason, _names(common.response_flags)),
     )
 

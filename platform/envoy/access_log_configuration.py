@@ -13,6 +13,8 @@ CALL_HEADER = "x-fairserve-call"
 """Request header with the record id of a call, set by the decision service."""
 CALLS_LOG = "fairserve-calls"
 ATTEMPTS_LOG = "fairserve-attempts"
+RETRY_AFTER = "retry-after"
+"""Header of a worker's answer that the entry of an attempt has."""
 ANSWER = "fairserve.answer"
 """Namespace of the facts that the answer filter finds."""
 FLUSH_S = "0.010s"
@@ -57,10 +59,11 @@ def attempt_logs() -> list[dict[str, Any]]:
         "or_filter": {"filters": [{"status_code_filter": error}, {"response_flag_filter": {}}]}
     }
     both = {"and_filter": {"filters": [_type_is("UpstreamEnd"), failed]}}
-    return [{**_grpc_log(ATTEMPTS_LOG), "filter": _of_calls(both)}]
+    log = _grpc_log(ATTEMPTS_LOG, additional_response_headers_to_log=[RETRY_AFTER])
+    return [{**log, "filter": _of_calls(both)}]
 
 
-def _grpc_log(name: str) -> dict[str, Any]:
+def _grpc_log(name: str, **more: list[str]) -> dict[str, Any]:
     config = {
         "@type": f"{_TYPES}.grpc.v3.HttpGrpcAccessLogConfig",
         "common_config": {
@@ -71,6 +74,7 @@ def _grpc_log(name: str) -> dict[str, Any]:
             "buffer_size_bytes": 16_384,
         },
         "additional_request_headers_to_log": [CALL_HEADER],
+        **more,
     }
     return {"name": name, "typed_config": config}
 

@@ -6,8 +6,9 @@ A thin adapter: the steps are those of the embedded plane, in the same order
 
 1. *Request headers*: the key, the drain, and the size that the client declares. The body of a stranger
    is never sent here.
-2. *Request body*: the call is checked and placed. The answer waits for the grant; it has the worker's
-   address, its token, and the body that the worker understands.
+2. *Request body*: the call is checked and placed. The answer waits for the grant, and for the call's
+   turn where the worker has its queue here; it has the worker's address, its token, and the body that
+   the worker understands.
 3. *Response headers*: the headers of the placement. They are the start of a call that is not streamed; a
    stream may send them before, and starts with its first event.
 4. The stream stays open as long as the answer. If control stops the call, it answers the client with an
@@ -31,21 +32,24 @@ from typing import NoReturn, Protocol
 
 import grpc
 import orjson
+from google.protobuf.duration_pb2 import Duration
 
 from fairserve.platform.base.client_address import Network, client_address, is_trusted
 from fairserve.platform.base.errors import FairServeError, WorkerFailedError
 from fairserve.platform.base.request_facts import RequestFacts, add_error, begin_request
+from fairserve.platform.control.messages import Grant
 from fairserve.platform.db.base import new_id
 from fairserve.platform.envoy.access_log_configuration import CALL_HEADER
 from fairserve.platform.envoy.answered import AnsweredRequest
 from fairserve.platform.envoy.behind_envoy import envoys_client
 from fairserve.platform.envoy.call_endpoints import CALL_ENDPOINTS
 from fairserve.platform.envoy.clusters import DESTINATION_HEADER
-from fairserve.platform.envoy.listener import CALL, RELAY_HEADER
+from fairserve.platform.envoy.listener import CALL, DECISION_MARGIN_S, MAX_DECISION_S, RELAY_HEADER
 from fairserve.platform.envoy.messages import immediate, mutation, plain_headers, struct
 from fairserve.platform.envoy.open_calls import CallReport, OpenCall, OpenCalls, Submission
 from fairserve.platform.envoy.protocol import messages_pb2 as pb
-from fairserve.platform.fleet.direct_worker import DirectWorker
+from fairserve.platform.envoy.sent_call import SentCall
+from fairserve.platform.envoy.turn import Turn
 from fairserve.platform.fleet.pool import WorkerPool
 from fairserve.platform.serving.bodies import (
     BodyMemory,
@@ -59,15 +63,18 @@ from fairserve.platform.serving.completions.producer import (
     error_answer,
     plain_error_answer,
 )
+from fairserve.platform.serving.completions.requests import CompletionCall
 from fairserve.platform.serving.completions.service import Completions, PreparedCall
 from fairserve.platform.serving.cors_headers import cors_headers
-from fairserve.platform.serving.decision.placement import Placement, Used
 from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.platform.tenancy.auth import Principal
 
 logger = logging.getLogger(__name__)
 
+EXTEND_S = DECISION_MARGIN_S / 2
+"""Seconds after which a decision asks for more time: Envoy's limit allows for the longest wait for a
+grant, but a wait in a worker's local queue has no bound."""
 _KEPT_BY_WORKER = frozenset({"host", "content-length", "content-type", "accept", "x-request-id"})
 """Headers of a request that a worker may get; all others are the client's own affair."""
 _KEPT_FOR_CLIENT = frozenset({"content-length", "transfer-encoding", "date"})
@@ -137,12 +144,14 @@ class _Exchange:
         self._facts = RequestFacts("")
         self._principal: Principal | None = None
         self._reservation: BodyReservation | None = None
+        self._turn: Turn | None = None
         self._call: OpenCall | None = None
         self._sent = False
         """The call was sent to its worker or to the relay."""
         self._ahead: asyncio.Future[object] | None = None
         """The next message, where it is read before the last one is answered."""
         self._stopping: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
         self._variables = contextvars.copy_context()
 
     async def run(self) -> None:
@@ -269,6 +278,18 @@ class _Exchange:
             if waits:
                 deciding.cancel()
 
+        async def ask_for_time() -> None:
+            longest = Duration(seconds=int(MAX_DECISION_S))
+            more = pb.ProcessingResponse(override_message_timeout=longest)
+            with contextlib.suppress(grpc.aio.BaseError, grpc.RpcError):
+                async with self._writing:
+                    if waits:
+                        await self._context.write(more)
+
+        def ask() -> None:
+            self._asking = asyncio.create_task(ask_for_time(), name="time for a decision")
+
+        timer = asyncio.get_running_loop().call_later(EXTEND_S, ask)
         self._ahead = asyncio.ensure_future(self._context.read())
         self._ahead.add_done_callback(client_left)
         try:
@@ -279,6 +300,7 @@ class _Exchange:
             raise
         finally:
             waits = False
+            timer.cancel()
         if self._ahead.done():
             raise _AnsweredError
         return response
@@ -308,47 +330,48 @@ class _Exchange:
         return await self._parts.completions.prepare(endpoint, raw, headers, self._principal)
 
     async def _place(self, prepared: PreparedCall) -> pb.ProcessingResponse:
-        """Wait for the grant, and return the worker's request. Raises a FairServeError."""
+        """Wait for the grant and the call's turn, and return the worker's request.
+
+        Raises a FairServeError.
+        """
         submission = Submission()
         placement = await self._parts.decisions.place(prepared.call.checked, self._stop)
         if isinstance(placement, Rejection):
             raise placement.error
-        if placement.stopped is not None:
-            await placement.end("cancelled", Used(), error=placement.stopped)
-            raise placement.stop_rejection().error
-        worker = self._parts.pool.direct(placement.grant.worker_id)
-        if placement.grant.sampled and self._parts.completions.traces_content:
-            worker = None
+        self._turn = Turn(placement)
+        sent = await self._turn.wait(lambda grant: self._begin(prepared.call, grant))
         assert self._principal is not None
         call = self._call = self._parts.calls.open(
-            prepared, placement, worker, submission, self._principal
+            prepared, placement, sent, submission, self._principal
         )
         call.on_stop = self._stop_at_envoy
         call.on_end = self._log_end
-        if worker is None:
-            return self._to_relay(call)
-        return self._to_worker(call, placement, worker)
+        return self._to_relay(call) if sent is None else self._to_worker(call, sent)
+
+    async def _begin(self, call: CompletionCall, grant: Grant) -> SentCall | None:
+        """Wait until the worker may get the call; None: the relay carries it."""
+        member = self._parts.pool.direct(grant.worker_id)
+        if member is None or (grant.sampled and self._parts.completions.traces_content):
+            return None
+        return await SentCall.begin(member, call.worker_request(grant))
 
     def _to_relay(self, call: OpenCall) -> pb.ProcessingResponse:
         own = {CALL_HEADER: call.record_id, RELAY_HEADER: "1", "x-request-id": call.record_id}
         common = pb.CommonResponse(header_mutation=mutation(own), clear_route_cache=True)
         return pb.ProcessingResponse(request_body=pb.BodyResponse(response=common))
 
-    def _to_worker(
-        self, call: OpenCall, placement: Placement, worker: DirectWorker
-    ) -> pb.ProcessingResponse:
-        prepared = call.prepared.call
-        request = prepared.worker_request(placement.grant)
-        body = orjson.dumps(worker.body(request))
+    def _to_worker(self, call: OpenCall, sent: SentCall) -> pb.ProcessingResponse:
+        prepared, traceparent = call.prepared.call, call.placement.grant.traceparent
+        body = orjson.dumps(sent.body())
         own = {
-            DESTINATION_HEADER: worker.address,
+            DESTINATION_HEADER: sent.member.address or "",
             CALL_HEADER: call.record_id,
             "x-request-id": call.record_id,
             "content-type": JSON,
             "content-length": str(len(body)),
             "accept": "text/event-stream" if prepared.stream else JSON,
-            **({"traceparent": request.traceparent} if request.traceparent else {}),
-            **worker.headers,
+            **({"traceparent": traceparent} if traceparent else {}),
+            **sent.member.http.token_headers,
         }
         removed = [
             name
@@ -383,7 +406,7 @@ class _Exchange:
             if status != "200":
                 await self._fail(call, status)
                 return
-            call.answering()
+            call.answering(length_known="content-length" in headers)
             own = answer_headers(stream=call.prepared.call.stream) | self._call_headers(call)
             own |= self._cors(own)
             removed = [
@@ -409,9 +432,11 @@ class _Exchange:
         await self._write(self._rejection(error, call.prepared))
 
     def _stop(self) -> None:
-        """Stop the call at whoever carries it."""
+        """Stop the call at whoever carries it, or its wait."""
         if self._call is not None:
             self._call.on_stop()
+        elif self._turn is not None:
+            self._turn.stop()
 
     def _stop_at_envoy(self) -> None:
         if self._stopping is None:

@@ -180,7 +180,7 @@ def _ext_proc(limits: Limits) -> dict[str, Any]:
         "status_on_error": {"code": "ServiceUnavailable"},
         "allow_mode_override": True,
         "message_timeout": waits,
-        "max_message_timeout": waits,
+        "max_message_timeout": f"{MAX_DECISION_S:g}s",
         "processing_mode": {
             "request_header_mode": "SEND",
             "request_body_mode": "BUFFERED",

@@ -18,14 +18,14 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from fairserve.engine.wire.base import WorkerRejectedError, WorkerUnavailableError
-from fairserve.engine.wire.watched_client import CarriedCall
 from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.control.messages import Client
-from fairserve.platform.fleet.direct_worker import DirectWorker
+from fairserve.platform.envoy.sent_call import SentCall
+from fairserve.platform.envoy.turn import LEFT
 from fairserve.platform.serving.completions.relay import BegunCall, call_facts
 from fairserve.platform.serving.completions.service import PreparedCall
 from fairserve.platform.serving.completions.usage import (
@@ -45,7 +45,6 @@ ATTEMPT_WAIT_S = 0.5
 SETTLE_S = 0.25
 """Longest time in seconds for which a decision waits for ends of its client's earlier calls."""
 MAX_OPEN_CALLS = 100_000
-LEFT = "client disconnected"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +56,8 @@ class Attempt:
     """Status of the worker's answer; 0: it sent none."""
     unreachable: bool = False
     """No connection was made."""
+    retry_after: str = ""
+    """``Retry-After`` of the worker's answer."""
     reason: str = ""
 
 
@@ -103,12 +104,12 @@ class OpenCall:
         self,
         prepared: PreparedCall,
         placement: Placement,
-        worker: DirectWorker | None,
+        sent: SentCall | None,
         submission: Submission,
         calls: OpenCalls,
         principal: Principal,
     ) -> None:
-        """``worker`` is the one to which Envoy sends the call; None: the relay carries it."""
+        """``sent`` is the call at its worker; None: the relay carries it."""
         checked = prepared.call.checked
         self.prepared, self.placement = prepared, placement
         self.principal = principal
@@ -120,21 +121,17 @@ class OpenCall:
         """Stops the carrier of the call after control's order."""
         self.on_end: Callable[[OpenCall, int], None] = lambda call, status: None
         """Receives the call and the status of its answer once it has ended."""
-        self._worker = worker
         self._submission = submission
         self._calls = calls
         self._meter = UsageMeter(checked.call.prompt_tokens, checked.call.system_tokens)
         self._ttft_s: float | None = None
         self._carrier: Literal["envoy", "relay", "none"] = "envoy"
-        self._carried: CarriedCall | None = None
+        self._sent = sent
         self._attempt: asyncio.Future[Attempt] | None = None
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._request = replace(
-            prepared.call.worker_request(placement.grant), on_started=self.started
-        )
-        if worker is not None:
-            self._carried = worker.send(self._request)
+        if sent is not None:
+            sent.on_started = self.started
             self._attempt = self._loop.create_future()
         self._renew_later()
 
@@ -152,8 +149,8 @@ class OpenCall:
 
     def sent(self) -> None:
         """Handle that Envoy sends the call now."""
-        if self._worker is not None and not self._worker.reports_start(self._request):
-            self.started()
+        if self._sent is not None:
+            self._sent.was_sent()
 
     def started(self) -> None:
         """Report that the worker has started the call."""
@@ -163,31 +160,37 @@ class OpenCall:
         self._meter.started = True
         self._report()
 
-    def answering(self) -> None:
-        """Note that the header of the worker's answer has arrived, which starts a whole one."""
+    def answering(self, *, length_known: bool) -> None:
+        """Note that the header of the worker's answer has arrived, which starts a whole one.
+
+        ``length_known``: the header has the answer's length, so the worker has computed it.
+        """
         if self.queue_s is None:
             self.queue_s = time.monotonic() - self._submission.monotonic_s
-        if self._carried is not None:
-            self._carried.began()
-        if not self._request.streams:
-            self.started()
+        if self._sent is not None:
+            self._sent.answering()
+            if length_known:
+                self._sent.answered()
 
     def progress(self, report: CallReport) -> None:
         """Take the totals of an answer in progress."""
         if self.envoys:
-            if report.started and self._carried is not None:
-                self._carried.started()
+            if report.started and not self._meter.started and self._sent is not None:
+                self._sent.began()
             self._read(report)
             self._report()
 
     def _used(self, *, delivered: bool) -> Used:
-        unseen = not self._request.streams and self._request.max_output_tokens > 0
+        call = self.prepared.call
+        unseen = not call.stream and call.checked.call.max_output_tokens > 0
         whole_started = unseen and self._meter.started
         return Used(self._meter.usage(), self._ttft_s, delivered, whole_started)
 
     def _read(self, report: CallReport) -> None:
         if report.started:
             self._meter.read_totals(report.totals)
+            if self._sent is not None:
+                self._sent.decoded(self._meter.usage().output_tokens)
         if report.first_output_at is not None and self.prepared.call.stream:
             self._ttft_s = max(0.0, report.first_output_at - self._submission.wall_s)
 
@@ -244,14 +247,13 @@ class OpenCall:
         The worker's reason for a rejection is in a body that Envoy has dropped: the relay asks again.
         """
         assert self._attempt is not None
-        assert self._worker is not None
+        assert self._sent is not None
         await asyncio.wait({self._attempt}, timeout=ATTEMPT_WAIT_S)
         attempt = self._attempt.result() if self._attempt.done() else Attempt(self.record_id)
-        error = _error_of(attempt, self._worker)
+        error = _error_of(attempt, self._sent)
         if isinstance(error, WorkerRejectedError):
             return None
-        if self._carried is not None:
-            self._carried.failed(error)
+        self._sent.failed(error)
         return AttemptFailure(
             str(error), error.cause, error.client_message, status=attempt.status or None
         )
@@ -266,8 +268,8 @@ class OpenCall:
             # It was over before its start was seen: the header has the best time of it.
             self._meter.started = True
             self._report()
-        self._close()
         self._read(report)
+        self._close()
         used = self._used(delivered=report.delivered)
         if self.placement.stopped is not None:
             await self.placement.failed(AttemptFailure(self.placement.stopped, "unknown"), used)
@@ -299,6 +301,8 @@ class OpenCall:
     def stream_ended(self) -> None:
         """Wait for the report of the end, which may have arrived before."""
         if self.envoys:
+            if self._sent is not None:
+                self._sent.answered()
             self._stop_timer()
             self._timer = self._loop.call_later(END_WAIT_S, self._calls.overdue, self)
             self._calls.is_ending(self)
@@ -313,9 +317,8 @@ class OpenCall:
         self._leave()
 
     def _leave(self) -> None:
-        if self._carried is not None:
-            self._carried.end()
-            self._carried = None
+        if self._sent is not None:
+            self._sent.end()
         self._calls.remove(self)
 
     def _stop_timer(self) -> None:
@@ -360,12 +363,12 @@ class OpenCalls:
         self,
         prepared: PreparedCall,
         placement: Placement,
-        worker: DirectWorker | None,
+        sent: SentCall | None,
         submission: Submission,
         principal: Principal,
     ) -> OpenCall:
         """Add a call that was placed. ``principal`` is the owner of the request's key."""
-        call = OpenCall(prepared, placement, worker, submission, self, principal)
+        call = OpenCall(prepared, placement, sent, submission, self, principal)
         self._calls[call.record_id] = call
         return call
 
@@ -427,13 +430,11 @@ class OpenCalls:
             await asyncio.gather(self._ending, return_exceptions=True)
 
 
-def _error_of(
-    attempt: Attempt, worker: DirectWorker
-) -> WorkerUnavailableError | WorkerRejectedError:
+def _error_of(attempt: Attempt, sent: SentCall) -> WorkerUnavailableError | WorkerRejectedError:
     if attempt.unreachable:
         text = f"no connection: {attempt.reason}"
         return WorkerUnavailableError(text, unreachable=True)
     if attempt.status not in (0, 200):
-        return worker.error_of(attempt.status)
+        return sent.error_of(attempt.status, attempt.retry_after)
     text = attempt.reason or "its connection broke before it answered"
     return WorkerUnavailableError(text, cause="silent")

@@ -14,6 +14,7 @@ from fairserve.engine.wire.client import HttpWorkerClient
 from fairserve.engine.wire.foreign_load import ForeignLoad
 from fairserve.engine.wire.queued_client import QueuedClient
 from fairserve.engine.wire.watched_client import WatchedClient
+from fairserve.platform.fleet.direct_address import direct_address
 from fairserve.platform.fleet.worker_spec import WorkerSpec
 
 MemberState = Literal["joining", "ready", "draining", "open circuit"]
@@ -56,6 +57,11 @@ class Member:
     def worker_id(self) -> str:
         """Return its id, unique in the pool."""
         return self.spec.worker_id
+
+    @property
+    def address(self) -> str | None:
+        """Return its ``ip:port`` for another process; None: its URL has another form."""
+        return direct_address(self.spec.url)
 
     @property
     def client(self) -> WorkerClient:

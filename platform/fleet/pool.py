@@ -26,7 +26,6 @@ from fairserve.engine.wire.queued_client import QueuedClient
 from fairserve.engine.wire.watched_client import WatchedClient
 from fairserve.interactions.call import TokenIds
 from fairserve.platform.control.port import ControlPort
-from fairserve.platform.fleet.direct_worker import DirectWorker, direct_address
 from fairserve.platform.fleet.kv_event_bridge import KvEventBridge
 from fairserve.platform.fleet.member import Member
 from fairserve.platform.fleet.watch import (
@@ -90,18 +89,17 @@ class WorkerPool(Mapping[str, WorkerClient]):
     def __len__(self) -> int:
         return sum(member.there for member in self._members.values())
 
-    def direct(self, worker_id: str) -> DirectWorker | None:
+    def direct(self, worker_id: str) -> Member | None:
         """Return a reachable worker to which another process can send calls, else None."""
         member = self._members.get(worker_id)
-        if member is None or not member.there or member.queue is not None:
+        if member is None or not member.there or member.address is None:
             return None
-        address = direct_address(member.spec.url)
-        return None if address is None else DirectWorker(member, address)
+        return member
 
     def direct_addresses(self) -> dict[str, str]:
         """Return the addresses of all workers that :meth:`direct` knows, by worker id."""
-        found = ((worker_id, self.direct(worker_id)) for worker_id in self._members)
-        return {worker_id: each.address for worker_id, each in found if each is not None}
+        found = ((member, member.address) for member in self._members.values() if member.there)
+        return {member.worker_id: address for member, address in found if address is not None}
 
     def serves(self, worker_id: str) -> bool:
         """Return whether control sends new calls to the worker. From any thread."""

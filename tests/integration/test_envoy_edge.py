@@ -9,6 +9,7 @@ import aiohttp
 import orjson
 import pytest
 from envoy_plane import WHOLE, answering, envoy_plane, streaming
+from google.protobuf.duration_pb2 import Duration
 from until import until
 
 from fairserve.platform.base.errors import (
@@ -19,6 +20,8 @@ from fairserve.platform.base.errors import (
     UnavailableError,
 )
 from fairserve.platform.envoy.limits import Limits
+from fairserve.platform.envoy.listener import MAX_DECISION_S
+from fairserve.platform.envoy.protocol import messages_pb2 as pb
 from fairserve.platform.envoy.settings import EnvoySettings
 
 PATH = "/v1/chat/completions"
@@ -194,6 +197,31 @@ async def test_a_decision_that_never_comes_is_an_error():
         plane.decisions.hold.clear()
         check(await exchange(plane, head_of(PATH, 2), b"{}"), UnavailableError(""))
         plane.decisions.hold.set()
+
+
+async def test_a_decision_may_ask_for_more_time():
+    """A later call that asks for none shows that the first one's time is over."""
+
+    def shorten(configuration):
+        listener = configuration["static_resources"]["listeners"][0]
+        filters = listener["filter_chains"][0]["filters"][0]["typed_config"]["http_filters"]
+        for each in filters:
+            if "message_timeout" in each["typed_config"]:
+                each["typed_config"]["message_timeout"] = "2s"
+
+    async with envoy_plane(LIMITS, change=shorten) as plane, aiohttp.ClientSession() as session:
+        await plane.worker(answering(body=WHOLE))
+        plane.decisions.hold.clear()
+        asked = asyncio.ensure_future(session.post(plane.url + PATH, data=b"{}"))
+        await until(lambda: plane.decisions.calls and plane.decisions.calls[0].body)
+        longest = Duration(seconds=int(MAX_DECISION_S))
+        more = pb.ProcessingResponse(override_message_timeout=longest)
+        plane.decisions.calls[0].cancel.put_nowait(more)
+        check(await exchange(plane, head_of(PATH, 2), b"{}"), UnavailableError(""))
+        assert not asked.done()
+        plane.decisions.hold.set()
+        async with await asked as response:
+            assert response.status == 200
 
 
 async def test_a_client_that_reads_nothing_loses_its_connection():

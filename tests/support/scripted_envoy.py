@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from contextlib import asynccontextmanager
 
 import grpc
 import numpy as np
 from google.protobuf.json_format import MessageToDict, ParseDict
 
-from fairserve.engine.wire.base import WorkerRejectedError, WorkerUnavailableError
+from fairserve.engine.wire.circuit import Circuit, CircuitOptions
+from fairserve.engine.wire.client import HttpWorkerClient
+from fairserve.engine.wire.watched_client import CarriedCall, WatchedClient
 from fairserve.platform.base.errors import AuthenticationError
 from fairserve.platform.control.messages import Grant, RejectCall
 from fairserve.platform.envoy.access_log import AccessLogService
@@ -25,8 +28,10 @@ from fairserve.platform.envoy.protocol.services import (
     PROCESS,
     STREAM_ACCESS_LOGS,
 )
+from fairserve.platform.fleet.member import Member
 from fairserve.platform.fleet.models import Models, ServedModel
 from fairserve.platform.fleet.prompt import Prompt
+from fairserve.platform.fleet.worker_spec import WorkerSpec
 from fairserve.platform.serving.bodies import BodyMemory
 from fairserve.platform.serving.completions.idempotency import IdempotentAnswers
 from fairserve.platform.serving.completions.service import Completions
@@ -123,49 +128,45 @@ class Reader:
         return [4 for _ in texts], True
 
 
-class Carried:
+class Carried(CarriedCall):
     """A call that is counted at the worker, with the notes for its circuit."""
 
-    def __init__(self, request):
+    def __init__(self, watched, request):
+        super().__init__(watched, request, 0)
         self.request = request
         self.notes = []
 
     def began(self):
         self.notes.append("began")
-
-    def started(self):
-        self.request.on_started()
+        super().began()
 
     def failed(self, error):
         self.notes.append(str(error))
+        super().failed(error)
 
     def end(self):
         self.notes.append("end")
+        super().end()
 
 
-class Worker:
-    """A worker to which Envoy may send calls."""
+class Watched(WatchedClient):
+    """The counts of a worker, which keeps its calls."""
 
-    address = "127.0.0.1:8001"
+    def __init__(self, http, circuit):
+        super().__init__(http, circuit, time.monotonic, lambda: None)
+        self.calls = []
 
-    def __init__(self):
-        self.headers = {"authorization": "Bearer worker-token"}
-        self.carried = []
+    def carried(self, request):
+        self.calls.append(Carried(self, request))
+        return self.calls[-1]
 
-    def body(self, request):
-        return request.wire_body()
 
-    def reports_start(self, request):
-        return request.generates
-
-    def send(self, request):
-        self.carried.append(Carried(request))
-        return self.carried[-1]
-
-    def error_of(self, status):
-        if status == 400:
-            return WorkerRejectedError(status, {"message": "status 400"})
-        return WorkerUnavailableError(f"it answered {status}", cause="failed", status=status)
+def worker(worker_id="w0", kind="vllm", queue=None):
+    """Return a worker to which Envoy may send calls."""
+    spec = WorkerSpec(worker_id, "http://127.0.0.1:8001", kind)
+    http, circuit = HttpWorkerClient(spec.url, None, kind), Circuit(CircuitOptions())
+    http.authorize("worker-token")
+    return Member(spec, http, Watched(http, circuit), queue, circuit, there=True)
 
 
 class Pool:
@@ -183,7 +184,7 @@ class EnvoyWorld:
 
     def __init__(self, control, folder, **workers):
         self.control = control
-        self.worker = Worker()
+        self.worker = worker()
         self.ends = {}
         """Ends of calls as the log's file has them, by record id."""
         self.answered = []
@@ -219,6 +220,11 @@ class EnvoyWorld:
         self.channel = grpc.aio.insecure_channel(self.target)
         self.logs = {}
 
+    @property
+    def carried(self):
+        """Return the calls at the worker, in the order in which they were sent."""
+        return self.worker.watched.calls
+
     def request(self, body=HELLO, **headers):
         return Exchange(self, body, headers)
 
@@ -244,8 +250,10 @@ class EnvoyWorld:
     async def progress(self, record, **answer):
         await self.log(CALLS_LOG, entry(record, pb.DOWNSTREAM_PERIODIC, (), 200, answer))
 
-    async def attempt(self, record, *, flags=(), status=0, host="127.0.0.1"):
+    async def attempt(self, record, *, flags=(), status=0, host="127.0.0.1", retry_after=""):
         found = entry(record, pb.UPSTREAM_END, flags, status, {})
+        if retry_after:
+            found.response.response_headers["retry-after"] = retry_after
         if host:
             found.common_properties.upstream_remote_address.socket_address.address = host
         await self.log(ATTEMPTS_LOG, found)

@@ -62,6 +62,8 @@ class ScriptedWorker:
         self.holding = []
         """Texts of the held calls that began, in the order of arrival."""
         self.disconnects = 0
+        self.most_running = 0
+        """Largest number of calls that ran or waited here at a time."""
         self._once = set()
         self._transports = set()
         self._held = None
@@ -93,6 +95,11 @@ class ScriptedWorker:
         self._started.set()
         await self._stop.wait()
         await runner.cleanup()
+
+    @property
+    def texts(self):
+        """Return the last message of each call, in the order of arrival."""
+        return [body["messages"][-1]["content"] for body in self.bodies]
 
     def release(self):
         """Release the calls that are held or about to be."""
@@ -166,6 +173,7 @@ class ScriptedWorker:
             return web.Response()
         answer = self._answer(body, request)
         self._transports.add(request.transport)
+        self.most_running = max(self.most_running, len(self._transports))
         try:
             await answer.open()
             await self._stream(word, said, held, request, answer)

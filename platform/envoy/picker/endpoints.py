@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from fairserve.platform.fleet.direct_worker import direct_address
+from fairserve.platform.fleet.direct_address import direct_address
 from fairserve.platform.fleet.pool import WorkerPool
 
 

@@ -51,16 +51,17 @@ from fairserve.platform.envoy.picker.answers import (
 )
 from fairserve.platform.envoy.picker.clients import GatewayClient, GatewayClients
 from fairserve.platform.envoy.picker.endpoints import Endpoints
-from fairserve.platform.envoy.picker.gateway_call import LEFT, GatewayCall
-from fairserve.platform.envoy.picker.sent_call import SentCall
+from fairserve.platform.envoy.picker.gateway_call import GatewayCall
 from fairserve.platform.envoy.protocol import messages_pb2 as pb
+from fairserve.platform.envoy.sent_call import SentCall
+from fairserve.platform.envoy.turn import Turn
 from fairserve.platform.fleet.pool import WorkerPool
 from fairserve.platform.serving.bodies import BodyMemory, BodyReservation
 from fairserve.platform.serving.completions.endpoint import Endpoint, ReadRequest
 from fairserve.platform.serving.completions.producer import JSON
 from fairserve.platform.serving.completions.requests import CompletionCall
 from fairserve.platform.serving.decision.check import CheckedCall
-from fairserve.platform.serving.decision.placement import AttemptFailure, Placement, Used
+from fairserve.platform.serving.decision.placement import Placement
 from fairserve.platform.serving.decision.rejection import Rejection
 from fairserve.platform.serving.decision.service import DecisionService
 
@@ -406,29 +407,15 @@ class Exchange:
         placement = await self._parts.decisions.place(checked, self._stop)
         if isinstance(placement, Rejection):
             raise placement.error
-        try:
-            call = read.request.call(checked)
-            while True:
-                try:
-                    sent = await self._begin(placement, call.worker_request(placement.grant))
-                except WorkerUnavailableError as error:
-                    failure = AttemptFailure(str(error), error.cause, worker_lost=True)
-                    rejection = await placement.failed(failure, Used())
-                    if rejection is not None:
-                        raise rejection.error from error
-                else:
-                    return placement, sent, call
-        except asyncio.CancelledError:
-            # The call has no row yet; what ends it does not suspend.
-            if placement.stopped is not None:
-                await placement.failed(AttemptFailure(LEFT, "unknown"), Used(), last=True)
-            else:
-                await placement.end("cancelled", Used(), error=LEFT)
-            raise
+        call = read.request.call(checked)
+        sent = await Turn(placement).wait(
+            lambda grant: self._begin(grant.worker_id, call.worker_request(grant))
+        )
+        return placement, sent, call
 
-    async def _begin(self, placement: Placement, request: WorkerRequest) -> SentCall:
-        member = self._parts.pool.member(placement.grant.worker_id)
-        if member is None or not member.there or self._parts.endpoints.of(member.worker_id) is None:
+    async def _begin(self, worker_id: str, request: WorkerRequest) -> SentCall:
+        member = self._parts.pool.direct(worker_id)
+        if member is None:
             raise WorkerUnavailableError("the worker has left", unreachable=True)
         return await SentCall.begin(member, request)
 

@@ -16,7 +16,8 @@ from fairserve.engine.wire.base import (
 from fairserve.engine.wire.chunk_output import has_content
 from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.base.request_facts import add_facts
-from fairserve.platform.envoy.picker.sent_call import SentCall
+from fairserve.platform.envoy.sent_call import SentCall
+from fairserve.platform.envoy.turn import LEFT
 from fairserve.platform.fleet.member import Member
 from fairserve.platform.serving.completions.endpoint import AnswerWriter
 from fairserve.platform.serving.completions.merge import Merger
@@ -27,7 +28,6 @@ from fairserve.platform.serving.decision.rejection import Rejection
 
 logger = logging.getLogger(__name__)
 
-LEFT = "client disconnected"
 AnyFailure = WorkerStreamError | WorkerUnavailableError | WorkerRejectedError
 
 
@@ -62,7 +62,8 @@ class GatewayCall:
         self._delivered = False
         self._whole_started = False
         """The worker has started a call that it does not stream, or is assumed to."""
-        sent.on_started = self._started
+        if not call.stream:  # a stream starts with its first event
+            sent.on_started = self._started
 
     # --- progress ---------------------------------------------------------------------------------
 

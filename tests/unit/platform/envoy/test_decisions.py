@@ -59,7 +59,7 @@ async def test_a_call_is_sent_to_the_worker_that_control_grants(tmp_path):
 
 async def test_a_worker_without_a_token_does_not_get_that_of_the_client(tmp_path):
     async with envoy_world(Control("w0"), tmp_path) as world:
-        world.worker.headers = {}
+        world.worker.http.authorize("")
         headers, removed, _ = await world.request().placed()
         assert "authorization" in removed
         assert "authorization" not in headers
@@ -72,7 +72,7 @@ async def test_the_start_of_a_call_that_is_not_streamed_is_learned_from_its_work
         assert body["stream"] is False
         assert "stream_options" not in body
         assert not world.control.reports
-        world.worker.carried[0].request.on_started()
+        world.carried[0].request.on_started()
         (report,) = world.control.reports
         assert (report.started, report.usage.prompt_tokens) == (True, 4)
 
@@ -244,7 +244,7 @@ async def test_the_answer_has_the_headers_of_its_call_and_none_of_the_worker(tmp
         assert headers["x-accel-buffering"] == "no"
         assert int(headers["x-fairserve-queue-ms"]) >= 0
         assert {"server", "x-private"} <= set(change.remove_headers)
-        assert world.worker.carried[0].notes == ["began"]
+        assert world.carried[0].notes == ["began"]
 
 
 async def test_progress_and_end_are_those_of_the_log(tmp_path):
@@ -261,7 +261,7 @@ async def test_progress_and_end_are_those_of_the_log(tmp_path):
         assert (release.outcome, release.delivered) == ("completed", True)
         assert (release.usage.prompt_tokens, release.usage.output_tokens) == (12, 3)
         assert (release.usage.cached_tokens, release.ttft_s) == (4, None)
-        assert world.worker.carried[0].notes[-1] == "end"
+        assert world.carried[0].notes[-1] == "end"
         assert [each.status for each in world.answered] == [200]
         assert world.answered[0].facts.fields["output_tokens"] == 3
         # The stream ends after its call; nothing is reported twice.
@@ -545,7 +545,7 @@ async def test_the_relay_takes_over_after_a_failed_attempt(tmp_path):
         assert first.retry_on_another_worker
         assert first.error.startswith("w0: no connection: upstream connection failure")
         assert (last.outcome, last.usage.output_tokens) == ("completed", 1)
-        assert world.worker.carried[0].notes[0].startswith("no connection")
+        assert world.carried[0].notes[0].startswith("no connection")
         # Envoy's entry of the whole request, and the end of its stream, change nothing.
         assert not (await request.answering(x_fairserve_relay="1")).response_headers.HasField(
             "response"
@@ -558,7 +558,7 @@ async def test_the_relay_takes_over_after_a_failed_attempt(tmp_path):
 @pytest.mark.parametrize(
     ("attempt", "error"),
     [
-        ({"status": 500}, "w0: it answered 500"),
+        ({"status": 500}, "w0: it answered 500: status 500"),
         ({"flags": ("upstream_remote_reset",)}, "w0: upstream remote reset"),
         (None, "w0: its connection broke before it answered"),
     ],
@@ -583,7 +583,7 @@ async def test_a_started_call_that_is_not_streamed_is_not_tried_again(tmp_path):
     async with envoy_world(control, tmp_path, w1=RelayWorker()) as world:
         request = world.request({**HELLO, "stream": False})
         await request.placed()
-        world.worker.carried[0].request.on_started()
+        world.carried[0].request.on_started()
         await world.attempt(request.record, flags=("upstream_connection_termination",))
         status, _, text = await taken_over(world, request.record)
         assert (status, json.loads(text)["error"]["code"]) == (502, "worker_failed")
@@ -601,7 +601,7 @@ async def test_the_relay_repeats_a_call_that_its_worker_rejected(tmp_path):
         assert (status, json.loads(text)["error"]["param"]) == (400, "tools")
         assert headers["x-envoy-ratelimited"] == "1", "Envoy would try again"
         assert ended(control)[0] == "failed"
-        assert world.worker.carried[0].notes == ["end"], "it is no failure of the worker"
+        assert world.carried[0].notes == ["end"], "it is no failure of the worker"
 
 
 async def test_a_call_that_missed_its_worker_has_no_failed_attempt(tmp_path):

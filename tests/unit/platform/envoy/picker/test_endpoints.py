@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from fairserve.platform.envoy.picker.endpoints import Endpoints
-from fairserve.platform.fleet.direct_worker import direct_address
+from fairserve.platform.fleet.direct_address import direct_address
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""A call that a gateway sends to its worker: counted there, and evidence of the worker's health.
+"""A call that Envoy or another gateway sends to its worker, and that counts there.
 
-The gateway has the connection. So the call counts among the worker's sequences and in its local queue
-from here, as a call of our own client does.
+The gateway has the connection. So the call counts among the worker's sequences, in its circuit and in
+its local queue from here, as a call of our own client does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SentCall:
         self._decoded_tokens = 0
         self._ended = False
         self.on_started: Callable[[], None] = lambda: None
-        """Called once when the worker has started a call that it does not stream, or is assumed to."""
+        """Called once when the worker has started the call, or is assumed to."""
         self._carried = member.watched.carried(replace(request, on_started=self._started))
 
     @classmethod
@@ -49,11 +49,15 @@ class SentCall:
             self._carried.started()
 
     def _started(self) -> None:
-        if not self._request.streams:  # a stream starts with its first event
-            self.on_started()
+        self.on_started()
 
     def answering(self) -> None:
-        """Record that the header of an answer of status 200 has arrived."""
+        """Record that the header of an answer of status 200 has arrived.
+
+        It starts a call that had its turn in the local queue: its worker is assumed to queue nothing.
+        """
+        if self._queue_id is not None:
+            self._carried.started()
         self._carried.began()
 
     def began(self) -> None:
@@ -67,6 +71,12 @@ class SentCall:
         if self._queue is not None and self._queue_id is not None and more > 0 and not self._ended:
             self._decoded_tokens = output_tokens
             self._queue.queue.decoded(self._queue_id, more)
+
+    def error_of(
+        self, status: int, retry_after: str
+    ) -> WorkerUnavailableError | WorkerRejectedError:
+        """Return the error for an answer with another status than 200, whose body is not known."""
+        return self.member.http.error_of(status, retry_after)
 
     def failure(
         self, status: int, headers: Mapping[str, str], body: bytes
@@ -82,8 +92,10 @@ class SentCall:
         return error
 
     def failed(self, error: WorkerUnavailableError) -> None:
-        """Report a call that did not begin."""
+        """Report a call that did not begin. The local queue pauses if the worker requested it."""
         self._carried.failed(error)
+        if self._queue is not None:
+            self._queue.pause(error, self._request.tenant)
 
     def moved_to(self, member: Member) -> SentCall:
         """Return the call at another worker, to which the gateway has sent it. Ends this one."""
@@ -91,6 +103,11 @@ class SentCall:
         moved = SentCall(member, self._request, None)
         moved.on_started = self.on_started
         return moved
+
+    def answered(self) -> None:
+        """Free its place in the local queue: the worker has computed the answer. May be repeated."""
+        if self._queue is not None and self._queue_id is not None and not self._ended:
+            self._queue.free(self._queue_id)
 
     def end(self) -> None:
         """Count the call no more. May be repeated."""
