@@ -186,6 +186,8 @@ def control(
 def envoy_plane(settings: Settings) -> EnvoyPlane | None:
     """Return Envoy as the data plane, not started; None for the embedded one. Raises ValueError."""
     if settings.server.data_plane == "embedded":
+        if settings.envoy.envoy_tls_cert is not None:
+            raise ValueError("envoy_tls_cert needs --data-plane envoy; the embedded one has no TLS")
         return None
     # gRPC prints what it does about forks and closed connections to standard error.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
