@@ -139,8 +139,10 @@ def test_a_killed_server(server, load):
     outcomes = check_rows(load, rows)
     assert outcomes["failed"] > 0
     assert accepted <= {row["call_id"] for row in server.rows()}
+    ends = (server.data_dir / "envoy" / "access.jsonl").read_text().splitlines()
     for call in load.complete():
-        assert rows[call.run][0]["outcome"] == "completed"
+        line = [line for line in ends if call.record in line]
+        assert rows[call.run][0]["outcome"] == "completed", (call, line, rows[call.run])
 
 
 def test_a_killed_worker(server, load, workers):
