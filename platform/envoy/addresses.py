@@ -74,3 +74,8 @@ class Addresses:
     """Endpoints of the workers (:mod:`fairserve.platform.envoy.workers_file`)."""
     ends_file: Path
     """JSON log of ended calls."""
+
+    @property
+    def certificate_file(self) -> Path:
+        """File that names the certificate (:mod:`fairserve.platform.envoy.tls`)."""
+        return self.workers_file.with_name("certificate.json")

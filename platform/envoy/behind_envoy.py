@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -34,10 +34,12 @@ class BehindEnvoy:
 
     bodies: BodyMemory
     calls: OpenCalls
+    scheme: Literal["http", "https"] = "http"
+    """Scheme of Envoy's public side."""
 
 
-def envoys_client(scope: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the scope with Envoy's client as the peer of the connection.
+def envoys_client(scope: Mapping[str, Any], scheme: str = "http") -> dict[str, Any]:
+    """Return the scope with Envoy's client as the peer of the connection, and Envoy's own scheme.
 
     Envoy appends the address of its client to ``X-Forwarded-For``. Without that entry the scope is as it
     would be if the client were connected to the server, so that trusted proxies work alike.
@@ -53,18 +55,22 @@ def envoys_client(scope: Mapping[str, Any]) -> dict[str, Any]:
     if before:
         kept.append((_FORWARDED_FOR, before))
     client = (peer.strip().decode("latin-1"), 0)
-    return {**scope, "headers": kept, "client": client if client[0] else None}
+    client_or_none = client if client[0] else None
+    return {**scope, "headers": kept, "client": client_or_none, "scheme": scheme}
 
 
 class EnvoysClient:
     """ASGI middleware that gives each request Envoy's client. It must be the outermost."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, scheme: str) -> None:
         self._app = app
+        self._scheme = scheme
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
-        await self._app(envoys_client(scope) if scope["type"] == "http" else scope, receive, send)
+        if scope["type"] == "http":
+            scope = envoys_client(scope, self._scheme)
+        await self._app(scope, receive, send)
 
 
 class Takeovers:

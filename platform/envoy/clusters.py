@@ -20,6 +20,7 @@ DESTINATION_HEADER = "x-gateway-destination-endpoint"
 WORKER_IDLE_S = "4s"
 """Workers close idle connections after 5 s (uvicorn's default); Envoy does so earlier."""
 MAX_CALLS = 1 << 30
+MAX_FRAMES = (1 << 32) - 1
 _POLICIES = "type.googleapis.com/envoy.extensions.load_balancing_policies"
 _HTTP = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
@@ -115,6 +116,10 @@ def _http2(streams: int) -> dict[str, Any]:
         "max_concurrent_streams": streams,
         "initial_stream_window_size": 1 << 16,
         "initial_connection_window_size": 1 << 24,
+        # By default Envoy closes a connection with 1,000 frames to send that only end streams: clients
+        # that leave together would end the calls of all others.
+        "max_outbound_frames": MAX_FRAMES,
+        "max_outbound_control_frames": MAX_FRAMES,
     }
     return {
         "@type": f"type.googleapis.com/{_HTTP}",

@@ -22,6 +22,10 @@ _HEAP_ACTIONS = {
 }
 """Share of the heap at which Envoy takes each action."""
 
+_RUNTIME = {"http.max_requests_per_io_cycle": 10}
+"""Requests of one connection that Envoy begins before it turns to the others. Without it a client that
+opens and resets HTTP/2 streams occupies a thread; connections that only reset are closed by default."""
+
 
 def bootstrap(addresses: Addresses, limits: Limits, settings: EnvoySettings) -> dict[str, Any]:
     """Return the configuration as Envoy reads it from JSON."""
@@ -32,6 +36,7 @@ def bootstrap(addresses: Addresses, limits: Limits, settings: EnvoySettings) -> 
             "clusters": clusters(addresses, limits, settings),
         },
         "overload_manager": _overload_manager(limits, settings),
+        "layered_runtime": {"layers": [{"name": "limits", "static_layer": _RUNTIME}]},
         "admin": {"address": addresses.admin.envoy(), "ignore_global_conn_limit": True},
     }
 

@@ -159,7 +159,11 @@ class _Exchange:
         message = await self._read()
         if message is None:
             return
-        if message.WhichOneof("request") != "request_headers":
+        first = message.WhichOneof("request")
+        if first == "response_headers":  # Envoy itself answers, as it does to an upgrade
+            await self._write(pb.ProcessingResponse(response_headers=pb.HeadersResponse()))
+            return
+        if first != "request_headers":
             await self._context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT, "the first message must be request_headers"
             )

@@ -27,6 +27,9 @@ MAX_MESSAGE_MARGIN_BYTES = 1024 * 1024
 """Bytes of a message beside the body in it: headers and framing."""
 MAX_PENDING_STREAMS = 1_000_000
 """More than Envoy's listener lets through."""
+MAX_PENDING_S = 3600
+"""Longest wait of a stream for Python, in seconds. By default gRPC cancels it after 30 s, and its client
+gets 503: thousands of calls that arrive at once on a busy machine wait longer."""
 
 
 def processor_server(
@@ -45,6 +48,7 @@ def processor_server(
             # A burst of calls waits for the event loop; gRPC would cancel what exceeds 1,000.
             ("grpc.server.max_pending_requests", MAX_PENDING_STREAMS),
             ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING_STREAMS),
+            ("grpc.server_max_unrequested_time_in_server", MAX_PENDING_S),
             *options,
         ]
     )

@@ -20,6 +20,7 @@ from fairserve.platform.envoy.clusters import API, DECISIONS
 from fairserve.platform.envoy.limits import MAX_HEAD_KIB, Limits
 from fairserve.platform.envoy.local_errors import local_reply_config
 from fairserve.platform.envoy.settings import EnvoySettings
+from fairserve.platform.envoy.tls import transport_socket
 from fairserve.platform.envoy.workers_file import WORKERS
 
 CALL_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
@@ -57,6 +58,10 @@ def answer_filter(buffered_bytes: int) -> str:
 def listener(addresses: Addresses, limits: Limits, settings: EnvoySettings) -> dict[str, Any]:
     """Return the listener."""
     manager = _connection_manager(addresses, limits, settings)
+    chain: dict[str, Any] = {"filters": [{"name": "http", "typed_config": manager}]}
+    if settings.envoy_tls_cert is not None:
+        chain["transport_socket"] = transport_socket(addresses.certificate_file)
+        chain["transport_socket_connect_timeout"] = f"{limits.request_head_timeout_s:g}s"
     return {
         "name": "public",
         "address": addresses.listen.envoy(),
@@ -65,7 +70,7 @@ def listener(addresses: Addresses, limits: Limits, settings: EnvoySettings) -> d
         "connection_balance_config": {"exact_balance": {}},
         "per_connection_buffer_limit_bytes": limits.client_buffer_bytes,
         "socket_options": _socket_options(limits),
-        "filter_chains": [{"filters": [{"name": "http", "typed_config": manager}]}],
+        "filter_chains": [chain],
     }
 
 
@@ -110,6 +115,7 @@ def _connection_manager(
             "max_concurrent_streams": settings.envoy_streams_per_connection,
             "initial_stream_window_size": 1 << 16,
             "initial_connection_window_size": 1 << 20,
+            "connection_keepalive": {"interval": "30s", "timeout": "10s"},
         },
         "stream_idle_timeout": "0s",  # a call may wait, and a worker may think, for long
         "request_headers_timeout": f"{limits.request_head_timeout_s:g}s",

@@ -25,6 +25,8 @@ from fairserve.platform.serving.messages.errors import PATHS as MESSAGE_PATHS
 from fairserve.platform.serving.messages.errors import error_body as message_error_body
 
 RETRY_S = "5"
+UNSUPPORTED = (403, 404, 501)
+"""Statuses that Envoy has for upgrades, for CONNECT and for unknown transfer codings."""
 _CEL = "type.googleapis.com/envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilter"
 _OWN = "has(response.code_details) && response.code_details != ''"
 _OVERLOADED = f"{_OWN} && response.code_details.startsWith('overload')"
@@ -61,6 +63,14 @@ def _errors(limits: Limits, max_headers: int) -> Iterator[tuple[dict[str, Any], 
         503: UnavailableError("the server is not ready. Retry later", headers=retry),
         504: UnavailableError("the call waited too long. Retry later", headers=retry),
     }
+    for status in UNSUPPORTED:
+        yield (
+            _and(_status(status), _expression(_OWN)),
+            InvalidRequestError(
+                "the server supports no tunnels, upgrades and transfer codings but chunked",
+                code="malformed_request",
+            ),
+        )
     for status, error in errors.items():
         yield _and(_status(status), _expression(_OWN)), error
 

@@ -11,6 +11,7 @@ import logging
 import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Literal
 
 import grpc
 
@@ -24,6 +25,7 @@ from fairserve.platform.envoy.limits import Limits
 from fairserve.platform.envoy.open_calls import CallReport, OpenCalls
 from fairserve.platform.envoy.process import EnvoyProcess
 from fairserve.platform.envoy.settings import EnvoySettings
+from fairserve.platform.envoy.tls import check_certificate, write_certificate
 from fairserve.platform.envoy.workers_file import WorkersFile
 from fairserve.platform.fleet.pool import WorkerPool
 from fairserve.platform.fleet.supervisor import socket_folder
@@ -48,6 +50,8 @@ class EnvoyPlane:
         settings: EnvoySettings,
         bodies: BodyMemory,
     ) -> None:
+        """Raises OSError, and ValueError for a certificate that cannot be used."""
+        check_certificate(settings)
         self._folder = data_dir.resolve() / "envoy"
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._sockets = socket_folder(data_dir, "envoy-sockets")
@@ -60,7 +64,8 @@ class EnvoyPlane:
             workers_file=self._folder / "workers.json",
             ends_file=self._folder / "access.jsonl",
         )
-        self.behind = BehindEnvoy(bodies, OpenCalls(self._read_ends))
+        scheme: Literal["http", "https"] = "http" if settings.envoy_tls_cert is None else "https"
+        self.behind = BehindEnvoy(bodies, OpenCalls(self._read_ends), scheme)
         """Parts for the application on :attr:`api_socket`."""
         self.port: int | None = None
         """Public port; None before Envoy listens."""
@@ -83,8 +88,9 @@ class EnvoyPlane:
             return {}
 
     async def start_decisions(self, parts: AdapterParts, pool: WorkerPool) -> None:
-        """Answer Envoy's questions, and write the workers that it may use. Raises OSError."""
+        """Answer Envoy's questions, and write the files that it reads. Raises OSError."""
         self._file.write(pool.direct_addresses())
+        write_certificate(self.addresses.certificate_file, self._settings)
         service = AccessLogService(self.behind.calls)
         target = socket_target(Path(self.addresses.decisions.path))
         self._server = grpc_server(

@@ -233,11 +233,11 @@ class EnvoyProcess:
             await asyncio.sleep(self._backoff.pause_s(failures, self._random))
             self._tasks = [task for task in self._tasks if not task.done()]
             began_s = time.monotonic()
-            child = await self._spawn()
             try:
+                child = await self._spawn()
                 await self._listening(child)
-            except EnvoyError as error:
-                logger.error("%s", error)
+            except (EnvoyError, OSError) as error:  # OSError: no process or descriptor is free
+                logger.error("Envoy does not start: %s", error)
                 _signal(child, signal.SIGKILL)
 
     # --- the log of ended calls -------------------------------------------------------------------

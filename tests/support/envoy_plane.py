@@ -22,6 +22,7 @@ from fairserve.platform.envoy.process import EnvoyProcess
 from fairserve.platform.envoy.protocol import messages_pb2 as pb
 from fairserve.platform.envoy.protocol import services
 from fairserve.platform.envoy.settings import EnvoySettings
+from fairserve.platform.envoy.tls import write_certificate
 from fairserve.platform.envoy.workers_file import WorkersFile
 
 
@@ -348,7 +349,7 @@ class Plane:
 
     def __init__(self, folder, limits, settings, change=lambda configuration: None):
         """``change`` edits the configuration."""
-        self.folder = folder
+        self.folder, self.settings = folder, settings
         self.decisions = Decisions()
         self.api = Scripted(answering(body=b'{"by":"api"}', **RELAYED))
         self.addresses = Addresses(
@@ -375,6 +376,7 @@ class Plane:
         await self.decisions.start(self.addresses.decisions.path)
         await self.api.start(self.addresses.api.path)
         self.workers_file.write({})
+        write_certificate(self.addresses.certificate_file, self.settings)
         await self.process.start()
 
     async def stop(self):

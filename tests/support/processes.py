@@ -4,6 +4,7 @@ import itertools
 import os
 import socket
 import time
+from pathlib import Path
 
 PAUSE_S = 0.02
 PORTS = range(10_000, 32_000)
@@ -23,6 +24,15 @@ def free_port():
                 continue
             return port
     raise AssertionError("no port is free")
+
+
+def alive(pid):
+    """Return whether a process runs; one that waits for its parent's notice does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
 
 
 def eventually(probe, what="it did not happen", *, deadline_s=90):

@@ -65,15 +65,18 @@ def config(
     """Print the configuration of Envoy as JSON, for these settings.
 
     Reads the same flags, environment and configuration file as `fairserve serve`; Envoy listens on
-    --host and --port. The server writes the file with the workers.
+    --host and --port. The server writes the file with the workers, and beside it the one that names
+    the certificate.
     """
     from fairserve.platform.envoy.addresses import Address, Addresses
     from fairserve.platform.envoy.binary import EnvoyError
+    from fairserve.platform.envoy.tls import check_certificate
     from fairserve.platform.server.configuration import checked_settings
     from fairserve.platform.server.settings_sources import SettingsError, layers_of
 
     try:
         settings = checked_settings(layers_of(flags))
+        check_certificate(settings.envoy)
         folder = settings.db.data_dir.resolve() / "envoy"
         addresses = Addresses(
             listen=Address.parse(_host_and_port(settings.server.host, settings.server.port)),
@@ -112,6 +115,7 @@ def _configuration(settings: Any, addresses: Any) -> str:
 def _check(settings: Any, addresses: Any) -> None:
     """Let Envoy check the configuration, with files that exist. Raises EnvoyError."""
     from fairserve.platform.envoy.binary import validate
+    from fairserve.platform.envoy.tls import write_certificate
     from fairserve.platform.envoy.workers_file import WorkersFile
 
     with tempfile.TemporaryDirectory() as name:
@@ -120,6 +124,7 @@ def _check(settings: Any, addresses: Any) -> None:
             addresses, workers_file=folder / "workers.json", ends_file=folder / "access.jsonl"
         )
         WorkersFile(here.workers_file, here.api).write({})
+        write_certificate(here.certificate_file, settings.envoy)
         path = folder / "envoy.json"
         path.write_text(_configuration(settings, here), "utf-8")
         asyncio.run(validate(path))

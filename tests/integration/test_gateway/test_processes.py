@@ -14,7 +14,8 @@ import sys
 import httpx
 import pytest
 from gateway_server import ADMIN_KEY, DEADLINE_S
-from processes import eventually
+from journal_files import entries, journal_entries
+from processes import alive, eventually
 from torch_worker import MODEL
 
 from fairserve.platform.server import cli
@@ -88,15 +89,6 @@ def stories(server, count=6):
         assert answer.status_code == 200
         assert answer.text.rstrip().endswith("data: [DONE]"), answer.text[-500:]
         assert '"error"' not in answer.text
-
-
-def alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    with open(f"/proc/{pid}/stat") as stat:
-        return stat.read().rpartition(")")[2].split()[0] != "Z"
 
 
 def kv_events(server):
@@ -349,20 +341,6 @@ def test_a_server_that_is_killed_under_load_has_one_row_for_every_accepted_call(
     logged = fragile.admin("GET", "/admin/audit", params=query).json()["items"]
     actions = [(item["action"], item["target"], item["actor"]) for item in logged]
     assert actions[:2] == [("worker.undrain", "w0", BY), ("worker.drain", "w0", BY)]
-
-
-def entries(data_dir):
-    for path in (data_dir / "journal").glob("journal-*.jsonl"):
-        for line in path.read_bytes().splitlines():
-            with contextlib.suppress(ValueError):  # the last line may be incomplete
-                yield json.loads(line[9:])
-
-
-def journal_entries(data_dir):
-    """Return the ids that the journal has accepted, and closed."""
-    kinds = [(entry["kind"], entry["key"]) for entry in entries(data_dir)]
-    accepted = {key for kind, key in kinds if kind == "accepted"}
-    return accepted, {key for kind, key in kinds if kind == "closed"}
 
 
 def has_progress(data_dir, old):

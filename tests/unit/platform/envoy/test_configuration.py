@@ -110,6 +110,14 @@ def test_a_worker_needs_an_ip_address(tmp_path, address):
     assert not file.path.exists()
 
 
+def test_tls_has_a_lowest_version():
+    """Our own client cannot try older ones, which OpenSSL has switched off."""
+    settings = EnvoySettings(envoy_tls_cert=Path("cert.pem"), envoy_tls_key=Path("key.pem"))
+    listener = bootstrap(ADDRESSES, Limits(), settings)["static_resources"]["listeners"][0]
+    context = listener["filter_chains"][0]["transport_socket"]["typed_config"]["common_tls_context"]
+    assert context["tls_params"] == {"tls_minimum_protocol_version": "TLSv1_2"}
+
+
 def test_envoy_s_bounds_are_above_those_of_the_edge():
     settings = EnvoySettings(envoy_streams_per_connection=3)
     limits = Limits(max_connections=10, max_queued_calls=50)

@@ -57,6 +57,16 @@ async def test_a_call_is_sent_to_the_worker_that_control_grants(tmp_path):
         assert not world.control.reports, "it has not started"
 
 
+async def test_an_answer_of_envoy_itself_stays_as_it_is(tmp_path):
+    """Envoy sends no head of the request before: it has rejected an upgrade of the connection."""
+    async with envoy_world(Control(), tmp_path) as world:
+        request = world.request()
+        answer = await request.answering(**{"-status": "400"})
+        assert answer.WhichOneof("response") == "response_headers"
+        assert not answer.response_headers.HasField("response")
+        assert not isinstance(await request.answer(), type(answer)), "the stream has ended"
+
+
 async def test_a_worker_without_a_token_does_not_get_that_of_the_client(tmp_path):
     async with envoy_world(Control("w0"), tmp_path) as world:
         world.worker.http.authorize("")

@@ -77,4 +77,7 @@ def test_the_limits_are_those_of_the_settings(tmp_path):
     limits = edge_limits(Settings(data_dir=tmp_path, **values))
     assert {name: getattr(limits, name) for name in values} == values
     assert not limits.behind_proxy
+    few = edge_limits(Settings(data_dir=tmp_path, **values), 16)
+    assert few.max_connections == 4, "two descriptors a connection, and half of all in reserve"
+    assert edge_limits(Settings(data_dir=tmp_path, **values), 1 << 20) == limits
     assert edge_limits(Settings(data_dir=tmp_path, trusted_proxies="10.0.0.0/8")).behind_proxy
