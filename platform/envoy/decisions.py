@@ -148,6 +148,8 @@ class _Exchange:
         self._call: OpenCall | None = None
         self._sent = False
         """The call was sent to its worker or to the relay."""
+        self._left = False
+        """Envoy ended the stream in order before an answer began: the client left."""
         self._ahead: asyncio.Future[object] | None = None
         """The next message, where it is read before the last one is answered."""
         self._stopping: asyncio.Task[None] | None = None
@@ -172,15 +174,18 @@ class _Exchange:
             await self._body()
         except _AnsweredError:
             return
+        begun = False
         while (message := await self._read()) is not None:
             kind = message.WhichOneof("request")
             if kind == "response_headers":
+                begun = True
                 await self._answer_headers(plain_headers(message.response_headers.headers))
             elif kind == "response_trailers":
                 await self._write(pb.ProcessingResponse(response_trailers=pb.TrailersResponse()))
             else:
                 logger.error("Envoy sent an unexpected message: %s", kind)
                 return
+        self._left = not begun
 
     async def close(self) -> None:
         """Handle the end of the stream. A call that was not sent to its worker is withdrawn."""
@@ -194,7 +199,7 @@ class _Exchange:
         if call is not None and call.envoys:
             call.on_stop = _nothing
             if self._sent:
-                call.stream_ended()
+                call.stream_ended(client_left=self._left)
             else:
                 await call.withdraw()
 

@@ -121,6 +121,8 @@ class OpenCall:
         """Stops the carrier of the call after control's order."""
         self.on_end: Callable[[OpenCall, int], None] = lambda call, status: None
         """Receives the call and the status of its answer once it has ended."""
+        self.client_left = False
+        """The client left before an answer began."""
         self._submission = submission
         self._calls = calls
         self._meter = UsageMeter(checked.call.prompt_tokens, checked.call.system_tokens)
@@ -298,9 +300,13 @@ class OpenCall:
             await self.placement.end("cancelled", Used(), error=LEFT)
             self.on_end(self, 0)
 
-    def stream_ended(self) -> None:
-        """Wait for the report of the end, which may have arrived before."""
+    def stream_ended(self, *, client_left: bool) -> None:
+        """Wait for the report of the end, which may have arrived before.
+
+        ``client_left``: before an answer began. If Envoy had not sent the call, its log has no entry.
+        """
         if self.envoys:
+            self.client_left = client_left
             if self._sent is not None:
                 self._sent.answered()
             self._stop_timer()
@@ -417,7 +423,12 @@ class OpenCalls:
                     logger.warning("the access log cannot be read: %s", error)
                     found = {}
                 for record_id, call in calls.items():
-                    unknown = CallReport(record_id, ended=True, broken="its end was not reported")
+                    unknown = CallReport(
+                        record_id,
+                        ended=True,
+                        client_left=call.client_left,
+                        broken="its end was not reported",
+                    )
                     await call.end(found.get(record_id, unknown))
         finally:
             self._ending = None

@@ -444,6 +444,17 @@ async def test_a_stream_that_ends_without_an_entry_fails_with_its_last_progress(
         assert not len(world.calls)
 
 
+async def test_a_client_that_leaves_while_its_call_is_sent_has_cancelled_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(open_calls, "END_WAIT_S", 0.01)
+    control = Control("w0")
+    async with envoy_world(control, tmp_path) as world:
+        request = world.request()
+        await request.placed()
+        await request.close()
+        await until(lambda: control.releases)
+        assert ended(control) == ("cancelled", 0, "client disconnected")
+
+
 async def test_a_stream_that_ends_without_an_entry_ends_as_the_file_has_it(tmp_path, monkeypatch):
     monkeypatch.setattr(open_calls, "END_WAIT_S", 0.01)
     control = Control("w0")
