@@ -120,6 +120,8 @@ class Exchange:
         self._held: deque[pb.ProcessingRequest] = deque()
         """Messages that arrived while the call waited for its grant."""
         self._left = self._stopped = self._worker_lost = False
+        self._turn: Turn | None = None
+        """The wait of the call for its worker, while it lasts."""
         self._request_mode = self._response_mode = wire.FULL_DUPLEX
         self._headers: dict[str, str] = {}
         self._path = ""
@@ -204,7 +206,10 @@ class Exchange:
         return message
 
     def _stop(self) -> None:
-        """Wake the exchange: control has stopped its call."""
+        """End the wait of a call that control has stopped, or wake the exchange of one that was sent."""
+        if self._turn is not None:
+            self._turn.stop()
+            return
         self._stopped = True
         with contextlib.suppress(asyncio.QueueFull):  # it has enough to wake up for
             self._messages.put_nowait(None)
@@ -408,9 +413,13 @@ class Exchange:
         if isinstance(placement, Rejection):
             raise placement.error
         call = read.request.call(checked)
-        sent = await Turn(placement).wait(
-            lambda grant: self._begin(grant.worker_id, call.worker_request(grant))
-        )
+        self._turn = Turn(placement)
+        try:
+            sent = await self._turn.wait(
+                lambda grant: self._begin(grant.worker_id, call.worker_request(grant))
+            )
+        finally:
+            self._turn = None
         return placement, sent, call
 
     async def _begin(self, worker_id: str, request: WorkerRequest) -> SentCall:

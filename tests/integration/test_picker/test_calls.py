@@ -546,6 +546,14 @@ def test_a_server_of_another_kind_gets_as_many_calls_as_it_takes(start_picker, w
         eventually(lambda: queue.waiting == 2)
         third.cancel()
         eventually(lambda: queue.waiting == 1)
+        stopped, fourth = next(runs), gateway.exchange()
+        fourth.head(**key(picker), **{"x-interaction-id": stopped})
+        fourth.body(chat("ok"))
+        eventually(lambda: queue.waiting == 2)
+        ended = picker.request("DELETE", f"/v1/interactions/{stopped}", picker.app_key)
+        assert ended.status_code == 200
+        assert fourth.read().immediate_response.status.code == 503
+        assert picker.row(interaction_id=stopped)["outcome"] == "cancelled"
         finish(first)
         assert second.picked().endpoint
         finish(second)
