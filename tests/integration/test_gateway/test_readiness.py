@@ -31,7 +31,8 @@ class Tokenizers:
 
 
 @pytest.fixture(scope="module")
-def tokenizers():
+def tokenizers(plane):
+    """Return tokenizers, which each plane has for itself."""
     return Tokenizers()
 
 

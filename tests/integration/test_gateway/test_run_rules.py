@@ -161,6 +161,7 @@ def test_text_completions_never_continue_one_another(server):
     assert len(runs) == 2
 
 
+@BY_CONTENT
 def test_system_messages_do_not_count_in_a_conversation(server):
     planner, critic = (
         {"role": "system", "content": f"You are the {who}"} for who in ("one", "two")

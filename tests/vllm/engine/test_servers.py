@@ -149,6 +149,7 @@ def platform(servers, model, tmp_path_factory):
         "model": model,
         "cache_isolation": "none",
         "log_level": "info",
+        "keepalive_s": "3600",  # headers before a grant, as a slow machine sees them, name no worker
     }
     with LiveServer(tmp_path_factory.mktemp("platform"), **settings) as platform:
         platform.wait_for(

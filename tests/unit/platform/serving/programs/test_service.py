@@ -256,7 +256,7 @@ async def test_a_restored_run_has_its_calls_even_without_the_ledger(make):
     server = await make({"two": ["hold"]})
     await server.programs.start()
     await server.submit("1", node("one"), node("two", "{{one.output}}"))
-    await until(lambda: server.calls.under_way)
+    await until(lambda: len(server.calls.made) == 2)
     await server.close()
     again = await make({"two": ["hold"]})
     await again.programs.start()
