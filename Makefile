@@ -15,11 +15,12 @@ VLLM := .venv-vllm
 VLLM_SECOND := 0.33.0
 VLLM_SECOND_HOME := $(VLLM)/releases/$(VLLM_SECOND)
 
-.PHONY: help setup demo serve test test-deep test-vllm test-vllm-second test-clients litellm check architecture protocol clean
+.PHONY: help setup demo serve test conformance test-deep test-vllm test-vllm-second test-clients litellm check architecture protocol clean
 help:
 	@echo "make demo   run three agent apps against fcfs, rpm and fairserve, and compare (under 5 minutes)"
 	@echo "make serve  run the platform on http://127.0.0.1:8000 with two embedded workers"
 	@echo "make test   run all tests but the deep ones"
+	@echo "make conformance  run the gateway's tests again with the data plane Envoy"
 	@echo "make test-deep  run long simulations and benchmarks, and every property with many examples"
 	@echo "make check  lint, types, layering, and whether reports are as new as the code"
 	@echo "make architecture  draw the imports of the rooms anew in docs/architecture.md"
@@ -45,6 +46,10 @@ serve: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+
+conformance: $(STAMP)
+	$(BIN)/python -m pytest --data-plane envoy -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder \
+		tests/integration/test_gateway
 
 # A failure prints the line that repeats it; the failing example becomes a test of its own.
 test-deep: $(STAMP)

@@ -1,9 +1,9 @@
 """Fixtures for the tests of the gateway: whole servers in front of real and scripted workers.
 
 They are the conformance suite of the data planes: a test whose server comes from these fixtures runs
-with each. Exceptions are marked. ``embedded_only`` names the row of the table in
-``docs/guide/data-plane.md`` because of which a test cannot pass at Envoy. ``one_plane`` explains why a
-test needs one plane only: what it tests passes through none.
+with each, the embedded one in ``make test`` and Envoy in ``make conformance``. Exceptions are marked.
+``embedded_only`` names the row of the table in ``docs/guide/data-plane.md`` because of which a test cannot
+pass at Envoy. ``one_plane`` explains why a test needs one plane only: what it tests passes through none.
 """
 
 from __future__ import annotations
@@ -33,12 +33,15 @@ def pytest_generate_tests(metafunc):
 
 def pytest_collection_modifyitems(config, items):
     """Leave out the tests that are not for their plane."""
-    only = config.getoption("--data-plane")
+    wanted = config.getoption("--data-plane")
     kept, left_out = [], []
     for item in items:
         plane = getattr(item, "callspec", None) and item.callspec.params.get("plane")
-        wanted = only in (None, plane) and not (plane == "envoy" and _needs_embedded(item))
-        (kept if wanted else left_out).append(item)
+        if wanted == "embedded":
+            keeps = plane != "envoy"
+        else:
+            keeps = plane == "envoy" and not _needs_embedded(item)
+        (kept if keeps else left_out).append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = kept
