@@ -273,12 +273,12 @@ class OpenCall:
         self._read(report)
         self._close()
         used = self._used(delivered=report.delivered)
-        if self.placement.stopped is not None:
-            await self.placement.failed(AttemptFailure(self.placement.stopped, "unknown"), used)
-        elif report.complete:
+        if report.complete:  # also if control stopped it before its end was reported
             self._meter.ended()
             used, tools = self._used(delivered=True), report.requested_tools
             await self.placement.end("completed", used, requested_tools=tools)
+        elif self.placement.stopped is not None:
+            await self.placement.failed(AttemptFailure(self.placement.stopped, "unknown"), used)
         elif report.client_left:
             await self.placement.end("cancelled", used, error=LEFT)
         elif report.rejected:

@@ -26,7 +26,6 @@ from huggingface_hub import constants
 from processes import eventually, free_port
 from typer.main import get_command
 
-from fairserve.platform.envoy import process as envoy
 from fairserve.platform.fleet import watch
 from fairserve.platform.fleet.fleet_file import FleetFileWatch
 from fairserve.platform.fleet.running_fleet import RunningFleet
@@ -238,8 +237,6 @@ def _eager():
             (process._Server, "capture_signals", _take_no_signals),
             # There are no tokenizers for the models of scripted workers.
             (constants, "HF_HUB_OFFLINE", True),
-            # Envoy checks its configuration once more when it starts.
-            (envoy, "validate", _accept),
             (watch, "REPORT_S", REPORT_S),
             (recorder, "WRITE_S", LOOK_S),
             (changes, "INTERVAL_S", LOOK_S),
@@ -268,10 +265,6 @@ class _Eager:
         cls.servers -= 1
         if not cls.servers:
             cls.stack.close()
-
-
-async def _accept(configuration):
-    """Check nothing."""
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 They are the conformance suite of the data planes: a test whose server comes from these fixtures runs
 with each, the embedded one in ``make test`` and Envoy in ``make conformance``. Exceptions are marked.
 ``embedded_only`` names the row of the table in ``docs/guide/data-plane.md`` because of which a test
-cannot pass at Envoy. ``one_plane`` explains why a test needs one plane: what it tests passes through none.
+cannot pass at Envoy. ``one_plane`` explains why a test needs one: what it tests passes through none.
 """
 
 from __future__ import annotations

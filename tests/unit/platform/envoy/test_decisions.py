@@ -411,6 +411,20 @@ async def test_a_call_that_control_stops_is_answered_with_an_error(tmp_path, beg
         assert ended(control) == ("cancelled", 3, "an operator cancelled the run")
 
 
+async def test_a_call_that_was_answered_before_control_stopped_it_is_complete(tmp_path):
+    """An operator ends a run some milliseconds after its last answer, before the log reports it."""
+    control = Control("w0")
+    async with envoy_world(control, tmp_path) as world:
+        request = world.request()
+        await request.placed()
+        await request.answering()
+        await request.close()
+        control.on_cancel(Cancel("call", "cancelled", "an operator cancelled the run"))
+        await world.end(request.record, started=True, complete=True, **USAGE)
+        await until(lambda: control.releases)
+        assert ended(control) == ("completed", 3, "")
+
+
 async def test_an_open_call_renews_its_lease_until_it_is_lost(tmp_path):
     control = Control("w0")
     control.lease_s = 0.02
