@@ -112,6 +112,7 @@ def test_the_answer_arrives_before_the_connection_closes(server):
     client.close()
 
 
+@pytest.mark.embedded_only("an answer before the end of its request")
 def test_a_rejected_request_leaves_the_connection_usable(server):
     """The rest of its body is discarded before the next request."""
     data = b" " * 200_000
