@@ -398,7 +398,14 @@ class Plane:
         self.describe(**metadata)
         workers = {f"w{number}": each.address for number, each in enumerate(self._workers)}
         self.workers_file.write(workers)
+        await self._knows(worker.address)
         return worker
+
+    async def _knows(self, address):
+        """Wait until Envoy has read the address of a worker: before, the relay gets its calls."""
+        async with asyncio.timeout(60):
+            while address.encode() not in await self.process._ask("GET", "/clusters"):
+                pass
 
     def send_to(self, address):
         self.decisions.set_headers["x-gateway-destination-endpoint"] = address
