@@ -33,14 +33,16 @@ def upsert(session: Session, model: type[Base], rows: Iterable[dict[str, Any]]) 
         session.connection().execute(statement, list(distinct.values()))
 
 
+def insert_into(table: Table, dialect: str) -> postgresql.Insert | sqlite.Insert:
+    """Return an insert statement of the database's dialect, which knows what to do on a conflict."""
+    return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
+
+
 @cache
 def _replacing(table: Table, dialect: str) -> Executable:
-    statement = (postgresql.insert if dialect == "postgresql" else sqlite.insert)(table)
-    excluded, key = statement.excluded, table.primary_key.columns
-    others = {
-        column.name: excluded[column.name] for column in table.columns if column not in set(key)
-    }
-    return statement.on_conflict_do_update(index_elements=list(key), set_=others)
+    statement, key = insert_into(table, dialect), set(table.primary_key.columns)
+    others = {each.name: statement.excluded[each.name] for each in table.columns if each not in key}
+    return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=others)
 
 
 def fitting_text(text: str, chars: int | None) -> str:

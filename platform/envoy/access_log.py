@@ -1,7 +1,7 @@
 """Envoy's access log: entries that it sends while calls run and end, and the file of the ended ones.
 
-The service (AccessLogService) gets the entries of calls and of attempts at workers, in the order of each
-of Envoy's threads. The file has one line for each ended call. It is read where no entry arrived: when a
+The service (AccessLogService) gets the entries of calls and of failed attempts, in the order of each of
+Envoy's threads. The file has one line for each ended call. It is read where no entry arrived: when a
 call's stream ended without one, and at the start of the server.
 """
 
@@ -70,7 +70,7 @@ class AccessLogService:
 
 
 def attempt_of(entry: pb.HTTPAccessLogEntry, record_id: str) -> Attempt | None:
-    """Return the end of an attempt at a worker; None: it was the relay's, which is a Unix socket."""
+    """Return the end of a failed attempt at a worker; None: at the relay, which is a Unix socket."""
     common = entry.common_properties
     if not common.upstream_remote_address.HasField("socket_address") and not _unreachable(entry):
         return None

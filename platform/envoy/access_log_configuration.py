@@ -54,10 +54,7 @@ def call_logs(addresses: Addresses) -> list[dict[str, Any]]:
 
 def attempt_logs() -> list[dict[str, Any]]:
     """Return the log of the workers' side: the end of each attempt that failed, to the server."""
-    error = {"comparison": {"op": "GE", "value": {"default_value": 201, "runtime_key": "unused"}}}
-    failed = {
-        "or_filter": {"filters": [{"status_code_filter": error}, {"response_flag_filter": {}}]}
-    }
+    failed = {"or_filter": {"filters": [status_filter("GE", 201), {"response_flag_filter": {}}]}}
     both = {"and_filter": {"filters": [_type_is("UpstreamEnd"), failed]}}
     log = _grpc_log(ATTEMPTS_LOG, additional_response_headers_to_log=[RETRY_AFTER])
     return [{**log, "filter": _of_calls(both)}]
@@ -100,3 +97,9 @@ def _of_calls(condition: dict[str, Any]) -> dict[str, Any]:
 
 def _type_is(name: str) -> dict[str, Any]:
     return {"log_type_filter": {"types": [name]}}
+
+
+def status_filter(op: str, status: int) -> dict[str, Any]:
+    """Return a filter for answers whose status compares so: ``EQ``, ``GE`` or ``LE``."""
+    value = {"default_value": status, "runtime_key": "fairserve.none"}
+    return {"status_code_filter": {"comparison": {"op": op, "value": value}}}

@@ -184,7 +184,6 @@ def _ext_proc(limits: Limits) -> dict[str, Any]:
         "grpc_service": {"envoy_grpc": {"cluster_name": DECISIONS}},
         "failure_mode_allow": False,
         "status_on_error": {"code": "ServiceUnavailable"},
-        "allow_mode_override": True,
         "message_timeout": waits,
         "max_message_timeout": f"{MAX_DECISION_S:g}s",
         "processing_mode": {

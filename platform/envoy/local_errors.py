@@ -20,6 +20,7 @@ from fairserve.platform.base.errors import (
     UnavailableError,
     UpstreamError,
 )
+from fairserve.platform.envoy.access_log_configuration import status_filter
 from fairserve.platform.envoy.limits import MAX_HEAD_KIB, Limits
 from fairserve.platform.serving.messages.errors import PATHS as MESSAGE_PATHS
 from fairserve.platform.serving.messages.errors import error_body as message_error_body
@@ -47,7 +48,7 @@ def _errors(limits: Limits, max_headers: int) -> Iterator[tuple[dict[str, Any], 
     """Yield the conditions of Envoy's errors and the errors, the most special first."""
     retry = {"retry-after": RETRY_S}
     yield (
-        _and(_status(503), _expression(_OVERLOADED)),
+        _and(status_filter("EQ", 503), _expression(_OVERLOADED)),
         UnavailableError("the server is overloaded. Retry later", code="overloaded", headers=retry),
     )
     errors = {
@@ -65,14 +66,14 @@ def _errors(limits: Limits, max_headers: int) -> Iterator[tuple[dict[str, Any], 
     }
     for status in UNSUPPORTED:
         yield (
-            _and(_status(status), _expression(_OWN)),
+            _and(status_filter("EQ", status), _expression(_OWN)),
             InvalidRequestError(
                 "the server supports no tunnels, upgrades and transfer codings but chunked",
                 code="malformed_request",
             ),
         )
     for status, error in errors.items():
-        yield _and(_status(status), _expression(_OWN)), error
+        yield _and(status_filter("EQ", status), _expression(_OWN)), error
 
 
 def _mapper(condition: dict[str, Any], error: FairServeError, body: Any) -> dict[str, Any]:
@@ -96,11 +97,6 @@ def _mapper(condition: dict[str, Any], error: FairServeError, body: Any) -> dict
 
 def _and(*conditions: dict[str, Any]) -> dict[str, Any]:
     return {"and_filter": {"filters": list(conditions)}}
-
-
-def _status(code: int) -> dict[str, Any]:
-    comparison = {"op": "EQ", "value": {"default_value": code, "runtime_key": "fairserve.none"}}
-    return {"status_code_filter": {"comparison": comparison}}
 
 
 def _path(path: str) -> dict[str, Any]:

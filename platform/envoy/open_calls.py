@@ -49,7 +49,7 @@ MAX_OPEN_CALLS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One request of Envoy to a worker that has ended."""
+    """One request of Envoy to a worker that has failed."""
 
     record_id: str
     status: int = 0

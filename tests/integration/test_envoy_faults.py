@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from call_load import CallLoad
 from gateway_server import ChildServer
+from installed_envoy import need_envoy
 from journal_files import journal_entries
 from paced_worker import PacedWorker
 from processes import alive, eventually
@@ -49,7 +50,7 @@ def workers():
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, workers):
-    pytest.importorskip("envoy")
+    need_envoy()
     urls = ",".join(worker.url for worker in workers)
     flags = ("--worker-urls", urls, "--data-plane", "envoy", "--envoy-progress-s", "0.1")
     server = ChildServer(tmp_path_factory.mktemp("server") / "data", *flags)

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 from gateway_server import ThreadServer
+from installed_envoy import need_envoy
 from processes import eventually
 from scripted_worker import ScriptedWorker
 
@@ -31,7 +32,7 @@ def workers():
 @pytest.fixture(scope="module")
 def planes(tmp_path_factory, workers):
     """Return a server of each plane in front of the same workers."""
-    pytest.importorskip("envoy")
+    need_envoy()
     found = {}
     try:
         for plane in ("embedded", "envoy"):

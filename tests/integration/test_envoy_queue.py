@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 from gateway_server import ThreadServer
+from installed_envoy import need_envoy
 from processes import eventually
 from scripted_worker import ScriptedWorker
 
@@ -81,7 +82,7 @@ class World:
 @pytest.fixture(scope="module", params=["embedded", "envoy"])
 def plane(request):
     if request.param == "envoy":
-        pytest.importorskip("envoy")
+        need_envoy()
     return request.param
 
 

@@ -20,6 +20,19 @@ ADDED_TO_RESPONSES = frozenset({"store", "name"})
 """Fields that OpenAI documents and the package's types do not have: ``store`` of a response, and the
 ``name`` of ``response.function_call_arguments.done``."""
 
+EVENTS_OF_A_TRUNCATED_TEXT = [
+    "response.created",
+    "response.in_progress",
+    "response.output_item.added",
+    "response.content_part.added",
+    "response.output_text.delta",
+    "response.output_text.done",
+    "response.content_part.done",
+    "response.output_item.done",
+    "response.incomplete",
+]
+"""Types of the events of a response that ends with its last allowed token, in order."""
+
 
 def strictly(kind, plain, added=frozenset()):
     """Return an object whose values have their types, and whose fields are the type's or added."""

@@ -14,7 +14,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Table, func, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
@@ -24,6 +23,7 @@ from fairserve.platform.background.webhooks.event_types import TEST
 from fairserve.platform.background.webhooks.events import Event, finished, throttled, throttled_key
 from fairserve.platform.control.messages import CallRecord, InteractionRecord
 from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.upsert import insert_into
 from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint, WebhookEvent
 
 logger = logging.getLogger(__name__)
@@ -209,6 +209,6 @@ def _insert_new(session: Session, rows: Sequence[dict[str, Any]]) -> Sequence[st
     """Insert events; return the ids of new ones."""
     table = WebhookEvent.__table__
     assert isinstance(table, Table)
-    insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
-    statement = insert(table).values(list(rows)).on_conflict_do_nothing(index_elements=["id"])
+    statement = insert_into(table, session.get_bind().dialect.name).values(list(rows))
+    statement = statement.on_conflict_do_nothing(index_elements=["id"])
     return session.scalars(statement.returning(table.c.id)).all()

@@ -41,7 +41,7 @@ from fairserve.platform.db.base import new_id
 from fairserve.platform.envoy.answered import AnsweredRequest
 from fairserve.platform.envoy.call_endpoints import CALL_ENDPOINTS
 from fairserve.platform.envoy.clusters import DESTINATION_HEADER
-from fairserve.platform.envoy.messages import immediate, mutation, plain_headers
+from fairserve.platform.envoy.messages import immediate, mutation, plain_headers, struct
 from fairserve.platform.envoy.picker import messages as wire
 from fairserve.platform.envoy.picker.answers import (
     AnswerReader,
@@ -331,7 +331,7 @@ class Exchange:
         )
         await self._write(
             request_headers=pb.HeadersResponse(response=common),
-            dynamic_metadata=wire.metadata_of(LB_NAMESPACE, DESTINATION_HEADER, picked),
+            dynamic_metadata=struct({LB_NAMESPACE: {DESTINATION_HEADER: picked}}),
         )
 
     async def _body(self, head: pb.HttpHeaders, client: GatewayClient) -> bytes:
@@ -447,7 +447,7 @@ class Exchange:
         common = pb.CommonResponse(
             header_mutation=mutation(own, sorted(removed)), clear_route_cache=True
         )
-        metadata = wire.metadata_of(LB_NAMESPACE, DESTINATION_HEADER, picked)
+        metadata = struct({LB_NAMESPACE: {DESTINATION_HEADER: picked}})
         if self._request_mode == wire.BUFFERED:
             common.body_mutation.CopyFrom(wire.replaced(body))
             response = pb.BodyResponse(response=common)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from google.protobuf.struct_pb2 import Struct, Value
+from google.protobuf.struct_pb2 import Value
 
 from fairserve.platform.envoy.protocol import messages_pb2 as pb
 
@@ -32,13 +32,6 @@ def texts_of(value: Value) -> list[str]:
     else:
         found = value.string_value.split(",")
     return [text.strip() for text in found if text.strip()]
-
-
-def metadata_of(namespace: str, key: str, value: str) -> Struct:
-    """Return dynamic metadata with one entry."""
-    outer = Struct()
-    outer.fields[namespace].struct_value.fields[key].string_value = value
-    return outer
 
 
 def chunks(body: bytes) -> Iterator[bytes]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Table, select, tuple_
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Executable, Table, select, tuple_
 from sqlalchemy.orm import Session
 
 from fairserve.platform.db.ledger import Interaction
-from fairserve.platform.db.upsert import fitting
+from fairserve.platform.db.upsert import fitting, insert_into
 from fairserve.platform.db.usage import UsageDirty
 from fairserve.platform.reporting.usage.levels import QUARTER_S, Row
 
@@ -57,11 +57,11 @@ def mark(session: Session, quarters: Iterable[tuple[str, str, int]]) -> None:
     ]
     if not rows:
         return
-    insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
-    statement = insert(table)
-    session.execute(
-        statement.on_conflict_do_update(
-            index_elements=list(table.primary_key), set_={"marks": table.c.marks + 1}
-        ),
-        rows,
+    session.execute(_counting(table, session.get_bind().dialect.name), rows)
+
+
+@cache
+def _counting(table: Table, dialect: str) -> Executable:
+    return insert_into(table, dialect).on_conflict_do_update(
+        index_elements=list(table.primary_key), set_={"marks": table.c.marks + 1}
     )

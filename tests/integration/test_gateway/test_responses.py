@@ -3,6 +3,7 @@
 import openai
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
+from openai_types import EVENTS_OF_A_TRUNCATED_TEXT
 from pydantic import TypeAdapter
 
 EVENT = TypeAdapter(ResponseStreamEvent)
@@ -28,17 +29,7 @@ def test_streamed_and_whole_responses_are_the_chat_calls(client):
     events = [EVENT.validate_python(event.model_dump()) for event in stream]
     assert [event.sequence_number for event in events] == list(range(len(events)))
     kinds = list(dict.fromkeys(event.type for event in events))
-    assert kinds == [
-        "response.created",
-        "response.in_progress",
-        "response.output_item.added",
-        "response.content_part.added",
-        "response.output_text.delta",
-        "response.output_text.done",
-        "response.content_part.done",
-        "response.output_item.done",
-        "response.incomplete",
-    ]
+    assert kinds == EVENTS_OF_A_TRUNCATED_TEXT
     last = Response.model_validate(events[-1].response.model_dump())
     assert last.incomplete_details.reason == "max_output_tokens"
     assert last.usage.output_tokens == 8

@@ -24,7 +24,14 @@ from anthropic import Anthropic, BadRequestError
 from anthropic.types import RawMessageStreamEvent
 from live_server import LiveServer
 from openai.types.responses import Response, ResponseStreamEvent
-from openai_types import ADDED_BY_VLLM, ADDED_TO_RESPONSES, chat_chunks, strictly, text_chunks
+from openai_types import (
+    ADDED_BY_VLLM,
+    ADDED_TO_RESPONSES,
+    EVENTS_OF_A_TRUNCATED_TEXT,
+    chat_chunks,
+    strictly,
+    text_chunks,
+)
 from processes import eventually, free_port
 from pydantic import TypeAdapter
 
@@ -298,17 +305,7 @@ def test_the_text_of_a_response_is_streamed_with_the_types_of_the_sdk(client):
     }
     events = typed(client.responses.create(stream=True, **asked))
     assert [event.sequence_number for event in events] == list(range(len(events)))
-    assert list(dict.fromkeys(event.type for event in events)) == [
-        "response.created",
-        "response.in_progress",
-        "response.output_item.added",
-        "response.content_part.added",
-        "response.output_text.delta",
-        "response.output_text.done",
-        "response.content_part.done",
-        "response.output_item.done",
-        "response.incomplete",
-    ]
+    assert list(dict.fromkeys(event.type for event in events)) == EVENTS_OF_A_TRUNCATED_TEXT
     text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
     last = events[-1].response
     assert text == last.output_text

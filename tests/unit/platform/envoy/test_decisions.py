@@ -411,20 +411,6 @@ async def test_a_call_that_control_stops_is_answered_with_an_error(tmp_path, beg
         assert ended(control) == ("cancelled", 3, "an operator cancelled the run")
 
 
-async def test_a_call_that_was_answered_before_control_stopped_it_is_complete(tmp_path):
-    """An operator ends a run some milliseconds after its last answer, before the log reports it."""
-    control = Control("w0")
-    async with envoy_world(control, tmp_path) as world:
-        request = world.request()
-        await request.placed()
-        await request.answering()
-        await request.close()
-        control.on_cancel(Cancel("call", "cancelled", "an operator cancelled the run"))
-        await world.end(request.record, started=True, complete=True, **USAGE)
-        await until(lambda: control.releases)
-        assert ended(control) == ("completed", 3, "")
-
-
 async def test_an_open_call_renews_its_lease_until_it_is_lost(tmp_path):
     control = Control("w0")
     control.lease_s = 0.02
@@ -485,7 +471,9 @@ async def test_a_stream_that_ends_without_an_entry_ends_as_the_file_has_it(tmp_p
         assert ended(control) == ("completed", 7, "")
 
 
-async def test_an_entry_that_arrives_after_the_stream_counts(tmp_path):
+@pytest.mark.parametrize("stopped", [False, True], ids=["not stopped", "stopped"])
+async def test_an_entry_that_arrives_after_the_stream_counts(tmp_path, stopped):
+    """Also if a user ends the run some milliseconds after its last answer."""
     control = Control("w0")
     async with envoy_world(control, tmp_path) as world:
         request = world.request()
@@ -494,9 +482,11 @@ async def test_an_entry_that_arrives_after_the_stream_counts(tmp_path):
         await request.close()
         assert await request.answer() == await request.answer()
         assert not control.releases
+        if stopped:
+            control.on_cancel(Cancel("call", "cancelled", "an operator cancelled the run"))
         await world.end(request.record, started=True, complete=True, **USAGE)
         await until(lambda: control.releases)
-        assert ended(control)[0] == "completed"
+        assert ended(control) == ("completed", 3, "")
 
 
 async def test_there_is_a_bound_of_open_calls(tmp_path, monkeypatch):
