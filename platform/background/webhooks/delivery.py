@@ -19,6 +19,7 @@ from fairserve.platform.background.settings import BackgroundSettings
 from fairserve.platform.background.webhooks.claims import Claimed, claim, record, release
 from fairserve.platform.background.webhooks.guard import Guard, Resolve, system_resolve
 from fairserve.platform.background.webhooks.sender import send
+from fairserve.platform.base.threads import to_its_end
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.key_hash import KeyHasher
@@ -119,9 +120,7 @@ class _Deliverer:
 
     async def _deliver(self, claimed: Claimed) -> None:
         outcome = await send(claimed, self._guard, self._names, self._timeout_s, self._now)
-        await asyncio.to_thread(
-            record, self._sessions, claimed, outcome, self._now(), self._max_attempts
-        )
+        await to_its_end(record, self._sessions, claimed, outcome, self._now(), self._max_attempts)
 
     async def _release(self) -> None:
         for task in self._running:

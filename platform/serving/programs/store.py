@@ -13,6 +13,7 @@ import logging
 from sqlalchemy.exc import DataError, DBAPIError
 
 from fairserve.engine.backoff import Backoff
+from fairserve.platform.base.threads import to_its_end
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.serving.programs import repository
 from fairserve.platform.serving.programs.repository import Change, ProgramKey, SavedProgram
@@ -84,7 +85,7 @@ class ProgramStore:
         failures = 0
         while batch:
             try:
-                there = await asyncio.to_thread(self._apply, [change for change, _ in batch])
+                there = await to_its_end(self._apply, [change for change, _ in batch])
             except DataError as error:
                 await self._write_singly(batch, error)
                 return
