@@ -21,7 +21,7 @@ from statistics import fmean
 from fairserve.benchmarks.bench.calls import OUTPUT_TOKENS, CallSource
 from fairserve.benchmarks.bench.engine_cache import EngineCache
 from fairserve.benchmarks.bench.figure import Reading
-from fairserve.benchmarks.bench.measure import cpu_ns, percentile, wall_ns
+from fairserve.benchmarks.bench.measure import cpu_ns, percentile
 from fairserve.interactions.call import client_id
 from fairserve.scheduling.base import LocalCall
 from fairserve.scheduling.locality.prefix_node import Node
@@ -131,7 +131,7 @@ class DlpmSteps:
         engine_ns = 0
         scheduler.start_pass(cache)
         while len(self._running) < self._batch and (call := scheduler.peek()) is not None:
-            begin_ns = wall_ns()
+            begin_ns = cpu_ns()
             cached_tokens, _, _ = cache.match(call)
             needed = call.prompt_tokens - cached_tokens + call.max_output_tokens
             fits = self._reserved_tokens + needed <= self._capacity_tokens
@@ -141,7 +141,7 @@ class DlpmSteps:
                 self.admitted_tokens += call.prompt_tokens
                 self.cached_tokens += cached_tokens
                 admitted.append(call)
-            engine_ns += wall_ns() - begin_ns
+            engine_ns += cpu_ns() - begin_ns
             if fits:
                 scheduler.accept(cached_tokens)
             else:
