@@ -8,7 +8,8 @@ call's stream ended without one, and at the start of the server.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,11 @@ logger = logging.getLogger(__name__)
 
 MAX_LINE_BYTES = 64 * 1024
 """Longest line of the file that is read; ours have a few hundred bytes."""
+END_DELAY_BOUNDS_S = (
+    *(0.001, 0.0025, 0.005, 0.0075, 0.01, 0.0125, 0.015, 0.0175, 0.02, 0.025, 0.03, 0.04, 0.05),
+    *(0.075, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
+)
+"""Upper bounds of the buckets of :func:`end_delay_s`, fine around ``FLUSH_S`` and twice of it."""
 _CLIENT_LEFT = ("downstream_connection_termination", "downstream_remote_reset")
 _CLIENT_LEFT_SHORT = frozenset({"DC", "DR"})
 _UNREACHABLE = ("upstream_connection_failure", "no_healthy_upstream", "upstream_overflow")
@@ -36,8 +42,16 @@ _UNREACHABLE = ("upstream_connection_failure", "no_healthy_upstream", "upstream_
 class AccessLogService:
     """Envoy's service of the same name, for the calls of one server."""
 
-    def __init__(self, calls: OpenCalls) -> None:
+    def __init__(
+        self,
+        calls: OpenCalls,
+        on_end_delay: Callable[[float], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """``on_end_delay`` receives the delay of each end in seconds; ``clock`` is the wall clock."""
         self._calls = calls
+        self._on_end_delay = on_end_delay
+        self._clock = clock
 
     async def stream(
         self, messages: AsyncIterator[pb.StreamAccessLogsMessage], context: object
@@ -64,6 +78,9 @@ class AccessLogService:
             return
         report = report_of(entry, call.record_id)
         if report.ended:
+            delay_s = end_delay_s(entry, self._clock())
+            if delay_s is not None:
+                self._on_end_delay(delay_s)
             await call.end(report)
         else:
             call.progress(report)
@@ -97,6 +114,22 @@ def report_of(entry: pb.HTTPAccessLogEntry, record_id: str) -> CallReport:
         reason=reason,
         status=entry.response.response_code.value,
     )
+
+
+def end_delay_s(entry: pb.HTTPAccessLogEntry, now_s: float) -> float | None:
+    """Return the seconds since Envoy sent the client the last byte; None: the entry has no times.
+
+    Where the client was sent nothing, they count from the end of the request. ``now_s`` is UTC epoch
+    seconds by the clock of the same machine; if it was set back since, the delay is 0.
+    """
+    common = entry.common_properties
+    if not common.HasField("start_time"):
+        return None
+    sent_after = common.duration
+    if common.HasField("time_to_last_downstream_tx_byte"):
+        sent_after = common.time_to_last_downstream_tx_byte
+    sent_s: float = (common.start_time.ToNanoseconds() + sent_after.ToNanoseconds()) / 1e9
+    return max(0.0, now_s - sent_s)
 
 
 def ends_in(path: Path, wanted: Collection[str] | None = None) -> dict[str, CallReport]:

@@ -15,7 +15,7 @@ from typing import Literal
 
 import grpc
 
-from fairserve.platform.envoy.access_log import AccessLogService, ends_in
+from fairserve.platform.envoy.access_log import END_DELAY_BOUNDS_S, AccessLogService, ends_in
 from fairserve.platform.envoy.addresses import Address, Addresses
 from fairserve.platform.envoy.behind_envoy import BehindEnvoy
 from fairserve.platform.envoy.configuration import bootstrap
@@ -29,6 +29,7 @@ from fairserve.platform.envoy.tls import check_certificate, write_certificate
 from fairserve.platform.envoy.workers_file import WorkersFile
 from fairserve.platform.fleet.pool import WorkerPool
 from fairserve.platform.fleet.supervisor import socket_folder
+from fairserve.platform.monitoring.call_metrics import Histogram
 from fairserve.platform.serving.bodies import BodyMemory
 
 logger = logging.getLogger(__name__)
@@ -67,6 +68,8 @@ class EnvoyPlane:
         scheme: Literal["http", "https"] = "http" if settings.envoy_tls_cert is None else "https"
         self.behind = BehindEnvoy(bodies, OpenCalls(self._read_ends), scheme)
         """Parts for the application on :attr:`api_socket`."""
+        self.end_delays = Histogram(END_DELAY_BOUNDS_S)
+        """Delays in seconds with which ends of calls reach the server."""
         self.port: int | None = None
         """Public port; None before Envoy listens."""
         self.process: EnvoyProcess | None = None
@@ -91,7 +94,7 @@ class EnvoyPlane:
         """Answer Envoy's questions, and write the files that it reads. Raises OSError."""
         self._file.write(pool.direct_addresses())
         write_certificate(self.addresses.certificate_file, self._settings)
-        service = AccessLogService(self.behind.calls)
+        service = AccessLogService(self.behind.calls, self.end_delays.observe)
         target = socket_target(Path(self.addresses.decisions.path))
         self._server = grpc_server(
             target, ExternalProcessor(parts), service, self._limits.max_body_bytes

@@ -165,6 +165,7 @@ class Platform:
             self.pool,
             self.lease,
             self.tracing,
+            self.plane,
         )
         serving = wiring.serving(settings, self.storage, self.control, self.workers, self.tracing)
         self.decisions = serving.decisions

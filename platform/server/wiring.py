@@ -260,6 +260,7 @@ def metrics(
     pool: WorkerPool,
     lease: Lease | None,
     tracing: Tracing | None,
+    plane: EnvoyPlane | None,
 ) -> Metrics:
     """Return the scrape over these parts."""
     return Metrics(
@@ -275,6 +276,7 @@ def metrics(
             version=product_version(),
             top_clients=settings.server.metrics_top_clients,
             spans=None if tracing is None else tracing.counts,
+            end_delays=None if plane is None else plane.end_delays,
         )
     )
 

@@ -233,7 +233,19 @@ def test_clients_cannot_name_an_open_call_or_a_worker(envoy, workers):
     assert answer.json()["choices"][0]["message"]["content"] == "forged"
 
 
+def ends_at_envoy(server):
+    """Return the number of calls whose end Envoy has reported."""
+    server._thread.server._platform.metrics._until_s = 0.0  # a scrape of its own
+    text = server.admin("GET", "/metrics").text
+    name = "fairserve_envoy_end_delay_seconds_count"
+    (found,) = [line for line in text.splitlines() if line.startswith(name)]
+    return float(found.split()[1])
+
+
 def test_every_call_has_one_row_and_none_is_open(envoy):
+    """Each end is reported once, with its delay."""
+    eventually(lambda: envoy.cluster()["running_calls"] == 0)
+    reported = ends_at_envoy(envoy)
     with ThreadPoolExecutor(8) as pool:
         answers = list(
             pool.map(lambda n: ask(envoy, "ok", f"run-many-{n}", stream=n % 2 == 0), range(60))
@@ -252,6 +264,7 @@ def test_every_call_has_one_row_and_none_is_open(envoy):
     assert len(rows) == 60
     assert {row["outcome"] for row in rows} == {"completed"}
     assert envoy.cluster()["running_calls"] == 0
+    assert ends_at_envoy(envoy) == reported + 60
 
 
 def test_a_killed_envoy_leaves_a_row_for_each_call_and_is_started_again(envoy, workers):

@@ -213,7 +213,7 @@ class EnvoyWorld:
             on_answered=self.answered.append,
         )
         self.target = socket_target(folder / "decisions")
-        service = AccessLogService(self.calls)
+        service = AccessLogService(self.calls, lambda delay_s: None)
         self.server = grpc_server(
             self.target, ExternalProcessor(self.parts), service, MAX_BODY_BYTES
         )

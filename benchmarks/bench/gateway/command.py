@@ -27,10 +27,14 @@ METHOD = {
     "value": "median over the rounds; ratios are taken within a round",
     "cpu_us": "CPU time of all processes of the gateway per call, at half of its own maximum rate, "
     "less what they use while idle in the same time",
+    "python_cpu_us": "the part of cpu_us that all processes but Envoy's use",
     "max_rps": "completed calls per second with as many open calls as keep one core busy; the "
     "gateway has one core, worker and clients have the others",
     "added_ms": "percentile of the time from when a call is due to the end of its answer, at half of "
     "the gateway's own maximum rate, less that percentile of the same calls without a gateway",
+    "end_delay_p99_ms": "percentile of the time from Envoy's last byte to the client until the server "
+    "handles the end of the call, at half of the maximum rate, interpolated in a bucket of the metric "
+    "fairserve_envoy_end_delay_seconds",
     "idle_mb": "proportional share of the memory of all processes, without calls",
     "order": "in a round all gateways take turns at each shape of calls, in an order that rotates",
 }
@@ -174,6 +178,8 @@ app.command(
     "gateway",
     cls=SeveralValues,
     epilog="Figures: gateway_{embedded,envoy,litellm}_{whole,stream}_{4,64,256}_{cpu_us,max_rps,"
-    "added_p50_ms,added_p99_ms}, gateway_{...}_{idle_mb,idle_cpu_ms_per_s,open_call_us_per_s}, "
+    "added_p50_ms,added_p99_ms}, gateway_{embedded,envoy}_{...}_python_cpu_us, "
+    "gateway_envoy_{...}_end_delay_p99_ms, "
+    "gateway_{...}_{idle_mb,idle_cpu_ms_per_s,open_call_us_per_s}, "
     "gateway_litellm_over_{embedded,envoy}_..._cpu, gateway_tokenise_us",
 )(taking(GatewayBenchOptions)(bench))

@@ -12,6 +12,7 @@ from statistics import median
 
 from fairserve.benchmarks.bench.figure import Figure, Result
 from fairserve.benchmarks.bench.gateway.calls import KINDS, Kind, Shape
+from fairserve.benchmarks.bench.gateway.end_delays import quantile_s, together
 from fairserve.benchmarks.bench.gateway.gateways import DATA_PLANES, EMBEDDED, ENVOY, LITELLM
 from fairserve.benchmarks.bench.gateway.load import Outcome
 from fairserve.benchmarks.bench.gateway.measurement import TOKENS, Measured, Rest, Turn
@@ -20,6 +21,8 @@ from fairserve.benchmarks.bench.measure import percentile
 GATEWAYS = (*DATA_PLANES, LITELLM)
 RATIO_TARGETS: dict[Kind, float] = {"whole": 4.0, "stream": 8.0}
 """LiteLLM's CPU time of a call, over that of the data plane Envoy."""
+END_DELAY_TARGET_MS = 20.0
+"""Greatest p99 of the delays with which ends of calls reach the server from Envoy."""
 TOKENISING = Figure(
     "gateway_tokenise_us", "us", "CPU of tokenising a prompt, beside the rest", None
 )
@@ -34,6 +37,9 @@ class _Quantity:
     what: str
     of: Callable[[Sequence[Turn]], float]
     """Returns the value of one or more turns."""
+    gateways: Sequence[str] = GATEWAYS
+    """Gateways that have it."""
+    target: float | None = None
     higher_is_better: bool = False
 
     def result(
@@ -50,7 +56,7 @@ class _Quantity:
             f"gateway_{gateway}_{shape.name}_{self.name}",
             self.unit,
             f"{self.what}, {shape.tokens} tokens, {kind}",
-            None,
+            self.target,
             higher_is_better=self.higher_is_better,
         )
 
@@ -86,10 +92,25 @@ QUANTITIES = (
         "added_p50_ms", "ms", "added latency at half load", lambda turns: added_ms(turns, 0.5)
     ),
     _Quantity("added_p99_ms", "ms", "added p99 at half load", lambda turns: added_ms(turns, 0.99)),
+    _Quantity(
+        "python_cpu_us",
+        "us",
+        "part of the CPU for a call that is not Envoy's",
+        lambda turns: median(turn.python_cpu_us for turn in turns),
+        DATA_PLANES,
+    ),
+    _Quantity(
+        "end_delay_p99_ms",
+        "ms",
+        "p99 of the time from the last byte until the server has the end, at half load",
+        lambda turns: quantile_s(together([turn.end_delays for turn in turns]), 0.99) * 1000,
+        (ENVOY,),
+        END_DELAY_TARGET_MS,
+    ),
 )
 _RESTS: tuple[tuple[str, str, str, Callable[[Rest], float]], ...] = (
     ("idle_mb", "MB", "memory of all processes, idle", lambda rest: rest.idle_bytes / 1e6),
-    ("idle_cpu_ms_per_s", "ms/s", "CPU while idle", lambda rest: rest.idle_cpu_us_per_s / 1e3),
+    ("idle_cpu_ms_per_s", "ms/s", "CPU while idle", lambda rest: rest.idle.all_s * 1e3),
     (
         "open_call_us_per_s",
         "us/s",
@@ -107,6 +128,7 @@ def figure_names() -> list[str]:
         for gateway in GATEWAYS
         for shape in shapes
         for quantity in QUANTITIES
+        if gateway in quantity.gateways
     ]
     of_rest = [f"gateway_{gateway}_{name}" for gateway in GATEWAYS for name, *_ in _RESTS]
     ratios = [_ratio(plane, shape).name for plane in DATA_PLANES for shape in shapes]
@@ -132,7 +154,8 @@ def _of_calls(measured: Measured) -> Iterator[tuple[str, Result]]:
             details = _details(turns)
             details["open_calls_at_max"] = measured.concurrency[gateway][shape]
             for quantity in QUANTITIES:
-                yield gateway, quantity.result(gateway, shape, turns, details)
+                if gateway in quantity.gateways:
+                    yield gateway, quantity.result(gateway, shape, turns, details)
 
 
 def _details(turns: Sequence[Turn]) -> dict[str, float]:

@@ -13,6 +13,7 @@ import os
 import secrets
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Collection, Mapping, Sequence
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 from fairserve.benchmarks.bench.gateway.calls import MODEL
+from fairserve.benchmarks.bench.gateway.end_delays import Buckets, buckets_of
 from fairserve.benchmarks.bench.gateway.processes import (
     Process,
     StartError,
@@ -30,6 +32,8 @@ from fairserve.benchmarks.bench.gateway.processes import (
 )
 
 START_S = 180.0
+SCRAPE_S = 1.0
+"""Age in seconds up to which FairServe answers a scrape with the text of an earlier one (``KEEP_S``)."""
 DataPlane = Literal["embedded", "envoy"]
 EMBEDDED: Final = "embedded"
 ENVOY: Final = "envoy"
@@ -57,6 +61,10 @@ class Gateway(Protocol):
         """Return its processes; None if it has none."""
         ...
 
+    def end_delays(self) -> Buckets:
+        """Return the delays so far with which ends reached it from Envoy; none without Envoy."""
+        ...
+
     def stop(self) -> None:
         """Stop its processes."""
         ...
@@ -71,6 +79,10 @@ class Direct:
     def __init__(self, worker_url: str) -> None:
         """Send calls to the worker."""
         self.url, self.key = worker_url, "none"
+
+    def end_delays(self) -> Buckets:
+        """Return none."""
+        return {}
 
     def stop(self) -> None:
         """Do nothing."""
@@ -109,6 +121,10 @@ class _Started:
     def tree(self) -> Tree:
         """Return its processes."""
         return self._process.tree
+
+    def end_delays(self) -> Buckets:
+        """Return none: a subclass may have Envoy."""
+        return {}
 
     def stop(self) -> None:
         """Stop it."""
@@ -159,6 +175,16 @@ class FairServe(_Started):
         tenant = _post(self.url + "/admin/tenants", self._admin_key, {"name": "bench"})
         app = {"name": "bench", "profile": _PROFILE}
         self.key = str(_post(self.url + "/v1/apps", tenant["api_key"], app)["api_key"])
+
+    def end_delays(self) -> Buckets:
+        """Return the delays so far with which ends reached the server from Envoy. Raises StartError.
+
+        Sleeps for ``SCRAPE_S`` first, so that no text of an earlier scrape is read.
+        """
+        if self.name != ENVOY:
+            return {}
+        time.sleep(SCRAPE_S)
+        return buckets_of(_ask(self.url + "/metrics", self._admin_key).decode())
 
 
 class LiteLlm(_Started):
@@ -238,12 +264,18 @@ def _answers(url: str) -> bool:
 
 
 def _post(url: str, key: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer to a request. Raises StartError."""
+    """Return the object that answers a POST. Raises StartError."""
+    found: dict[str, Any] = json.loads(_ask(url, key, json.dumps(body).encode()))
+    return found
+
+
+def _ask(url: str, key: str, body: bytes | None = None) -> bytes:
+    """Return the answer to a GET, or to a POST of the JSON ``body``. Raises StartError."""
     headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
-    request = urllib.request.Request(url, json.dumps(body).encode(), headers)  # noqa: S310
+    request = urllib.request.Request(url, body, headers)  # noqa: S310
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
-            found: dict[str, Any] = json.loads(answer.read())
+            found: bytes = answer.read()
             return found
     except urllib.error.HTTPError as error:
         raise StartError(f"{url} answers {error.code}: {error.read(300)!r}") from error

@@ -7,7 +7,8 @@ same open load without a gateway (the latency that is not the gateway's). Idle C
 measured once a round, and so is the CPU of calls that are open and get no tokens.
 
 The gateway has one core, the worker and the clients have the others. CPU time is that of all processes
-of the gateway, less what they use while idle in the same time.
+of the gateway, less what they use while idle in the same time. The delays of ends at Envoy are those by
+which the server's metrics grow in the phase at half of the maximum rate.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from itertools import count
 from pathlib import Path
 
 from fairserve.benchmarks.bench.gateway.calls import KINDS, Kind, Shape
+from fairserve.benchmarks.bench.gateway.end_delays import Buckets, between
 from fairserve.benchmarks.bench.gateway.gateways import (
     ENVOY,
     DataPlane,
@@ -34,7 +36,7 @@ from fairserve.benchmarks.bench.gateway.gateways import (
     LiteLlm,
 )
 from fairserve.benchmarks.bench.gateway.load import Load, Outcome
-from fairserve.benchmarks.bench.gateway.processes import Process, interrupted_by_sigterm
+from fairserve.benchmarks.bench.gateway.processes import Cpu, Process, interrupted_by_sigterm
 from fairserve.benchmarks.bench.gateway.tokenising import Tokenising
 from fairserve.benchmarks.bench.measure import percentile
 
@@ -90,6 +92,10 @@ class Turn:
     """Calls per second at half of the maximum."""
     cpu_us: float
     """CPU time of a call at half of the maximum."""
+    python_cpu_us: float
+    """Part of it that all processes but Envoy's use."""
+    end_delays: Buckets
+    """Delays of the ends of these calls at Envoy; none at another gateway."""
     through: Outcome
     """The calls at half of the maximum."""
     direct: Outcome
@@ -100,7 +106,8 @@ class Turn:
 class Rest:
     """Readings of one gateway in one round without calls, and with calls that get no tokens."""
 
-    idle_cpu_us_per_s: float
+    idle: Cpu
+    """CPU time of a second without calls."""
     idle_bytes: float
     open_call_us_per_s: float
     """CPU time of a second of an open call, beyond that of its begin and its end."""
@@ -206,36 +213,45 @@ class Bench:
         return outcome
 
     def costs(
-        self, gateway: Gateway, shape: Shape, idle_share: float, **load: float
-    ) -> tuple[Outcome, float]:
-        """Send calls; return the outcome, and the CPU seconds of the gateway beyond its idle share."""
+        self, gateway: Gateway, shape: Shape, idle: Cpu, **load: float
+    ) -> tuple[Outcome, Cpu]:
+        """Send calls; return the outcome, and the CPU time beyond that of the idle gateway.
+
+        ``idle`` is that of a second.
+        """
         assert gateway.tree is not None
-        begin_s, before_s = time.monotonic(), gateway.tree.cpu_s()
+        begin_s, before = time.monotonic(), gateway.tree.cpu()
         outcome = self.load(gateway, shape, **load)
         time.sleep(_SETTLE_S)
-        used_s = gateway.tree.cpu_s() - before_s
-        return outcome, beyond_idle(used_s, idle_share, time.monotonic() - begin_s)
+        after = gateway.tree.cpu()
+        return outcome, beyond_idle(before, after, idle, time.monotonic() - begin_s)
 
     def concurrency(self, gateway: Gateway, shape: Shape) -> int:
         """Return the number of open calls that keeps a gateway busy, from a few calls one by one."""
         self.load(gateway, shape, concurrency=4, seconds=0.5, calls=12)
-        outcome, cpu_s = self.costs(gateway, shape, 0.0, concurrency=4, seconds=0.5, calls=12)
+        outcome, cpu = self.costs(gateway, shape, Cpu(), concurrency=4, seconds=0.5, calls=12)
         direct = self.load(self.direct, shape, concurrency=1, seconds=0.1)
-        return busy_concurrency(percentile(direct.total_ms, 0.5) / 1000, cpu_s / outcome.calls)
+        return busy_concurrency(percentile(direct.total_ms, 0.5) / 1000, cpu.all_s / outcome.calls)
 
-    def turn(self, gateway: Gateway, shape: Shape, concurrency: int, idle_share: float) -> Turn:
-        """Measure one gateway with calls of one shape."""
-        busy, busy_s = self.costs(
-            gateway, shape, idle_share, concurrency=concurrency, calls=3 * concurrency
+    def turn(self, gateway: Gateway, shape: Shape, concurrency: int, idle: Cpu) -> Turn:
+        """Measure one gateway with calls of one shape. ``idle`` is its CPU time without calls."""
+        busy, busy_cpu = self.costs(
+            gateway, shape, idle, concurrency=concurrency, calls=3 * concurrency
         )
         rate = busy.rps / 2
-        half, half_s = self.costs(gateway, shape, idle_share, rate=rate, calls=self.plan.calls)
+        earlier = gateway.end_delays()
+        half, half_cpu = self.costs(gateway, shape, idle, rate=rate, calls=self.plan.calls)
+        end_delays = between(earlier, gateway.end_delays())
+        if end_delays and not max(end_delays.values()):
+            raise MeasurementError(f"{gateway.name}, {shape.name}: no end of a call was reported")
         direct = self.load(self.direct, shape, rate=rate, calls=self.plan.calls)
         return Turn(
             max_rps=busy.rps,
-            saturated_cpu_us=busy_s / busy.calls * 1e6,
+            saturated_cpu_us=busy_cpu.all_s / busy.calls * 1e6,
             rate=rate,
-            cpu_us=half_s / half.calls * 1e6,
+            cpu_us=half_cpu.all_s / half.calls * 1e6,
+            python_cpu_us=half_cpu.python_s / half.calls * 1e6,
+            end_delays=end_delays,
             through=half,
             direct=direct,
         )
@@ -247,7 +263,7 @@ class Bench:
         and ends do not count.
         """
         plan = self.plan
-        idle_share = _cpu_share(gateway, plan.rest_s)
+        idle = _cpu_of_a_second(gateway, plan.rest_s)
         assert gateway.tree is not None
         size = gateway.tree.memory_bytes()
         shape, settle_s, wall_s = Shape("stream", 2), plan.opening_s / 2, 2 * plan.rest_s
@@ -260,17 +276,18 @@ class Bench:
             hold_s=plan.opening_s + 2 * settle_s + wall_s,
         )
         time.sleep(plan.opening_s + settle_s)
-        share = _cpu_share(gateway, wall_s)
+        busy = _cpu_of_a_second(gateway, wall_s)
         self.end(gateway, shape)
-        return Rest(idle_share * 1e6, size, (share - idle_share) / plan.open_calls * 1e6)
+        return Rest(idle, size, (busy.all_s - idle.all_s) / plan.open_calls * 1e6)
 
 
-def _cpu_share(gateway: Gateway, wall_s: float) -> float:
-    """Return the CPU seconds per second that a gateway uses in the next ``wall_s``."""
+def _cpu_of_a_second(gateway: Gateway, wall_s: float) -> Cpu:
+    """Return the CPU time that a gateway uses in a second, measured over the next ``wall_s``."""
     assert gateway.tree is not None
-    begin_s, before_s = time.monotonic(), gateway.tree.cpu_s()
+    begin_s, before = time.monotonic(), gateway.tree.cpu()
     time.sleep(wall_s)
-    return (gateway.tree.cpu_s() - before_s) / (time.monotonic() - begin_s)
+    after, took_s = gateway.tree.cpu(), time.monotonic() - begin_s
+    return Cpu(*((new - old) / took_s for new, old in zip(after, before, strict=True)))
 
 
 def busy_concurrency(call_s: float, cpu_s: float) -> int:
@@ -284,9 +301,14 @@ def busy_concurrency(call_s: float, cpu_s: float) -> int:
     return min(MAX_CONCURRENCY, math.ceil(needed) + _SPARE)
 
 
-def beyond_idle(used_s: float, idle_share: float, wall_s: float) -> float:
-    """Return CPU seconds beyond those of an idle process in the same time; at least 0."""
-    return max(0.0, used_s - idle_share * wall_s)
+def beyond_idle(before: Cpu, after: Cpu, idle: Cpu, wall_s: float) -> Cpu:
+    """Return the CPU time between two readings beyond that of ``wall_s`` while idle; at least 0."""
+    return Cpu(
+        *(
+            max(0.0, new - old - share * wall_s)
+            for new, old, share in zip(after, before, idle, strict=True)
+        )
+    )
 
 
 @contextmanager
@@ -327,7 +349,7 @@ def _rounds(bench: Bench, gateways: Sequence[Gateway], say: Callable[[str], None
                     gateway,
                     shape,
                     measured.concurrency[gateway.name][shape],
-                    measured.rests[gateway.name][-1].idle_cpu_us_per_s / 1e6,
+                    measured.rests[gateway.name][-1].idle,
                 )
                 measured.turns[gateway.name][shape].append(turn)
     return measured

@@ -1,12 +1,13 @@
 """Entries of Envoy's access log, and the file of ended calls that is read where an entry is lost."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from scripted_envoy import USAGE, entry
 
 from fairserve.platform.control.journal.journal import Journal
-from fairserve.platform.envoy.access_log import attempt_of, ends_in, report_of
+from fairserve.platform.envoy.access_log import AccessLogService, attempt_of, ends_in, report_of
 from fairserve.platform.envoy.protocol import messages_pb2 as pb
 from fairserve.platform.server.recovery import close_open_calls
 from fairserve.platform.tenancy.prices.book import PriceBook
@@ -87,6 +88,55 @@ def test_attempts_of_the_relay_are_no_attempts_at_a_worker():
     assert attempt(status=502, address="") is None
     assert attempt(status=502).status == 502
     assert attempt("upstream_connection_failure", address="").unreachable
+
+
+def timed(record, kind=pb.DOWNSTREAM_END, **after_s):
+    """Return an entry of a call that began at 1000 s; ``after_s`` are fields of its times."""
+    found = entry(record, kind, (), 200, ANSWER)
+    found.common_properties.start_time.FromMilliseconds(1_000_000)
+    for name, seconds in after_s.items():
+        getattr(found.common_properties, name).FromMilliseconds(round(seconds * 1000))
+    return found
+
+
+async def end_delays(*entries, now_s=1002.0):
+    """Return the delays of ends in a log with these entries, and the records of the ended calls."""
+    delays, ended = [], []
+
+    async def end(report):
+        ended.append(report.record_id)
+
+    def get(record):
+        if record == "unknown":
+            return None
+        return SimpleNamespace(record_id=record, end=end, progress=lambda report: None)
+
+    async def messages():
+        for each in entries:
+            message = pb.StreamAccessLogsMessage()
+            message.http_logs.log_entry.append(each)
+            yield message
+
+    service = AccessLogService(SimpleNamespace(get=get), delays.append, lambda: now_s)
+    await service.stream(messages(), None)
+    return pytest.approx(delays), ended
+
+
+async def test_the_delay_of_an_end_counts_from_the_last_byte_to_the_client():
+    sent = timed("sent", time_to_last_downstream_tx_byte=1.985, duration=1.5)
+    assert await end_delays(sent) == ([0.015], ["sent"])
+    assert await end_delays(timed("nothing sent", duration=1.75)) == ([0.25], ["nothing sent"])
+
+
+async def test_a_clock_that_was_set_back_makes_no_negative_delay():
+    assert await end_delays(timed("a", duration=1.0), now_s=1000.5) == ([0.0], ["a"])
+
+
+async def test_only_ends_of_open_calls_have_a_delay():
+    """An entry without times has none, but ends its call."""
+    progress = timed("a", pb.DOWNSTREAM_PERIODIC, duration=1.0)
+    others = (progress, timed("unknown", duration=1.0), entry("b", pb.DOWNSTREAM_END, (), 200, {}))
+    assert await end_delays(*others) == ([], ["b"])
 
 
 def accepted(key, **changes):

@@ -1,8 +1,9 @@
-"""The command, and a tiny real run of the embedded data plane."""
+"""The command, and a tiny real run of each data plane."""
 
 import json
 
 import pytest
+from installed_envoy import need_envoy
 
 from fairserve.benchmarks.bench.gateway import gateways
 from fairserve.benchmarks.bench.gateway.command import GatewayBenchOptions, bench
@@ -42,6 +43,21 @@ def test_a_tiny_run_measures_the_embedded_data_plane(tmp_path, capsys):
     assert 20 < figures["gateway_embedded_idle_mb"]["value"] < 4000
     assert figures["gateway_tokenise_us"]["value"] > 10
     assert "gateway_embedded_stream_4_cpu_us" in capsys.readouterr().out
+
+
+def test_a_tiny_run_measures_what_envoy_reports_and_how_much_of_the_cpu_is_pythons(tmp_path):
+    need_envoy()
+    path = tmp_path / "out.json"
+    options = GatewayBenchOptions(json=path, data_planes=["envoy"], seconds=0.1)
+    bench(options, **{**TINY, "kinds": ("stream",), "calls": 50, "rest_s": 0.3})
+    figures = {figure["name"]: figure for figure in json.loads(path.read_text())["figures"]}
+    of_all, of_python, delay = (
+        figures[f"gateway_envoy_stream_4_{name}"]
+        for name in ("cpu_us", "python_cpu_us", "end_delay_p99_ms")
+    )
+    assert 0 < of_python["value"] < of_all["value"]
+    assert 0 < delay["value"] <= 5000
+    assert delay["target"] == 20
 
 
 @pytest.mark.parametrize(
