@@ -142,15 +142,19 @@ class FairServe(_Started):
         cores: Collection[int],
         *,
         threads: int = 1,
+        fleet: Path | None = None,
     ) -> None:
-        """Start it, and wait until it serves the worker; Envoy has ``threads``. Raises StartError."""
+        """Start it, and wait until it serves the worker. Raises StartError.
+
+        Envoy has ``threads``; ``fleet`` is a file with the workers, instead of the one at the URL.
+        """
         self.name = plane
         self._admin_key = "sk-fs-a-" + secrets.token_urlsafe(32)
         port = free_port()
         flags = {
             "port": str(port),
             "data-dir": str(folder / f"{plane}-data"),
-            "worker-urls": worker_url,
+            **({"worker-urls": worker_url} if fleet is None else {"fleet-file": str(fleet)}),
             "log-level": "warning",
             "max-connections-per-address": _CONNECTIONS,
             **({"data-plane": plane, "envoy-concurrency": str(threads)} if plane == ENVOY else {}),
