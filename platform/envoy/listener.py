@@ -59,9 +59,13 @@ def listener(addresses: Addresses, limits: Limits, settings: EnvoySettings) -> d
     """Return the listener."""
     manager = _connection_manager(addresses, limits, settings)
     chain: dict[str, Any] = {"filters": [{"name": "http", "typed_config": manager}]}
-    if settings.envoy_tls_cert is not None:
+    head_timeout = f"{limits.request_head_timeout_s:g}s"
+    if settings.envoy_tls_cert is None:
+        inspectors = [_first_bytes_inspector()]
+    else:
+        inspectors = []
         chain["transport_socket"] = transport_socket(addresses.certificate_file)
-        chain["transport_socket_connect_timeout"] = f"{limits.request_head_timeout_s:g}s"
+        chain["transport_socket_connect_timeout"] = head_timeout
     return {
         "name": "public",
         "address": addresses.listen.envoy(),
@@ -70,8 +74,23 @@ def listener(addresses: Addresses, limits: Limits, settings: EnvoySettings) -> d
         "connection_balance_config": {"exact_balance": {}},
         "per_connection_buffer_limit_bytes": limits.client_buffer_bytes,
         "socket_options": _socket_options(limits),
+        "listener_filters": inspectors,
+        "listener_filters_timeout": head_timeout,
         "filter_chains": [chain],
     }
+
+
+def _first_bytes_inspector() -> dict[str, Any]:
+    """Return a filter that waits for the first 5 bytes of a connection without TLS.
+
+    The time limit of a request head begins with its first byte, so a connection that sends nothing would
+    stay open until the limit of an idle one. Envoy closes a connection whose filter waits too long. The
+    inspector of HTTP would wait for the whole request line, and close slow ones without their 408.
+    """
+    config = {
+        "@type": "type.googleapis.com/envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector"
+    }
+    return {"name": "envoy.filters.listener.tls_inspector", "typed_config": config}
 
 
 def _socket_options(limits: Limits) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ import orjson
 import pytest
 from envoy_plane import WHOLE, answering, envoy_plane, streaming
 from google.protobuf.duration_pb2 import Duration
+from http2_frames import SETTINGS, http2_client, request
 from until import until
 
 from fairserve.platform.base.errors import (
@@ -189,6 +190,30 @@ async def test_slow_requests_time_out(part):
         check(await exchange(plane, part), RequestTimeoutError(""))
 
 
+async def test_a_connection_that_sends_nothing_is_closed_before_idle_and_slow_ones():
+    """The others are older, and have sent a request, a part of one, or the preface of HTTP/2."""
+    path, answered = "/v1/models", b'{"by":"api"}'
+    async with (
+        plane_with(request_head_timeout_s=0.5, keep_alive_timeout_s=3600) as plane,
+        http2_client(plane.process.port) as http2,
+    ):
+        await http2.read_until(SETTINGS)
+        idle, slow, silent = [
+            await asyncio.open_connection("127.0.0.1", plane.process.port) for _ in range(3)
+        ]
+        idle[1].write(head_of(path))
+        slow[1].write(head_of(path, 2) + b"{")
+        await idle[0].readuntil(answered)
+        await until(silent[0].at_eof)
+        for (reader, writer), part in ((idle, head_of(path)), (slow, b"}")):
+            writer.write(part)
+            assert b" 200 " in await reader.readuntil(answered)
+        http2.send(request(1, path))
+        assert await http2.accepts()
+        for _, writer in (idle, slow, silent):
+            writer.close()
+
+
 async def test_idle_connections_are_closed():
     async with plane_with(keep_alive_timeout_s=0.2) as plane:
         reader, writer = await asyncio.open_connection("127.0.0.1", plane.process.port)
@@ -197,9 +222,10 @@ async def test_idle_connections_are_closed():
 
 
 async def test_connections_have_a_limit():
-    async with plane_with(max_connections=3) as plane:
-        opened = []
-        for _ in range(3):
+    """Connections that send nothing count, too."""
+    async with plane_with(max_connections=3, request_head_timeout_s=600) as plane:
+        opened = [await asyncio.open_connection("127.0.0.1", plane.process.port)]
+        for _ in range(2):
             opened.append(await asyncio.open_connection("127.0.0.1", plane.process.port))
             opened[-1][1].write(head_of("/v1/models"))
             await opened[-1][0].readuntil(b"\r\n\r\n")

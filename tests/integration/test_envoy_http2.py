@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import ssl
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -148,8 +149,11 @@ class Certificate:
     key: Path
 
     def renew(self):
+        self.replace(*self_signed("127.0.0.1"))
+
+    def replace(self, key, cert):
         """Replace both files by a rename, as certificate managers do."""
-        for path, data in zip((self.key, self.cert), self_signed("127.0.0.1"), strict=True):
+        for path, data in ((self.key, key), (self.cert, cert)):
             new = path.with_suffix(".new")
             new.write_bytes(data)
             new.replace(path)
@@ -162,9 +166,33 @@ class Certificate:
         return EnvoySettings(envoy_concurrency=1, envoy_tls_cert=self.cert, envoy_tls_key=self.key)
 
 
+class MountedSecret(Certificate):
+    """A Secret that kubelet mounts: files are links into a folder that one rename replaces."""
+
+    def replace(self, key, cert):
+        folder = self.cert.parent
+        version, current = Path(tempfile.mkdtemp(prefix="..", dir=folder)), folder / "..data"
+        for path, data in ((self.key, key), (self.cert, cert)):
+            (version / path.name).write_bytes(data)
+        old = current.resolve() if current.exists() else None
+        new = folder / "..data_tmp"
+        new.symlink_to(version.name)
+        new.replace(current)
+        if old is not None:
+            shutil.rmtree(old)
+            return
+        for path in (self.key, self.cert):
+            path.symlink_to(Path("..data", path.name))
+
+
 @pytest.fixture
 def certificate(tmp_path):
-    found = Certificate(tmp_path / "cert.pem", tmp_path / "key.pem")
+    return made(Certificate, tmp_path)
+
+
+def made(kind, folder):
+    """Return a new certificate in a folder."""
+    found = kind(folder / "cert.pem", folder / "key.pem")
     found.renew()
     return found
 
@@ -223,7 +251,9 @@ async def test_calls_pass_with_tls(certificate, protocol):
         assert plane.decisions.calls[0].headers["x-forwarded-proto"] == "https"
 
 
-async def test_a_renewed_certificate_is_used_and_a_broken_one_is_not(certificate, caplog):
+@pytest.mark.parametrize("kind", [Certificate, MountedSecret])
+async def test_a_renewed_certificate_is_used_and_a_broken_one_is_not(kind, tmp_path, caplog):
+    certificate = made(kind, tmp_path)
     async with envoy_plane(settings=certificate.settings()) as plane:
         old = certificate.context()
         await connect(plane, old)
@@ -242,9 +272,7 @@ async def test_a_renewed_certificate_is_used_and_a_broken_one_is_not(certificate
         with pytest.raises(ssl.SSLCertVerificationError):
             await connect(plane, old)
         new = certificate.context()
-        broken = certificate.cert.with_suffix(".new")
-        broken.write_text("nothing")
-        broken.replace(certificate.cert)
+        certificate.replace(certificate.key.read_bytes(), b"nothing")
         await until(lambda: "certificate" in caplog.text)
         await connect(plane, new)
 

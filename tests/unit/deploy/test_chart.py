@@ -23,6 +23,7 @@ PICKER = {
     "existingSecret": "fairserve",
     "picker": {"pool": {"selector": {"app": "vllm"}}, "route": {"gateway": "edge"}},
 }
+TLS = {"envoy": {"tlsSecret": "edge-tls"}}
 FULL = {
     "image": {"repository": "registry.internal/fairserve", "tag": "1.2.3", "pullPolicy": "Always"},
     "imagePullSecrets": [{"name": "registry"}],
@@ -50,7 +51,8 @@ BARE = {
 CASES = {
     "gateway": GATEWAY,
     "embedded": {**GATEWAY, "dataPlane": "embedded"},
-    "gateway, full": {**GATEWAY, **FULL},
+    "gateway, TLS": {**GATEWAY, **TLS},
+    "gateway, full": {**GATEWAY, **FULL, **TLS},
     "gateway, bare": {**GATEWAY, **BARE},
     "picker": PICKER,
     "picker, full": {
@@ -108,6 +110,12 @@ def environment(container):
     return {each["name"]: each["value"] for each in container["env"]}
 
 
+def probes(container):
+    """Return the HTTP requests of a container's probes."""
+    names = ("startupProbe", "livenessProbe", "readinessProbe")
+    return [container[name]["httpGet"] for name in names]
+
+
 # --- manifests ----------------------------------------------------------------------------------
 
 
@@ -157,6 +165,9 @@ def test_every_reference_exists(manifests):
     for manifest in manifests:
         if manifest["kind"] == "Service":
             assert {port["targetPort"] for port in manifest["spec"]["ports"]} <= ports
+        if manifest["kind"] == "StatefulSet":
+            (server,) = manifest["spec"]["template"]["spec"]["containers"]
+            assert {probe["port"] for probe in probes(server)} <= ports
         if manifest["kind"] == "NetworkPolicy":
             for rule in manifest["spec"]["ingress"]:
                 assert {port["port"] for port in rule["ports"]} <= ports
@@ -188,6 +199,55 @@ def test_the_gateway_serves_with_envoy_and_has_its_fleet():
     assert str(Path(path).parent) in folders
     text = of(manifests, "ConfigMap")["data"][Path(path).name]
     assert [spec.worker_id for spec in parse_fleet(text.encode()).workers] == ["vllm-1"]
+
+
+@pytest.mark.parametrize(
+    ("values", "scheme", "port"),
+    [
+        (GATEWAY, "http", 80),
+        ({**GATEWAY, **TLS}, "https", 443),
+        ({**GATEWAY, **TLS, "service": {"port": 8443}}, "https", 8443),
+        (PICKER, "http", 80),
+    ],
+    ids=["plain", "TLS", "TLS at another port", "picker"],
+)
+def test_the_service_and_the_probes_have_the_protocol_of_the_api(values, scheme, port):
+    manifests = rendered(CHART, values)
+    (api,) = of(manifests, "Service")["spec"]["ports"]
+    assert api == {"name": scheme, "port": port, "targetPort": scheme}
+    (container,) = of(manifests, "StatefulSet")["spec"]["template"]["spec"]["containers"]
+    assert {(each["port"], each["scheme"]) for each in probes(container)} == {
+        (scheme, scheme.upper())
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "secret", "settings"),
+    [
+        ({**GATEWAY, **TLS}, "edge-tls", "ENVOY"),
+        (CASES["picker, full"], "picker-tls", "PICKER"),
+    ],
+)
+def test_a_certificate_is_a_folder_that_kubelet_renews(values, secret, settings):
+    """A file that is mounted by ``subPath`` would keep its first content."""
+    pod = of(rendered(CHART, values), "StatefulSet")["spec"]["template"]["spec"]
+    (volume,) = [each["secret"] for each in pod["volumes"] if each["name"] == "tls"]
+    assert volume["secretName"] == secret
+    (container,) = pod["containers"]
+    (mount,) = [each for each in container["volumeMounts"] if each["name"] == "tls"]
+    assert mount == {"name": "tls", "mountPath": mount["mountPath"], "readOnly": True}
+    for setting, file in (("CERT", "tls.crt"), ("KEY", "tls.key")):
+        path = environment(container)[f"FAIRSERVE_{settings}_TLS_{setting}"]
+        assert path == f"{mount['mountPath']}/{file}"
+
+
+@pytest.mark.parametrize("values", [PICKER, {**GATEWAY, "dataPlane": "embedded"}])
+def test_a_certificate_without_envoy_is_rejected(values):
+    helm()
+    from helm_python.errors import HelmError
+
+    with pytest.raises(HelmError, match=r"envoy\.tlsSecret is set; it needs"):
+        rendered(CHART, {**values, **TLS})
 
 
 def test_the_picker_is_the_extension_of_a_pool_behind_a_gateway():
@@ -231,6 +291,7 @@ def test_settings_of_the_operator_win_over_those_of_the_chart():
         ({"existingSecret": "s"}, "/fleet/workers"),
         ({**GATEWAY, "dataPlane": "nginx"}, "/dataPlane"),
         ({**GATEWAY, "replicas": 2}, "replicas"),
+        ({**GATEWAY, "envoy": {"tls": {"secretName": "s"}}}, "/envoy"),
         ({**GATEWAY, "settings": {"admin_key": "k"}}, "admin_key"),
         ({**GATEWAY, "podDisruptionBudget": {"maxUnavailable": 2}}, "/podDisruptionBudget"),
         ({**PICKER, "picker": {"route": {"gateway": "edge"}}}, "/picker/pool/selector"),
@@ -267,7 +328,7 @@ def test_every_value_is_in_the_schema():
     [
         ("server.yaml", "{{ .Values.persistence.size }}", "{{ .Values.persistence.size"),
         ("server.yaml", "replicas: 1", "replica: 1"),
-        ("service.yaml", "targetPort: http", "targetPort: [http]"),
+        ("service.yaml", "targetPort: picker", "targetPort: [picker]"),
         ("jobs.yaml", 'include "fairserve.pod" $root', 'include "fairserve.pot" $root'),
         ("poddisruptionbudget.yaml", "maxUnavailable:", "maxUnavailble:"),
         ("inference.yaml", "endpointPickerRef", "extensionRef"),

@@ -16,6 +16,7 @@ DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 TEXT = (DEPLOY / "compose.yaml").read_text()
 COMPOSE = yaml.safe_load(TEXT)
 SERVICES = COMPOSE["services"]
+TLS_TEXT = (DEPLOY / "compose.tls.yaml").read_text()
 ENVIRONMENT = COMPOSE["x-platform"]["environment"]
 PINNED = re.compile(r"^[\w./-]+:v?\d+\.\d+(\.\d+)?(-\w+)*$")
 VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)([^}]*)\}")
@@ -96,6 +97,22 @@ def test_the_platform_settings_exist_and_are_valid(monkeypatch):
     assert (settings.server.port, settings.server.host) == (8000, "0.0.0.0")
     (mounted,) = SERVICES["platform"]["configs"]
     assert str(settings.fleet.fleet_file) == mounted["target"]
+
+
+def test_the_addition_for_tls_mounts_the_certificate_that_its_settings_name(monkeypatch):
+    assert set(checked(TLS_TEXT).service_names()) == {"platform"}
+    added = yaml.safe_load(TLS_TEXT)["services"]["platform"]
+    for name, value in {**ENVIRONMENT, **added["environment"]}.items():
+        monkeypatch.setenv(name, filled(value))
+    settings = Settings()
+    assert settings.server.data_plane == "envoy"
+    (volume,) = added["volumes"]
+    assert volume["read_only"] is True
+    folder = Path(volume["target"])
+    assert settings.envoy.envoy_tls_cert == folder / "tls.crt"
+    assert settings.envoy.envoy_tls_key == folder / "tls.key"
+    ignored = (DEPLOY.parent / ".gitignore").read_text().splitlines()
+    assert f"/deploy/{Path(volume['source'])}/" in ignored
 
 
 def test_the_fleet_is_valid_and_the_worker_has_its_address():

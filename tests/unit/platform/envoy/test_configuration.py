@@ -166,6 +166,7 @@ def test_settings_reach_the_configuration():
     assert manager["xff_num_trusted_hops"] == 1
     assert manager["access_log_options"]["access_log_flush_interval"] == "0.5s"
     listener = found["static_resources"]["listeners"][0]
+    assert listener["listener_filters_timeout"] == "1.5s"
     assert listener["per_connection_buffer_limit_bytes"] == 4096
     assert 9000 in [each["int_value"] for each in listener["socket_options"]]
     text = json.dumps(found)
