@@ -65,7 +65,7 @@ class Call:
     """One LLM request; ``stage`` and ``expected_output_tokens`` are set once, on attachment.
 
     ``parents`` names calls of the same interaction that ended before this one began. If it is None,
-    the tracker infers them, with ``history`` and ``tool_results``.
+    the tracker infers them, with ``history``, ``answered_prompts`` and ``tool_results``.
     """
 
     call_id: str
@@ -84,6 +84,8 @@ class Call:
     history: tuple[int, ...] = ()
     """Keys of the conversations that the call may continue, longest first
     (:mod:`fairserve.interactions.tracking.conversation`)."""
+    answered_prompts: tuple[int, ...] = ()
+    """Keys of the same conversations without their last answer, whose content may not be known."""
     tool_results: tuple[int, ...] = ()
     """Keys of the tool calls whose results the call contains."""
     clues: tuple[Clue, ...] = ()
@@ -164,6 +166,9 @@ def path_of_id(client_id: str) -> ClientPath:
     return tuple(unquote(level) for level in client_id.split("/"))
 
 
+_KEYS = ("history", "answered_prompts", "tool_results", "answer_scopes")
+
+
 def call_to_plain(call: Call) -> dict[str, Any]:
     """Return a call as plain JSON values."""
     plain = {f.name: getattr(call, f.name) for f in fields(Call)}
@@ -173,7 +178,7 @@ def call_to_plain(call: Call) -> dict[str, Any]:
     plain["client"] = list(call.client)
     plain["kinds"] = sorted(call.kinds)
     plain["workers"] = sorted(call.workers)
-    for name in ("history", "tool_results", "answer_scopes"):
+    for name in _KEYS:
         plain[name] = list(getattr(call, name))
     plain["clues"] = [list(clue) for clue in call.clues]
     return plain
@@ -184,7 +189,7 @@ def call_from_plain(plain: Mapping[str, Any]) -> Call:
     values = dict(plain)
     values["token_ids"] = np.asarray(plain["token_ids"], dtype=np.uint32)
     values["parents"] = None if plain["parents"] is None else tuple(plain["parents"])
-    for name in ("history", "tool_results", "answer_scopes"):
+    for name in _KEYS:
         values[name] = tuple(plain.get(name, ()))
     values["clues"] = tuple(Clue(*clue) for clue in plain.get("clues", ()))
     values["client"] = tuple(plain["client"])

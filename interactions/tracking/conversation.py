@@ -2,8 +2,10 @@
 
 The next call of an agent repeats the messages of the previous one, its answer, and everything
 since. So every prefix of a conversation that ends with an answer has a key, a hash chained over its
-messages, and each answer extends the chain of its call by one. A call with tool results refers to
-the call that requested the tools by the ids of the tool calls.
+messages, and each answer extends the chain of its call by one. Where an answer's content is not known,
+because another process carried it, the prompt alone has a key of another kind: the next call has
+the same messages before its last answer. A call with tool results refers to the call that requested
+the tools by the ids of the tool calls.
 
 Messages are normalised the way clients repeat them: whitespace around a text, the order of keys in
 the arguments of a tool call, and null instead of an empty text make no difference. System and
@@ -12,7 +14,8 @@ and when they contain the time. Within one run a key finds the call that is cont
 one app and user it finds the run (:mod:`fairserve.interactions.tracking.run_index`).
 
 Cost: one pass over the text, in C. Weakness: clients that shorten or rewrite their history are
-recognised by their tool results only, or not at all; text completions are never recognised.
+recognised by their tool results only, or not at all; text completions are never recognised. By the
+prompt alone, two calls with the same prompt are not distinguished.
 """
 
 from __future__ import annotations
@@ -24,36 +27,46 @@ from typing import Any
 
 _IGNORED_ROLES = ("system", "developer")
 _KEY_BYTES = 8
+_PROMPT_END = b"?"  # no message is encoded like this
 
 
 class Conversation:
     """The messages of one chat request in OpenAI's shape; malformed ones produce no key."""
 
-    __slots__ = ("_hasher", "history", "tool_results")
+    __slots__ = ("_hasher", "_prompt", "answered_prompts", "history", "tool_results")
 
     def __init__(self, messages: Iterable[Mapping[str, Any]]) -> None:
         hasher = self._hasher = hashlib.blake2b(digest_size=_KEY_BYTES)
         history: list[int] = []
+        prompts: list[int] = []
         results: list[int] = []
+        empty = True
         for message in messages:
             role = message.get("role")
             if role in _IGNORED_ROLES:
                 continue
+            if role == "assistant" and not empty:
+                prompts.append(_prompt_key(hasher))
             hasher.update(_encoded(message))
+            empty = False
             if role == "assistant":
                 history.append(_key(hasher.digest()))
                 results = []
             elif role == "tool":
                 results += _tool_keys([message.get("tool_call_id")])
+        self._prompt = () if empty else (_prompt_key(hasher),)
         self.history = tuple(reversed(history))
         """Keys of the conversations that the request may continue, longest first."""
+        self.answered_prompts = tuple(reversed(prompts))
+        """Keys of the same conversations without their last answer, longest first."""
         self.tool_results = tuple(dict.fromkeys(results))
         """Keys of the tool calls whose results arrived after the last answer."""
 
     def answered(self, answers: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:
         """Return the keys of the conversation plus each answer, then those of the requested tools.
 
-        ``answers`` are assistant messages, one per sample.
+        ``answers`` are assistant messages, one per sample. Without any, their content is not known: the
+        key is that of the prompt.
         """
         keys: list[int] = []
         tools: list[int] = []
@@ -62,7 +75,13 @@ class Conversation:
             hasher.update(_encoded({**answer, "role": "assistant"}))
             keys.append(_key(hasher.digest()))
             tools += _tool_keys(call.get("id") for call in _tool_calls(answer))
-        return tuple(dict.fromkeys(keys + tools))
+        return tuple(dict.fromkeys(keys + tools)) or self._prompt
+
+
+def _prompt_key(hasher: hashlib.blake2b) -> int:
+    ended = hasher.copy()
+    ended.update(_PROMPT_END)
+    return _key(ended.digest())
 
 
 def _key(digest: bytes) -> int:

@@ -226,17 +226,27 @@ class Run:
         return tuple(found)
 
     def _continued(self, call: Call) -> list[int]:
-        """Return the continued call, or those whose tool results the call contains."""
-        for key in call.history:
-            number = self._owner_of(key)
-            if number is not None:
-                return [number]
+        """Return the continued call, or those whose tool results the call contains.
+
+        Of the call that its answer names and the one that its prompt names, the later one has the longer
+        conversation.
+        """
+        answered = self._latest_of(call.history)
+        asked = self._latest_of(call.answered_prompts)
+        latest = max((number for number in (answered, asked) if number is not None), default=None)
+        if latest is not None:
+            return [latest]
         found: dict[int, None] = {}
         for key in call.tool_results:
             number = self._owner_of(key)
             if number is not None:
                 found[number] = None
         return list(found)
+
+    def _latest_of(self, keys: Iterable[int]) -> int | None:
+        """Return the number of the call that has the first known key."""
+        owners = (self._owner_of(key) for key in keys)
+        return next((number for number in owners if number is not None), None)
 
     def _owner_of(self, key: int) -> int | None:
         """Return the number of the latest call with this key."""

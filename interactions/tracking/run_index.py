@@ -1,7 +1,8 @@
 """Index of the runs that calls without a run id may join: by names and by answers.
 
 A *name* is an id of a framework, such as a session's; it has one run at a time. An *answer* is the
-key of a conversation that ends with it (:mod:`fairserve.interactions.tracking.conversation`). If two
+key of a conversation that ends with it (:mod:`fairserve.interactions.tracking.conversation`), or of its
+prompt alone if its content is not known. If two
 runs got the same answer to the same prompt, the key names neither. An entry outlives its run: a late
 client of an ended run is not taken for one of another run with the same conversation.
 

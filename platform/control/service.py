@@ -281,9 +281,16 @@ class ControlService:
             commands = self._dispatcher.handle(event, self._clock())
         self._lifecycle.apply(commands)
 
-    def run_of(self, owner: Client, clues: Sequence[Clue], history: Sequence[int]) -> str | None:
+    def run_of(
+        self,
+        owner: Client,
+        clues: Sequence[Clue],
+        history: Sequence[int],
+        answered_prompts: Sequence[int],
+    ) -> str | None:
         """See the port."""
-        run, _ = self._dispatcher.tracker.joinable(owner, clues, history, self._clock())
+        tracker, now_s = self._dispatcher.tracker, self._clock()
+        run, _ = tracker.joinable(owner, clues, history, now_s, answered_prompts)
         return None if run is None else run.interaction_id
 
     def follow_run(self, run_id: str, on_event: OnRunEvent) -> Callable[[], None]:

@@ -74,7 +74,7 @@ class Control:
         self.hold = asyncio.Event()
         self.hold.set()
 
-    def run_of(self, owner, clues, history):
+    def run_of(self, owner, clues, history, answered_prompts):
         return None
 
     async def interaction(self, run_id):

@@ -116,7 +116,13 @@ class LiveRuns(Protocol):
         """Return a run by the core's id."""
         ...
 
-    def run_of(self, owner: Client, clues: Sequence[Clue], history: Sequence[int]) -> str | None:
+    def run_of(
+        self,
+        owner: Client,
+        clues: Sequence[Clue],
+        history: Sequence[int],
+        answered_prompts: Sequence[int],
+    ) -> str | None:
         """Return the core's id of the run that clues name."""
         ...
 
@@ -137,6 +143,7 @@ async def check(
         # Also for a call that names its run and parents: others may continue it.
         conversation = await off_loop(size_bytes, Conversation, request.messages)
     history = () if conversation is None else conversation.history
+    answered_prompts = () if conversation is None else conversation.answered_prompts
     user = request.user or user_in_headers(request.headers, request.principal.user_headers)
     if user is None:
         user = await _user_of_run(identity, app, runs)
@@ -147,7 +154,7 @@ async def check(
         core_run = core_run_id(app, identity.run_id)
     elif history or any(clue.scope is None for clue in identity.clues):
         owner = (request.principal.tenant_id or "", app, user or app)
-        core_run = runs.run_of(owner, identity.clues, history)
+        core_run = runs.run_of(owner, identity.clues, history, answered_prompts)
     follows = core_run is not None and core_run == request.continued_run
     if follows and identity.parents is None and request.continued_call is not None:
         identity = replace(identity, parents=(request.continued_call,))
@@ -167,7 +174,8 @@ async def check(
         )
         checked.repeated = retry.strip() not in ("", "0")
     if conversation is not None:
-        checked.call.history = conversation.history
+        checked.call.history = history
+        checked.call.answered_prompts = answered_prompts
         checked.call.tool_results = conversation.tool_results
         checked.conversation = conversation
     return checked

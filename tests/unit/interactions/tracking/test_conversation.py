@@ -98,6 +98,24 @@ def test_each_sample_may_be_continued():
         assert Conversation([USER, answer(output), USER]).history == (key,)
 
 
+def test_without_its_answer_a_call_is_known_by_its_prompt():
+    first, second = [USER], [USER, answer("One."), {"role": "user", "content": "And?"}]
+    keys = [key for asked in (first, second) for key in Conversation(asked).answered([])]
+    continued = Conversation([*second, answer("Two."), USER])
+    assert continued.answered_prompts == (keys[1], keys[0])
+    assert Conversation([USER, answer("Another."), USER]).answered_prompts == (keys[0],)
+    assert not set(keys).intersection(continued.history)
+    # What the client wrote as the beginning of an answer is part of the prompt.
+    (begun,) = Conversation([USER, answer("On")]).answered([])
+    assert Conversation([USER, answer("On"), answer("e."), USER]).answered_prompts[0] == begun
+
+
+def test_a_prompt_without_messages_has_no_key():
+    instructions = {"role": "system", "content": "You plan."}
+    assert Conversation([instructions]).answered([]) == ()
+    assert Conversation([instructions, answer(), USER]).answered_prompts == ()
+
+
 def test_tool_results_name_the_requesting_call():
     output = answer(None, tool_calls=[TOOL_CALL, {**TOOL_CALL, "id": "call_2"}])
     keys = Conversation([USER]).answered([output])

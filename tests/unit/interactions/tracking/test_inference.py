@@ -29,6 +29,7 @@ class Traffic:
     """Calls that begin with messages and end with an answer, identified by name."""
 
     tracker: Tracker = field(default_factory=Tracker)
+    answers_known: bool = True
     stages: dict = field(default_factory=dict)
     parents: dict = field(default_factory=dict)
     live: dict = field(default_factory=dict)
@@ -37,6 +38,7 @@ class Traffic:
         conversation = Conversation(messages)
         call = make_call(name, run=run)
         call.history, call.tool_results = conversation.history, conversation.tool_results
+        call.answered_prompts = conversation.answered_prompts
         attachment = self.tracker.attach(call, PROFILE, 0.0)
         self.tracker.accept(call, attachment, 0.0)
         self.stages[name] = attachment.stage
@@ -45,17 +47,18 @@ class Traffic:
 
     def end(self, name, answer=None, outcome="completed"):
         call, conversation = self.live.pop(name)
-        answers = conversation.answered([answer or assistant_message(f"answer of {name}")])
-        self.tracker.finish(call, outcome, 1, PROFILE, 0.0, continuation_keys=answers)
+        answers = [answer or assistant_message(f"answer of {name}")] if self.answers_known else []
+        keys = conversation.answered(answers)
+        self.tracker.finish(call, outcome, 1, PROFILE, 0.0, continuation_keys=keys)
 
     def call(self, name, *messages, answer=None):
         self.begin(name, *messages)
         self.end(name, answer)
 
 
-@pytest.fixture
-def traffic():
-    return Traffic()
+@pytest.fixture(params=[True, False], ids=["answers known", "prompts alone"])
+def traffic(request):
+    return Traffic(answers_known=request.param)
 
 
 def test_two_parallel_agents_are_two_chains(traffic):
@@ -118,7 +121,8 @@ def test_a_supervisor_depends_only_on_its_own_agents(traffic):
     assert traffic.parents["boss 2"] == {"boss"}
 
 
-def test_tool_results_follow_their_request_despite_a_cut_history(traffic):
+def test_tool_results_follow_their_request_despite_a_cut_history():
+    traffic = Traffic()
     traffic.begin("a", user("task"))
     traffic.begin("b", user("other"))
     traffic.end("a", assistant_message("first", "t1"))
@@ -129,6 +133,21 @@ def test_tool_results_follow_their_request_despite_a_cut_history(traffic):
     assert traffic.parents["a 2"] == {"a"}
     assert traffic.parents["b 2"] == {"b"}
     assert traffic.parents["both"] == {"a", "b"}
+
+
+def test_of_known_and_unknown_answers_the_last_one_is_continued(traffic):
+    """The branches' first call and the branches are known in different ways."""
+    traffic.call("root", user("task"), answer=assistant_message("start"))
+    traffic.answers_known = not traffic.answers_known
+    opening = [user("task"), assistant_message("start")]
+    branches = {name: [*opening, user(name)] for name in "xy"}
+    for name, messages in branches.items():
+        traffic.begin(name, *messages)
+    for name in branches:
+        traffic.end(name)
+    for name, messages in branches.items():
+        traffic.begin(f"{name} 2", *messages, assistant_message(f"answer of {name}"), user("more"))
+        assert traffic.parents[f"{name} 2"] == {name}
 
 
 def test_a_conversation_may_branch_and_be_retried(traffic):

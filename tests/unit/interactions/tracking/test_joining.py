@@ -28,6 +28,7 @@ def trace(number):
 class Client:
     """Makes calls of one app, each in a run of its own unless the tracker finds one."""
 
+    answers_known: bool = True
     tracker: Tracker = field(default_factory=Tracker)
     now_s: float = 0.0
     made: int = 0
@@ -45,6 +46,7 @@ class Client:
         call = make_call(f"{run}/{name or self.made}", run=run, user=user)
         call.single = found.run_id is None
         call.history, call.tool_results = conversation.history, conversation.tool_results
+        call.answered_prompts = conversation.answered_prompts
         call.clues, call.answer_scopes = found.clues, found.answer_scopes
         call.run_rule = found.rule or ""
         self.tracker.join(call, self.now_s)
@@ -55,7 +57,8 @@ class Client:
 
     def end(self, begun, answer=ANSWER, outcome="completed"):
         call, conversation = begun
-        keys = conversation.answered([answer]) if outcome == "completed" else ()
+        answers = [answer] if self.answers_known else []
+        keys = conversation.answered(answers) if outcome == "completed" else ()
         return self.tracker.finish(call, outcome, 1, PROFILE, self.now_s, continuation_keys=keys)
 
     def call(self, *messages, **more):
@@ -64,9 +67,9 @@ class Client:
         return begun[0].interaction_id
 
 
-@pytest.fixture
-def client():
-    return Client()
+@pytest.fixture(params=[True, False], ids=["answers known", "prompts alone"])
+def client(request):
+    return Client(answers_known=request.param)
 
 
 def test_a_conversation_continues_in_one_run_that_completes_each_time(client):
