@@ -139,8 +139,11 @@ def bench(options: GatewayBenchOptions, **sizes: Any) -> None:
         raise CommandError(str(error), FAILED) from error
     figures = results(measured)
     _print(figures, found, plan.rounds, time.monotonic() - begin_s)
+    for name, times in measured.crashes.items():
+        print(f"{name} crashed {times} times; what it was answering then was measured again.")
     document = to_plain(found, figures, plan.rounds)
     document["method"] = {"rounds": plan.rounds, "step_ms": plan.step_ms, **METHOD}
+    document["crashes"] = measured.crashes
     if mark.code:
         document["fingerprint"] = mark.to_plain()
     if options.json is not None:

@@ -17,7 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Collection, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
@@ -65,6 +65,10 @@ class Gateway(Protocol):
         """Return the delays so far with which ends reached it from Envoy; none without Envoy."""
         ...
 
+    def restart(self) -> bool:
+        """Start it again if its process has crashed and that is not ours; return whether it did."""
+        ...
+
     def stop(self) -> None:
         """Stop its processes."""
         ...
@@ -83,6 +87,10 @@ class Direct:
     def end_delays(self) -> Buckets:
         """Return none."""
         return {}
+
+    def restart(self) -> bool:
+        """Do nothing."""
+        return False
 
     def stop(self) -> None:
         """Do nothing."""
@@ -105,10 +113,15 @@ class _Started:
         env: Mapping[str, str],
     ) -> None:
         """Start it, wait until the path ``ready`` answers, and set it up. Raises StartError."""
-        self.url = url
-        self._process = Process(command, log, cores=cores, env=env)
+        self.url, self._ready = url, url + ready
+        self._start = partial(Process, command, log, cores=cores, env=env)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Start its process, wait until it is ready, and set it up. Raises StartError."""
+        self._process = self._start()
         try:
-            wait_until(lambda: _answers(url + ready), self._process, START_S)
+            wait_until(lambda: _answers(self._ready), self._process, START_S)
             self._set_up()
         except BaseException:
             self.stop()
@@ -125,6 +138,10 @@ class _Started:
     def end_delays(self) -> Buckets:
         """Return none: a subclass may have Envoy."""
         return {}
+
+    def restart(self) -> bool:
+        """Do nothing: a crash of ours is an error."""
+        return False
 
     def stop(self) -> None:
         """Stop it."""
@@ -221,6 +238,14 @@ class LiteLlm(_Started):
             cores=cores,
             env=settings,
         )
+
+    def restart(self) -> bool:
+        """Start it again if its process has crashed; return whether it did. Raises StartError."""
+        if self._process.process.poll() is None:
+            return False
+        self.stop()
+        self._begin()
+        return True
 
 
 def litellm_config(worker_url: str) -> dict[str, Any]:

@@ -22,8 +22,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import TypeVar
 
 from fairserve.benchmarks.bench.gateway.calls import KINDS, Kind, Shape
 from fairserve.benchmarks.bench.gateway.end_delays import Buckets, between
@@ -42,6 +44,9 @@ from fairserve.benchmarks.bench.measure import percentile
 
 TOKENS = (4, 64, 256)
 MAX_CONCURRENCY = 1024
+T = TypeVar("T")
+MAX_CRASHES = 3
+"""Crashes of a gateway after which the measurement ends."""
 _HERE = "fairserve.benchmarks.bench.gateway"
 _SPARE = 4
 _SETTLE_S = 0.3
@@ -123,6 +128,8 @@ class Measured:
     prompt_tokens: int = 0
     concurrency: dict[str, dict[Shape, int]] = field(default_factory=dict)
     """Open calls of the closed loads."""
+    crashes: dict[str, int] = field(default_factory=dict)
+    """Crashes by gateway; what was measured then is measured again."""
     rps_by_threads: dict[int, list[float]] = field(default_factory=dict)
     """Maximum rates of Envoy by its number of threads."""
 
@@ -342,17 +349,34 @@ def _rounds(bench: Bench, gateways: Sequence[Gateway], say: Callable[[str], None
         order = rotated(gateways, number)
         measured.tokenising_us.append(tokenising.round_us())
         for gateway in order:
-            measured.rests[gateway.name].append(bench.rest(gateway))
+            rest = _repeated(partial(bench.rest, gateway), gateway, measured)
+            measured.rests[gateway.name].append(rest)
         for shape in plan.shapes:
             for gateway in order:
-                turn = bench.turn(
+                turn = partial(
+                    bench.turn,
                     gateway,
                     shape,
                     measured.concurrency[gateway.name][shape],
                     measured.rests[gateway.name][-1].idle,
                 )
-                measured.turns[gateway.name][shape].append(turn)
+                measured.turns[gateway.name][shape].append(_repeated(turn, gateway, measured))
     return measured
+
+
+def _repeated(measure: Callable[[], T], gateway: Gateway, measured: Measured) -> T:
+    """Return what ``measure`` returns, which is called again after a crash of the gateway.
+
+    Raises MeasurementError.
+    """
+    while True:
+        try:
+            return measure()
+        except MeasurementError:
+            crashes = measured.crashes.get(gateway.name, 0)
+            if crashes == MAX_CRASHES or not gateway.restart():
+                raise
+            measured.crashes[gateway.name] = crashes + 1
 
 
 def rotated(gateways: Sequence[Gateway], number: int) -> list[Gateway]:
