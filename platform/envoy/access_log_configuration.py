@@ -11,7 +11,8 @@ from fairserve.platform.envoy.addresses import Addresses
 
 CALL_HEADER = "x-fairserve-call"
 """Request header with the record id of a call, set by the decision service."""
-CALLS_LOG = "fairserve-calls"
+ENDS_LOG = "fairserve-ends"
+PROGRESS_LOG = "fairserve-progress"
 ATTEMPTS_LOG = "fairserve-attempts"
 RETRY_AFTER = "retry-after"
 """Header of a worker's answer that the entry of an attempt has."""
@@ -19,6 +20,8 @@ ANSWER = "fairserve.answer"
 """Namespace of the facts that the answer filter finds."""
 FLUSH_S = "0.010s"
 """Longest time for which an entry waits in Envoy for others."""
+PROGRESS_FLUSH_S = "0.050s"
+"""The same for entries of progress: with many open calls a message has several of them."""
 _TYPES = "type.googleapis.com/envoy.extensions.access_loggers"
 _HAS_CALL = {"header_filter": {"header": {"name": CALL_HEADER, "present_match": True}}}
 
@@ -37,9 +40,9 @@ def call_logs(addresses: Addresses) -> list[dict[str, Any]]:
     }
     ended = _type_is("DownstreamEnd")
     progress = {"and_filter": {"filters": [_type_is("DownstreamPeriodic"), begun]}}
-    either = {"or_filter": {"filters": [ended, progress]}}
     return [
-        {**_grpc_log(CALLS_LOG), "filter": _of_calls(either)},
+        {**_grpc_log(ENDS_LOG), "filter": _of_calls(ended)},
+        {**_grpc_log(PROGRESS_LOG, PROGRESS_FLUSH_S), "filter": _of_calls(progress)},
         {
             "name": "ends",
             "filter": _of_calls(ended),
@@ -60,14 +63,14 @@ def attempt_logs() -> list[dict[str, Any]]:
     return [{**log, "filter": _of_calls(both)}]
 
 
-def _grpc_log(name: str, **more: list[str]) -> dict[str, Any]:
+def _grpc_log(name: str, flush_s: str = FLUSH_S, **more: list[str]) -> dict[str, Any]:
     config = {
         "@type": f"{_TYPES}.grpc.v3.HttpGrpcAccessLogConfig",
         "common_config": {
             "log_name": name,
             "transport_api_version": "V3",
             "grpc_service": {"envoy_grpc": {"cluster_name": "decisions"}},
-            "buffer_flush_interval": FLUSH_S,
+            "buffer_flush_interval": flush_s,
             "buffer_size_bytes": 16_384,
         },
         "additional_request_headers_to_log": [CALL_HEADER],

@@ -125,7 +125,7 @@ class Decisions:
         return [
             entry
             for name, entry in self.entries
-            if name == "fairserve-calls"
+            if name == "fairserve-ends"
             and entry.common_properties.access_log_type == pb.DOWNSTREAM_END
         ]
 
@@ -134,7 +134,7 @@ class Decisions:
         return [
             entry
             for name, entry in self.entries
-            if name == "fairserve-calls"
+            if name == "fairserve-progress"
             and entry.common_properties.access_log_type == pb.DOWNSTREAM_PERIODIC
         ]
 

@@ -17,7 +17,11 @@ from fairserve.engine.wire.watched_client import CarriedCall, WatchedClient
 from fairserve.platform.base.errors import AuthenticationError
 from fairserve.platform.control.messages import Grant, RejectCall
 from fairserve.platform.envoy.access_log import AccessLogService
-from fairserve.platform.envoy.access_log_configuration import ATTEMPTS_LOG, CALLS_LOG
+from fairserve.platform.envoy.access_log_configuration import (
+    ATTEMPTS_LOG,
+    ENDS_LOG,
+    PROGRESS_LOG,
+)
 from fairserve.platform.envoy.decisions import AdapterParts, ExternalProcessor
 from fairserve.platform.envoy.grpc_server import grpc_server, socket_target
 from fairserve.platform.envoy.open_calls import OpenCalls
@@ -245,10 +249,10 @@ class EnvoyWorld:
         await self.logs[name].write(message)
 
     async def end(self, record, *, flags=(), status=200, **answer):
-        await self.log(CALLS_LOG, entry(record, pb.DOWNSTREAM_END, flags, status, answer))
+        await self.log(ENDS_LOG, entry(record, pb.DOWNSTREAM_END, flags, status, answer))
 
     async def progress(self, record, **answer):
-        await self.log(CALLS_LOG, entry(record, pb.DOWNSTREAM_PERIODIC, (), 200, answer))
+        await self.log(PROGRESS_LOG, entry(record, pb.DOWNSTREAM_PERIODIC, (), 200, answer))
 
     async def attempt(self, record, *, flags=(), status=0, host="127.0.0.1", retry_after=""):
         found = entry(record, pb.UPSTREAM_END, flags, status, {})
