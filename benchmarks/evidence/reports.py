@@ -194,6 +194,7 @@ _EVIDENCE = (
         command_line("fairserve bench gateway", {"litellm": ".venv-litellm", "rounds": 5}),
         "gateway.json",
         ("fairserve.benchmarks.bench.gateway.command",),
+        ("gateway.md",),
         output=f"--json {_RESULTS}/gateway.json",
         takes="30 min",
         needs="LiteLLM in .venv-litellm (make litellm), and an idle machine",
