@@ -2,8 +2,8 @@
 
 A call that is not streamed reports its output at its end. If it is cancelled or fails after its start,
 its output so far is estimated from the speed of its model: output tokens of a sequence a second, from
-start to end, as a moving average over completed calls. Before the first of them, the call's expected
-output counts.
+start to end, as a moving average over completed calls, at least one token a sample. Before the first of
+them, the call's expected output counts.
 """
 
 from __future__ import annotations
@@ -36,4 +36,5 @@ class OutputForecast:
         speed = self._speeds.get(call.pool)
         if speed is None:
             return min(call.expected_output_tokens, most)
-        return min(round(call.samples * speed * max(0.0, running_s)), most)
+        output = round(call.samples * speed * max(0.0, running_s))
+        return min(max(call.samples, output), most)

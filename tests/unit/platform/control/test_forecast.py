@@ -19,12 +19,14 @@ def test_the_estimate_grows_with_time_up_to_the_maximum():
     forecast = OutputForecast()
     forecast.completed(call(samples=2), 40, 2.0)  # 10 tokens a second for each sample
     assert [forecast.output_tokens(call(), each) for each in (0.0, 1.0, 3.0, 60.0)] == [
-        0,
+        1,
         10,
         30,
         100,
     ]
     assert forecast.output_tokens(call(samples=3), 1.0) == 30
+    assert forecast.output_tokens(call(samples=3), 0.01) == 3, "each sample has begun"
+    assert forecast.output_tokens(call(most=0), 0.01) == 0, "it has no output"
     assert forecast.output_tokens(call("other"), 1.0) == 40, "each model has its own speed"
 
 
