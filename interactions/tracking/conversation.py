@@ -62,6 +62,11 @@ class Conversation:
         self.tool_results = tuple(dict.fromkeys(results))
         """Keys of the tool calls whose results arrived after the last answer."""
 
+    @property
+    def last_answer(self) -> tuple[int, ...]:
+        """Return the keys of the last answer in the request: by its content, and by its prompt."""
+        return last_answer(self.history, self.answered_prompts)
+
     def answered(self, answers: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:
         """Return the keys of the conversation plus each answer, then those of the requested tools.
 
@@ -76,6 +81,11 @@ class Conversation:
             keys.append(_key(hasher.digest()))
             tools += _tool_keys(call.get("id") for call in _tool_calls(answer))
         return tuple(dict.fromkeys(keys + tools)) or self._prompt
+
+
+def last_answer(history: tuple[int, ...], answered_prompts: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the keys of the last answer of a conversation with these keys, longest first."""
+    return history[:1] + answered_prompts[:1]
 
 
 def _prompt_key(hasher: hashlib.blake2b) -> int:

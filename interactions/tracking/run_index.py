@@ -1,10 +1,10 @@
 """Index of the runs that calls without a run id may join: by names and by answers.
 
-A *name* is an id of a framework, such as a session's; it has one run at a time. An *answer* is the
-key of a conversation that ends with it (:mod:`fairserve.interactions.tracking.conversation`), or of its
-prompt alone if its content is not known. If two
-runs got the same answer to the same prompt, the key names neither. An entry outlives its run: a late
-client of an ended run is not taken for one of another run with the same conversation.
+A *name* is an id of a framework, such as a session's; it has one run at a time. An *answer* is the key
+of a conversation that ends with it (:mod:`fairserve.interactions.tracking.conversation`), or of its
+prompt alone if its content is not known. If two runs got the same answer to the same prompt, the key
+names neither. An entry outlives its run: a late client of an ended run is not taken for one of another
+run with the same conversation.
 
 Everything belongs to one app and user. Memory is bounded by ``entries`` and the tenant's share, and
 entries expire after ``RETENTION_S``. Each operation is one hash and a few look-ups.

@@ -43,6 +43,7 @@ from fairserve.interactions.errors import (
 )
 from fairserve.interactions.profiles.profile import AppProfile
 from fairserve.interactions.run_rules import Clue
+from fairserve.interactions.tracking.conversation import last_answer
 from fairserve.interactions.tracking.identity import client_call_id, core_call_id
 from fairserve.interactions.tracking.immunity import ImmunityRule
 from fairserve.interactions.tracking.run import Attachment, RestoredRun, Run, RunState, WasteCause
@@ -140,25 +141,19 @@ class Tracker:
     # --- the run of a call that names none --------------------------------------------------------
 
     def joinable(
-        self,
-        owner: Owner,
-        clues: Sequence[Clue],
-        history: Sequence[int],
-        now_s: float,
-        answered_prompts: Sequence[int] = (),
+        self, owner: Owner, clues: Sequence[Clue], answer: Sequence[int], now_s: float
     ) -> tuple[Run | None, str]:
         """Return the run that a call's clues name, if it takes the call, and the rule that named it.
 
-        Without a run, the rule is the one whose name the call's own run gets, if any. Of the keys of
-        ``history`` and ``answered_prompts``, those of the last answer count.
+        ``answer`` are the keys of the last answer that the call may continue. Without a run, the rule
+        is the one whose name the call's own run gets, if any.
         """
-        keys = (*history[:1], *answered_prompts[:1])
         for clue in clues:
             found: str | None = clue.run_id
             if clue.name:
                 found = self._index.named(owner, clue.name, now_s)
             elif clue.scope is not None:
-                runs = (self._index.answered(owner, clue.scope, key, now_s) for key in keys)
+                runs = (self._index.answered(owner, clue.scope, key, now_s) for key in answer)
                 found = next((each for each in runs if each is not None), None)
             run = self.find(found, owner[0], now_s) if found else None
             if run is not None and self._takes(run, owner):
@@ -173,9 +168,8 @@ class Tracker:
         The ids of the call and its parents follow. A call whose id that run has already stays alone.
         """
         owner = call.tenant, call.app, call.user
-        run, call.run_rule = self.joinable(
-            owner, call.clues, call.history, now_s, call.answered_prompts
-        )
+        answer = last_answer(call.history, call.answered_prompts)
+        run, call.run_rule = self.joinable(owner, call.clues, answer, now_s)
         if run is None:
             return
         before, after = call.interaction_id, run.interaction_id

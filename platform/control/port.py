@@ -252,17 +252,10 @@ class ControlPort(ControlInbox, Protocol):
         """
         ...
 
-    def run_of(
-        self,
-        owner: Client,
-        clues: Sequence[Clue],
-        history: Sequence[int],
-        answered_prompts: Sequence[int],
-    ) -> str | None:
+    def run_of(self, owner: Client, clues: Sequence[Clue], answer: Sequence[int]) -> str | None:
         """Return the id of the run that a call's clues name now; its submission decides.
 
-        ``history`` are the keys of the conversations that the call may continue,
-        ``answered_prompts`` those without their last answer.
+        ``answer`` are the keys of the last answer that the call may continue.
         """
         ...
 

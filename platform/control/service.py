@@ -281,16 +281,9 @@ class ControlService:
             commands = self._dispatcher.handle(event, self._clock())
         self._lifecycle.apply(commands)
 
-    def run_of(
-        self,
-        owner: Client,
-        clues: Sequence[Clue],
-        history: Sequence[int],
-        answered_prompts: Sequence[int],
-    ) -> str | None:
+    def run_of(self, owner: Client, clues: Sequence[Clue], answer: Sequence[int]) -> str | None:
         """See the port."""
-        tracker, now_s = self._dispatcher.tracker, self._clock()
-        run, _ = tracker.joinable(owner, clues, history, now_s, answered_prompts)
+        run, _ = self._dispatcher.tracker.joinable(owner, clues, answer, self._clock())
         return None if run is None else run.interaction_id
 
     def follow_run(self, run_id: str, on_event: OnRunEvent) -> Callable[[], None]:

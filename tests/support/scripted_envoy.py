@@ -78,7 +78,7 @@ class Control:
         self.hold = asyncio.Event()
         self.hold.set()
 
-    def run_of(self, owner, clues, history, answered_prompts):
+    def run_of(self, owner, clues, answer):
         return None
 
     async def interaction(self, run_id):

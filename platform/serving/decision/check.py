@@ -116,13 +116,7 @@ class LiveRuns(Protocol):
         """Return a run by the core's id."""
         ...
 
-    def run_of(
-        self,
-        owner: Client,
-        clues: Sequence[Clue],
-        history: Sequence[int],
-        answered_prompts: Sequence[int],
-    ) -> str | None:
+    def run_of(self, owner: Client, clues: Sequence[Clue], answer: Sequence[int]) -> str | None:
         """Return the core's id of the run that clues name."""
         ...
 
@@ -142,8 +136,7 @@ async def check(
     if request.messages is not None and (named or identity.answer_scopes):
         # Also for a call that names its run and parents: others may continue it.
         conversation = await off_loop(size_bytes, Conversation, request.messages)
-    history = () if conversation is None else conversation.history
-    answered_prompts = () if conversation is None else conversation.answered_prompts
+    answer = () if conversation is None else conversation.last_answer
     user = request.user or user_in_headers(request.headers, request.principal.user_headers)
     if user is None:
         user = await _user_of_run(identity, app, runs)
@@ -152,9 +145,9 @@ async def check(
     core_run = None
     if identity.run_id is not None:
         core_run = core_run_id(app, identity.run_id)
-    elif history or any(clue.scope is None for clue in identity.clues):
+    elif answer or any(clue.scope is None for clue in identity.clues):
         owner = (request.principal.tenant_id or "", app, user or app)
-        core_run = runs.run_of(owner, identity.clues, history, answered_prompts)
+        core_run = runs.run_of(owner, identity.clues, answer)
     follows = core_run is not None and core_run == request.continued_run
     if follows and identity.parents is None and request.continued_call is not None:
         identity = replace(identity, parents=(request.continued_call,))
@@ -174,8 +167,8 @@ async def check(
         )
         checked.repeated = retry.strip() not in ("", "0")
     if conversation is not None:
-        checked.call.history = history
-        checked.call.answered_prompts = answered_prompts
+        checked.call.history = conversation.history
+        checked.call.answered_prompts = conversation.answered_prompts
         checked.call.tool_results = conversation.tool_results
         checked.conversation = conversation
     return checked

@@ -49,7 +49,7 @@ class Control:
         self.on_cancel = None
         self.joined = None
 
-    def run_of(self, owner, clues, history, answered_prompts):
+    def run_of(self, owner, clues, answer):
         return self.joined
 
     def _next(self, message_id):
