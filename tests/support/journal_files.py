@@ -1,4 +1,4 @@
-"""Reads the journal of a server that was killed."""
+"""Reads the journal of a server that runs or was killed."""
 
 import contextlib
 import json
