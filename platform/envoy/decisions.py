@@ -319,9 +319,10 @@ class _Exchange:
         prepared = None
         try:
             prepared = await self._prepare(raw)
-            call = prepared.call.checked.call
-            if await self._parts.calls.settled((call.tenant, call.app, call.user)):
-                prepared = await self._prepare(raw)  # its run may have changed
+            checked = prepared.call.checked
+            owner = checked.call.tenant, checked.call.app, checked.call.user
+            if await self._parts.calls.settled(owner) and checked.seeks_run:
+                prepared = await self._prepare(raw)
             self._parts.calls.require_capacity()
             return await self._place(prepared)
         except FairServeError as error:

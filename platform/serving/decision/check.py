@@ -84,6 +84,12 @@ class CheckedCall:
     continues: bool = False
     """True if the call follows one that its client did not name, in a run that may have ended."""
 
+    @property
+    def seeks_run(self) -> bool:
+        """True if its run is looked for among those of its client: the end of a call may change it."""
+        answer = () if self.conversation is None else self.conversation.last_answer
+        return self.call.single and _seeks_run(answer, self.call.clues)
+
     def begin_new_run(self) -> None:
         """Make the call the root of a new run."""
         call = self.call
@@ -145,7 +151,7 @@ async def check(
     core_run = None
     if identity.run_id is not None:
         core_run = core_run_id(app, identity.run_id)
-    elif answer or any(clue.scope is None for clue in identity.clues):
+    elif _seeks_run(answer, identity.clues):
         owner = (request.principal.tenant_id or "", app, user or app)
         core_run = runs.run_of(owner, identity.clues, answer)
     follows = core_run is not None and core_run == request.continued_run
@@ -172,6 +178,11 @@ async def check(
         checked.call.tool_results = conversation.tool_results
         checked.conversation = conversation
     return checked
+
+
+def _seeks_run(answer: Sequence[int], clues: Sequence[Clue]) -> bool:
+    """Return whether a call that names no run may continue one: after an answer, or by a clue."""
+    return bool(answer) or any(clue.scope is None for clue in clues)
 
 
 async def _user_of_run(identity: CallIdentity, app: str, runs: LiveRuns) -> str | None:
