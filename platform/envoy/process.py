@@ -1,11 +1,12 @@
 """Envoy as a supervised child of the server.
 
 It is restarted when it dies, after a delay that doubles up to a bound and is reset once it has run for a
-while. The kernel ends it with its parent (PR_SET_PDEATHSIG), so that a killed server leaves no Envoy. It
-has its own session, so that Ctrl-C reaches only the server, which drains first.
+while. It is the child of a guard (:mod:`fairserve.platform.envoy.guard`), by which it ends with the
+server, so that a killed server leaves no Envoy. Both have their own session, so that Ctrl-C reaches only
+the server, which drains first.
 
-Weakness: the kernel's signal is Linux only, and is sent when the thread that started Envoy ends: start
-it from the thread that lives as long as the process.
+Weakness: the guard learns of the end of the thread that started it: start it from the thread that lives
+as long as the process.
 """
 
 from __future__ import annotations
@@ -45,19 +46,7 @@ FLUSH_MS = 50
 LOG_CHECK_S = 10.0
 DRAIN_S = 1
 """Seconds for which a draining Envoy still accepts connections, whose answers ask to close them."""
-_END_WITH_PARENT = """\
-import ctypes, os, sys
-parent, *command = sys.argv[1:]
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, 15, 0, 0, 0)  # PR_SET_PDEATHSIG, SIGTERM
-    if os.getppid() != int(parent):
-        sys.exit(1)
-os.execv(command[0], command)
-"""
-"""Program that becomes Envoy after it has asked the kernel for a SIGTERM when its parent ends.
-
-A function between fork and exec would do as well, but must not run beside gRPC's threads. At SIGTERM
-Envoy writes its last log lines and ends at once."""
+_GUARD = str(Path(__file__).with_name("guard.py"))
 _LEVELS = {
     "trace": logging.DEBUG,
     "debug": logging.DEBUG,
@@ -109,7 +98,7 @@ class EnvoyProcess:
 
     @property
     def pid(self) -> int | None:
-        """Return the id of the running process; None while there is none."""
+        """Return the id of the guard's process, which ends with Envoy; None while there is none."""
         return None if self._child is None else self._child.pid
 
     async def start(self) -> None:
@@ -150,13 +139,15 @@ class EnvoyProcess:
         child, self._child = self._child, None
         if child is None:
             return
-        _signal(child, signal.SIGTERM)
+        if child.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                child.terminate()
         try:
             async with asyncio.timeout(grace_s):
                 await child.wait()
         except TimeoutError:
             logger.warning("killed Envoy, which did not stop within %g s", grace_s)
-            _signal(child, signal.SIGKILL)
+            _kill(child)
             await child.wait()
 
     async def reopen_logs(self) -> None:
@@ -171,7 +162,7 @@ class EnvoyProcess:
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", "-c", _END_WITH_PARENT, str(os.getpid())),
+            *(sys.executable, "-I", "-S", _GUARD, str(os.getpid())),
             *(str(envoy_path()), "-c", str(self._configuration)),
             *("--concurrency", str(self._concurrency)),
             "--disable-hot-restart",
@@ -238,7 +229,7 @@ class EnvoyProcess:
                 await self._listening(child)
             except (EnvoyError, OSError) as error:  # OSError: no process or descriptor is free
                 logger.error("Envoy does not start: %s", error)
-                _signal(child, signal.SIGKILL)
+                _kill(child)
 
     # --- the log of ended calls -------------------------------------------------------------------
 
@@ -298,7 +289,8 @@ async def _log_lines(child: asyncio.subprocess.Process) -> None:
         logger.log(_LEVELS.get(level, logging.INFO), "envoy: %s", message)
 
 
-def _signal(child: asyncio.subprocess.Process, number: signal.Signals) -> None:
+def _kill(child: asyncio.subprocess.Process) -> None:
+    """Kill the guard and Envoy, which are alone in their group."""
     if child.returncode is None:
         with contextlib.suppress(ProcessLookupError):
-            child.send_signal(number)
+            os.killpg(child.pid, signal.SIGKILL)

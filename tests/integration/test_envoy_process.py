@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from envoy_plane import answering, envoy_plane, need_envoy, streaming
-from processes import alive, eventually
+from processes import alive, children, eventually
 from until import until
 
 from fairserve.platform.envoy.binary import EnvoyError
@@ -30,17 +30,26 @@ async def status(plane):
         return None
 
 
-async def test_a_killed_envoy_is_restarted_on_its_port(caplog):
+def envoy_of(plane):
+    """Return the id of Envoy, which is the child of its guard."""
+    (found,) = children(plane.process.pid)
+    return found
+
+
+@pytest.mark.parametrize(("killed", "code"), [("envoy", 128 + signal.SIGKILL), ("guard", -9)])
+async def test_a_killed_envoy_is_restarted_on_its_port(killed, code, caplog):
     async with envoy_plane() as plane:
         pid, port = plane.process.pid, plane.process.port
+        first = envoy_of(plane)
         assert await status(plane) == 200
-        os.kill(pid, signal.SIGKILL)
+        os.kill(first if killed == "envoy" else pid, signal.SIGKILL)
         await until(lambda: plane.process.pid != pid)
+        await until(lambda: not alive(first))
         async with asyncio.timeout(60):
             while await status(plane) != 200:
                 pass
         assert (plane.process.port, plane.process.starts) == (port, 2)
-        assert "Envoy ended (-9) and is restarted" in caplog.text
+        assert f"Envoy ended ({code}) and is restarted" in caplog.text
 
 
 async def test_a_restart_that_fails_is_repeated(caplog, monkeypatch):
@@ -65,7 +74,7 @@ async def test_calls_of_a_killed_envoy_end_at_the_server_and_the_worker():
             session.post(plane.url + "/v1/completions", data=b"{}") as response,
         ):
             await response.content.readuntil(b"\n\n")
-            os.kill(plane.process.pid, signal.SIGKILL)
+            os.kill(envoy_of(plane), signal.SIGKILL)
             with pytest.raises(aiohttp.ClientPayloadError):
                 await response.read()
         await until(plane.decisions.calls[0].ended.is_set)
@@ -87,7 +96,7 @@ def test_a_killed_parent_leaves_no_envoy():
         stdout=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": path},
     ) as parent:
-        pid = int(parent.stdout.readline())
+        (pid,) = children(int(parent.stdout.readline()))
         assert alive(pid)
         parent.kill()
     eventually(lambda: not alive(pid), "Envoy outlives its parent")
@@ -95,7 +104,7 @@ def test_a_killed_parent_leaves_no_envoy():
 
 async def test_stopping_ends_the_process():
     async with envoy_plane() as plane:
-        pid = plane.process.pid
+        pid = envoy_of(plane)
         await plane.process.stop()
         assert not alive(pid)
         assert plane.process.pid is None
@@ -104,10 +113,10 @@ async def test_stopping_ends_the_process():
 
 async def test_an_envoy_that_hangs_is_killed(caplog):
     async with envoy_plane() as plane:
-        pid = plane.process.pid
+        pid = envoy_of(plane)
         os.kill(pid, signal.SIGSTOP)
         await plane.process.stop(grace_s=0.1)
-        assert not alive(pid)
+        await until(lambda: not alive(pid))
         assert "killed Envoy" in caplog.text
 
 

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import json
 import threading
-import time
 from dataclasses import dataclass
 
 import httpx
@@ -32,8 +31,6 @@ class SeenCall:
     """Id of the call, once the header of an answer has arrived."""
     status: int = 0
     complete: bool = False
-    ended_s: float = 0.0
-    """Time of its end, by the monotonic clock."""
 
 
 class CallLoad:
@@ -97,7 +94,6 @@ class CallLoad:
             call.status = answer.status_code
             call.record = answer.headers.get("x-request-id", "")
             text = answer.read().decode()
-        call.ended_s = time.monotonic()
         if call.status == 200:
             ended = (
                 text.endswith("data: [DONE]\n\n") if call.streams else "choices" in json.loads(text)

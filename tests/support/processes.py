@@ -35,6 +35,12 @@ def alive(pid):
     return state != "Z"
 
 
+def children(pid):
+    """Return the ids of the child processes of a process."""
+    lists = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(each) for path in lists for each in path.read_text().split()]
+
+
 def eventually(probe, what="it did not happen", *, deadline_s=90):
     """Poll another process until the result is true; return it. ``what`` may be a function."""
     end_s = time.monotonic() + deadline_s
