@@ -7,7 +7,6 @@ import collections
 import os
 import re
 import signal
-from pathlib import Path
 
 import pytest
 from call_load import CallLoad
@@ -15,7 +14,7 @@ from gateway_server import ChildServer
 from installed_envoy import need_envoy
 from journal_files import journal_entries
 from paced_worker import PacedWorker
-from processes import alive, children, eventually
+from processes import alive, children, eventually, read_of
 
 KILLED_AFTER = 40
 """Complete calls before the kill, and after it."""
@@ -35,7 +34,7 @@ IN_PROGRESS = (
 def envoys(server):
     """Return the ids of the server's Envoys, which are children of its children."""
     found = [each for guard in children(server.process.pid) for each in children(guard)]
-    return [each for each in found if "/envoy\0" in Path(f"/proc/{each}/cmdline").read_text()]
+    return [each for each in found if "/envoy\0" in read_of(f"/proc/{each}/cmdline")]
 
 
 @pytest.fixture(scope="module")

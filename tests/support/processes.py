@@ -26,19 +26,24 @@ def free_port():
     raise AssertionError("no port is free")
 
 
+def read_of(path):
+    """Return the text of a file of a process or a thread; empty if it has ended."""
+    try:
+        return Path(path).read_text()
+    except (FileNotFoundError, ProcessLookupError):  # ended before the file was opened, or since
+        return ""
+
+
 def alive(pid):
     """Return whether a process runs; one that waits for its parent's notice does not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
+    state = read_of(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return bool(state) and state[0] != "Z"
 
 
 def children(pid):
     """Return the ids of the child processes of a process."""
     lists = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(each) for path in lists for each in path.read_text().split()]
+    return [int(each) for path in lists for each in read_of(path).split()]
 
 
 def eventually(probe, what="it did not happen", *, deadline_s=90):
