@@ -214,13 +214,12 @@ def world(management):
 
 
 def made(management, previews, *, gone):
-    """Return the error of a preview, and its duration."""
+    """Return the error of a preview."""
 
     async def make():
-        begin_s = time.monotonic()
         with pytest.raises(FairServeError) as caught:
             await previews.make(given, PreviewIn(**FREE), gone)
-        return caught.value, time.monotonic() - begin_s
+        return caught.value
 
     given = world(management)
     return asyncio.run(make())
@@ -231,17 +230,16 @@ async def stays():
 
 
 def test_a_preview_stops_at_its_time_limit(management, happened):
-    error, took_s = made(management, Previews(time_limit_s=0.01), gone=stays)
+    error = made(management, Previews(time_limit_s=0.01), gone=stays)
     assert isinstance(error, UnavailableError)
     assert error.code == "preview_timeout"
-    assert took_s < 10
 
 
 def test_a_preview_stops_when_the_client_disconnects(management, happened):
     async def gone():
         return True
 
-    error, _ = made(management, Previews(), gone=gone)
+    error = made(management, Previews(), gone=gone)
     assert error.status == 499
 
 
