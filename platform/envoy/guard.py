@@ -24,25 +24,28 @@ _PR_SET_PDEATHSIG = 1
 
 
 def run(parent: int, command: list[str]) -> int:
-    """Run the command until it ends, at the latest with ``parent``; return its status."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    """Run the command until it ends, at the latest with ``parent``; return its status.
+
+    Signals are waited for, not handled: one that arrives just before a wait for the child would be lost.
+    """
+    waited_for = {signal.SIGTERM, signal.SIGCHLD}
+    signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
     _end_with(parent, signal.SIGTERM)
     guard = os.getpid()
     child = os.fork()
     if child == 0:
         _end_with(guard, signal.SIGKILL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, waited_for)
         os.execv(command[0], command)  # noqa: S606
-
-    def pass_on(*_: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        os.kill(child, signal.SIGTERM)
-
-    signal.signal(signal.SIGTERM, pass_on)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    _, status = os.waitpid(child, 0)
-    code = os.waitstatus_to_exitcode(status)
-    return code if code >= 0 else 128 - code
+    ends = False
+    while True:
+        if signal.sigwait(waited_for) == signal.SIGTERM and not ends:
+            ends = True
+            os.kill(child, signal.SIGTERM)
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
 
 
 def _end_with(parent: int, number: signal.Signals) -> None:
