@@ -14,6 +14,7 @@ import grpc
 import orjson
 from google.protobuf import json_format
 from installed_envoy import need_envoy
+from until import settle
 
 from fairserve.platform.envoy.addresses import Address, Addresses
 from fairserve.platform.envoy.configuration import bootstrap
@@ -230,6 +231,8 @@ class Scripted:
         self.lost = asyncio.Event()
         """A peer closed the connection while its answer was being sent."""
         self._server = None
+        self._serving = set()
+        """Tasks of the open connections: a script that waits for ever has no other reference."""
 
     async def start(self, path=None):
         if path is None:
@@ -241,10 +244,15 @@ class Scripted:
 
     async def stop(self):
         self._server.close()
-        with contextlib.suppress(AttributeError):
-            self._server.close_clients()
+        serving, self._serving = self._serving, set()
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving)
+        await settle()  # the transports close
 
     async def _serve(self, reader, writer):
+        task = asyncio.current_task()
+        self._serving.add(task)
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -263,7 +271,11 @@ class Scripted:
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             self.lost.set()
+        except asyncio.CancelledError:
+            if task in self._serving:  # not by stop
+                raise
         finally:
+            self._serving.discard(task)
             writer.close()
 
 
