@@ -149,7 +149,8 @@ class _Exchange:
         self._sent = False
         """The call was sent to its worker or to the relay."""
         self._left = False
-        """Envoy ended the stream in order before an answer began: the client left."""
+        """The stream ended in order, or while the call was sent, before an answer began: without another
+        report the client left."""
         self._ahead: asyncio.Future[object] | None = None
         """The next message, where it is read before the last one is answered."""
         self._stopping: asyncio.Task[None] | None = None
@@ -266,11 +267,15 @@ class _Exchange:
         message = await self._read()
         if message is None or message.WhichOneof("request") != "request_body":
             raise _AnsweredError
-        await self._write(response := await self._unless_client_leaves(message.request_body.body))
+        response = await self._unless_client_leaves(message.request_body.body)
         if response.HasField("immediate_response"):
+            await self._write(response)
             raise _AnsweredError
         assert self._call is not None
-        self._sent = True
+        # Envoy may have sent the call, and its worker may have failed, before the write returns.
+        self._sent = self._left = True
+        await self._write(response)
+        self._left = False
         self._call.sent()
 
     async def _unless_client_leaves(self, raw: bytes) -> pb.ProcessingResponse:

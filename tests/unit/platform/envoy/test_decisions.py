@@ -21,7 +21,7 @@ from until import until
 from fairserve.engine.wire.base import WorkerChunk, WorkerRejectedError
 from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.control.messages import Cancel
-from fairserve.platform.envoy import open_calls
+from fairserve.platform.envoy import decisions, open_calls
 from fairserve.platform.envoy.behind_envoy import Takeovers, envoys_client
 from fairserve.platform.envoy.open_calls import CallReport
 from fairserve.platform.serving.completions.usage import AnswerTotals
@@ -453,6 +453,34 @@ async def test_a_client_that_leaves_while_its_call_is_sent_has_cancelled_it(tmp_
         await request.close()
         await until(lambda: control.releases)
         assert ended(control) == ("cancelled", 0, "client disconnected")
+
+
+@pytest.mark.parametrize("reported", [True, False])
+async def test_a_stream_may_end_before_its_decision_is_known_to_be_sent(
+    tmp_path, monkeypatch, reported
+):
+    """A worker that fails at once, and a busy server: the end is that of the log, where it has one."""
+    write = decisions._Exchange._write
+
+    async def slow_write(exchange, response):
+        await write(exchange, response)
+        if response.HasField("request_body"):
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(decisions._Exchange, "_write", slow_write)
+    if not reported:
+        monkeypatch.setattr(open_calls, "END_WAIT_S", 0.01)
+    control = Control("w0")
+    async with envoy_world(control, tmp_path) as world:
+        request = world.request()
+        await request.placed()
+        request.stream.cancel()
+        await until(lambda: not world.parts.bodies.used_bytes)
+        if reported:
+            await world.end(request.record, flags=("upstream_connection_termination",), status=502)
+        await until(lambda: control.releases)
+        expected = ("failed", 0, "w0: upstream connection termination")
+        assert ended(control) == (expected if reported else ("cancelled", 0, "client disconnected"))
 
 
 async def test_a_stream_that_ends_without_an_entry_ends_as_the_file_has_it(tmp_path, monkeypatch):
