@@ -147,7 +147,7 @@ class _Exchange:
         self._turn: Turn | None = None
         self._call: OpenCall | None = None
         self._sent = False
-        """The call was sent to its worker or to the relay."""
+        """The call was sent to its worker or to the relay, or is being sent."""
         self._left = False
         """The stream ended in order, or while the call was sent, before an answer began: without another
         report the client left."""
