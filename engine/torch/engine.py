@@ -5,8 +5,9 @@ host adds tokens to their sequences, publishes them, and schedules (``EngineOpti
 Inputs of the next pass that the host does not know yet stay on the device. On a CPU a pass is
 complete when the launch returns.
 
-An error of one sequence (logits that are not finite, an impossible prompt) fails that sequence. An
-error of a whole forward pass fails the sequences in it. The engine continues in both cases.
+An error of one sequence (logits that are not finite, an impossible prompt, options or a text that
+cannot be computed) fails that sequence. An error of a whole forward pass fails the sequences in it.
+The engine continues in both cases.
 """
 
 from __future__ import annotations
@@ -295,7 +296,11 @@ class Engine:
             sequence.settled(token.token_id, computed)
             if uncached:
                 self.cache.commit(sequence)
-            events.append(self._add_token(sequence, token))
+            event = self._add_token(sequence, token)
+            if event is None:
+                broken.append(sequence)
+            else:
+                events.append(event)
         if events:
             self._emit(events)
         for sequence in broken:
@@ -306,12 +311,28 @@ class Engine:
         """Return the tokens of a step by row of its choice; the host waits only here."""
         return step.choice.read()
 
-    def _add_token(self, sequence: Sequence, sampled: Sampled) -> Generated:
-        """Add a sequence's new token, which may end it, and return its event."""
-        params = sequence.params
+    def _add_token(self, sequence: Sequence, sampled: Sampled) -> Generated | None:
+        """Add a sequence's new token, which may end it; None if it has no text, so that it fails."""
         token = sampled.token_id
         self._generated_tokens += 1
         self.batcher.decoded(sequence, 1)
+        try:
+            text, finish = self._text_of(sequence, token)
+        except Exception as error:
+            _log.exception("the text of %s failed", sequence.sequence_id)
+            sequence.problem = f"the text of the output failed: {error}"
+            return None
+        if finish is not None:
+            self._end(sequence, keep=True)
+            self._finished += 1
+        reason: int | str | None = sequence.output.stop_string
+        if finish == "stop" and reason is None and token in sequence.params.stop_token_ids:
+            reason = token
+        return Generated(sequence.sequence_id, text, 1, finish, sampled.logprobs, reason)
+
+    def _text_of(self, sequence: Sequence, token: int) -> tuple[str, FinishReason | None]:
+        """Return the text that a new token adds, and the reason if it is the last one."""
+        params = sequence.params
         finish: FinishReason | None = None
         text = ""
         if token in params.stop_token_ids or (
@@ -330,12 +351,7 @@ class Engine:
             text += sequence.output.flush()
             if sequence.output.stopped:
                 finish = "stop"
-            self._end(sequence, keep=True)
-            self._finished += 1
-        reason: int | str | None = sequence.output.stop_string
-        if finish == "stop" and reason is None and token in params.stop_token_ids:
-            reason = token
-        return Generated(sequence.sequence_id, text, 1, finish, sampled.logprobs, reason)
+        return text, finish
 
     def _end(self, sequence: Sequence, keep: bool) -> None:
         """Remove a sequence from the batch. ``keep``: its verified pages go to the prefix cache."""

@@ -25,6 +25,7 @@ from fairserve.engine.torch.sampling_params import (
     MAX_LOGPROBS,
     MAX_PENALTY,
     MAX_REPETITION_PENALTY,
+    MIN_REPETITION_PENALTY,
     SamplingParams,
 )
 from fairserve.engine.torch.token_constraint import Grammar
@@ -242,7 +243,7 @@ class _GenerationBody(Body):
     min_p: float = Field(0.0, ge=0, le=1)
     presence_penalty: float = Field(0.0, ge=-MAX_PENALTY, le=MAX_PENALTY)
     frequency_penalty: float = Field(0.0, ge=-MAX_PENALTY, le=MAX_PENALTY)
-    repetition_penalty: float = Field(1.0, gt=0, le=MAX_REPETITION_PENALTY)
+    repetition_penalty: float = Field(1.0, ge=MIN_REPETITION_PENALTY, le=MAX_REPETITION_PENALTY)
     logit_bias: Annotated[dict[_TokenId, _Bias], BeforeValidator(_of_allowed_size)] = Field(
         {},
         description=f"an object of up to {MAX_BIASED_TOKENS} token ids and their bias, "

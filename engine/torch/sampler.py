@@ -12,10 +12,13 @@ only computes one maximum.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from fairserve.engine.torch.logit_adjustments import Tokens, Values
@@ -24,8 +27,10 @@ from fairserve.engine.torch.sequence import Sequence
 from fairserve.engine.torch.token_draw import cut_min_p, cut_top_k, cut_top_p, draw
 from fairserve.engine.torch.transfer import Arrival, to_device
 
+_log = logging.getLogger(__name__)
+
 INVALID = -1
-"""Marks a missing token: the logits are not all finite, or no token is allowed."""
+"""Marks a missing token: the sequence cannot continue, for the reason of ``why_invalid``."""
 
 
 class Sampled(NamedTuple):
@@ -71,11 +76,13 @@ def sample(
     valid = torch.isfinite(logits.sum(dim=-1, dtype=torch.float32))
     asked = [row for row, each in enumerate(sequences) if each.params.logprobs is not None]
     report = LogprobReport(logits, sequences, asked) if asked else None
-    adjusted = _adjusted(logits, sequences, end_ids)
-    if adjusted is not None:
-        logits = adjusted
-        # There may be no token left.
-        valid &= logits.amax(dim=-1) > -torch.inf
+    changes, failed = _changes(sequences, end_ids, logits.shape[-1])
+    if failed:
+        valid[to_device(np.array(failed), logits.device)] = False
+    if changes:
+        logits = _adjusted(logits, changes)
+        # There may be no token left, or a sum that is no number.
+        valid &= torch.isfinite(logits.amax(dim=-1))
     random = [row for row, each in enumerate(sequences) if not each.params.is_greedy]
     if len(random) < len(sequences):
         tokens = logits.max(dim=-1).indices
@@ -89,6 +96,8 @@ def sample(
 
 def why_invalid(sequence: Sequence) -> str:
     """Return the error message for a sequence that got ``INVALID``."""
+    if sequence.problem:
+        return sequence.problem
     if sequence.constraint is not None and sequence.constraint.problem:
         return sequence.constraint.problem
     return "the model gave logits that are not finite, or all of its tokens are ruled out"
@@ -133,13 +142,63 @@ def _drawn(
     return index, draw(weights, columns[2, :, 0])
 
 
-def _rule_out_others(logits: torch.Tensor, limited: list[tuple[int, tuple[int, ...]]]) -> None:
+@dataclass(frozen=True, slots=True)
+class _RowChange:
+    """Changes of the logits of one row, in the order in which they apply."""
+
+    row: int
+    scaling: tuple[Tokens, Values, Values] | None
+    """Token ids, the bias of each, and the repetition penalty that follows it."""
+    allowed: tuple[int, ...]
+    """The only possible tokens; empty: all."""
+    entries: tuple[Tokens, Values] | None
+    """Token ids, and what is added to the logit of each."""
+    mask: npt.NDArray[np.int32] | None
+    """Bits of the tokens that the grammar allows."""
+
+
+def _changes(
+    sequences: list[Sequence], end_ids: Collection[int], vocabulary: int
+) -> tuple[list[_RowChange], list[int]]:
+    """Return the changes of all rows that have some, and the rows whose changes cannot be computed.
+
+    An error ends its sequence, and no other of the batch.
+    """
+    changes: list[_RowChange] = []
+    failed: list[int] = []
+    for row, sequence in enumerate(sequences):
+        if sequence.adjustments is None and sequence.constraint is None:
+            continue
+        try:
+            changes.append(_change(row, sequence, end_ids, vocabulary))
+        except Exception as error:
+            _log.exception("the sampling options of %s failed", sequence.sequence_id)
+            sequence.problem = f"the sampling options cannot be applied: {error}"
+            failed.append(row)
+    return changes, failed
+
+
+def _change(row: int, sequence: Sequence, end_ids: Collection[int], vocabulary: int) -> _RowChange:
+    adjustments, constraint = sequence.adjustments, sequence.constraint
+    scaling = entries = mask = None
+    allowed: tuple[int, ...] = ()
+    if adjustments is not None:
+        if adjustments.scales:
+            scaling = adjustments.scaling(sequence.tokens, vocabulary)
+        allowed = sequence.params.allowed_token_ids
+        entries = adjustments.entries(sequence.tokens, sequence.prompt_tokens, end_ids, vocabulary)
+    if constraint is not None:
+        mask = constraint.allowed(sequence.tokens[sequence.prompt_tokens :])
+    return _RowChange(row, scaling, allowed, entries, mask)
+
+
+def _rule_out_others(logits: torch.Tensor, limited: list[_RowChange]) -> None:
     """Leave only the allowed tokens of some rows, in place."""
-    rows = np.repeat([row for row, _ in limited], [len(ids) for _, ids in limited])
-    tokens = np.concatenate([np.array(ids, dtype=np.int64) for _, ids in limited])
+    rows = np.repeat([change.row for change in limited], [len(each.allowed) for each in limited])
+    tokens = np.concatenate([np.array(each.allowed, dtype=np.int64) for each in limited])
     at = to_device(np.stack((rows, tokens)), logits.device)
     kept = logits[at[0], at[1]]
-    logits[to_device(np.array([row for row, _ in limited]), logits.device)] = -torch.inf
+    logits[to_device(np.array([each.row for each in limited]), logits.device)] = -torch.inf
     logits[at[0], at[1]] = kept
 
 
@@ -153,60 +212,39 @@ def _scale(logits: torch.Tensor, scaled: list[tuple[int, Tokens, Values, Values]
     logits[at] = torch.where(found > 0, found / factors, found * factors)
 
 
-def _adjusted(
-    logits: torch.Tensor, sequences: list[Sequence], end_ids: Collection[int]
-) -> torch.Tensor | None:
-    """Return the logits with bias, penalties and grammars, in float32; None if there are none."""
-    changes = [
-        (row, each, each.adjustments)
-        for row, each in enumerate(sequences)
-        if each.adjustments is not None
-    ]
-    constrained = [
-        (row, each, each.constraint)
-        for row, each in enumerate(sequences)
-        if each.constraint is not None
-    ]
-    if not changes and not constrained:
-        return None
+def _add(logits: torch.Tensor, added: list[tuple[int, Tokens, Values]]) -> None:
+    """Add values to some tokens of some rows, in place."""
+    rows = np.repeat([row for row, _, _ in added], [len(ids) for _, ids, _ in added])
+    table = np.stack(
+        (
+            rows.astype(np.float64),
+            np.concatenate([ids for _, ids, _ in added]),
+            np.concatenate([values for _, _, values in added]),
+        )
+    )
+    moved = to_device(table, logits.device)
+    at = (moved[0].long(), moved[1].long())
+    logits.index_put_(at, moved[2].float(), accumulate=True)
+
+
+def _forbid(logits: torch.Tensor, masks: list[tuple[int, npt.NDArray[np.int32]]]) -> None:
+    """Rule out the tokens that the masks of some rows lack, in place."""
+    words = to_device(np.stack([mask for _, mask in masks]), logits.device)
+    shifts = torch.arange(32, device=logits.device, dtype=torch.int32)
+    forbidden = ((words[..., None] >> shifts) & 1 == 0).flatten(1)[:, : logits.shape[-1]]
+    index = to_device(np.array([row for row, _ in masks]), logits.device)
+    logits[index] = logits[index].masked_fill(forbidden, -torch.inf)
+
+
+def _adjusted(logits: torch.Tensor, changes: list[_RowChange]) -> torch.Tensor:
+    """Return the logits with bias, penalties and grammars, in float32; may change them in place."""
     logits = logits.float()
-    vocabulary = logits.shape[-1]
-    scaled = [
-        (row, *adjustments.scaling(each.tokens, vocabulary))
-        for row, each, adjustments in changes
-        if adjustments.scales
-    ]
-    if scaled:
+    if scaled := [(each.row, *each.scaling) for each in changes if each.scaling is not None]:
         _scale(logits, scaled)
-    limited = [(row, each.params.allowed_token_ids) for row, each, _ in changes]
-    if limited := [(row, ids) for row, ids in limited if ids]:
+    if limited := [each for each in changes if each.allowed]:
         _rule_out_others(logits, limited)
-    if changes:
-        entries = [
-            (row, *adjustments.entries(each.tokens, each.prompt_tokens, end_ids, vocabulary))
-            for row, each, adjustments in changes
-        ]
-        rows = np.repeat([row for row, _, _ in entries], [len(ids) for _, ids, _ in entries])
-        table = np.stack(
-            (
-                rows.astype(np.float64),
-                np.concatenate([ids for _, ids, _ in entries]),
-                np.concatenate([values for _, _, values in entries]),
-            )
-        )
-        moved = to_device(table, logits.device)
-        at = (moved[0].long(), moved[1].long())
-        logits.index_put_(at, moved[2].float(), accumulate=True)
-    if constrained:
-        bits = np.stack(
-            [
-                each.allowed(sequence.tokens[sequence.prompt_tokens :])
-                for _, sequence, each in constrained
-            ]
-        )
-        words = to_device(bits, logits.device)
-        shifts = torch.arange(32, device=logits.device, dtype=torch.int32)
-        forbidden = ((words[..., None] >> shifts) & 1 == 0).flatten(1)[:, :vocabulary]
-        index = to_device(np.array([row for row, _, _ in constrained]), logits.device)
-        logits[index] = logits[index].masked_fill(forbidden, -torch.inf)
+    if added := [(each.row, *each.entries) for each in changes if each.entries is not None]:
+        _add(logits, added)
+    if masks := [(each.row, each.mask) for each in changes if each.mask is not None]:
+        _forbid(logits, masks)
     return logits

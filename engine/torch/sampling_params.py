@@ -14,6 +14,8 @@ GREEDY_TEMPERATURE = 1e-5
 MAX_LOGPROBS = 20
 MAX_LOGIT_BIAS = 100.0
 MAX_PENALTY = 2.0
+MIN_REPETITION_PENALTY = 0.01
+"""Divisor of a logit whose quotient is a finite float32, also after the lowest temperature."""
 MAX_REPETITION_PENALTY = 10.0
 
 
@@ -74,11 +76,12 @@ class SamplingParams:
         _check("min_p", self.min_p, 0, 1)
         _check("presence_penalty", self.presence_penalty, -MAX_PENALTY, MAX_PENALTY)
         _check("frequency_penalty", self.frequency_penalty, -MAX_PENALTY, MAX_PENALTY)
-        if not 0 < self.repetition_penalty <= MAX_REPETITION_PENALTY:
-            raise ValueError(
-                f"repetition_penalty is {self.repetition_penalty}; it must lie in"
-                f" (0, {MAX_REPETITION_PENALTY:g}]"
-            )
+        _check(
+            "repetition_penalty",
+            self.repetition_penalty,
+            MIN_REPETITION_PENALTY,
+            MAX_REPETITION_PENALTY,
+        )
         for token, bias in self.logit_bias.items():
             _check(f"logit_bias of token {token}", bias, -MAX_LOGIT_BIAS, MAX_LOGIT_BIAS)
         if any(not text for text in self.stop):

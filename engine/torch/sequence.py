@@ -60,6 +60,8 @@ class Sequence:
         """Output tokens that launched steps will produce."""
         self.preemptions = 0
         """Number of preemptions."""
+        self.problem = ""
+        """Error that ends this sequence alone; empty: none."""
         self.random = np.random.Generator(np.random.PCG64(seed))
         """Generator of one number per sampled token, independent of the rest of the batch."""
         self.adjustments = (

@@ -67,9 +67,11 @@ def draw(weights: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
 
     The numbers are in [0, 1). A token of weight zero is never drawn. First a block of tokens is
     found by the sums of all blocks, then the token in it, since a running sum over a whole
-    vocabulary is slow. A row that is not finite gets an arbitrary token.
+    vocabulary is slow. A row that is not finite gets an arbitrary token
+    of the vocabulary.
     """
-    missing = -weights.shape[-1] % _BLOCK
+    vocabulary = weights.shape[-1]
+    missing = -vocabulary % _BLOCK
     if missing:
         weights = pad(weights, (0, missing))
     blocks = weights.view(len(weights), -1, _BLOCK)
@@ -78,7 +80,7 @@ def draw(weights: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
     block, rest = _invert(sums, target)
     inside = blocks.gather(1, block[..., None].expand(-1, -1, _BLOCK))[:, 0]
     offset, _ = _invert(inside, rest)
-    return (block * _BLOCK + offset)[:, 0]
+    return (block * _BLOCK + offset)[:, 0].clamp(max=vocabulary - 1)
 
 
 def _cut(weights: torch.Tensor, threshold: torch.Tensor) -> None:

@@ -191,7 +191,7 @@ def test_json_mode_returns_json(worker):
         ({"min_tokens": 20000, "max_tokens": None}, "messages", "context"),
         ({"top_logprobs": 2}, "top_logprobs", "logprobs is true"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "21"),
-        ({"repetition_penalty": 11}, "repetition_penalty", "over 0, up to 10"),
+        ({"repetition_penalty": 11}, "repetition_penalty", "from 0.01 to 10"),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}},
             "response_format",

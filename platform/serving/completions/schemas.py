@@ -29,6 +29,8 @@ from fairserve.platform.serving.completions.output_schema import schema_problem
 MAX_SAMPLES = 128
 MAX_METADATA_KEYS = 16
 MAX_TOKENS_LIMIT = 1 << 31
+MAX_TOP_K = 1 << 31
+"""Bound of ``top_k``: engines keep it in 32 bits."""
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1_000
 MAX_LISTED_TOKENS = 1_024
@@ -115,10 +117,10 @@ class SamplingFields(BaseModel):
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    top_k: Annotated[int, Field(ge=-1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=MAX_TOP_K)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS_LIMIT)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None
     logit_bias: Annotated[dict[str, Bias], Field(max_length=MAX_LISTED_TOKENS)] | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=128)] | None = None
     allowed_token_ids: (

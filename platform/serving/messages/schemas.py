@@ -15,6 +15,7 @@ from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.serving.completions.schemas import (
     MAX_STOPS,
     MAX_TOOLS,
+    MAX_TOP_K,
     NonEmpty,
     StopString,
     Tokens,
@@ -22,7 +23,6 @@ from fairserve.platform.serving.completions.schemas import (
 )
 
 MIN_THINKING_TOKENS = 1_024
-MAX_TOP_K = 1 << 31
 
 
 class _Strict(BaseModel):

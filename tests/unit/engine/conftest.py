@@ -50,6 +50,9 @@ class Bench:
 
     def add(self, name, tokens, max_tokens=8, *, client="c", group="", salt="", **params):
         params = SamplingParams(max_tokens=max_tokens, **{"temperature": 0, **params})
+        self.add_params(name, tokens, params, client=client, group=group, salt=salt)
+
+    def add_params(self, name, tokens, params, *, client="c", group="", salt=""):
         self.engine.add(
             SequenceRequest(
                 sequence_id=name,
@@ -91,15 +94,26 @@ def overlap(request):
     return request.param
 
 
+def make_new_bench(loaded, scheduler=None, **options):
+    """Return a bench whose engine is small unless the options say otherwise."""
+    bench = Bench()
+    sizes = {"kv_tokens": 1024, "max_batch": 8, "token_budget": 64}
+    options = EngineOptions(**sizes | options)
+    bench.engine = Engine(
+        loaded, Fcfs() if scheduler is None else scheduler, options, bench.events.extend
+    )
+    return bench
+
+
+@pytest.fixture(scope="session")
+def new_bench():
+    """Return the function that makes a bench, for property tests."""
+    return make_new_bench
+
+
 @pytest.fixture
 def make_bench(llama, overlap):
     def make(loaded=llama, scheduler=None, **options):
-        bench = Bench()
-        sizes = {"kv_tokens": 1024, "max_batch": 8, "token_budget": 64, "overlap": overlap}
-        options = EngineOptions(**sizes | options)
-        bench.engine = Engine(
-            loaded, Fcfs() if scheduler is None else scheduler, options, bench.events.extend
-        )
-        return bench
+        return make_new_bench(loaded, scheduler, **{"overlap": overlap, **options})
 
     return make

@@ -133,10 +133,40 @@ class Stuck:
         return np.zeros(9, dtype=np.int32)
 
 
-def test_a_failing_grammar_ends_only_its_sequence(make_bench, builtin):
+class Raising(Stuck):
+    """A grammar that raises after three tokens."""
+
+    def start(self):
+        return Raising()
+
+    def allowed(self, output):
+        if len(output) == 3:
+            raise RuntimeError("the grammar is stuck")
+        return super().allowed(output)
+
+
+@pytest.mark.parametrize("grammar", [Stuck(), Raising()])
+def test_a_failing_grammar_ends_only_its_sequence(make_bench, builtin, grammar):
     bench = make_bench(builtin)
-    bench.add("bad", PROMPT, 10, temperature=1.0, grammar=Stuck())
+    bench.add("bad", PROMPT, 10, temperature=1.0, grammar=grammar)
     bench.add("good", PROMPT, 10)
     bench.run()
-    assert (bench.error("bad"), len(bench.of("bad", Generated))) == ("the grammar is stuck", 3)
+    assert "the grammar is stuck" in bench.error("bad")
+    assert len(bench.of("bad", Generated)) == 3
+    assert bench.finish_reason("good") == "length"
+
+
+def test_a_text_that_cannot_be_made_ends_only_its_sequence(make_bench, builtin, monkeypatch):
+    bench = make_bench(builtin)
+    bench.add("bad", PROMPT, 10)
+    bench.add("good", PROMPT, 10)
+    assert bench.engine.step()
+    bad = bench.engine.batcher.running["bad"]
+
+    def push(token_id, may_stop=True):
+        raise ValueError("no such token")
+
+    monkeypatch.setattr(bad.output, "push", push)
+    bench.run()
+    assert "no such token" in bench.error("bad")
     assert bench.finish_reason("good") == "length"

@@ -21,6 +21,13 @@ def tokens_of(rows, sequences):
     return [each.token_id for each in sampler.sample(rows.clone(), sequences, {END}).read()]
 
 
+def adjusted(rows, sequences):
+    """Return the logits with the sequences' penalties, bias and bans."""
+    changes, failed = sampler._changes(sequences, {END}, rows.shape[-1])
+    assert not failed
+    return sampler._adjusted(rows.clone(), changes)
+
+
 def draws(count, logits, **params):
     """Return ``count`` tokens of one sequence, which draws its random numbers row by row."""
     return tokens_of(torch.tensor([logits] * count), [make_sequence(**params)] * count)
@@ -147,7 +154,7 @@ def test_the_repetition_penalty_is_that_of_transformers():
 
     for more in ([], [5, 5], [3]):
         sequences[0].tokens += more
-        assert torch.equal(sampler._adjusted(rows.clone(), sequences, {END}), expected())
+        assert torch.equal(adjusted(rows, sequences), expected())
     assert make_sequence(repetition_penalty=1.0).adjustments is None
 
 
@@ -157,7 +164,7 @@ def test_only_allowed_tokens_are_left():
     sequences = [
         make_sequence(allowed_token_ids=ids, logit_bias={9: 1.0, 7: 100.0}) for ids in allowed
     ]
-    found = sampler._adjusted(rows.clone(), sequences, {END})
+    found = adjusted(rows, sequences)
     for row, ids in enumerate(allowed):
         expected = rows[row].clone()
         expected[9] += 1
