@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from fairserve.engine.torch import sampler
 from fairserve.engine.torch.output_text import OutputText
 from fairserve.engine.torch.sampling_params import SamplingParams
 from fairserve.engine.torch.sequence import Sequence, SequenceRequest
@@ -17,3 +18,10 @@ def make_sequence(seed=0, output=(), **params):
     sequence = Sequence(request, OutputText(None, ()), seed)
     sequence.tokens += output
     return sequence
+
+
+def adjusted(rows, sequences, end_ids):
+    """Return the logits [S, vocabulary] after the sequences' penalties, bias and bans."""
+    changes, failed = sampler._changes(sequences, end_ids, rows.shape[-1])
+    assert not failed
+    return sampler._adjusted(rows.clone(), changes)

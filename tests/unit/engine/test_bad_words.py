@@ -5,10 +5,9 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from sequences import PROMPT, make_sequence
+from sequences import PROMPT, adjusted, make_sequence
 from transformers import AutoTokenizer
 
-from fairserve.engine.torch import sampler
 from fairserve.engine.torch.bad_words import MAX_BAD_WORD_TOKENS, BadWords, word_tokens
 from fairserve.engine.torch.builtin_model import ensure_builtin_model
 
@@ -31,9 +30,9 @@ def test_banned_tokens_have_no_probability():
     unlimited = [make_sequence(repetition_penalty=1.5) for _ in range(2)]
     for each in (sequences[1], unlimited[1]):
         each.tokens.append(5)
-    expected = sampler._adjusted(rows.clone(), unlimited, {2})
+    expected = adjusted(rows, unlimited, {2})
     expected[0, 7] = expected[1, 7] = expected[1, 6] = -torch.inf
-    assert torch.equal(sampler._adjusted(rows.clone(), sequences, {2}), expected)
+    assert torch.equal(adjusted(rows, sequences, {2}), expected)
 
 
 class Spelling:

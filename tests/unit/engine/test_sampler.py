@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from sequences import PROMPT, make_sequence
+from sequences import PROMPT, adjusted, make_sequence
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from fairserve.engine.torch import sampler
@@ -19,13 +19,6 @@ END = 2
 def tokens_of(rows, sequences):
     """Return the sampled tokens; the sampler gets a copy, as it may change the logits."""
     return [each.token_id for each in sampler.sample(rows.clone(), sequences, {END}).read()]
-
-
-def adjusted(rows, sequences):
-    """Return the logits with the sequences' penalties, bias and bans."""
-    changes, failed = sampler._changes(sequences, {END}, rows.shape[-1])
-    assert not failed
-    return sampler._adjusted(rows.clone(), changes)
 
 
 def draws(count, logits, **params):
@@ -154,7 +147,7 @@ def test_the_repetition_penalty_is_that_of_transformers():
 
     for more in ([], [5, 5], [3]):
         sequences[0].tokens += more
-        assert torch.equal(adjusted(rows, sequences), expected())
+        assert torch.equal(adjusted(rows, sequences, {END}), expected())
     assert make_sequence(repetition_penalty=1.0).adjustments is None
 
 
@@ -164,7 +157,7 @@ def test_only_allowed_tokens_are_left():
     sequences = [
         make_sequence(allowed_token_ids=ids, logit_bias={9: 1.0, 7: 100.0}) for ids in allowed
     ]
-    found = adjusted(rows, sequences)
+    found = adjusted(rows, sequences, {END})
     for row, ids in enumerate(allowed):
         expected = rows[row].clone()
         expected[9] += 1
