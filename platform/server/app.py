@@ -41,6 +41,7 @@ from fairserve.platform.reporting.user_data import endpoints as user_data
 from fairserve.platform.server.http import api_docs
 from fairserve.platform.server.http.access_log import AccessLog
 from fairserve.platform.server.http.cors import Cors
+from fairserve.platform.server.http.head import HeadAsGet
 from fairserve.platform.server.http.intake import Intake, body_memory
 from fairserve.platform.server.http_state import HttpState, put_on
 from fairserve.platform.server.metrics import endpoints as metrics
@@ -129,6 +130,7 @@ def create_app(
     app.add_middleware(LimitHeaders)
     app.add_middleware(Cors)
     app.add_middleware(ConsoleHeaders)
+    app.add_middleware(HeadAsGet)
     app.add_middleware(
         AccessLog, trusted_proxies=settings.console.proxy_networks, on_request=requests.count
     )
@@ -181,7 +183,9 @@ async def _answer_http(request: Request, error: Exception) -> Response:
         return _answer(request, NotFoundError(f"there is no {request.url.path}"))
     answer = InvalidRequestError(str(error.detail), code="invalid_request")
     if error.status_code == 405:
-        allowed = ", ".join(v for k, v in (error.headers or {}).items() if k.lower() == "allow")
+        methods = {v for k, v in (error.headers or {}).items() if k.lower() == "allow"}
+        allowed = ", ".join(sorted(methods)).replace("GET", "GET, HEAD")
+        error.headers = {"Allow": allowed}
         answer.message = f"{request.url.path} does not take {request.method}; allowed: {allowed}"
         answer.code = "method_not_allowed"
     answer.status = error.status_code

@@ -10,8 +10,11 @@ An answer may be complete before the body has arrived (401, 413). The rest is th
 within limits: a socket that is closed with unread data resets the connection, and the client may lose
 the answer.
 
-Cost per request: two timers. Weakness: a head or a trailer that begins in the same 64 KiB as the end of
-the request before it may be twice as long.
+An upgrade (to HTTP/2, as Java's client asks by default, to a websocket, to TLS) is ignored: the request
+and its body are those of HTTP/1.1. An answer to HTTP/1.0 has no chunks.
+
+Cost per request: two timers. An ignored upgrade costs a second pass over the head. Weakness: a head or a
+trailer that begins in the same 64 KiB as the end of the request before it may be twice as long.
 """
 
 from __future__ import annotations
@@ -23,9 +26,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+import httptools
 import orjson
-from starlette.types import Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from fairserve.platform.base.client_address import client_address, is_trusted
 from fairserve.platform.base.errors import (
@@ -80,6 +84,8 @@ class LimitedProtocol(HttpToolsProtocol):
         """Bytes of chunk headers and trailers since the last byte of a body."""
         self._bytes_to_discard = 0
         """Bytes that may still arrive after an answer that ends the connection."""
+        self._head_repeated = False
+        """True while a new parser gets the head of a request again, without its upgrade."""
 
     # --- the connection ---------------------------------------------------------------------------
 
@@ -108,17 +114,29 @@ class LimitedProtocol(HttpToolsProtocol):
     def _close_with(self, error: FairServeError) -> None:
         """Answer with an error and close, or only close while another answer is being sent."""
         self._stop_timers()
-        if self.cycle is None or self.cycle.response_complete:
-            self.transport.write(_response(error))
+        self._answer_with(error)
         self.transport.close()
 
     def _end_with(self, error: FairServeError) -> None:
         """Answer with an error while the client still sends, unless another answer is being sent."""
-        if self.cycle is None or self.cycle.response_complete:
-            self.transport.write(_response(error))
+        if self._answer_with(error):
             self.close_in_peace()
         else:
             self._close_with(error)
+
+    def _answer_with(self, error: FairServeError) -> bool:
+        """Write an error as the answer to the request that arrives, unless another one comes before.
+
+        An application that still waits for the rest of the body has no client any more.
+        """
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            if not self.awaits_body or cycle.response_started or self.pipeline:
+                return False
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self.transport.write(_response(error))
+        return True
 
     def close_in_peace(self) -> None:
         """Close, but first discard what the client still sends, for a while."""
@@ -140,9 +158,6 @@ class LimitedProtocol(HttpToolsProtocol):
         """Answer a request that cannot be parsed with an error in the API's shape."""
         self._end_with(InvalidRequestError(msg, code="malformed_request"))
 
-    def _unsupported_upgrade_warning(self) -> None:
-        """Log nothing: any stranger can ask for an upgrade."""
-
     # --- received data ----------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
@@ -157,7 +172,7 @@ class LimitedProtocol(HttpToolsProtocol):
             piece = data[position : position + size]
             position += len(piece)
             requests, was_in_head, body_bytes = self._requests, self._in_head, self._body_bytes
-            super().data_received(piece)
+            self._parse(piece)
             if self.parser is None or self.transport.is_closing() or self._bytes_to_discard:
                 return
             if self._in_head:
@@ -182,6 +197,32 @@ class LimitedProtocol(HttpToolsProtocol):
                 return
         self._watch()
 
+    def _parse(self, data: bytes) -> None:
+        """Feed the parser, and answer what it cannot parse."""
+        self._unset_keepalive_if_required()
+        try:
+            while data:
+                try:
+                    self.parser.feed_data(data)
+                    return
+                except httptools.HttpParserUpgrade as upgrade:
+                    self._ignore_upgrade()
+                    data = data[upgrade.args[0] :]
+        except httptools.HttpParserError:
+            part = "body" if self.awaits_body else "head"
+            self.send_400_response(f"the {part} of the request is not that of HTTP/1.1")
+
+    def _ignore_upgrade(self) -> None:
+        """Replace the parser, which stops at the head, by one that reads the body after it."""
+        version = self.parser.get_http_version().encode()
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        head = [b"POST / HTTP/" + version]
+        head += [name + b": " + value for name, value in self.headers if name != b"upgrade"]
+        self._head_repeated = True
+        self.parser.feed_data(b"\r\n".join(head) + b"\r\n\r\n")
+        self._head_repeated = False
+
     def _watch(self) -> None:
         """Set the timer for the next expected data."""
         if not self._in_head:
@@ -202,11 +243,15 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Note the first byte of a head."""
+        if self._head_repeated:
+            return
         self._head_begun = True
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         """Count a proxied request for its client, and start it."""
+        if self._head_repeated:
+            return
         self._requests += 1
         self._in_head, self._head_begun, self._head_bytes = False, False, 0
         self._stop_timers()
@@ -222,10 +267,21 @@ class LimitedProtocol(HttpToolsProtocol):
             else:
                 self._clients.append("")
                 self.app = _rejecting(rejected)
+        unchunked = None
+        if self.parser.get_http_version() == "1.0":
+            self.expect_100_continue = False
+            self.app = unchunked = _UnchunkedAnswer(self.app)
         try:
             super().on_headers_complete()
         finally:
             self.app = app
+        if unchunked is not None:
+            unchunked.cycle = self.cycle
+
+    def on_url(self, url: bytes) -> None:
+        """Keep a part of the URL."""
+        if not self._head_repeated:
+            super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header; ignore trailers, which are not checked."""
@@ -239,6 +295,8 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Stop the timers: the whole request has arrived."""
+        if self.parser.should_upgrade():  # the parser stops here; the body is still to come
+            return
         self._in_head, self._head_bytes = True, 0
         self._stop_timers()
         super().on_message_complete()
@@ -292,9 +350,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._body_timer = self.loop.call_later(left_s, self._body_overdue)
             return
         self._body_timer = None
-        if not (self.cycle.response_started or self.pipeline):
-            self.transport.write(_response(self._timed_out("body", allowed_s)))
-        self.transport.close()
+        self._close_with(self._timed_out("body", allowed_s))
 
     def _stop_timers(self) -> None:
         for timer in (self._head_timer, self._body_timer):
@@ -332,6 +388,31 @@ class _AnswerTransport:
             self._protocol.close_in_peace()
         else:
             self._protocol.transport.close()
+
+
+class _UnchunkedAnswer:
+    """The application for HTTP/1.0: an answer of unknown length ends with the connection."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self.cycle: RequestResponseCycle
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request."""
+        cycle, has_length = self.cycle, True
+
+        async def unchunked(message: Message) -> None:
+            nonlocal has_length
+            if message["type"] == "http.response.start":
+                names = {name.lower() for name, _ in message.get("headers", ())}
+                has_length = b"content-length" in names
+                if not has_length:
+                    cycle.chunked_encoding = False
+            elif not has_length:  # uvicorn counts what the length has promised
+                cycle.expected_content_length = len(message.get("body", b""))
+            await send(message)
+
+        await self._app(scope, receive, unchunked)
 
 
 def _rejecting(error: FairServeError) -> Callable[[Scope, Receive, Send], Awaitable[None]]:

@@ -1,4 +1,4 @@
-"""The time limits of a connection, tested with a manual clock, close only late clients."""
+"""One connection: its time limits, tested with a manual clock, and the small print of HTTP/1."""
 
 import asyncio
 import heapq
@@ -100,6 +100,9 @@ class Client:
 
     def __init__(self):
         self.loop, self.wire = ClockedLoop(), Wire()
+        self.bodies = []
+        self.streams = False
+        """True if the answer has no length."""
         self.answer, self.read = asyncio.Event(), asyncio.Event()
         self.answer.set()
         self.read.set()
@@ -124,12 +127,18 @@ class Client:
 
     async def _app(self, scope, receive, send):
         await self.read.wait()
-        while (await receive()).get("more_body"):
-            pass
+        body, more = b"", True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body, more = body + message["body"], message["more_body"]
+        self.bodies.append(body)
         await self.answer.wait()
-        headers = [(b"content-length", b"0")]
+        headers = [] if self.streams else [(b"content-length", b"6")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": b""})
+        await send({"type": "http.response.body", "body": b"one", "more_body": True})
+        await send({"type": "http.response.body", "body": b"two"})
 
     async def send(self, data):
         """Send, and run the application as far as possible."""
@@ -230,3 +239,96 @@ async def test_too_many_pipelined_requests_close_the_connection(client):
     client.answer.clear()
     await client.send(GET * 40)
     assert client.wire.closed
+
+
+UPGRADES = {
+    "Java's client": b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEA\r\n",
+    "websocket": b"Connection: keep-alive, upgrade\r\nUpgrade: websocket\r\n",
+    "TLS": b"Upgrade: TLS/1.2, HTTP/1.1\r\nConnection: Upgrade\r\n",
+    "without a Connection header": b"Upgrade: h2c\r\n",
+    "two headers": b"Connection: Upgrade\r\nConnection: keep-alive\r\nUPGRADE: h2c\r\n",
+}
+BODIES = {
+    "length": b"Content-Length: 5\r\n\r\nhello",
+    "chunks": b"Transfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 7, 10_000])
+@pytest.mark.parametrize("framing", BODIES)
+@pytest.mark.parametrize("upgrade", UPGRADES)
+async def test_an_upgrade_is_ignored_and_the_body_is_read(client, upgrade, framing, piece_bytes):
+    """RFC 9110, 7.8: a server may ignore an upgrade; the request is then one of HTTP/1.1."""
+    request = b"POST / HTTP/1.1\r\nHost: x\r\n" + UPGRADES[upgrade] + BODIES[framing]
+    data = request + GET + request
+    for start in range(0, len(data), piece_bytes):
+        await client.send(data[start : start + piece_bytes])
+    assert client.bodies == [b"hello", b"", b"hello"]
+    assert client.statuses == [200] * 3
+    assert not client.wire.closed
+
+
+async def test_the_length_of_an_upgraded_body_is_still_checked(client):
+    request = b"POST / HTTP/1.1\r\nHost: x\r\n" + UPGRADES["Java's client"]
+    await client.send(request + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n")
+    assert client.statuses == [400]
+    assert client.bodies == []
+
+
+async def test_a_tunnel_is_rejected(client):
+    await client.send(b"CONNECT x:443 HTTP/1.1\r\nHost: x:443\r\n\r\n" + GET)
+    assert client.statuses == [400]
+    assert client.bodies == []
+
+
+BROKEN_CHUNKS = {
+    "size that is no number": b"zz\r\nhello\r\n0\r\n\r\n",
+    "size beyond 64 bits": b"fffffffffffffffff\r\n",
+    "negative size": b"-5\r\nhello\r\n0\r\n\r\n",
+    "data longer than its size": b"5\r\nhello0\r\n\r\n",
+    "bare line feeds": b"5\nhello\n0\n\n",
+    "second chunk": b"5\r\nhello\r\nzz\r\n",
+    "end": b"5\r\nhello\r\n0\r\nx\r\n\r\n",
+}
+CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("chunks", BROKEN_CHUNKS)
+async def test_a_malformed_chunked_body_is_answered(client, chunks, whole):
+    if whole:
+        await client.send(CHUNKED + BROKEN_CHUNKS[chunks])
+    else:
+        await client.send(CHUNKED)
+        await client.send(BROKEN_CHUNKS[chunks])
+    assert client.statuses == [400]
+    assert b'"malformed_request"' in client.wire.written
+    assert client.bodies == []
+
+
+async def test_a_malformed_body_does_not_overtake_the_answer_before_it(client):
+    client.answer.clear()
+    await client.send(GET + CHUNKED + b"zz\r\n")
+    client.answer.set()
+    await settle()
+    assert client.statuses in ([], [200])
+
+
+@pytest.mark.parametrize("keep_alive", [b"", b"Connection: keep-alive\r\n"])
+async def test_an_answer_to_http_1_0_is_not_chunked(client, keep_alive):
+    client.streams = True
+    await client.send(
+        b"POST / HTTP/1.0\r\nExpect: 100-continue\r\n" + keep_alive + BODIES["length"]
+    )
+    head, _, body = client.wire.written.partition(b"\r\n\r\n")
+    assert body == b"onetwo"
+    assert b"transfer-encoding" not in head
+    assert b"connection: close" in head
+    assert b" 100 " not in client.wire.written
+    assert client.wire.closed
+
+
+async def test_an_answer_of_known_length_to_http_1_0_keeps_it(client):
+    await client.send(b"GET / HTTP/1.0\r\n\r\n")
+    assert client.wire.written.endswith(b"\r\n\r\nonetwo")
+    assert b"content-length: 6" in client.wire.written
