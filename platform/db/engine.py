@@ -3,10 +3,16 @@
 On SQLite a transaction takes the write lock when it begins. Otherwise a transaction that reads before
 it writes would fail at once, despite the busy time-out, if another one has written since. A session
 that only reads calls :func:`read_only` and takes no lock.
+
+A SQLite database holds prompts and hashes of keys. Its files are readable by their owner only, whatever
+the mode of their folder is.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, create_engine, event
@@ -50,15 +56,17 @@ def normalise_url(url: str) -> URL:
 def connect(url: str, *, pool_size: int = 10, create: bool = True) -> Engine:
     """Return an engine for the database without opening a connection.
 
-    ``create`` creates the folder of a SQLite file; the first connection creates the file. Without it the
-    file must exist. Raises ValueError for an unusable URL, for a missing SQLite file, or if PostgreSQL's
-    driver is not installed; OSError if the folder cannot be created.
+    ``create`` creates a SQLite file and its folder, and makes files that others can read private.
+    Without it the file must exist, and nothing is changed. Raises ValueError for an unusable URL, for a
+    missing SQLite file, or if PostgreSQL's driver is not installed; OSError if the folder cannot be
+    created.
     """
     parsed = normalise_url(url)
     if parsed.get_backend_name() == "sqlite" and parsed.database:
         path = Path(parsed.database)
         if create:
             path.parent.mkdir(parents=True, exist_ok=True)
+            _keep_private(path)
         elif not path.exists():
             raise ValueError(
                 f"there is no database at {path}; `fairserve serve` and `fairserve db upgrade`"
@@ -83,6 +91,24 @@ def connect(url: str, *, pool_size: int = 10, create: bool = True) -> Engine:
         )
     except ModuleNotFoundError:
         raise ValueError("PostgreSQL needs: pip install 'fairserve[postgres]'") from None
+
+
+def database_files(path: Path) -> Iterator[Path]:
+    """Yield the files of a SQLite database that exist: its own, and those that SQLite puts beside it."""
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        file = path.with_name(path.name + suffix)
+        if file.exists():
+            yield file
+
+
+def _keep_private(path: Path) -> None:
+    """Create the file with mode 0600, which SQLite copies to those beside it, and correct old files."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    for file in database_files(path):
+        # Another user's file stays as it is: the doctor names it.
+        with contextlib.suppress(PermissionError):
+            file.chmod(0o600)
 
 
 def session_factory(engine: Engine) -> SessionFactory:

@@ -8,16 +8,24 @@ from typing import Any
 from google.protobuf.struct_pb2 import Struct, Value
 
 from fairserve.platform.envoy.protocol import messages_pb2 as pb
+from fairserve.platform.tenancy.auth import KEY_HEADERS
 
 _OVERWRITE = pb.HeaderValueOption.HeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD
 
 
 def plain_headers(headers: pb.HeaderMap) -> dict[str, str]:
-    """Return headers by lower-case name; the last of several lines counts, as in the API."""
-    return {
-        header.key.lower(): header.raw_value.decode("latin-1") if header.raw_value else header.value
-        for header in headers.headers
-    }
+    """Return headers by lower-case name; the last of several lines counts.
+
+    Different keys are joined with a comma, and so are no key.
+    """
+    plain: dict[str, str] = {}
+    for header in headers.headers:
+        name = header.key.lower()
+        value = header.raw_value.decode("latin-1") if header.raw_value else header.value
+        if name in KEY_HEADERS and plain.get(name, value) != value:
+            value = f"{plain[name]}, {value}"
+        plain[name] = value
+    return plain
 
 
 def mutation(

@@ -12,12 +12,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import fcntl
 import functools
 import gc
 import logging
 import os
 import signal
 import socket
+import stat
 import sys
 import uuid
 from collections.abc import Callable, Generator
@@ -126,6 +128,8 @@ class ServerProcess:
         logging.getLogger("alembic").setLevel(logging.WARNING)
         # The loop shares the interpreter with the ledger's thread: it must not wait for 5 ms.
         sys.setswitchinterval(SWITCH_S)
+        for output in (sys.stdout, sys.stderr):
+            _append(output)
         with self._open as stack:
             stack.callback(_detach_broken_outputs)
             stack.enter_context(
@@ -468,10 +472,24 @@ def _limited_protocol(settings: Settings) -> functools.partial[LimitedProtocol]:
 
 
 def _print(text: str, stream: TextIO) -> None:
-    """Print, unless the stream is closed: a log collector may have ended."""
+    """Print, unless the stream is closed: a log collector may have ended.
+
+    The text and its end are one write: both streams may lead to one file, and without a buffer a log
+    line could otherwise come between them, behind the admin key.
+    """
     # RuntimeError: a signal handler may print in the middle of another print.
     with contextlib.suppress(OSError, RuntimeError, ValueError):
-        print(text, file=stream, flush=True)
+        stream.write(text + "\n")
+        stream.flush()
+
+
+def _append(stream: TextIO) -> None:
+    """Write at the end of a stream's file: opened twice, it has two positions, which overwrite."""
+    with contextlib.suppress(OSError, ValueError):
+        descriptor = stream.fileno()
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+            fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_APPEND)
 
 
 def _detach_broken_outputs() -> None:

@@ -45,6 +45,8 @@ STALE_S = 300.0
 CONFIRM_TTL_S = 1.0
 """Seconds for which all streams of a key share one check of its validity."""
 MAX_KEY_CHARS = 256
+KEY_HEADERS = frozenset({"authorization", "x-api-key"})
+"""Headers that a key may be in, in lower case."""
 _CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
 
@@ -346,22 +348,33 @@ def _invalid_key() -> AuthenticationError:
 def key_of(headers: Mapping[str, str]) -> str:
     """Return the key of a request: of ``Authorization: Bearer <key>``, or of ``x-api-key``.
 
-    ``headers`` has lower-case names. Raises AuthenticationError without a key, and
-    InvalidRequestError for two different keys, of which proxies and logs could see either.
+    ``headers`` has lower-case names, and may have a name several times. Raises AuthenticationError
+    without a key, and InvalidRequestError for two different keys, of which proxies and logs could see
+    either.
     """
-    scheme, _, bearer = headers.get("authorization", "").partition(" ")
-    bearer = bearer.strip() if scheme.lower() == "bearer" else ""
-    key = headers.get("x-api-key", "").strip()
-    if bearer and key and bearer != key:
+    keys: dict[str, str] = {}
+    for name, value in headers.items():
+        if name == "authorization":
+            scheme, _, key = value.strip().partition(" ")
+            key = key.strip() if scheme.lower() == "bearer" else ""
+        elif name == "x-api-key":
+            key = value.strip()
+        else:
+            continue
+        if key:
+            keys.setdefault(key, name)
+    if len(keys) > 1:
+        names = " and ".join(dict.fromkeys(keys.values()))
         raise InvalidRequestError(
-            "Authorization and x-api-key have different keys; send one of them", param="x-api-key"
+            f"the request has {len(keys)} different keys, in {names}; send one of them",
+            param=list(keys.values())[-1],
         )
-    if not bearer and not key:
+    if not keys:
         raise AuthenticationError(
             "an API key is needed: Authorization: Bearer sk-fs-..., or x-api-key: sk-fs-...",
             headers=_CHALLENGE,
         )
-    return bearer or key
+    return next(iter(keys))
 
 
 def require_scope(principal: Principal, scope: KeyScope) -> Principal:

@@ -58,6 +58,7 @@ def test_a_healthy_server(tmp_path, doctor, capsys):
             "server": "ok",
             "secret key": "ok",
             "journal": "ok",
+            "private files": "ok",
             "open files": "ok",
             "worker a": "ok",
             "clock of worker a": "ok",
@@ -78,6 +79,7 @@ def test_each_failure_is_found(tmp_path, doctor, monkeypatch):
         CONFIG.format(folder=folder, url=server.worker.url, more=f"admin_key: {'s' * 40}")
     )
     config.chmod(0o644)
+    (folder / "fairserve.sqlite3").chmod(0o640)
     monkeypatch.setattr(host, "descriptor_limit", lambda: 1024)
     before = state_of(folder)
     code, found = doctor("--config", config, "--redis-url", "redis://:hunter2@127.0.0.1:9/0")
@@ -90,11 +92,13 @@ def test_each_failure_is_found(tmp_path, doctor, monkeypatch):
         "server": "ok",
         "secret key": "fail",
         "journal": "ok",
+        "private files": "warn",
         "redis": "fail",
         "open files": "warn",
         "worker a": "fail",
     }
     assert found["settings"]["help"] == f"run chmod 600 {config}"
+    assert found["private files"]["found"] == f"others can read {folder}/fairserve.sqlite3"
     assert "for 384 client connections" in found["open files"]["found"]
     assert "hunter2" not in str(found)
     engine = connect(f"sqlite:///{folder / 'fairserve.sqlite3'}")

@@ -121,6 +121,8 @@ class Journal:
         disk cannot be used.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(PermissionError):
+            self.folder.chmod(0o700)
         self._kept, left_open = recover(self.folder)
         self._start_segment(self._kept.newest_number + 1, first=True)
         self._thread = threading.Thread(target=self._write_all, name="journal", daemon=True)

@@ -66,6 +66,7 @@ def _findings(flags: dict[str, Any]) -> Iterator[Finding]:
     database = storage.DatabaseChecks(settings)
     yield from database.run()
     yield from storage.check_journal(settings)
+    yield from storage.check_private_files(settings)
     yield from storage.check_redis(settings)
     yield from host.check_open_files(settings)
     yield from workers.check_workers(settings, database.stored)

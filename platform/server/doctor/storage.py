@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import stat
 import tempfile
@@ -14,7 +15,13 @@ from sqlalchemy.orm import Session
 
 from fairserve.platform.db import schema
 from fairserve.platform.db.base import utc_now
-from fairserve.platform.db.engine import connect, normalise_url, read_only, session_factory
+from fairserve.platform.db.engine import (
+    connect,
+    database_files,
+    normalise_url,
+    read_only,
+    session_factory,
+)
 from fairserve.platform.db.key_hash import KEY_FILE
 from fairserve.platform.db.operations import ServerLease
 from fairserve.platform.db.secret_key import SecretKeyError, matching_secret_id
@@ -135,6 +142,39 @@ def check_journal(settings: Settings) -> Iterator[Finding]:
         yield warn("journal", found, f"free {needed:,} bytes, which is journal_max_bytes")
     else:
         yield ok("journal", found)
+
+
+def check_private_files(settings: Settings) -> Iterator[Finding]:
+    """Yield whether other users of the host can read the database, the journal or the recording."""
+    data_dir = settings.db.data_dir
+    files = [
+        path
+        for folder in (data_dir / "journal", data_dir / "recording")
+        if _searchable(folder)
+        for path in folder.iterdir()
+    ]
+    with contextlib.suppress(ValueError):
+        url = normalise_url(settings.db.effective_database_url)
+        if url.get_backend_name() == "sqlite":
+            files += database_files(Path(str(url.database)))
+    exposed = sorted(str(path) for path in files if stat.S_IMODE(path.stat().st_mode) & 0o077)
+    if exposed:
+        yield warn(
+            "private files",
+            f"others can read {', '.join(exposed[:3])}"
+            + (f" and {len(exposed) - 3} more" if len(exposed) > 3 else ""),
+            "run chmod 600 on them, or start the server as their owner",
+        )
+    elif files:
+        yield ok("private files", f"only their owner can read the {len(files)} files with data")
+
+
+def _searchable(folder: Path) -> bool:
+    """Return whether others can reach the files of a folder, as far as its own mode decides."""
+    try:
+        return folder.is_dir() and bool(stat.S_IMODE(folder.stat().st_mode) & 0o011)
+    except OSError:
+        return False
 
 
 def check_redis(settings: Settings) -> Iterator[Finding]:

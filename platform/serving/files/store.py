@@ -10,6 +10,7 @@ the bucket's own lifecycle rule has to abort.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -151,11 +152,15 @@ class RemoteStore:
     def __init__(self, filesystem: Any, folder: str) -> None:
         self._filesystem = filesystem
         self._folder = folder.rstrip("/")
-        if getattr(filesystem, "auto_mkdir", None) is False:  # a local folder, not a bucket
+        self._local = getattr(filesystem, "auto_mkdir", None) is False
+        """True for a local folder, not a bucket."""
+        if self._local:
             filesystem.makedirs(self._folder, exist_ok=True)
 
     def writer(self, file_id: str) -> FileWriter:
-        """Return the writer of an object."""
+        """Return the writer of an object; a local file is readable by its owner only."""
+        if self._local:
+            os.close(os.open(self._path(file_id), os.O_WRONLY | os.O_CREAT, 0o600))
         return _RemoteWriter(self, self._filesystem.open(self._path(file_id), "wb"), file_id)
 
     def read(self, file_id: str) -> Iterator[bytes]:

@@ -9,13 +9,18 @@ import pytest
 from data_folders import NAME, new_data_dir
 from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
+from starlette.datastructures import Headers
 
-from fairserve.platform.base.errors import AuthenticationError, UnavailableError
+from fairserve.platform.base.errors import (
+    AuthenticationError,
+    InvalidRequestError,
+    UnavailableError,
+)
 from fairserve.platform.db import keys
 from fairserve.platform.db.engine import connect, session_factory
 from fairserve.platform.db.identity import ApiKey, App, Tenant
 from fairserve.platform.db.key_hash import KeyHasher
-from fairserve.platform.tenancy.auth import Authenticator
+from fairserve.platform.tenancy.auth import Authenticator, key_of
 
 NOW = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
 OLD, NEW = b"o" * 32, b"n" * 32
@@ -383,3 +388,52 @@ def test_a_stream_survives_a_short_outage(authenticator, sessions, clock, app_ke
         confirm(authenticator, principal)
     sessions.broken = False
     confirm(authenticator, principal)
+
+
+def bearer(key):
+    return (b"authorization", b"Bearer " + key)
+
+
+def own(key):
+    return (b"x-api-key", key)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        [bearer(b"one"), own(b"two")],
+        [bearer(b"one"), bearer(b"two")],
+        [own(b"one"), own(b"two")],
+        [(b"authorization", b"Basic dXNlcg=="), bearer(b"one"), bearer(b"two")],
+        [bearer(b"one"), bearer(b"one"), own(b"one"), own(b"two")],
+    ],
+)
+def test_different_keys_in_one_request_are_rejected(raw):
+    """A proxy may check one of them, and the server the other."""
+    with pytest.raises(InvalidRequestError, match="2 different keys") as rejected:
+        key_of(Headers(raw=raw))
+    assert rejected.value.param in ("authorization", "x-api-key")
+    assert "one" not in rejected.value.message.replace("send one", "")
+    assert "two" not in rejected.value.message
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        [bearer(b"one")],
+        [own(b" one ")],
+        [bearer(b"one"), bearer(b" one"), own(b"one")],
+        [(b"authorization", b"Basic dXNlcg=="), own(b"one")],
+        [(b"authorization", b"bEARER   one ")],
+        [own(b""), bearer(b"one")],
+    ],
+)
+def test_one_key_may_be_named_several_times(raw):
+    assert key_of(Headers(raw=raw)) == "one"
+    assert key_of(dict(Headers(raw=raw[-1:]).items())) == "one"
+
+
+@pytest.mark.parametrize("raw", [[], [bearer(b"")], [own(b" ")], [(b"authorization", b"Bearer")]])
+def test_a_request_without_a_key_is_rejected(raw):
+    with pytest.raises(AuthenticationError, match="an API key is needed"):
+        key_of(Headers(raw=raw))
