@@ -15,6 +15,11 @@ node with the earliest queued call, then to the smaller name.
 Cost, amortised: O(log siblings) per level for an arrival and for a selection, O(1) per level for a
 charge (heaps: :mod:`fairserve.scheduling.fairness.counter_node`).
 
+Service by other counters (:meth:`VirtualCounters.charge_elsewhere`) is charged only in so far as
+others wanted it, so a client that nobody competes with elsewhere owes nothing here. Where nothing is
+queued, the client that received most of it counts as the one that left last: who arrives next has no
+claim on the past.
+
 Paths of different lengths can be mixed: if a client's path is a prefix of another's, its own calls
 form a child named ``""`` beside the longer paths.
 """
@@ -240,14 +245,15 @@ class VirtualCounters:
 
         Both may be negative, for a refund or for a prediction that was released or realised. They
         are kept apart, as for own calls, so that lifts ignore the predictions of other models. An
-        unknown client starts at the counter that it would have if it arrived now. Raises ValueError
-        for ().
+        unknown client starts at the counter that it would have if it arrived now. At a level with
+        nothing queued, the next arrival is lifted to the largest counter that is charged here.
+        Raises ValueError for ().
         """
         if reserved > 0:
             self._predicting = True
-        known, last = self._known_levels(path), len(factors) - 1
+        known, deepest = self._known_levels(path), len(factors) - 1
         for depth, node in enumerate(self.client(path).line):
-            factor = factors[min(depth, last)]
+            factor = factors[min(depth, deepest)]
             if depth >= known:
                 node.served = self._lift_level(node.parent)
             served_before, before = node.served, node.served + node.reserved
@@ -255,6 +261,9 @@ class VirtualCounters:
             if reserved:
                 _reserve_elsewhere(node, factor * reserved)
             _changed(node, served_before, before)
+            parent, last = node.parent, node.parent.last_left
+            if not parent.active and (last is None or node.served > last.served):
+                parent.last_left = node
         if self._nodes >= self._sweep_at:
             self._sweep()
 
@@ -289,6 +298,10 @@ class VirtualCounters:
         """Return the outstanding predictions charged to the end of the path."""
         node = self._find(path)
         return 0.0 if node is None else node.reserved
+
+    def contended(self, client: Node) -> tuple[bool, ...]:
+        """Return for each level of the client's path, outermost first, whether a sibling is queued."""
+        return tuple(node.parent.active > (node.queued > 0) for node in client.line)
 
     def minimum(self, path: ClientPath = ()) -> float:
         """Return the smallest counter among the queued children of the node at the end of the path.

@@ -5,8 +5,11 @@ Line 47: ``w_aj`` is the slice of the app's typical call at the call's stage. Li
 fixed at dispatch. With levels a weight counts at its own level only: it divides the share among
 siblings, and a user of weight 9 does not change its tenant's share. With ``reserves`` the expected
 slice is reserved at dispatch and replaced by real service as it is reported; without (the paper)
-only the final usage is charged. Cost: O(levels of the client) per charge, and the same again for
-each other model that shares the counters.
+only the final usage is charged.
+
+The charges of a call count in the other models' counters at the levels where a sibling waited at
+its dispatch. Capacity that nobody else wanted is no debt anywhere else. Cost: O(levels of the
+client) per charge, and the same again for each other model if the call was contended.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import repeat
+from operator import mul
 from typing import Any, Literal
 
 from fairserve.interactions.call import Call, ClientPath, TokenUsage
@@ -39,6 +44,8 @@ class _Dispatched:
     """Part of the cost that does not depend on the output."""
     factors: Factors | None = None
     """E_i by level, if the levels differ."""
+    elsewhere: Factors | None = None
+    """Factors of the charges in the other models; None if nobody else wanted the capacity."""
 
 
 class SliceCharges:
@@ -88,12 +95,14 @@ class SliceCharges:
         profile: AppProfile,
         weights: Weights,
         most_typical: float = math.inf,
+        contended: tuple[bool, ...] = (),
     ) -> float:
         """Charge a call at dispatch and return its charge factor (ALGORITHMS section 7).
 
-        ``most_typical`` caps the app's typical call, in weighted tokens. ``weights`` are those of
-        tenant, app and user. The charge factor contains their product, since the layers behind the
-        feeder have one weight for all levels.
+        ``contended`` is true at the levels, outermost first, where a sibling of the client waits;
+        the charges count in the other models there. ``most_typical`` caps the app's typical call,
+        in weighted tokens. ``weights`` are those of tenant, app and user. The charge factor
+        contains their product, since the layers behind the feeder have one weight for all levels.
         """
         per_token = 1.0 / min(self.typical_of(profile, call.stage), most_typical)
         charge_factor = per_token * self._reference / math.prod(weights)
@@ -108,6 +117,8 @@ class SliceCharges:
             per_token * self._weights.gamma,
             factors=None if even else by_level,
         )
+        if any(contended):
+            record.elsewhere = tuple(map(mul, record.factors or repeat(1.0), contended))
         if self._reserves:
             output = call.expected_output_tokens if self._profiles else 0
             expected = TokenUsage(call.input_tokens, call.system_tokens, cached_tokens, output)
@@ -137,7 +148,7 @@ class SliceCharges:
         record.charged = cost
         realised = min(more, record.reserved)
         record.reserved -= realised
-        if realised == more and record.factors is None and self.listener is None:
+        if realised == more and record.factors is None and record.elsewhere is None:
             self._counters.realise(record.node, more)  # fast path
         else:
             self._change(record, more, -realised)
@@ -179,8 +190,8 @@ class SliceCharges:
         self._publish(record, served, reserved)
 
     def _publish(self, record: _Dispatched, served: float, reserved: float) -> None:
-        if self.listener is not None:
-            self.listener(record.node.path, served, reserved, record.factors or (1.0,))
+        if self.listener is not None and record.elsewhere is not None:
+            self.listener(record.node.path, served, reserved, record.elsewhere)
 
     # --- state ------------------------------------------------------------------------------------
 
@@ -195,6 +206,7 @@ class SliceCharges:
                 record.charged,
                 record.prompt_cost,
                 record.factors,
+                record.elsewhere,
             ]
             for call_id, record in self._dispatched.items()
         }
@@ -210,9 +222,9 @@ class SliceCharges:
                 reserved,
                 charged,
                 prompt_cost,
-                None if factors is None else tuple(factors),
+                *(None if each is None else tuple(each) for each in factors),
             )
-            for call_id, (path, seq, per_token, reserved, charged, prompt_cost, factors) in (
+            for call_id, (path, seq, per_token, reserved, charged, prompt_cost, *factors) in (
                 state.items()
             )
         }

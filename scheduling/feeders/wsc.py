@@ -188,6 +188,7 @@ class WscFeeder:
             profile=self._directory.profile(call.app),
             weights=self._directory.weights(call.tenant, call.app, call.user),
             most_typical=self._cap.of_dispatched(call),
+            contended=self._counters.contended(node) if self._others else (),
         )
 
     def _begin(self, interaction_id: str) -> None:

@@ -48,6 +48,11 @@ class PlainCounters:
             self.value[node] = max(0.0, self.value[node] + served)
             before = self.reserved_elsewhere.get(node, 0.0)
             self.reserved_elsewhere[node] = max(0.0, before + reserved)
+            last = self.last_left.get(parent)
+            if not self.children(parent) and (
+                last is None or self.value[node] > self.value.get(last, 0.0)
+            ):
+                self.last_left[parent] = node
 
     def leave(self, path):
         """Remove the client's earliest call; return the arrival of its next one."""
