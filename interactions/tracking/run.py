@@ -25,6 +25,7 @@ from itertools import chain, islice
 from struct import Struct
 from typing import Any, Literal, NamedTuple
 
+from fairserve.interactions.ages import age_of, time_of
 from fairserve.interactions.call import Call
 
 RunState = Literal["open", "under_way", "complete", "cancelled", "aborted", "expired"]
@@ -111,6 +112,7 @@ class Run:
         "closing_final",
         "declared",
         "deepest",
+        "due_s",
         "interaction_id",
         "last_active_s",
         "live",
@@ -122,7 +124,6 @@ class Run:
         "tokens",
         "trouble",
         "user",
-        "watched",
     )
 
     def __init__(self, interaction_id: str, owner: tuple[str, str, str], now_s: float) -> None:
@@ -143,8 +144,8 @@ class Run:
         """State in which the run ends once its last live call has ended."""
         self.closing_final: str | None = None
         """The call whose end completes the run."""
-        self.watched = False
-        """True if the run has an entry in the expiry heap."""
+        self.due_s: float | None = None
+        """Time of the next check whether it has ended by idling; None if none is due."""
         self.deepest = -1
         """Number of the ended call with the highest stage, the latest of several; -1 for none."""
         self.numbers: dict[str, int] = {}
@@ -314,8 +315,9 @@ class Run:
         return {
             "id": self.interaction_id,
             "owner": list(self.owner),
-            "opened_age_s": now_s - self.opened_s,
-            "idle_age_s": now_s - self.last_active_s,
+            "opened_age_s": age_of(self.opened_s, now_s),
+            "idle_age_s": age_of(self.last_active_s, now_s),
+            "due_age_s": None if self.due_s is None else age_of(self.due_s, now_s),
             "single": self.single,
             "declared": self.declared,
             "tokens": self.tokens,
@@ -335,8 +337,10 @@ class Run:
     @classmethod
     def from_plain(cls, plain: dict[str, Any], now_s: float) -> Run:
         """Return the run of plain JSON values, the inverse of :meth:`to_plain`."""
-        run = cls(plain["id"], tuple(plain["owner"]), now_s - plain["opened_age_s"])
-        run.last_active_s = now_s - plain["idle_age_s"]
+        run = cls(plain["id"], tuple(plain["owner"]), time_of(plain["opened_age_s"], now_s))
+        run.last_active_s = time_of(plain["idle_age_s"], now_s)
+        due_age = plain.get("due_age_s")
+        run.due_s = None if due_age is None else time_of(due_age, now_s)
         for name in (
             "single",
             "tokens",

@@ -20,6 +20,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from fairserve.interactions.ages import age_of, time_of
 from fairserve.interactions.tracking.shared_table import SharedTable
 
 RETENTION_S = 86_400.0
@@ -69,14 +70,14 @@ class RunIndex:
     def snapshot(self, now_s: float) -> list[Any]:
         """Return the entries as plain JSON values; ages, not times."""
         return [
-            [tenant, key, until_s - now_s, run_id]
+            [tenant, key, age_of(until_s, now_s), run_id]
             for tenant, key, until_s, run_id in self._runs.items()
         ]
 
     def restore(self, state: list[Any], now_s: float) -> None:
         """Add the entries of an earlier snapshot to an empty index."""
-        for tenant, key, left_s, run_id in state:
-            self._runs.put(tenant, key, run_id, now_s + left_s)
+        for tenant, key, age, run_id in state:
+            self._runs.put(tenant, key, run_id, time_of(age, now_s))
 
 
 def _key(owner: tuple[str, str, str], scope: object, value: int) -> int:

@@ -29,6 +29,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fairserve.interactions.ages import age_of, time_of
 from fairserve.interactions.call import Call
 from fairserve.interactions.errors import (
     CycleError,
@@ -373,7 +374,7 @@ class Tracker:
             if run.single and continuable and not (closed or final):
                 self._keep_continuable(run, now_s)
             return end
-        if not run.watched:
+        if run.due_s is None:
             self._watch(run, now_s + profile.idle_timeout_s)
         return None
 
@@ -409,11 +410,11 @@ class Tracker:
         self._index.expire(now_s)
         due: list[tuple[float, str]] = []
         while self._expiry and self._expiry[0][0] <= now_s:
-            _, interaction_id = heapq.heappop(self._expiry)
+            checked_s, interaction_id = heapq.heappop(self._expiry)
             run = self._runs.get(interaction_id)
-            if run is None or not run.watched:
-                continue
-            run.watched = False
+            if run is None or run.due_s != checked_s:
+                continue  # the entry of a run that has ended, and may have been reopened
+            run.due_s = None
             if run.live:
                 continue  # watched again when its last call ends
             idle_s = profile_of(run.app).idle_timeout_s
@@ -479,7 +480,7 @@ class Tracker:
     def _keep_continuable(self, run: Run, now_s: float) -> None:
         """Keep an unnamed run that ended with its call, for calls that continue it."""
         if self._reopen_grace_s:
-            run.closing, run.watched = None, False
+            run.closing, run.due_s = None, None
             until_s = now_s + self._reopen_grace_s
             self._continuable.put(run.tenant, run.interaction_id, run, until_s)
 
@@ -501,8 +502,8 @@ class Tracker:
         return run
 
     def _watch(self, run: Run, due_s: float) -> None:
-        if not (run.watched or run.declared):
-            run.watched = True
+        if run.due_s is None and not run.declared:
+            run.due_s = due_s
             heapq.heappush(self._expiry, (due_s, run.interaction_id))
 
     def _require_new(self, interaction_id: str) -> None:
@@ -533,10 +534,11 @@ class Tracker:
         return {
             "runs": [run.to_plain(now_s) for run in self._runs.values()],
             "dormant": [
-                [until_s - now_s, run.to_plain(now_s)] for until_s, run in self._dormant.values()
+                [age_of(until_s, now_s), run.to_plain(now_s)]
+                for until_s, run in self._dormant.values()
             ],
             "continuable": [
-                [until_s - now_s, run.to_plain(now_s)]
+                [age_of(until_s, now_s), run.to_plain(now_s)]
                 for _, _, until_s, run in self._continuable.items()
             ],
             "ended": list(self._ended.items()),
@@ -551,16 +553,18 @@ class Tracker:
         for plain in state["runs"]:
             run = Run.from_plain(plain, now_s)
             self._enter(run)
-            self._watch(run, run.last_active_s)
+            if run.due_s is not None:
+                self._expiry.append((run.due_s, run.interaction_id))
+        heapq.heapify(self._expiry)
         self._dormant = OrderedDict(
-            (plain["id"], (now_s + left_s, Run.from_plain(plain, now_s)))
-            for left_s, plain in state["dormant"]
+            (plain["id"], (time_of(age, now_s), Run.from_plain(plain, now_s)))
+            for age, plain in state["dormant"]
         )
         limits = self._limits
         self._continuable = SharedTable(limits.continuable_runs, limits.tenant_share)
-        for left_s, plain in state.get("continuable", ()):  # absent in older snapshots
+        for age, plain in state.get("continuable", ()):  # absent in older snapshots
             run = Run.from_plain(plain, now_s)
-            self._continuable.put(run.tenant, run.interaction_id, run, now_s + left_s)
+            self._continuable.put(run.tenant, run.interaction_id, run, time_of(age, now_s))
         self._index = RunIndex(limits.index_entries, limits.tenant_share)
         self._index.restore(state.get("index", []), now_s)
 

@@ -399,7 +399,7 @@ class Dispatcher:
             "admission": self.admission.snapshot(now_s),
             "pools": {model: each.snapshot(now_s) for model, each in self.pools.items()},
             "live": [live.to_plain() for live in self._live.values()],
-            "newcomers": self.newcomers and self.newcomers.snapshot(now_s),
+            "newcomers": None if self.newcomers is None else self.newcomers.snapshot(now_s),
         }
 
     def restore(self, state: dict[str, Any], now_s: float) -> None:

@@ -21,6 +21,7 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fairserve.interactions.ages import age_of, time_of
 from fairserve.scheduling.locality.workers import Workers, WorkerSet
 
 
@@ -249,25 +250,26 @@ class WorkerTable:
         for worker in self.workers.values():
             plain = asdict(worker)
             last_s = plain.pop("last_report_s")
-            plain["report_age_s"] = None if last_s is None else now_s - last_s
+            plain["report_age_s"] = None if last_s is None else age_of(last_s, now_s)
             workers.append(plain)
         return {
             "epoch": self._epoch,
             "workers": workers,
             "context_tokens": self.context_tokens,
+            "hits_newly_admitted": self.hits_newly_admitted,
         }
 
     def restore(self, state: dict[str, Any], now_s: float) -> None:
         """Replace the state by an earlier snapshot; the workers' numbers must be restored before."""
         self._epoch = state["epoch"]
-        self.context_tokens = state["context_tokens"]
         self.workers = {}
         self._of_kind.clear()
         self._serving = self._open = self._light = 0
         self._demand_tokens = self._capacity_tokens = 0
         for plain in state["workers"]:
             values = dict(plain)
-            age_s = values.pop("report_age_s")
-            values["last_report_s"] = None if age_s is None else now_s - age_s
+            age = values.pop("report_age_s")
+            values["last_report_s"] = None if age is None else time_of(age, now_s)
             self._enter(Worker(**values))
-        self.hits_newly_admitted = False
+        self.context_tokens = state["context_tokens"]
+        self.hits_newly_admitted = state["hits_newly_admitted"]

@@ -36,6 +36,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
+from fairserve.interactions.ages import age_of, time_of
 from fairserve.interactions.call import Call, ClientPath, client_id
 from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.system import SystemConfig
@@ -154,8 +155,8 @@ class Newcomers:
         return {
             tenant: {
                 name: {
-                    "place_in_s": app.place_s - now_s,
-                    "known": [[user, now_s - last_s] for user, last_s in app.known.items()],
+                    "place_age_s": age_of(app.place_s, now_s),
+                    "known": [[user, age_of(last_s, now_s)] for user, last_s in app.known.items()],
                     "earned": list(app.earned.items()),
                 }
                 for name, app in apps.items()
@@ -169,8 +170,8 @@ class Newcomers:
         for tenant, apps in state.items():
             self._tenants[tenant] = {}
             for name, plain in apps.items():
-                app = self._tenants[tenant][name] = _App(now_s + plain["place_in_s"])
-                app.known.update((user, now_s - age_s) for user, age_s in plain["known"])
+                app = self._tenants[tenant][name] = _App(time_of(plain["place_age_s"], now_s))
+                app.known.update((user, time_of(age, now_s)) for user, age in plain["known"])
                 app.earned.update((user, earned) for user, earned in plain["earned"])
                 self._count(tenant, len(app))
 

@@ -283,7 +283,7 @@ class CentralDlpm:
             "seq": self._seq,
             "queue": [
                 [call_id, entry.seq, entry.extend_tokens, entry.output_tokens]
-                for call_id, entry in self._queued.items()
+                for call_id, entry in sorted(self._queued.items(), key=lambda item: item[1].seq)
             ],
             "dispatched": {
                 call_id: [

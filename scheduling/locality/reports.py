@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from fairserve.interactions.ages import age_of, time_of
 from fairserve.scheduling.events import CacheReport, WorkerCached, WorkerEvicted
 from fairserve.scheduling.locality.block_keys import BlockKeys
 from fairserve.scheduling.locality.prefix_node import Node
@@ -153,7 +154,7 @@ class Reports:
                 "complete": cache.complete,
                 "held": sorted(cache.held),
                 "there": list(cache.there),
-                "left": [[now_s - left_s, list(keys)] for left_s, keys in cache.left],
+                "left": [[age_of(left_s, now_s), list(keys)] for left_s, keys in cache.left],
             }
             for worker_id, cache in self._caches.items()
         }
@@ -168,5 +169,5 @@ class Reports:
             self._caches[worker_id] = cache
             for call_id in plain["there"]:
                 self.placed(call_id, worker_id, keys_of(call_id))
-            for age_s, plain_keys in plain["left"]:
-                cache.left.append((now_s - age_s, array("Q", plain_keys)))
+            for age, plain_keys in plain["left"]:
+                cache.left.append((time_of(age, now_s), array("Q", plain_keys)))

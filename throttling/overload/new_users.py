@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
+from fairserve.interactions.ages import age_of, time_of
 from fairserve.throttling.overload.window import SlidingLog
 
 MAX_USERS = 200_000
@@ -103,7 +104,7 @@ class NewUsers:
         return {
             "places": self._places.snapshot(now_s),
             "known": {
-                app: [[user, now_s - last_s] for user, last_s in users.items()]
+                app: [[user, age_of(last_s, now_s)] for user, last_s in users.items()]
                 for app, users in self._known.items()
             },
         }
@@ -112,7 +113,7 @@ class NewUsers:
         """Replace the state by an earlier snapshot."""
         self._places.restore(state["places"], now_s)
         self._known = {
-            app: OrderedDict((user, now_s - age_s) for user, age_s in users)
+            app: OrderedDict((user, time_of(age, now_s)) for user, age in users)
             for app, users in state["known"].items()
         }
         self._users = sum(map(len, self._known.values()))

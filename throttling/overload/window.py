@@ -14,6 +14,7 @@ import math
 from bisect import bisect_right
 from typing import Any
 
+from fairserve.interactions.ages import age_of, time_of
 from fairserve.throttling.base import LimitUse
 from fairserve.throttling.quotas.rate_window import RateWindow
 
@@ -114,16 +115,21 @@ class SlidingLog:
         """Return the ages of the logged events, and the counts of older ones by age."""
         last_s = self._forgotten_s
         return {
-            "forgotten_age_s": None if last_s is None else now_s - last_s,
-            "ages": {key: [now_s - time for time in times] for key, times in self._times.items()},
+            "forgotten_age_s": None if last_s is None else age_of(last_s, now_s),
+            "ages": {
+                key: [age_of(time_s, now_s) for time_s in times]
+                for key, times in self._times.items()
+            },
             "older": {key: older.snapshot(now_s) for key, older in self._older.items()},
         }
 
     def restore(self, state: dict[str, Any], now_s: float) -> None:
         """Replace the state by an earlier snapshot."""
-        age_s = state["forgotten_age_s"]
-        self._forgotten_s = None if age_s is None else now_s - age_s
-        self._times = {key: [now_s - age for age in ages] for key, ages in state["ages"].items()}
+        age = state["forgotten_age_s"]
+        self._forgotten_s = None if age is None else time_of(age, now_s)
+        self._times = {
+            key: [time_of(age, now_s) for age in ages] for key, ages in state["ages"].items()
+        }
         self._older = {key: RateWindow(self.window_s) for key in state["older"]}
         for key, older in self._older.items():
             older.restore(state["older"][key], now_s)

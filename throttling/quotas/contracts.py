@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from fairserve.interactions.ages import age_of, time_of
 from fairserve.throttling.base import ADMITTED, Budget, Decision, LimitUse, Scope
 from fairserve.throttling.quotas.quota import Quota, QuotaScope
 from fairserve.throttling.quotas.rate_window import RateWindow
@@ -370,7 +371,7 @@ class Contracts:
                     held.tokens,
                     held.cost,
                     held.at,
-                    now_s - held.at_s,
+                    age_of(held.at_s, now_s),
                 ]
                 for call_id, held in self._calls.items()
             ],
@@ -389,9 +390,9 @@ class Contracts:
             for scope, owner, user, *amounts in state["accounts"]
         }
         self._calls = {}
-        for call_id, holders, begins, tokens, cost, at, age_s in state["calls"]:
+        for call_id, holders, begins, tokens, cost, at, age in state["calls"]:
             keys = tuple((scope, owner, user) for scope, owner, user in holders)
-            self._calls[call_id] = _Held(keys, tuple(begins), tokens, cost, at, now_s - age_s)
+            self._calls[call_id] = _Held(keys, tuple(begins), tokens, cost, at, time_of(age, now_s))
         self._latest = state["latest"]
 
 

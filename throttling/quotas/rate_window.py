@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from fairserve.interactions.ages import age_of, time_of
+
 
 class RateWindow:
     """Amounts of one holder. Times are monotonic seconds and must not decrease. O(1) amortised."""
@@ -55,14 +57,17 @@ class RateWindow:
                 return second + self._window_s + 1 - now_s
         raise AssertionError("an empty window is at most any room")
 
-    def snapshot(self, now_s: float) -> list[list[float]]:
+    def snapshot(self, now_s: float) -> list[list[Any]]:
         """Return the age of each second's start, and its amount."""
-        return [[now_s - second, amount] for second, amount in self._buckets.items()]
+        return [[age_of(second, now_s), amount] for second, amount in self._buckets.items()]
 
     def restore(self, state: list[Any], now_s: float) -> None:
-        """Replace the state by an earlier snapshot; amounts may shift to the previous second."""
+        """Replace the state by an earlier snapshot.
+
+        On another clock whose seconds begin at other times, amounts shift by up to half a second.
+        """
         self._buckets = {}
-        for age_s, amount in state:
-            second = round(now_s - age_s)
+        for age, amount in state:
+            second = round(time_of(age, now_s))
             self._buckets[second] = self._buckets.get(second, 0) + int(amount)
         self.total = sum(self._buckets.values())
