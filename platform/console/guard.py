@@ -36,8 +36,18 @@ class SignInNeededError(AuthenticationError):
     """There is no valid session: the response redirects to the sign-in page."""
 
 
-def _signed_in(request: Request) -> Viewer | None:
-    """Return the viewer of the request's cookie. A person of a former provider is nobody."""
+def signed_in(request: Request) -> Viewer | None:
+    """Return the viewer of the request's cookie. A person of a former provider is nobody.
+
+    The database is read once in a request.
+    """
+    if not hasattr(request.state, "signed_in"):
+        request.state.signed_in = _read_viewer(request)
+    found: Viewer | None = request.state.signed_in
+    return found
+
+
+def _read_viewer(request: Request) -> Viewer | None:
     state = request.app.state
     token = request.cookies.get(COOKIE, "")
     viewer = sessions.find(state.session_factory, token, state.settings.tenancy, utc_now())
@@ -47,7 +57,7 @@ def _signed_in(request: Request) -> Viewer | None:
 
 
 def _viewer(request: Request) -> Viewer:
-    viewer = _signed_in(request)
+    viewer = signed_in(request)
     if viewer is None:
         raise SignInNeededError("sign in to open this page")
     request.state.viewer = viewer
@@ -78,7 +88,7 @@ def not_there(request: Request) -> NotFoundError:
 async def _form(request: Request) -> Form:
     """Return the fields of a form sent by a page of the console."""
     check_site(request)
-    viewer = await asyncio.to_thread(_signed_in, request)
+    viewer = await asyncio.to_thread(signed_in, request)
     if viewer is None:
         raise SignInNeededError("nothing was changed; sign in first")
     form = await read_form(request)

@@ -6,6 +6,9 @@ that only reads calls :func:`read_only` and takes no lock.
 
 A SQLite database holds prompts and hashes of keys. Its files are readable by their owner only, whatever
 the mode of their folder is.
+
+A session opens its connection with its first statement, and management's requests have connections of
+their own (:mod:`fairserve.platform.base.bulkhead`).
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
@@ -21,6 +25,8 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
+
+from fairserve.platform.base.bulkhead import is_management
 
 BUSY_TIMEOUT_S = 30
 _KEEPALIVE = {
@@ -111,14 +117,33 @@ def _keep_private(path: Path) -> None:
             file.chmod(0o600)
 
 
-def session_factory(engine: Engine) -> SessionFactory:
-    """Return a factory of sessions whose objects stay readable after the commit."""
-    return sessionmaker(engine, expire_on_commit=False)
+def management_engine(engine: Engine) -> Engine:
+    """Return an engine for the same database, with connections of its own."""
+    return connect(engine.url.render_as_string(hide_password=False))
+
+
+class DatabaseSession(Session):
+    """A session on the connections of the kind of work that opens it: calls or management."""
+
+    def __init__(self, bind: Engine, management: Engine | None = None, **options: Any) -> None:
+        own = bind if management is None or not is_management() else management
+        super().__init__(own, **options)
+
+
+def session_factory(engine: Engine, management: Engine | None = None) -> SessionFactory:
+    """Return a factory of sessions whose objects stay readable after the commit.
+
+    ``management`` has the connections of requests that make no call; None: those of all others.
+    """
+    made: SessionFactory = sessionmaker(
+        engine, class_=DatabaseSession, management=management, expire_on_commit=False
+    )
+    return made
 
 
 def read_only(session: Session) -> Session:
-    """Begin a read-only transaction; call it before any statement of the session."""
-    session.connection(execution_options={READ_ONLY: True})
+    """Make the transactions of a session read-only; call it before any statement of the session."""
+    session.bind = session.get_bind().execution_options(**{READ_ONLY: True})
     return session
 
 

@@ -3,6 +3,8 @@
 An endpoint depends on ``WriteSession`` or ``ReadSession``. The commit precedes the response, so that a
 client with a 2xx can read its change. Control and the key cache must not receive a change that is
 rolled back: :func:`after_commit` defers such calls until the commit.
+
+A session opens its connection with its first statement: a request that waits for a thread holds none.
 """
 
 from __future__ import annotations

@@ -43,6 +43,7 @@ from fairserve.platform.server.http.access_log import AccessLog
 from fairserve.platform.server.http.cors import Cors
 from fairserve.platform.server.http.head import HeadAsGet
 from fairserve.platform.server.http.intake import Intake, body_memory
+from fairserve.platform.server.http.management import Management
 from fairserve.platform.server.http_state import HttpState, put_on
 from fairserve.platform.server.metrics import endpoints as metrics
 from fairserve.platform.server.metrics.requests import RequestMetrics
@@ -124,6 +125,7 @@ def create_app(
     app.add_exception_handler(ClientDisconnect, _answer_disconnected)
     app.add_exception_handler(Exception, _answer_bug)
     memory = body_memory(settings) if behind is None else behind.bodies
+    app.add_middleware(Management, answer=_answer)
     app.add_middleware(Intake, settings=settings, answer=_answer, memory=memory)
     if behind is not None:
         app.add_middleware(Takeovers, calls=behind.calls, answer=_answer)

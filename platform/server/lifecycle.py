@@ -21,6 +21,7 @@ from fastapi import FastAPI
 from sqlalchemy import Engine
 
 from fairserve.platform.background.jobs.in_process import JobsInProcess
+from fairserve.platform.base.bulkhead import RequestThreads
 from fairserve.platform.control.lease import Lease
 from fairserve.platform.fleet.fleet import FleetPart, StoredFleet, clashes
 from fairserve.platform.fleet.fleet_file import FleetFileWatch
@@ -122,6 +123,7 @@ class Platform:
     async def start(self) -> None:
         """Recover, then start everything. Raises OSError, SQLAlchemyError or ValueError."""
         settings = self.settings
+        asyncio.get_running_loop().set_default_executor(RequestThreads())
         self.jobs = self._jobs()
         self.graph_slots = asyncio.Semaphore(GRAPHS_AT_ONCE)
         stored = recovery.load_stored_state(self.sessions, settings)
@@ -236,6 +238,7 @@ class Platform:
             await asyncio.to_thread(self.tracing.close)
         await asyncio.to_thread(self._close_files)
         self.engine.dispose()
+        self.storage.management.dispose()
 
     async def reload(self, settings: Settings) -> None:
         """Apply settings that differ from the present ones in reloadable ones only.

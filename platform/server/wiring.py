@@ -28,7 +28,12 @@ from fairserve.platform.control.lease import Lease, fenced
 from fairserve.platform.control.ledger import Ledger
 from fairserve.platform.control.options import control_options
 from fairserve.platform.control.service import BLOCK_TOKENS, ControlService
-from fairserve.platform.db.engine import SessionFactory, connect, session_factory
+from fairserve.platform.db.engine import (
+    SessionFactory,
+    connect,
+    management_engine,
+    session_factory,
+)
 from fairserve.platform.db.key_hash import KeyHasher, key_hasher
 from fairserve.platform.envoy.addresses import Address
 from fairserve.platform.fleet.fleet import DrainNote
@@ -93,6 +98,8 @@ class Storage:
     """The database and the journal, and what reads and writes them."""
 
     engine: Engine
+    management: Engine
+    """Connections of requests that make no call."""
     sessions: SessionFactory
     hasher: KeyHasher
     authenticator: Authenticator
@@ -105,7 +112,8 @@ class Storage:
 def storage(settings: Settings, engine: Engine | None, lease: Lease | None) -> Storage:
     """Connect the database. With a lease, every write checks that this server holds it."""
     engine = connect(settings.db.effective_database_url) if engine is None else engine
-    plain = session_factory(engine)
+    management = management_engine(engine)
+    plain = session_factory(engine, management)
     sessions = plain if lease is None else fenced(plain, lease)
     hasher = key_hasher(settings.db)
     journal = Journal(
@@ -117,7 +125,9 @@ def storage(settings: Settings, engine: Engine | None, lease: Lease | None) -> S
     rows = LedgerRows(sessions, hasher, outbox)
     ledger = Ledger(journal, rows.write, poison=(DataError, IntegrityError))
     authenticator = Authenticator(sessions, hasher, FailedKeys(sessions, hasher))
-    return Storage(engine, sessions, hasher, authenticator, journal, outbox, rows, ledger)
+    return Storage(
+        engine, management, sessions, hasher, authenticator, journal, outbox, rows, ledger
+    )
 
 
 def jobs(settings: Settings, stored: Storage) -> JobsInProcess | JobsOnCelery:

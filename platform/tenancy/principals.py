@@ -9,6 +9,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.tenancy.auth import (
     Authenticator,
     Principal,
@@ -22,15 +23,28 @@ from fairserve.platform.tenancy.roles import needed_role, require_role
 async def authenticated(request: Request) -> Principal:
     """Return the principal of the request's key (:func:`key_of`), of any scope and role.
 
-    The server calls it before it reads the body (:mod:`fairserve.platform.server.http.intake`).
+    The server calls it before it reads the body (:mod:`fairserve.platform.server.http.intake`). The
+    answer holds for the whole request, whether it is a principal or an error.
     """
     known: Principal | None = getattr(request.state, "principal", None)
     if known is not None:
         return known
+    raise_if_rejected(request)
     authenticator: Authenticator = request.app.state.authenticator
-    principal = await authenticator.authenticate(key_of(request.headers))
+    try:
+        principal = await authenticator.authenticate(key_of(request.headers))
+    except FairServeError as error:
+        request.state.key_error = error
+        raise
     request.state.principal = principal
     return principal
+
+
+def raise_if_rejected(request: Request) -> None:
+    """Raise the error of the request's key, if it was looked up before and is not valid."""
+    error: FairServeError | None = getattr(request.state, "key_error", None)
+    if error is not None:
+        raise error
 
 
 async def current_principal(request: Request) -> Principal:

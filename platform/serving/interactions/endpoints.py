@@ -46,7 +46,7 @@ from fairserve.platform.tenancy.readers import Reader, asked_app
 router = APIRouter(prefix="/v1/interactions", tags=["interactions"])
 
 
-def _service(request: Request, principal: AppPrincipal) -> Interactions:
+async def _service(request: Request, principal: AppPrincipal) -> Interactions:
     assert principal.tenant_id is not None, "only app keys have runs"
     assert principal.app_id is not None, "only app keys have runs"
     return Interactions(request.app.state.runs, principal.tenant_id, principal.app_id)

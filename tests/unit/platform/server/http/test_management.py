@@ -1,0 +1,146 @@
+"""Test the places of requests that make no call: their bounds, turns, bodies and answers."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+from starlette.responses import Response
+from until import settle
+
+from fairserve.platform.base.bulkhead import is_management
+from fairserve.platform.server.http.management import (
+    KEY_REQUESTS,
+    PLACES,
+    TENANT_PLACES,
+    TENANT_REQUESTS,
+    Management,
+)
+from fairserve.platform.tenancy.auth import Principal
+
+START = {"type": "http.response.start", "status": 200, "headers": []}
+BODY = {"type": "http.response.body", "body": b"", "more_body": False}
+
+
+class World:
+    """Requests to an application that answers when the test lets it."""
+
+    def __init__(self):
+        self.gate = Management(self._app, lambda request, error: Response(status_code=error.status))
+        self.running, self.as_management, self.statuses = [], [], []
+        self._tasks = []
+
+    async def _app(self, scope, receive, send):
+        self.running.append(scope["name"])
+        self.as_management.append(is_management())
+        await scope["answers"].wait()
+        await send(START)
+        await scope["ends"].wait()
+        await send(BODY)
+        self.running.remove(scope["name"])
+
+    async def sends(self, tenant, *, key="k", path="/v1/apps", method="GET", body=None, number=1):
+        """Send requests; return the last one's scope, whose events let it answer and end."""
+        for _ in range(number):
+            headers = [] if body is None else [(b"content-length", b"2")]
+            scope = {
+                "type": "http",
+                "method": method,
+                "path": path,
+                "headers": headers,
+                "app": SimpleNamespace(),
+                "state": {"principal": Principal("app", tenant, "app", f"{tenant}{key}", "sk")},
+                "name": tenant,
+                "answers": asyncio.Event(),
+                "ends": asyncio.Event(),
+            }
+            receive = (asyncio.Queue() if body is None else body).get
+            self._tasks.append(asyncio.create_task(self.gate(scope, receive, self._send)))
+            await settle()
+        return scope
+
+    async def _send(self, message):
+        if message["type"] == "http.response.start":
+            self.statuses.append(message["status"])
+
+    async def close(self):
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+@pytest.fixture
+async def world():
+    world = World()
+    yield world
+    await world.close()
+
+
+async def test_a_tenant_that_fills_its_share_leaves_places_for_others(world):
+    first = await world.sends("flood")
+    await world.sends("flood", number=20)
+    await world.sends("other")
+    assert world.running == ["flood"] * TENANT_PLACES + ["other"]
+    first["answers"].set()
+    await settle()
+    assert world.running.count("flood") == TENANT_PLACES + 1, "the answer needs no place"
+    assert world.statuses == [200]
+
+
+async def test_requests_of_many_tenants_wait_in_turns(world):
+    first = await world.sends("a")
+    await world.sends("a", number=20)
+    await world.sends("b", number=20)
+    assert len(world.running) == PLACES
+    await world.sends("c")
+    assert "c" not in world.running
+    first["answers"].set()
+    first["ends"].set()
+    await settle()
+    assert len(world.running) == PLACES
+    assert world.running[-1] in ("a", "c")
+
+
+@pytest.mark.parametrize(("keys", "limit"), [(1, KEY_REQUESTS), (50, TENANT_REQUESTS)])
+async def test_requests_of_a_key_and_of_a_tenant_are_bounded(world, keys, limit):
+    for number in range(limit):
+        await world.sends("flood", key=str(number % keys))
+    assert world.statuses == []
+    await world.sends("flood", key="0" if keys == 1 else "new")
+    assert world.statuses == [429]
+    await world.sends("other")
+    assert world.running[-1] == "other"
+
+
+async def test_a_body_that_has_not_arrived_holds_no_place(world):
+    body = asyncio.Queue()
+    await world.sends("slow", method="PUT", body=body, number=TENANT_PLACES)
+    await world.sends("slow")
+    assert world.running == ["slow"], "only the one without a body"
+    body.put_nowait({"type": "http.request", "body": b"{}", "more_body": False})
+    await settle()
+    assert world.running == ["slow"] * 2
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "management"),
+    [
+        ("GET", "/v1/usage", True),
+        ("GET", "/v1/responses/resp_1", True),
+        ("POST", "/v1/batches", True),
+        ("DELETE", "/v1/files/file_1", True),
+        ("GET", "/admin/tenants", True),
+        ("GET", "/metrics", True),
+        ("POST", "/v1/files", True),
+        ("POST", "/v1/chat/completions", False),
+        ("POST", "/v1/responses", False),
+        ("POST", "/v1/messages/count_tokens", False),
+        ("POST", "/v1/interactions", False),
+        ("GET", "/v1/models", False),
+        ("GET", "/health/readiness", False),
+    ],
+)
+async def test_which_requests_use_the_threads_and_connections_of_management(
+    world, method, path, management
+):
+    await world.sends("a", method=method, path=path)
+    assert world.as_management == [management]
