@@ -107,7 +107,9 @@ def _scratch(rows: int, heads: int, kv: KvTensors) -> DecodeScratch:
     if kv.device.type == "cuda":
         processors = torch.cuda.get_device_properties(kv.device).multi_processor_count
     wanted = -(-_PROGRAMS_PER_PROCESSOR * processors // (rows * kv_heads))
-    return DecodeScratch.make(rows, heads, head_size, min(wanted, _MOST_SPLITS), kv.device)
+    # A power of two, since each number is a kernel of its own.
+    splits = min(1 << (wanted - 1).bit_length(), _MOST_SPLITS)
+    return DecodeScratch.make(rows, heads, head_size, splits, kv.device)
 
 
 def page_tables(chunks: Sequence[Chunk]) -> _Ints:

@@ -8,6 +8,10 @@ joins (flash-decoding).
 
 Shapes are fixed by the caller's buffers, and nothing is read back, so a call can be part of a CUDA
 graph. Scores and sums are float32 for all tensor types.
+
+Triton compiles a kernel again, for seconds, for each new combination of properties of its arguments.
+So those that change from step to step (widths, and the alignment of parts of one tensor) are no such
+properties, and the number of splits is a power of two.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ _BLOCK_TOKENS = 64
 _LOG2_E = 1.4426950408889634
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_width"], do_not_specialize_on_alignment=["table", "lengths"])
 def _decode_split(
     query, keys, values, table, lengths, partial, sums, maxima,
     scale_log2, heads, table_width,
@@ -101,7 +105,12 @@ def _join_splits(
     )
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["table_width"],
+    do_not_specialize_on_alignment=[
+        "table", "tile_span", "tile_first", "span_start", "span_rows", "span_context"
+    ],
+)  # fmt: skip
 def _prefill(
     query, keys, values, table, output, tile_span, tile_first, span_start, span_rows, span_context,
     scale_log2, table_width, query_row, query_head, kv_slot, kv_head, output_row, output_head,
@@ -196,13 +205,13 @@ def decode_attention(
     assert query.stride(2) == output.stride(2) == 1
     kv_heads = keys.shape[2]
     splits = scratch.sums.shape[2]
-    columns = triton.next_power_of_2(head_size)
+    columns = _padded(head_size)
     group = heads // kv_heads
     _decode_split[(rows, kv_heads, splits)](
         query, keys, values, table, lengths, scratch.partial, scratch.sums, scratch.maxima,
         scaling * _LOG2_E, heads, table.shape[1],
         query.stride(0), query.stride(1), keys.stride(1), keys.stride(2),
-        PAGE=PAGE_TOKENS, GROUP=group, GROUP_ROWS=max(16, triton.next_power_of_2(group)),
+        PAGE=PAGE_TOKENS, GROUP=group, GROUP_ROWS=_padded(group),
         HEAD=head_size, HEAD_COLUMNS=columns, BLOCK=_BLOCK_TOKENS, SPLITS=splits,
     )  # fmt: skip
     _join_splits[(rows, heads)](
@@ -211,6 +220,11 @@ def decode_attention(
         HEAD=head_size, HEAD_COLUMNS=columns, SPLITS=splits,
         SPLIT_ROWS=triton.next_power_of_2(splits),
     )  # fmt: skip
+
+
+def _padded(size: int) -> int:
+    """Return the size of a block's side: a power of two, and no less than a matrix product takes."""
+    return max(16, triton.next_power_of_2(size))
 
 
 TILE_ROWS = 64
@@ -242,6 +256,6 @@ def prefill_attention(
         query.stride(0), query.stride(1), keys.stride(1), keys.stride(2),
         output.stride(0), output.stride(1),
         PAGE=PAGE_TOKENS, GROUP=heads // keys.shape[2],
-        HEAD=head_size, HEAD_COLUMNS=triton.next_power_of_2(head_size),
+        HEAD=head_size, HEAD_COLUMNS=_padded(head_size),
         ROWS=TILE_ROWS, BLOCK=_BLOCK_TOKENS,
     )  # fmt: skip
