@@ -35,6 +35,7 @@ from fairserve.engine.wire.base import (
     WorkerStream,
     WorkerUnavailableError,
 )
+from fairserve.engine.wire.loop_turns import LoopTurns
 from fairserve.engine.wire.request_fields import ServerKind
 from fairserve.engine.wire.tasks import GENERATE, Tasks, tasks_of
 from fairserve.engine.wire.upstream_message import is_about_our_account, public_message
@@ -93,13 +94,16 @@ class HttpWorkerClient:
         dialect: Dialect = "vllm",
         *,
         begin_s: float = BEGIN_S,
+        turns: LoopTurns | None = None,
     ) -> None:
+        """``turns`` are those of all streams on the event loop; None: of this client's."""
         self.base_url = base_url
         self.dialect: Dialect = dialect
         self.kind: ServerKind = dialect
         """Kind of server, which decides its fields; :meth:`facts` recognises our own worker."""
         self._session = session
         self._begin_s = begin_s
+        self._turns = LoopTurns() if turns is None else turns
         self._headers: dict[str, str] = {}
         self._private: tuple[str, ...] = (urlsplit(base_url).hostname or "",)
         """Texts that are removed from the worker's errors before a client sees them."""
@@ -162,7 +166,9 @@ class HttpWorkerClient:
                 )
                 if response.status == 200:
                     if request.streams:
-                        return HttpWorkerStream(response, self._private)
+                        return HttpWorkerStream(
+                            response, self._private, turns=self._turns, tenant=request.tenant
+                        )
                     if self.reports_start(request):
                         request.on_started()
                     return HttpWorkerAnswer(response, self._private, within_s)

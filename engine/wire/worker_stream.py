@@ -19,6 +19,7 @@ from fairserve.engine.wire.base import (
     WorkerStreamError,
     WorkerUnavailableError,
 )
+from fairserve.engine.wire.loop_turns import TURN_BYTES, LoopTurns
 from fairserve.engine.wire.stream_events import StreamEvents
 from fairserve.engine.wire.upstream_message import is_about_our_account, public_message
 
@@ -26,9 +27,22 @@ from fairserve.engine.wire.upstream_message import is_about_our_account, public_
 class HttpWorkerStream:
     """Chunks of a response of status 200; see :class:`fairserve.engine.wire.base.WorkerStream`."""
 
-    def __init__(self, response: aiohttp.ClientResponse, private: Collection[str] = ()) -> None:
-        """Read ``response``; ``private`` are texts to remove from errors that a client sees."""
+    def __init__(
+        self,
+        response: aiohttp.ClientResponse,
+        private: Collection[str] = (),
+        *,
+        turns: LoopTurns,
+        tenant: str,
+    ) -> None:
+        """Read ``response``; ``private`` are texts to remove from errors that a client sees.
+
+        The stream takes the ``turns`` of its ``tenant``.
+        """
         self._response = response
+        self._turns, self._tenant = turns, tenant
+        self._turn_bytes = 0
+        """Bytes of events that were worked off in this turn."""
         self._private = private
         self._content = response.content
         self._events = StreamEvents()
@@ -51,8 +65,13 @@ class HttpWorkerStream:
                 self._whole.extend(self._events.feed(received))
             except WorkerStreamError as error:
                 raise self._broken(str(error)) from error
+        event = self._whole.popleft()
+        self._turn_bytes += len(event)
+        if self._turn_bytes > TURN_BYTES:
+            self._turn_bytes = len(event)
+            await self._turns.next(self._tenant)
         try:
-            data = self._events.read(self._whole.popleft())
+            data = self._events.read(event)
         except WorkerRejectedError:
             self._response.close()
             raise

@@ -22,6 +22,7 @@ from fairserve.engine.wire.base import WorkerClient, WorkerFacts, WorkerUnavaila
 from fairserve.engine.wire.circuit import Circuit, CircuitOptions
 from fairserve.engine.wire.client import HttpWorkerClient
 from fairserve.engine.wire.local_queue import LocalQueue
+from fairserve.engine.wire.loop_turns import LoopTurns
 from fairserve.engine.wire.queued_client import QueuedClient
 from fairserve.engine.wire.watched_client import WatchedClient
 from fairserve.interactions.call import TokenIds
@@ -70,6 +71,7 @@ class WorkerPool(Mapping[str, WorkerClient]):
         """
         self._control = control
         self._session = session
+        self._turns = LoopTurns()
         self._on_facts = on_facts
         self._watch = Watch(control, self._joins, kv_event_bridge, clock)
         self._local = local_scheduler, dict(local_options or {})
@@ -151,7 +153,7 @@ class WorkerPool(Mapping[str, WorkerClient]):
         if spec.worker_id in self._members:
             raise ValueError(f"worker {spec.worker_id!r} is in the pool already")
         circuit = Circuit(self._circuit)
-        http = HttpWorkerClient(spec.url, self._session, spec.kind)
+        http = HttpWorkerClient(spec.url, self._session, spec.kind, turns=self._turns)
         watched = WatchedClient(http, circuit, self._clock, lambda: self._calls_fail(member))
         queue = self._queue_before(watched, spec) if spec.kind == "openai" else None
         member = Member(spec, http, watched, queue, circuit)

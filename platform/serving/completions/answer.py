@@ -200,19 +200,19 @@ class AnswerBuffer:
             await sink.write(part)
 
     async def _read(self) -> AsyncIterator[bytes]:
-        sent_bytes = 0
+        """Yield the parts as they are written. O(1) for each part: an answer may have thousands."""
+        number = sent_bytes = 0
         while True:
-            position = 0
-            for part in list(self._parts):
-                # Parts may have been joined since the last pass: positions count bytes.
-                if position + len(part) > sent_bytes:
-                    yield part[max(0, sent_bytes - position) :]
-                    sent_bytes = position + len(part)
-                position += len(part)
-            if self.finished and sent_bytes == self.size_bytes:
+            while number < len(self._parts) and not self.finished:
+                part = self._parts[number]
+                number += 1
+                sent_bytes += len(part)
+                yield part
+            if self.finished:
+                if sent_bytes < self.size_bytes:
+                    yield self._parts[0][sent_bytes:]
                 return
-            if sent_bytes == self.size_bytes:
-                await self._change()
+            await self._change()
 
     def _notify(self) -> None:
         if self._changed is not None and not self._changed.done():
