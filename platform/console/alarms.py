@@ -42,6 +42,7 @@ class Health:
     models_without_worker: Sequence[str] = ()
     fleet_problem: str = ""
     ledger_waits_s: float | None = None
+    rejected_rows: int = 0
     draining: bool = False
 
 
@@ -126,6 +127,12 @@ def _behind(health: Health) -> Iterator[Alarm]:
         yield Alarm(
             "bad",
             f"No ledger rows written for {health.ledger_waits_s:.0f} s. Check the database.",
+        )
+    if health.rejected_rows:
+        yield Alarm(
+            "warn",
+            f"The database rejected {health.rejected_rows} ledger rows; usage lacks them."
+            " Read rejected.jsonl in the journal's folder.",
         )
     for job in health.jobs:
         if job.health in ("dead", "failing", "late"):

@@ -4,17 +4,20 @@ Rows are upserted by id and the position is stored after the commit, so a row th
 once counts once. After a restart of the machine the thread begins with the oldest segment. While the
 database is unavailable the journal keeps everything on disk, and this thread retries with growing
 pauses. Only one batch is in memory.
+
+No row stops another: a batch that fails because of its rows is halved until single rows are left, and
+those are set aside (:mod:`fairserve.platform.control.rejected_rows`). Cost of a bad row among n: about
+2 log2(n) transactions.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Protocol
 
 import orjson
 
@@ -29,6 +32,7 @@ from fairserve.platform.control.messages import (
     Rows,
 )
 from fairserve.platform.control.record import plain_of, record_of
+from fairserve.platform.control.rejected_rows import RejectedRows
 
 logger = logging.getLogger(__name__)
 
@@ -41,13 +45,21 @@ BUSY_S = 0.8
 """Further pause after a batch of many rows: a batch costs as much as a hundred rows in it. It ends when
 somebody waits for the ledger (:meth:`Ledger.flush`)."""
 MANY_ROWS = 8
+MAX_REASON_CHARS = 300
 
 RunKey = tuple[str, str, str]
 """Tenant, app and the client's id of a run."""
 
 
-Sink = Callable[[Rows], None]
-"""Writes and commits the rows, or raises and changes nothing."""
+class Sink(Protocol):
+    """Writes the rows."""
+
+    def write(self, rows: Rows) -> None:
+        """Write and commit the rows, or raise and change nothing. Blocks."""
+
+    def blames_rows(self, error: Exception) -> bool:
+        """Return whether the rows caused an error of ``write``, and not the database. Blocks."""
+        ...
 
 
 class Ledger:
@@ -58,16 +70,13 @@ class Ledger:
         journal: Journal,
         sink: Sink,
         *,
-        poison: tuple[type[Exception], ...] = (),
         retry_s: float = FIRST_RETRY_S,
     ) -> None:
-        """``poison``: errors of the sink that the rows cause; the database causes any other."""
         self._journal = journal
         self._sink = sink
-        self._poison = poison
         self._backoff = Backoff(retry_s, LAST_RETRY_S)
         self._state_path = journal.folder / "ledger.json"
-        self._rejected_path = journal.folder / "rejected.jsonl"
+        self._rejected = RejectedRows(journal.folder)
         self._wake = threading.Event()
         self._hurry = threading.Event()
         """Ends the further pause: somebody waits for the ledger."""
@@ -83,6 +92,12 @@ class Ledger:
         if self._position > self._journal.durable_position:
             # The folder was emptied except for this file: its position is void.
             self._position = Position(0, 0)
+        try:
+            self._rejected.open()
+        except OSError as error:
+            logger.error("the rejected ledger rows cannot be counted: %s", error)
+        if self.rejected_rows:
+            self._log_rejected()
         self._journal.subscribe(self._wake.set)
         self._wake.set()
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
@@ -91,6 +106,11 @@ class Ledger:
     def lag_bytes(self) -> int:
         """Return the bytes of the journal that are not in the database yet. From any thread."""
         return self._journal.bytes_after(self._position)
+
+    @property
+    def rejected_rows(self) -> int:
+        """Number of rows that are set aside because the database rejects them. From any thread."""
+        return self._rejected.count
 
     def waiting_s(self) -> float:
         """Return the seconds for which the database has accepted no rows; 0 while it does."""
@@ -139,28 +159,36 @@ class Ledger:
     def _copy_batch(self) -> int | None:
         """Copy a batch; return its rows once it is committed, None without one or on a stop."""
         end = self._journal.durable_position
-        position = self._position
+        start = position = self._position
         if position >= end:
             return None
         batch = _Batch()
-        for entry, after in read_entries(self._journal.folder, position, end, BATCH_BYTES):
-            position = after
-            if entry is not None:
-                self._collect(entry, batch)
-        if position == self._position:
+        damaged: list[tuple[Entry, Exception]] = []
+        while True:
+            try:
+                for entry, after in read_entries(self._journal.folder, start, end, BATCH_BYTES):
+                    position = after
+                    if entry is not None:
+                        try:
+                            batch.add(entry)
+                        except (TypeError, ValueError, AttributeError) as error:
+                            damaged.append((entry, error))
+                break
+            except OSError as error:
+                logger.error("the journal cannot be read: %s", error)
+                if self._stopping.wait(LAST_RETRY_S):
+                    return None
+                batch, damaged, position = _Batch(), [], start
+        if position == start:
             # The segments up to the durable end were deleted or are empty.
             position = end
         rows = batch.rows()
+        if not all(self._reject(entry, error) for entry, error in damaged):
+            return None
         if not self._write(rows):
             return None
         self._store(position)
         return len(rows)
-
-    def _collect(self, entry: Entry, batch: _Batch) -> None:
-        try:
-            batch.add(entry)
-        except TypeError as error:
-            self._reject(entry, error)
 
     def _write(self, rows: Rows) -> bool:
         """Upsert until it succeeds; return false if the ledger stopped first."""
@@ -170,11 +198,11 @@ class Ledger:
         began_s = time.monotonic()
         while True:
             try:
-                self._sink(rows)
-            except self._poison as error:
-                self._write_singly(rows, error)
-                return True
+                self._sink.write(rows)
             except Exception as error:
+                if self._sink.blames_rows(error):
+                    self.waits_since_s = None
+                    return self._write_parts(rows, error)
                 if not failures:
                     logger.warning("the ledger waits for the database: %s", type(error).__name__)
                     logger.debug("the ledger's database error", exc_info=error)
@@ -189,26 +217,37 @@ class Ledger:
             if self._stopping.wait(self._backoff.pause_s(failures)):
                 return False
 
-    def _write_singly(self, rows: Rows, error: Exception) -> None:
-        """Write row by row, so that one row that the database rejects does not block the rest."""
+    def _write_parts(self, rows: Rows, error: Exception) -> bool:
+        """Write the halves of rows that the database rejects together; set a single one aside."""
         if len(rows) > 1:
-            for each in rows.singly():
-                self._write(each)
-            return
-        for record in rows.calls:
-            self._reject(Entry("closed", "", plain_of(record)), error)
-        for run in rows.ended:
-            self._reject(Entry("interaction", "", plain_of(run)), error)
-        for opened in rows.opened:
-            self._reject(Entry("open_interaction", "", plain_of(opened)), error)
+            return all(self._write(half) for half in rows.halves())
+        return all(self._reject(entry, error) for entry in _entries(rows))
 
-    def _reject(self, entry: Entry, error: Exception) -> None:
-        """Append a row that can never be written to the file of rejected rows."""
+    def _reject(self, entry: Entry, error: Exception) -> bool:
+        """Set a row aside that can never be written; return false if the ledger stopped first."""
+        reason = _reason(error)
+        failures = 0
+        while True:
+            try:
+                self._rejected.keep(entry, reason)
+            except OSError as full:
+                failures += 1
+                logger.error("a rejected ledger row cannot be kept: %s", full)
+            else:
+                logger.error(
+                    "the database rejects the %s row %s: %s", entry.kind, entry.key, reason
+                )
+                self._log_rejected()
+                return True
+            if self._stopping.wait(self._backoff.pause_s(failures)):
+                return False
+
+    def _log_rejected(self) -> None:
         logger.error(
-            "a ledger row cannot be written (%s): it is kept in %s", error, self._rejected_path
+            "%d ledger rows are set aside in %s: usage and budgets lack them",
+            self.rejected_rows,
+            self._rejected.path,
         )
-        with contextlib.suppress(OSError), self._rejected_path.open("ab") as file:
-            file.write(orjson.dumps({"kind": entry.kind, "data": entry.data}) + b"\n")
 
     def _store(self, position: Position) -> None:
         """Store the position. If that fails the rows are upserted again later, which is harmless.
@@ -238,7 +277,7 @@ class _Batch:
         self._opened: dict[RunKey, OpenInteractionRecord] = {}
 
     def add(self, entry: Entry) -> None:
-        """Add an entry. Raises TypeError if a field is missing that its record needs."""
+        """Add an entry. Raises TypeError or AttributeError if its data makes no record."""
         if entry.kind == "closed":
             self._calls[entry.key] = record_of(CallRecord, entry.data)
         elif entry.kind == "interaction":
@@ -255,6 +294,21 @@ class _Batch:
         return Rows(
             tuple(self._calls.values()), tuple(self._ended.values()), tuple(self._opened.values())
         )
+
+
+def _entries(rows: Rows) -> list[Entry]:
+    """Return the entries that rows came from, without those of their keys that are in the data."""
+    return [
+        *(Entry("closed", each.call_id, plain_of(each)) for each in rows.calls),
+        *(Entry("interaction", each.interaction_id, plain_of(each)) for each in rows.ended),
+        *(Entry("open_interaction", each.interaction_id, plain_of(each)) for each in rows.opened),
+    ]
+
+
+def _reason(error: Exception) -> str:
+    """Return the error in one line, without the statement and its parameters."""
+    text = " ".join(str(getattr(error, "orig", None) or error).split())
+    return f"{type(error).__name__}: {text}"[:MAX_REASON_CHARS]
 
 
 def _load_position(path: Path) -> Position:

@@ -9,7 +9,7 @@ views are the state of control at one moment. Wall-clock times are UTC epoch sec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -247,14 +247,16 @@ class Rows:
         """Number of records."""
         return len(self.calls) + len(self.ended) + len(self.opened)
 
-    def singly(self) -> Iterator[Rows]:
-        """Yield each record by itself."""
-        for call in self.calls:
-            yield Rows(calls=(call,))
-        for run in self.ended:
-            yield Rows(ended=(run,))
-        for opened in self.opened:
-            yield Rows(opened=(opened,))
+    def halves(self) -> tuple[Rows, Rows]:
+        """Return the first and the second half of the records, in their order."""
+        middle = len(self) // 2
+        first, second = [], []
+        for name in ("calls", "ended", "opened"):
+            records = getattr(self, name)
+            first.append(records[: max(0, middle)])
+            second.append(records[max(0, middle) :])
+            middle -= len(records)
+        return Rows(*first), Rows(*second)
 
 
 # --- events of runs --------------------------------------------------------------------------------

@@ -152,6 +152,11 @@ class LedgerPort(Protocol):
         """Monotonic time since which the database accepts no rows; None while it does."""
         ...
 
+    @property
+    def rejected_rows(self) -> int:
+        """Number of rows that are set aside because the database rejects them."""
+        ...
+
     def flush(self, timeout_s: float) -> bool:
         """Wait until all entries so far are in the database; return true if they are. Blocks."""
         ...

@@ -68,3 +68,12 @@ def utc_now() -> datetime:
 def new_id(prefix: str) -> str:
     """Return a random URL-safe id such as ``tn_4f0c...``, with 128 random bits."""
     return f"{prefix}_{secrets.token_hex(16)}"
+
+
+def utc_time(epoch_s: float) -> datetime:
+    """Return the time of UTC epoch seconds. Raises ValueError beyond the years that a time can have."""
+    try:
+        return datetime.fromtimestamp(epoch_s, UTC)
+    except (OSError, OverflowError) as error:
+        # An OSError would look like a system that fails.
+        raise ValueError(f"{epoch_s} is no time in UTC epoch seconds") from error

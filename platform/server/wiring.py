@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from aiohttp import ClientSession
 from sqlalchemy import Engine
-from sqlalchemy.exc import DataError, IntegrityError
 
 from fairserve.engine.wire.client import worker_session
 from fairserve.platform.background.jobs.in_process import JobsInProcess
@@ -123,7 +122,7 @@ def storage(settings: Settings, engine: Engine | None, lease: Lease | None) -> S
     )
     outbox = Outbox(settings.background, settings.tenancy.currency)
     rows = LedgerRows(sessions, hasher, outbox)
-    ledger = Ledger(journal, rows.write, poison=(DataError, IntegrityError))
+    ledger = Ledger(journal, rows)
     authenticator = Authenticator(sessions, hasher, FailedKeys(sessions, hasher))
     return Storage(
         engine, management, sessions, hasher, authenticator, journal, outbox, rows, ledger

@@ -57,6 +57,7 @@ def test_a_healthy_server(tmp_path, doctor, capsys):
             "schema": "ok",
             "server": "ok",
             "secret key": "ok",
+            "ledger": "ok",
             "journal": "ok",
             "private files": "ok",
             "open files": "ok",
@@ -80,6 +81,7 @@ def test_each_failure_is_found(tmp_path, doctor, monkeypatch):
     )
     config.chmod(0o644)
     (folder / "fairserve.sqlite3").chmod(0o640)
+    (folder / "journal" / "rejected.jsonl").write_text('{"kind": "closed", "data": {}}\n')
     monkeypatch.setattr(host, "descriptor_limit", lambda: 1024)
     before = state_of(folder)
     code, found = doctor("--config", config, "--redis-url", "redis://:hunter2@127.0.0.1:9/0")
@@ -91,6 +93,7 @@ def test_each_failure_is_found(tmp_path, doctor, monkeypatch):
         "schema": "ok",
         "server": "ok",
         "secret key": "fail",
+        "ledger": "warn",
         "journal": "ok",
         "private files": "warn",
         "redis": "fail",

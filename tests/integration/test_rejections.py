@@ -24,13 +24,17 @@ from fairserve.throttling.base import Budget, Decision
 def journaled(tmp_path, sessions):
     """Return a function that writes records through a journal and the ledger's thread."""
 
-    def sink(rows):
-        with sessions.begin() as session:
-            upsert_calls(session, rows.calls)
+    class Sink:
+        def write(self, rows):
+            with sessions.begin() as session:
+                upsert_calls(session, rows.calls)
+
+        def blames_rows(self, error):
+            return False
 
     journal = Journal(tmp_path / "journal")
     journal.open()
-    ledger = Ledger(journal, sink)
+    ledger = Ledger(journal, Sink())
     ledger.start()
 
     def write(*records):

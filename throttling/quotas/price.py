@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairserve.interactions.call import TokenUsage
+from fairserve.throttling.quotas.quota import MAX_AMOUNT
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +20,10 @@ class TokenPrice:
     price_id: str = ""
 
     def cost(self, usage: TokenUsage) -> int:
-        """Return the cost of a usage in nanounits; halves are rounded up."""
+        """Return the cost of a usage in nanounits, at most ``MAX_AMOUNT``; halves are rounded up."""
         cached = min(usage.cached_tokens, usage.prompt_tokens)
         pico = (usage.prompt_tokens - cached) * self.input + cached * self.cached
-        return _nano(pico + usage.output_tokens * self.output)
+        return min(_nano(pico + usage.output_tokens * self.output), MAX_AMOUNT)
 
     def most(self, prompt_tokens: int, output_tokens: int) -> int:
         """Return the maximum cost of a call with this prompt and at most this output, in nanounits."""

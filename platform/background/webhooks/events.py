@@ -10,12 +10,12 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from fairserve.platform.background.webhooks.event_types import TEST
 from fairserve.platform.control.messages import CallRecord, InteractionRecord
-from fairserve.platform.db.base import NAME_CHARS, new_id
+from fairserve.platform.db.base import NAME_CHARS, new_id, utc_time
 from fairserve.platform.db.ledger import WIDE_ID_CHARS
 from fairserve.platform.db.upsert import fitting_text
 
@@ -116,7 +116,7 @@ def test_event(tenant: str, endpoint_id: str, now: datetime) -> Event:
 
 def time_text(epoch_s: float) -> str:
     """Return a time in the format of payloads, RFC 3339 in UTC."""
-    return datetime.fromtimestamp(epoch_s, UTC).isoformat().replace("+00:00", "Z")
+    return utc_time(epoch_s).isoformat().replace("+00:00", "Z")
 
 
 def _user(user: str) -> str:

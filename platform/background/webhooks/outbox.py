@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Table, func, select, update
-from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
 from fairserve.platform.background.settings import BackgroundSettings
@@ -22,7 +21,8 @@ from fairserve.platform.background.webhooks.budgets import BudgetWatch
 from fairserve.platform.background.webhooks.event_types import TEST
 from fairserve.platform.background.webhooks.events import Event, finished, throttled, throttled_key
 from fairserve.platform.control.messages import CallRecord, InteractionRecord
-from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.base import utc_now, utc_time
+from fairserve.platform.db.causes import may_be_values
 from fairserve.platform.db.upsert import insert_into
 from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint, WebhookEvent
 
@@ -64,7 +64,9 @@ class Outbox:
             # An event that cannot be written must not affect the ledger's rows.
             with session.begin_nested():
                 write(session, self._events(session, endpoints, calls, runs, now), endpoints, now)
-        except (DataError, IntegrityError) as error:
+        except Exception as error:
+            if not may_be_values(error):
+                raise
             logger.error("cannot write webhook events, they are lost: %s", type(error).__name__)
 
     def _events(
@@ -125,7 +127,7 @@ def write(session: Session, events: Sequence[Event], endpoints: Endpoints, now: 
             "tenant_id": event.tenant,
             "type": event.type,
             "user_id": event.user,
-            "origin_at": datetime.fromtimestamp(event.origin, UTC),
+            "origin_at": utc_time(event.origin),
             "payload": event.payload(),
             "created_at": now,
         }

@@ -110,6 +110,7 @@ async def _read(request: Request, viewer: Viewer, minutes: int) -> Overview:
             models_without_worker=[m["model"] for m in cluster["models"] if not m["workers_up"]],
             fleet_problem=file.get("problem") or "",
             ledger_waits_s=None if waits_since_s is None else time.monotonic() - waits_since_s,
+            rejected_rows=state.ledger.rejected_rows,
             draining=state.draining.is_set(),
         )
     return Overview(live, _charts(live, names), alarms(health), _now(live))

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 import orjson
 
 Kind = Literal["accepted", "progress", "closed", "interaction", "open_interaction"]
+MAX_WHOLE = 2**63 - 1
 KINDS: frozenset[Kind] = frozenset(get_args(Kind))
 
 
@@ -28,9 +29,24 @@ class Entry:
 
 
 def encode(entry: Entry) -> bytes:
-    """Return the line of an entry, with its line end."""
-    text = orjson.dumps({"kind": entry.kind, "key": entry.key, "data": entry.data})
+    """Return the line of an entry, with its line end. Numbers are cut to what a column can hold."""
+    plain = {"kind": entry.kind, "key": entry.key, "data": entry.data}
+    try:
+        text = orjson.dumps(plain)
+    except TypeError:
+        text = orjson.dumps(_bounded(plain))
     return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def _bounded(value: Any) -> Any:
+    """Return a plain value whose whole numbers have at most 64 bits."""
+    if isinstance(value, dict):
+        return {name: _bounded(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_bounded(each) for each in value]
+    if isinstance(value, int) and abs(value) > MAX_WHOLE:
+        return MAX_WHOLE if value > 0 else -MAX_WHOLE
+    return value
 
 
 def decode(line: bytes) -> Entry | None:

@@ -21,13 +21,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session, selectinload
 
 from fairserve.interactions.call import DEFAULT_LEVELS, TokenUsage
 from fairserve.interactions.profiles.profile import DEFAULT_PROFILE, AppProfile
 from fairserve.interactions.profiles.profile_learning import LearningOptions
 from fairserve.platform.db.identity import App, EndUser, Tenant
+from fairserve.platform.db.sums import sum_of
 from fairserve.platform.reporting.settings import ReportSettings
 from fairserve.platform.reporting.usage.levels import CALLS, Detail
 from fairserve.platform.reporting.usage.schemas import Fairness, Group, UsageRow
@@ -178,9 +179,9 @@ def _sums(session: Session, selection: Selection) -> Sequence[Sequence[Any]]:
     """Return the keys and sums of groups with service, at most one more than the maximum."""
     keys = selection.keys(CALLS)
     column = CALLS.table.c
-    sums = [func.sum(column[name]) for name in _COLUMNS]
+    sums = [sum_of(column[name]) for name in _COLUMNS]
     statement = select(*keys, *sums).where(*selection.where(CALLS)).group_by(*keys)
-    statement = statement.having(func.sum(column.service) > 0).limit(MAX_OWNERS + 1)
+    statement = statement.having(sum_of(column.service) > 0).limit(MAX_OWNERS + 1)
     return session.execute(statement).all()
 
 

@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, and_, case, func, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from fairserve.platform.db.ledger import Interaction, LedgerCall
+from fairserve.platform.db.sums import sum_of
 from fairserve.platform.reporting.usage.levels import TOKENS
 from fairserve.platform.reporting.usage.schemas import (
     InteractionPage,
@@ -132,7 +133,7 @@ def _used(
     key = (LedgerCall.tenant_id, LedgerCall.app_id, LedgerCall.interaction_id)
     charged = LedgerCall.charged
     sums = [
-        func.sum(case((charged, getattr(LedgerCall, name)), else_=0))
+        sum_of(case((charged, getattr(LedgerCall, name)), else_=0))
         for name in (*TOKENS, "service", "cost")
     ]
     used = {}

@@ -1,7 +1,7 @@
 """Levels of the rollups, their tables as data, and the fold of one level into a coarser one.
 
-A fold adds sums, merges digests in the order of the rows, and empties the keys that the level sums
-over. The same rows in the same order result in the same bytes.
+A fold adds sums, up to the largest number of a column, merges digests in the order of the rows, and
+empties the keys that the level sums over. The same rows in the same order result in the same bytes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Literal
 from sqlalchemy import Table
 
 from fairserve.platform.db.base import Base
+from fairserve.platform.db.sums import bounded
 from fairserve.platform.db.usage import UsageCalls, UsageRejections, UsageRuns
 from fairserve.platform.reporting.usage.digests import merged
 
@@ -114,7 +115,7 @@ def fold(
         row = members[0] | empty | {"start_s": start_s}
         if len(members) > 1:
             for name in table.sums:
-                row[name] = sum([member[name] for member in members])
+                row[name] = bounded(member[name] for member in members)
             for name in table.digests:
                 row[name] = merge(member[name] for member in members)
         folded.append(row)

@@ -12,10 +12,11 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, and_, func, or_, select
+from sqlalchemy import ColumnElement, and_, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from fairserve.platform.db.ledger import LedgerCall
+from fairserve.platform.db.sums import sum_of
 from fairserve.platform.db.usage import UsageCalls, UsageDirty, UsageState
 from fairserve.platform.reporting.usage.levels import DAY_S, QUARTER_S, level
 
@@ -116,4 +117,4 @@ def _of(table: type[LedgerCall | UsageCalls], spender: Spender) -> ColumnElement
 
 
 def _sum(session: Session, cost: InstrumentedAttribute[int], *where: ColumnElement[bool]) -> int:
-    return int(session.scalar(select(func.sum(cost)).where(*where, cost > 0)) or 0)
+    return int(session.scalar(select(sum_of(cost)).where(*where, cost > 0)) or 0)

@@ -26,6 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
+from fairserve.platform.db.sums import bounded, sum_of
 from fairserve.platform.reporting.usage.digests import digest_of
 from fairserve.platform.reporting.usage.levels import QUARTER_S, STATES, TOKENS, WASTE_CAUSES, Row
 from fairserve.scheduling.events import CallOutcome
@@ -42,7 +43,12 @@ class Window(NamedTuple):
 
 SERVED_MODEL = func.coalesce(func.nullif(LedgerCall.served_model, ""), LedgerCall.model)
 """Model to which a call is attributed."""
-_SPENT = LedgerCall.input_tokens + LedgerCall.system_tokens + LedgerCall.output_tokens
+_SPENT = {
+    "input": LedgerCall.input_tokens,
+    "system": LedgerCall.system_tokens,
+    "output": LedgerCall.output_tokens,
+}
+"""Columns of the tokens of a call. They are added as sums: those of one row may exceed 64 bits."""
 _READ_ROWS = 5000
 
 
@@ -54,6 +60,7 @@ def calls(session: Session, window: Window) -> list[Row]:
     rows = [_row(window.tenant_id, row._asdict()) for row in found]
     durations = _durations(session, groups, where)
     for row in rows:
+        row["wasted_tokens"] = bounded(row.pop(f"wasted_{name}") for name in _SPENT)
         key = (row["app_id"], row["start_s"], row["user_id"], row["model"])
         delays, ttfts = durations.get(key, ((), ()))
         row["queue_delay_digest"], row["ttft_digest"] = digest_of(delays), digest_of(ttfts)
@@ -66,9 +73,9 @@ def runs(session: Session, window: Window) -> list[Row]:
     groups = _groups(session, Interaction, Interaction.ended_at)
     sums = [
         *(_count(Interaction.state == state).label(state) for state in STATES),
-        func.sum(Interaction.calls).label("run_calls"),
+        sum_of(Interaction.calls).label("run_calls"),
         *(
-            func.sum(
+            sum_of(
                 case((Interaction.waste_cause == cause, Interaction.wasted_tokens), else_=0)
             ).label(f"wasted_{cause}")
             for cause in WASTE_CAUSES
@@ -124,7 +131,8 @@ def _within(
 
 def _call_sums() -> list[ColumnElement[Any]]:
     charged = LedgerCall.charged
-    unpriced = charged & LedgerCall.price_id.is_(None) & (_SPENT > 0)
+    spent = or_(*(column > 0 for column in _SPENT.values()))
+    unpriced = charged & LedgerCall.price_id.is_(None) & spent
     return [
         _count(charged).label("calls"),
         *(
@@ -133,12 +141,14 @@ def _call_sums() -> list[ColumnElement[Any]]:
         ),
         _count(charged == false()).label("uncharged_calls"),
         *(
-            func.sum(case((charged, getattr(LedgerCall, name)), else_=0)).label(name)
-            for name in TOKENS
+            sum_of(case((charged, getattr(LedgerCall, name)), else_=0)).label(name)
+            for name in (*TOKENS, "service")
         ),
-        func.sum(case((charged, LedgerCall.service), else_=0.0)).label("service"),
-        func.sum(case((charged & LedgerCall.wasted, _SPENT), else_=0)).label("wasted_tokens"),
-        func.sum(case((charged, LedgerCall.cost), else_=0)).label("cost"),
+        *(
+            sum_of(case((charged & LedgerCall.wasted, column), else_=0)).label(f"wasted_{name}")
+            for name, column in _SPENT.items()
+        ),
+        sum_of(case((charged, LedgerCall.cost), else_=0)).label("cost"),
         _count(unpriced).label("unpriced_calls"),
     ]
 

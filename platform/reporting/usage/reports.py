@@ -29,6 +29,7 @@ from sqlalchemy.orm import Session
 
 from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.db.identity import App, Tenant
+from fairserve.platform.db.sums import sum_of
 from fairserve.platform.db.usage import UsageState
 from fairserve.platform.reporting.settings import ReportSettings
 from fairserve.platform.reporting.usage.digests import merged, quantiles
@@ -197,7 +198,7 @@ def _page(
     keys = _ordered(session, [found.c[group] for group in selection.groups])
     sums = [column for column in found.c if column.name not in selection.groups]
     count = func.count().over().label("groups_in_all")
-    totals = [func.sum(column).label(column.name) for column in sums]
+    totals = [sum_of(column).label(column.name) for column in sums]
     grouped = select(*keys, *totals, count).group_by(*keys)
     rows = session.execute(grouped.order_by(*keys).limit(limit).offset(offset)).all()
     if not rows and offset:
@@ -218,7 +219,7 @@ def _all_sums(selection: Selection) -> Subquery:
     for table in tables:
         keys = selection.keys(table)
         sums = [
-            (func.sum(table.table.c[name]) if of is table else literal(0, Integer)).label(
+            (sum_of(table.table.c[name]) if of is table else literal(0, Integer)).label(
                 _label(of, name)
             )
             for of, name in names
@@ -268,7 +269,7 @@ def _sums_of_all(session: Session, selection: Selection) -> Usage:
     """Return the sums over all groups, read at the coarsest level."""
     everything = selection.grouped()
     found = _all_sums(everything)
-    row = session.execute(select(*(func.sum(column).label(column.name) for column in found.c)))
+    row = session.execute(select(*(sum_of(column).label(column.name) for column in found.c)))
     usage = Usage(**_usage(row.one()._asdict()))
     _add_details(session, everything, [()], [usage])
     return usage
@@ -315,7 +316,7 @@ def _add_rejections(
     column = REFUSALS.table.c
     groups = [*selection.keys(REFUSALS), column.reason]
     for *key, reason, count in session.execute(
-        select(*groups, func.sum(column["count"]))
+        select(*groups, sum_of(column["count"]))
         .where(*selection.where(REFUSALS), *_of_page(session, selection, REFUSALS, keys))
         .group_by(*groups)
         .order_by(column.reason)

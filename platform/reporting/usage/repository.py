@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Table, delete, or_, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from fairserve.platform.control.messages import CallRecord, InteractionRecord, OpenInteractionRecord
+from fairserve.platform.db.base import utc_time
 from fairserve.platform.db.erasures import Erasure
 from fairserve.platform.db.identity import ApiKey
 from fairserve.platform.db.ledger import Interaction, LedgerCall, OpenInteraction, ThrottlingEvent
@@ -119,14 +120,10 @@ def _open_interaction(record: OpenInteractionRecord) -> dict[str, Any]:
         "app_id": record.app,
         "id": record.interaction_id,
         "user_id": record.user,
-        "opened_at": _time(record.opened_at),
+        "opened_at": utc_time(record.opened_at),
         "sink": record.sink,
         "closing": record.closing,
     }
-
-
-def _time(epoch_s: float) -> datetime:
-    return datetime.fromtimestamp(epoch_s, UTC)
 
 
 def _call(record: CallRecord) -> dict[str, Any]:
@@ -140,8 +137,8 @@ def _call(record: CallRecord) -> dict[str, Any]:
         "stage": record.stage,
         "agent": record.agent,
         "outcome": record.outcome,
-        "accepted_at": _time(record.accepted_at),
-        "ended_at": _time(record.ended_at),
+        "accepted_at": utc_time(record.accepted_at),
+        "ended_at": utc_time(record.ended_at),
         "input_tokens": record.input_tokens,
         "system_tokens": record.system_tokens,
         "cached_tokens": record.cached_tokens,
@@ -169,7 +166,7 @@ def _event(record: CallRecord) -> dict[str, Any]:
     inputs = record.refusal_inputs or {}
     return {
         "call_id": record.call_id,
-        "at": _time(record.accepted_at),
+        "at": utc_time(record.accepted_at),
         "tenant_id": record.tenant,
         "app_id": record.app,
         "user_id": record.user,
@@ -192,8 +189,8 @@ def _interaction(record: InteractionRecord) -> dict[str, Any]:
         "id": record.interaction_id,
         "user_id": record.user,
         "state": record.state,
-        "opened_at": _time(record.opened_at),
-        "ended_at": _time(record.ended_at),
+        "opened_at": utc_time(record.opened_at),
+        "ended_at": utc_time(record.ended_at),
         "calls": record.calls,
         "tokens": record.tokens,
         "wasted_tokens": record.wasted_tokens,

@@ -3,7 +3,8 @@
 A step reads the marks of a few quarter hours of one tenant's day, computes their rows of the finest
 level from raw rows, folds them into the coarser levels, and deletes the marks, in one short transaction.
 An interrupted step has no effect; a step is idempotent. Quarter hours whose raw rows may have been
-deleted are never recomputed.
+deleted are never recomputed. A day whose rows cannot be summed keeps its marks, is logged, and stops no
+other day.
 
 A lock on the row of ``usage_state`` excludes steps of other processes. The ledger does not take that
 lock: marks that it writes during a step survive the step.
@@ -11,6 +12,7 @@ lock: marks that it writes during a step survive the step.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -19,6 +21,7 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, and_, bindparam, delete, insert, select, tuple_
 from sqlalchemy.orm import Session
 
+from fairserve.platform.db.causes import may_be_values
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.usage import UsageDirty, UsageState
 from fairserve.platform.reporting.usage import raw_rows
@@ -34,6 +37,8 @@ from fairserve.platform.reporting.usage.levels import (
     fold,
 )
 from fairserve.platform.reporting.usage.raw_rows import Window
+
+logger = logging.getLogger(__name__)
 
 MAX_MARKS = 400
 """Maximum number of marks handled by one step."""
@@ -71,20 +76,34 @@ def roll_up(sessions: SessionFactory, *, stopping: Callable[[], bool] = lambda: 
     with sessions() as session:
         days = marked_days(session)
     for tenant_id, day_s in days:
-        after: tuple[int, str] | None = (day_s, "")
-        while after is not None:
-            if stopping():
+        try:
+            if not _roll_up_day(sessions, tenant_id, day_s, stopping):
                 return False
-            with sessions.begin() as session:
-                state = lock_state(session)
-                if state is None:
-                    return False
-                after = roll_up_some(session, state, tenant_id, after)
+        except Exception as error:
+            if not may_be_values(error):
+                raise
+            logger.exception("day %d of tenant %s cannot be rolled up", day_s // DAY_S, tenant_id)
     with sessions.begin() as session:
         state = lock_state(session)
         if state is None:
             return False
         state.rolled_up_s = max(state.rolled_up_s, began_s)
+    return True
+
+
+def _roll_up_day(
+    sessions: SessionFactory, tenant_id: str, day_s: int, stopping: Callable[[], bool]
+) -> bool:
+    """Roll up the marks of a tenant's day, with one transaction per step; return as :func:`roll_up`."""
+    after: tuple[int, str] | None = (day_s, "")
+    while after is not None:
+        if stopping():
+            return False
+        with sessions.begin() as session:
+            state = lock_state(session)
+            if state is None:
+                return False
+            after = roll_up_some(session, state, tenant_id, after)
     return True
 
 

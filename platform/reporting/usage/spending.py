@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, String, func, literal, select
+from sqlalchemy import ColumnElement, String, literal, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.ledger import LedgerCall
+from fairserve.platform.db.sums import sum_of
 from fairserve.platform.db.usage import UsageCalls
 from fairserve.platform.reporting.usage.levels import DAY_S, Detail, level
 from fairserve.scheduling.events import BudgetSpent, ContractChanged
@@ -79,6 +80,6 @@ def _by_user(
     each = contract.scope == "app_user"
     user: ColumnElement[Any] = table.user_id.expression if each else literal(contract.user, String)
     found = session.execute(
-        select(user.label("user"), func.sum(cost)).where(*owner, *conditions).group_by("user")
+        select(user.label("user"), sum_of(cost)).where(*owner, *conditions).group_by("user")
     )
     return {name: int(total) for name, total in found}

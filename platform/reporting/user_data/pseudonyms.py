@@ -12,7 +12,7 @@ import hmac
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import select
@@ -24,6 +24,7 @@ from fairserve.platform.control.messages import (
     OpenInteractionRecord,
     Rows,
 )
+from fairserve.platform.db.base import utc_time
 from fairserve.platform.db.erasures import Erasure, user_hashes
 from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.db.ledger import WIDE_ID_CHARS
@@ -96,7 +97,7 @@ def under_pseudonyms(session: Session, hasher: KeyHasher, rows: Rows) -> Rows:
     erasures = session.scalars(
         select(Erasure).where(
             Erasure.tenant_id.in_(tenants),
-            Erasure.erased_at >= datetime.fromtimestamp(min(times), UTC),
+            Erasure.erased_at >= utc_time(min(times)),
         )
     ).all()
     if not erasures:
@@ -142,6 +143,6 @@ class _Erased:
             rows = (self._rows.get((tenant, each)) for each in hashes)
             self._found[tenant, user] = next((row for row in rows if row is not None), None)
         row = self._found[tenant, user]
-        if row is None or datetime.fromtimestamp(at, UTC) > row.erased_at:
+        if row is None or utc_time(at) > row.erased_at:
             return None
         return Replacement(row.pseudonym, row.id_key)

@@ -24,9 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from fairserve.platform.control.journal.segments import segment_numbers, segment_path
-
-REJECTED = "rejected.jsonl"
-"""Rows that the database rejected; see :mod:`fairserve.platform.control.ledger`."""
+from fairserve.platform.control.rejected_rows import REJECTED
 
 
 class SegmentsLostError(Exception):

@@ -13,6 +13,7 @@ from sqlalchemy import Engine, func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from fairserve.platform.control.rejected_rows import REJECTED, count_rejected
 from fairserve.platform.db import schema
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import (
@@ -135,6 +136,7 @@ def check_journal(settings: Settings) -> Iterator[Finding]:
             "change its owner, free space, or choose another --data-dir",
         )
         return
+    yield from _rejected_rows(folder)
     free_bytes = shutil.disk_usage(folder).free
     found = f"{folder} is writable, {free_bytes:,} bytes are free"
     needed = settings.control.journal_max_bytes
@@ -175,6 +177,22 @@ def _searchable(folder: Path) -> bool:
         return folder.is_dir() and bool(stat.S_IMODE(folder.stat().st_mode) & 0o011)
     except OSError:
         return False
+
+
+def _rejected_rows(folder: Path) -> Iterator[Finding]:
+    try:
+        number = count_rejected(folder)
+    except OSError as error:
+        yield warn("ledger", f"{folder / REJECTED} cannot be read: {error.strerror}", "")
+        return
+    if number:
+        yield warn(
+            "ledger",
+            f"{number} rows that the database rejected are in {folder / REJECTED}",
+            "read the reasons there; usage and budgets lack these calls. Then move the file away",
+        )
+    else:
+        yield ok("ledger", "the database rejected no row")
 
 
 def check_redis(settings: Settings) -> Iterator[Finding]:

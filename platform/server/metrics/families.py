@@ -192,6 +192,11 @@ def storage(
         ledger.waiting_s(),
     )
     yield _one(
+        "ledger_rejected_rows",
+        "Rows that the database rejected, set aside in the journal's folder.",
+        ledger.rejected_rows,
+    )
+    yield _one(
         "database_lease_over", "1 while the lease of the database is over: no calls.", lease_over
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import and_, delete, func, select
+from sqlalchemy import and_, delete, func, or_, select
 from sqlalchemy.orm import Session
 
 from fairserve.interactions.profiles.profile import AppProfile, StageProfile
@@ -21,6 +21,7 @@ from fairserve.interactions.tracking.run_end import ENDED_BY_ITSELF
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.ledger import Interaction, LedgerCall
 from fairserve.platform.db.profiles import ProfileSource, ProfileVersion
+from fairserve.platform.db.sums import sum_of
 from fairserve.platform.db.usage import UsageCalls
 
 KEPT_VERSIONS = 1000
@@ -143,10 +144,10 @@ def believed(
         return options
     sums = session.execute(
         select(
-            func.sum(UsageCalls.calls - UsageCalls.refused),
-            func.sum(UsageCalls.input_tokens),
-            func.sum(UsageCalls.system_tokens),
-            func.sum(UsageCalls.output_tokens),
+            sum_of(UsageCalls.calls - UsageCalls.refused),
+            sum_of(UsageCalls.input_tokens),
+            sum_of(UsageCalls.system_tokens),
+            sum_of(UsageCalls.output_tokens),
         ).where(
             UsageCalls.level == "day_tenant",
             UsageCalls.tenant_id == app.tenant_id,
@@ -183,7 +184,11 @@ def seen(
             LedgerCall.app_id == app_id,
             LedgerCall.accepted_at >= begin,
             LedgerCall.charged,
-            LedgerCall.input_tokens + LedgerCall.system_tokens + LedgerCall.output_tokens > 0,
+            or_(
+                LedgerCall.input_tokens > 0,
+                LedgerCall.system_tokens > 0,
+                LedgerCall.output_tokens > 0,
+            ),
         )
         .order_by(LedgerCall.accepted_at.desc(), LedgerCall.call_id)
         .limit(options.max_calls)

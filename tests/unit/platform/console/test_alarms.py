@@ -114,6 +114,11 @@ def test_a_client_far_above_its_share_raises_an_alarm(share, entitled, shown):
     assert bool(texts(clients=[client])) == shown
 
 
+def test_rejected_ledger_rows_raise_an_alarm():
+    ((tone, text),) = texts(rejected_rows=2)
+    assert (tone, "2 ledger rows" in text) == ("warn", True)
+
+
 def test_alarms_are_sorted_by_severity():
     found = texts(
         clients=[CLIENT],

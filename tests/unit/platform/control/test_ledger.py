@@ -9,8 +9,12 @@ from call_records import call_record
 from until import until
 
 from fairserve.platform.control import ledger as ledger_module
+from fairserve.platform.control.journal.entries import Entry
 from fairserve.platform.control.journal.journal import Journal
 from fairserve.platform.control.ledger import Ledger
+from fairserve.platform.control.messages import InteractionRecord
+
+RUN = InteractionRecord("r", "t", "a", "u", "complete", 1.0, 2.0, 1, 10, 0)
 
 
 class Database:
@@ -22,7 +26,10 @@ class Database:
         self.away = False
         self.refused = set()
 
-    def upsert(self, rows):
+    def blames_rows(self, error):
+        return isinstance(error, ValueError) and not self.away
+
+    def write(self, rows):
         if self.away:
             raise ConnectionError("the database is away")
         bad = [call for call in rows.calls if call.call_id in self.refused]
@@ -44,7 +51,7 @@ def start(tmp_path, database):
     def make(**options):
         journal = Journal(tmp_path, **options)
         journal.open()
-        ledger = Ledger(journal, database.upsert, poison=(ValueError,), retry_s=0.01)
+        ledger = Ledger(journal, database, retry_s=0.01)
         ledger.start()
         opened.append((journal, ledger))
         return journal, ledger
@@ -134,13 +141,81 @@ async def test_the_last_row_of_an_id_in_a_batch_is_written(start, database):
     assert (database.writes, database.calls["a"].outcome) == (1, "completed")
 
 
-async def test_a_rejected_row_is_set_aside_and_the_others_written(start, database):
+async def test_rejected_rows_are_set_aside_and_the_others_written(start, database):
+    journal, ledger = start()
+    await asyncio.to_thread(ledger.close, 5)
+    database.refused = {"c17", "c400"}
+    await write(journal, *(record(f"c{n}") for n in range(500)))
+    journal.close()
+    journal, ledger = start()
+    assert await asyncio.to_thread(ledger.flush, 20)
+    assert set(database.calls) == {f"c{n}" for n in range(500)} - database.refused
+    kept = map(json.loads, (journal.folder / "rejected.jsonl").read_bytes().splitlines())
+    assert {each["data"]["call_id"]: each["reason"] for each in kept} == {
+        name: f"ValueError: row {name} is refused" for name in database.refused
+    }
+    assert database.writes < 40, "a bad row does not make each other row a transaction"
+
+
+async def test_rejected_rows_are_counted_again_after_a_restart_and_kept_once(start, database):
     journal, ledger = start()
     database.refused = {"bad"}
-    await write(journal, record("a"), record("bad"), record("z"))
+    await write(journal, record("bad"), record("a"))
     assert await asyncio.to_thread(ledger.flush, 20)
-    assert set(database.calls) == {"a", "z"}
-    assert b'"call_id":"bad"' in (journal.folder / "rejected.jsonl").read_bytes()
+    assert ledger.rejected_rows == 1
+    ledger.close()
+    journal.close()
+    (journal.folder / "ledger.json").unlink()  # as after a restart of the machine
+    with (journal.folder / "rejected.jsonl").open("ab") as file:
+        file.write(b'{"kind":"clo')  # a crash has cut the last line
+    journal, ledger = start()
+    assert ledger.rejected_rows == 1
+    database.refused = {"bad", "worse"}
+    await write(journal, record("worse"))
+    assert await asyncio.to_thread(ledger.flush, 20)
+    assert ledger.rejected_rows == 2
+    ledger.close()
+    journal.close()
+    _, ledger = start()
+    assert ledger.rejected_rows == 2
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        Entry("closed", "damaged", {"call_id": "damaged"}),
+        Entry("closed", ["damaged"], {}),
+        Entry("closed", "damaged", ["damaged"]),
+        Entry("interaction", "damaged", {**asdict(RUN), "app": ["damaged"]}),
+    ],
+    ids=["fields missing", "key", "data", "id"],
+)
+async def test_a_damaged_entry_is_set_aside(start, database, entry):
+    journal, ledger = start()
+    journal.append(entry.kind, entry.key, entry.data)
+    await write(journal, record("a"))
+    assert await asyncio.to_thread(ledger.flush, 20)
+    assert (set(database.calls), ledger.rejected_rows) == ({"a"}, 1)
+
+
+async def test_a_row_that_cannot_be_set_aside_is_retried(start, database):
+    journal, ledger = start()
+    database.refused = {"bad"}
+    blocked = journal.folder / "rejected.jsonl"
+    blocked.mkdir()
+    await write(journal, record("bad"), record("a"))
+    assert not await asyncio.to_thread(ledger.flush, 0.1)
+    blocked.rmdir()
+    assert await asyncio.to_thread(ledger.flush, 20)
+    assert (set(database.calls), ledger.rejected_rows) == ({"a"}, 1)
+
+
+async def test_numbers_beyond_64_bits_are_cut_before_they_are_rows(start, database):
+    journal, ledger = start()
+    await write(journal, record("huge", cost=10**30, output_tokens=-(10**30)))
+    assert await asyncio.to_thread(ledger.flush, 20)
+    row = database.calls["huge"]
+    assert (row.cost, row.output_tokens) == (2**63 - 1, -(2**63 - 1))
 
 
 async def test_written_segments_are_deleted(start, database):
