@@ -23,6 +23,7 @@ from fairserve.engine.torch.chunk import Chunk
 from fairserve.engine.torch.decode_graphs import DecodeGraphs, graph_sizes
 from fairserve.engine.torch.kernel_attention import KernelPlan
 from fairserve.engine.torch.launched_step import PendingTokens
+from fairserve.engine.torch.model_loader import load_model
 from fairserve.engine.torch.paged_kernels import (
     TILE_ROWS,
     DecodeScratch,
@@ -43,6 +44,12 @@ SHAPES = [
     pytest.param(4, 4, 64, SHORT, marks=SLOW),
 ]
 """Query heads, KV heads, head size, type: first three heads to one, and a size that fills no block."""
+
+
+@pytest.fixture(scope="module")
+def llama(llama_folder):
+    """Return the model on the device of the kernels."""
+    return load_model(str(llama_folder), dtype="float32", device=DEVICE.type)
 
 
 def expected(query, keys, values, table, positions):
@@ -183,7 +190,7 @@ def test_static_buffers_give_the_same_logits(make_bench, llama):
 def hidden(decodes):
     """Remove the last token from sequences, and return where it is found instead."""
     sequences = [chunk.sequence for chunk in reversed(decodes)]
-    tokens = torch.tensor([sequence.tokens[-1] for sequence in sequences])
+    tokens = torch.tensor([sequence.tokens[-1] for sequence in sequences], device=DEVICE)
     for sequence in sequences:
         sequence.tokens[-1] = PENDING
     rows = {sequence.sequence_id: row for row, sequence in enumerate(sequences)}
