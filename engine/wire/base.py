@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from fairserve.engine.wire.reported_usage import UsageBounds
 from fairserve.engine.wire.request_fields import ServerKind, passed_on
 from fairserve.engine.wire.tasks import EMBEDDINGS, GENERATE, TASK_OF_PATH, Tasks, WorkerPath
 from fairserve.interactions.call import NO_TOKENS, TokenIds
@@ -78,6 +79,12 @@ class WorkerRequest:
             return samples if isinstance(samples, int) and samples > 0 else 1
         inputs = self.body["input" if self.path == EMBEDDINGS else "documents"]
         return 1 if isinstance(inputs, str) or isinstance(inputs[0], int) else len(inputs)
+
+    @property
+    def usage_bounds(self) -> UsageBounds:
+        """Return what the worker can report of the output at most; the prompt's bound is not known."""
+        samples = self.sequences if self.generates else 0
+        return UsageBounds(output_tokens=samples * self.max_output_tokens)
 
     def wire_body(self, kind: ServerKind = "vllm") -> dict[str, Any]:
         """Return the body in vLLM's dialect; a stream has the usage in every chunk."""

@@ -18,7 +18,7 @@ def has_output(choice: Any) -> bool:
         return False
     if choice.get("text"):
         return True
-    delta = choice.get("delta")
+    delta = choice.get("delta") or choice.get("message")  # the latter in an answer of one object
     return isinstance(delta, dict) and any(value for name, value in delta.items() if name != "role")
 
 
@@ -32,13 +32,6 @@ def output_bytes(chunk: dict[str, Any]) -> int:
     return sum(_bytes(choice) for choice in chunk.get("choices") or () if isinstance(choice, dict))
 
 
-def completion_tokens(chunk: dict[str, Any]) -> int | None:
-    """Return the worker's count of output tokens so far; None if the chunk has none."""
-    usage = chunk.get("usage")
-    tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
-    return tokens if isinstance(tokens, int) and tokens >= 0 else None
-
-
 def _bytes(value: Any) -> int:
     if isinstance(value, str):
         return len(value.encode("utf-8", "replace"))
@@ -50,6 +43,6 @@ def _bytes(value: Any) -> int:
 
 
 _TEXTS = frozenset(
-    {"text", "delta", "content", "reasoning", "reasoning_content", "refusal", "tool_calls"}
-    | {"function", "name", "arguments"}
+    {"text", "delta", "message", "content", "reasoning", "reasoning_content", "thinking"}
+    | {"refusal", "tool_calls", "function_call", "function", "name", "arguments"}
 )

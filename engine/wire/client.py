@@ -36,6 +36,7 @@ from fairserve.engine.wire.base import (
     WorkerUnavailableError,
 )
 from fairserve.engine.wire.loop_turns import LoopTurns
+from fairserve.engine.wire.reported_usage import MAX_TOKENS, count_of
 from fairserve.engine.wire.request_fields import ServerKind
 from fairserve.engine.wire.tasks import GENERATE, Tasks, tasks_of
 from fairserve.engine.wire.upstream_message import is_about_our_account, public_message
@@ -406,12 +407,14 @@ def _context_of(models: Mapping[str, Mapping[str, Any]], name: str) -> int | Non
 
 
 def _length_of(entry: Mapping[str, Any]) -> int | None:
-    """Return the context length in the field of vLLM and SGLang, or in that of llama.cpp."""
+    """Return the context length in the field of vLLM and SGLang, or in that of llama.cpp.
+
+    None: it has none that is usable.
+    """
     meta = entry.get("meta")
     more = meta.get("n_ctx") if isinstance(meta, dict) else None
-    return next(
-        (each for each in (entry.get("max_model_len"), more) if isinstance(each, int)), None
-    )
+    lengths = (count_of(each, MAX_TOKENS) for each in (entry.get("max_model_len"), more))
+    return next(filter(None, lengths), None)
 
 
 def _pause_of(headers: Mapping[str, str]) -> float:

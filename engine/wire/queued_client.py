@@ -20,8 +20,9 @@ from fairserve.engine.wire.base import (
     WorkerStream,
     WorkerUnavailableError,
 )
-from fairserve.engine.wire.chunk_output import completion_tokens, output_chunks
+from fairserve.engine.wire.chunk_output import output_chunks
 from fairserve.engine.wire.local_queue import LocalQueue
+from fairserve.engine.wire.reported_usage import UsageBounds, read_usage
 from fairserve.scheduling.base import LocalCall
 
 MAX_PAUSE_S = 60.0
@@ -65,7 +66,7 @@ class QueuedClient:
                 self.pause(error, request.tenant)
             self.end(call_id)
             raise
-        return _QueuedStream(stream, self, call_id)
+        return _QueuedStream(stream, self, call_id, request.usage_bounds)
 
     async def turn(self, request: WorkerRequest) -> str:
         """Wait until the call may be sent, and return its id in the queue, for :meth:`end`.
@@ -133,10 +134,13 @@ class QueuedClient:
 
 
 class _QueuedStream:
-    def __init__(self, stream: WorkerStream, client: QueuedClient, call_id: str) -> None:
+    def __init__(
+        self, stream: WorkerStream, client: QueuedClient, call_id: str, bounds: UsageBounds
+    ) -> None:
         self._stream = stream
         self._client = client
         self._call_id = call_id
+        self._bounds = bounds
         self._charged_tokens = 0
         self._ended = False
 
@@ -150,8 +154,9 @@ class _QueuedStream:
             self._end()
             raise
         if not self._ended:
-            total = completion_tokens(chunk.data)
+            total = read_usage(chunk.data.get("usage"), self._bounds).output_tokens
             tokens = output_chunks(chunk.data) if total is None else total - self._charged_tokens
+            tokens = min(tokens, self._bounds.output_tokens - self._charged_tokens)
             if tokens > 0:
                 self._charged_tokens += tokens
                 self._client.queue.decoded(self._call_id, tokens)

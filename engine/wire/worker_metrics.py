@@ -59,7 +59,9 @@ def read_metrics(text: bytes) -> WorkerMetrics:
         kv_used_share=_merged(values, _USED, lambda shares: min(1.0, sum(shares) / len(shares))),
         prefix_queried_tokens=_total(values, _QUERIED),
         prefix_hit_tokens=_total(values, _HIT),
-        kv_capacity_tokens=block_tokens * blocks if block_tokens and blocks else None,
+        kv_capacity_tokens=min(block_tokens * blocks, _MAX_VALUE)
+        if block_tokens and blocks
+        else None,
         block_tokens=block_tokens,
     )
 

@@ -59,8 +59,10 @@ class CallState:
     block_keys: Sequence[int] = ()
     """Keys of the full blocks of the prompt, as the router matches them."""
     price: TokenPrice = FREE
+    repeats: bool = False
+    """The client library marked the call as a repetition of an earlier one."""
     superseded: bool = False
-    """The client has repeated the call: it is charged only if it delivers something."""
+    """The client has repeated the call: it is charged only if a worker has worked on it."""
     source: CallSource = NO_SOURCE
     traceparent: str = ""
     """W3C trace context of its span; empty: it is not traced."""
@@ -79,9 +81,15 @@ class CallState:
         """Return the seconds since the worker started the call; 0 before."""
         return now_s - self.submitted_s - (self.queue_s or 0.0) if self.started else 0.0
 
-    def charged(self, delivered: bool) -> bool:
-        """Return true if its end is charged; ``delivered``: the client received some of the answer."""
-        return delivered or not self.superseded
+    @property
+    def unused(self) -> bool:
+        """True if no worker has worked on the call."""
+        return self.usage.prompt_tokens + self.usage.output_tokens == 0
+
+    @property
+    def charged(self) -> bool:
+        """True if its end is charged."""
+        return not (self.superseded and self.unused)
 
     def record(
         self,

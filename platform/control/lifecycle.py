@@ -23,7 +23,6 @@ from fairserve.platform.control.journal.journal import Journal, JournalUnavailab
 from fairserve.platform.control.live_calls import LiveCalls
 from fairserve.platform.control.messages import (
     CallEvent,
-    CallRecord,
     Cancel,
     Grant,
     OnCancel,
@@ -127,12 +126,13 @@ class CallLifecycle:
             accepted_at=self._wall(),
             on_cancel=on_cancel,
             turn=asyncio.get_running_loop().create_future(),
+            repeats=message.user_agent_retry,
             source=message.source,
         )
         live.price = self._prices.at(call.pool, live.accepted_at)
         self.require_storage()
         if message.user_agent_retry:
-            self._refund(self._recorder.repeated(message.fingerprint))
+            self._recorder.repeated(message.fingerprint)
             self._rename_repeated(call)
         self._require_capacity(live)
         with interaction_errors(call):
@@ -337,12 +337,6 @@ class CallLifecycle:
             call.call_id = f"{first}~{number}"
             number += 1
 
-    def _refund(self, earlier: CallRecord | None) -> None:
-        """Refund to the budgets the cost of an attempt that is no longer charged."""
-        if earlier is not None and earlier.cost:
-            owner = (earlier.tenant, earlier.app, earlier.user)
-            self.take(ev.BudgetSpent(owner, -earlier.cost, earlier.accepted_at))
-
     def _require_capacity(self, live: CallState) -> None:
         """Raise an error, and record the rejection, if there is no capacity for the call."""
         rejection = check_capacity(
@@ -430,14 +424,13 @@ class CallLifecycle:
         if live.worker_id is None:
             event = ev.CancelRequested(call_id, outcome)
         else:
-            charged = live.charged(delivered)
             event = ev.CallEnded(
-                call_id, outcome, live.usage, continuation_keys, requested_tools, charged
+                call_id, outcome, live.usage, continuation_keys, requested_tools, live.charged
             )
         commands = self._dispatcher.handle(event, now_s)
         self._forget(live)
         if journaled:
-            self._recorder.ended(live, outcome, ttft_s=ttft_s, error=error, delivered=delivered)
+            self._recorder.ended(live, outcome, ttft_s=ttft_s, error=error)
         else:
             self._recorder.dropped(live)
         self._publish(live, outcome, ttft_s=ttft_s, error=error)

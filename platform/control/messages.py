@@ -181,7 +181,7 @@ class CallRecord:
     estimated: bool = False
     """``output_tokens`` is a forecast: the call ended early, and its worker had reported none."""
     charged: bool = True
-    """False for an attempt that delivered nothing and was repeated by its client."""
+    """False for a first attempt that no worker began and that its client has repeated."""
     cost: int = 0
     """Nanounits of the currency; a call that failed, or that is not charged, costs nothing."""
     price_id: str = ""

@@ -1,7 +1,7 @@
 """Writes the ledger row of every call, exactly one each, and decides whether it is charged.
 
-A row is written again under its id only to refund an attempt that delivered nothing and that its client
-has repeated (see ``retries``): the ledger's upsert replaces it.
+A row is written again under its id only to waive an attempt on which no worker has worked and that its
+client has repeated (see ``retries``): the ledger's upsert replaces it.
 """
 
 from __future__ import annotations
@@ -43,20 +43,16 @@ class CallRecorder:
             self._live.setdefault(live.fingerprint, []).append(live)
         return sequence
 
-    def repeated(self, fingerprint: str) -> CallRecord | None:
-        """Waive the charge of one attempt that delivered nothing and is repeated now.
-
-        Returns its previous row if it has ended.
-        """
+    def repeated(self, fingerprint: str) -> None:
+        """Waive one attempt that is repeated now, unless a worker works on it before it ends."""
         earlier = self._attempts.take(fingerprint, self._clock())
         if earlier is not None:
-            self._close(replace(earlier, charged=False, cost=0))
-            return earlier
+            self._close(replace(earlier, charged=False))
+            return
         for live in self._live.get(fingerprint, ()):
-            if not live.superseded:
+            if not live.superseded and not live.repeats:
                 live.superseded = True
                 break
-        return None
 
     def rejected(self, live: CallState, rejection: Refuse) -> None:
         """Record a rejected call, which never was live."""
@@ -73,7 +69,6 @@ class CallRecorder:
         *,
         ttft_s: float | None = None,
         error: str = "",
-        delivered: bool = False,
     ) -> None:
         """Record the end of an accepted call; called once."""
         self._forget(live)
@@ -87,10 +82,10 @@ class CallRecorder:
             ended_at=self._wall(),
             ttft_s=ttft_s,
             error=error,
-            charged=live.charged(delivered),
+            charged=live.charged,
         )
         self._close(record)
-        if not delivered and not live.superseded:
+        if live.unused and not live.superseded and not live.repeats:
             self._attempts.remember(live.fingerprint, record, now_s)
 
     def dropped(self, live: CallState) -> None:

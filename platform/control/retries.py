@@ -1,10 +1,11 @@
 """Recent attempts that a client library may repeat.
 
 A library that received no answer sends the request again and marks it (``x-stainless-retry-count``).
-The attempt that it gave up is then not charged. A fingerprint of app and body identifies attempts;
-one repetition matches one attempt. Bounded in number and time. Weakness: identical requests that
-run concurrently cannot be distinguished, and any of them may be the one that is not charged; it is
-never one that has delivered anything.
+The attempt that it gave up is then not charged, if no worker has computed anything for it: work that is
+done is paid for. Only the first attempt of a call is waived, never a repetition. A fingerprint of app
+and body identifies attempts; one repetition matches one attempt. Bounded in number and time. Weakness:
+identical requests that run concurrently cannot be distinguished, and any of them may be the one that is
+not charged.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ RETENTION_S = 600.0
 
 
 class RecentAttempts:
-    """Ended calls that delivered nothing, by fingerprint. All operations are O(1) amortised."""
+    """Ended first attempts that no worker began, by fingerprint. Operations are O(1) amortised."""
 
     def __init__(self, max_attempts: int = MAX_ATTEMPTS, retention_s: float = RETENTION_S) -> None:
         self._max_attempts = max_attempts
@@ -26,7 +27,7 @@ class RecentAttempts:
         self._attempts: OrderedDict[str, tuple[float, CallRecord]] = OrderedDict()
 
     def remember(self, fingerprint: str, record: CallRecord, now_s: float) -> None:
-        """Add a call that ended without delivering anything; it replaces an equal earlier one."""
+        """Add a call that ended before a worker began it; it replaces an equal earlier one."""
         if not fingerprint:
             return
         self._attempts[fingerprint] = (now_s, record)

@@ -125,7 +125,8 @@ class OpenCall:
         """The client left before an answer began."""
         self._submission = submission
         self._calls = calls
-        self._meter = UsageMeter(checked.call.prompt_tokens, checked.call.system_tokens)
+        core = checked.call
+        self._meter = UsageMeter(core.prompt_tokens, core.system_tokens, checked.usage_bounds)
         self._ttft_s: float | None = None
         self._carrier: Literal["envoy", "relay", "none"] = "envoy"
         self._sent = sent
@@ -144,7 +145,7 @@ class OpenCall:
 
     def facts(self) -> dict[str, object]:
         """Return the fields of the call's access line."""
-        used = self._meter.usage()
+        used = self._meter.total()
         return call_facts(self.prepared.call, self.placement, used, self.queue_s, self._ttft_s)
 
     # --- progress ---------------------------------------------------------------------------------
@@ -186,7 +187,7 @@ class OpenCall:
         call = self.prepared.call
         unseen = not call.stream and call.checked.call.max_output_tokens > 0
         whole_started = unseen and self._meter.started
-        return Used(self._meter.usage(), self._ttft_s, delivered, whole_started)
+        return Used(self._meter.total(), self._ttft_s, delivered, whole_started)
 
     def _read(self, report: CallReport) -> None:
         if report.started:
@@ -274,7 +275,6 @@ class OpenCall:
         self._close()
         used = self._used(delivered=report.delivered)
         if report.complete:  # also if control stopped it before its end was reported
-            self._meter.ended()
             used, tools = self._used(delivered=True), report.requested_tools
             await self.placement.end("completed", used, requested_tools=tools)
         elif self.placement.stopped is not None:

@@ -211,7 +211,10 @@ class BytesCounter:
         options: PromptOptions = DEFAULT_PROMPT,
     ) -> Prompt:
         """See :class:`PromptCounter`."""
-        parts = [f"{m.get('role')}\n{_flat(m).get('content') or ''}\n" for m in messages]
+        parts = [
+            f"{m.get('role')}\n{_flat(m).get('content') or ''}\n{m.get('tool_calls') or ''}"
+            for m in messages
+        ]
         leading = leading_system_messages(messages)
         system = (str(tools) if tools else "") + "".join(parts[:leading])
         head = _four_byte_ids(system)

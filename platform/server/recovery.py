@@ -93,13 +93,12 @@ def _complete_record(
     stopped = stopped_record(call.accepted, call.progress, now)
     meter = UsageMeter(0, stopped.system_tokens)
     meter.read_totals(report.totals)
-    meter.ended()
     ttft_s = None
     if report.first_output_at is not None:
         ttft_s = max(0.0, report.first_output_at - stopped.accepted_at)
     ended_at = now if report.ended_at is None else max(report.ended_at, stopped.accepted_at)
     price = prices.at(stopped.served_model, stopped.accepted_at)
-    end = KnownEnd("completed", meter.usage(), ttft_s=ttft_s)
+    end = KnownEnd("completed", meter.total(), ttft_s=ttft_s)
     return ended_record(call.accepted, call.progress, end, ended_at, price)
 
 

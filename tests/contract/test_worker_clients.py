@@ -98,11 +98,10 @@ async def test_an_answer_has_its_usage(world, word):
     for chunk in chunks:
         meter.read(chunk)
         seen.append(meter.usage().output_tokens)
-    meter.ended()
     assert seen == sorted(seen), "the number only grows"
     # Without usage: 13 bytes are four tokens, at four a token.
-    assert meter.usage().output_tokens == (4 if word == "silent" else 3)
-    assert meter.usage().prompt_tokens == (10 if word == "silent" else 12)
+    assert meter.total().output_tokens == (4 if word == "silent" else 3)
+    assert meter.total().prompt_tokens == (10 if word == "silent" else 12)
     assert world.at_rest()
     assert world.circuit.state == "closed"
 
@@ -246,6 +245,9 @@ async def test_facts_are_read(world):
     assert (await world.http.facts()).model == "base", "the first that it lists"
     world.server.lengths = {"base": {"meta": {"n_ctx": 200, "n_ctx_train": 900}}}
     assert (await world.http.facts()).context_tokens == 200, "as llama.cpp reports it"
+    for odd in (10**30, 2**63, -1, 0, True, "100", 4096.0, None, [100]):
+        world.server.lengths = {"base": {"max_model_len": odd}}
+        assert (await world.http.facts()).context_tokens is None, odd
     expected = (1024, "0.33.0") if world.http.dialect == "vllm" else (None, None)
     assert (facts.kv_capacity_tokens, facts.version) == expected
     with pytest.raises(ValueError, match="does not serve 'other'; it serves base, adapter"):

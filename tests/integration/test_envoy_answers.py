@@ -106,7 +106,6 @@ def embedded(chunks, call):
     for chunk in chunks:
         meter.read(chunk)
         body += writer.event(WorkerChunk(chunk))
-    meter.ended()
     return events_of(body + writer.end(meter.answer())), meter
 
 

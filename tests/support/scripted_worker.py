@@ -204,7 +204,8 @@ class ScriptedWorker:
             await held.wait()
         if word == "flood":
             for count in range(1, 1000):
-                await self._send(response, {"content": "x" * 65536}, count)
+                padding = {"tokens": [count] * 8192}  # its text alone would be too long an answer
+                await self._send(response, {"content": "x"}, 1, padding=padding)
         if word == "meet":
             await self._rendezvous(int(said.split()[0]))
         if word == "use":
@@ -243,8 +244,8 @@ class ScriptedWorker:
         else:
             await asyncio.wait_for(self._held.wait(), DEADLINE_S)
 
-    async def _send(self, response, delta, tokens, finish_reason=None):
-        choice = {"index": 0, "logprobs": None, "finish_reason": finish_reason}
+    async def _send(self, response, delta, tokens, finish_reason=None, padding=None):
+        choice = {"index": 0, "logprobs": padding, "finish_reason": finish_reason}
         if response.text:
             choice["text"] = (delta or {}).get("content", "")
         else:

@@ -47,7 +47,8 @@ class GatewayCall:
         self.call, self.writer = call, writer
         self.placement, self.sent = placement, sent
         core = call.checked.call
-        self.meter = UsageMeter(core.prompt_tokens, core.system_tokens)
+        bounds = call.checked.usage_bounds
+        self.meter = UsageMeter(core.prompt_tokens, core.system_tokens, bounds)
         self.merger: Merger | None = None
         """The answer so far, if another call may continue it."""
         if call.stream and call.checked.conversation is not None:
@@ -92,6 +93,8 @@ class GatewayCall:
         """Take a chunk of the answer, or the whole of it."""
         self._begin()
         self.meter.read(chunk)
+        if self.call.continuous_usage:
+            self.meter.show(chunk)
         if self.merger is not None:
             self.merger.add(chunk)
         if self.call.stream and self._ttft_s is None and any(map(has_content, _choices(chunk))):
@@ -134,7 +137,6 @@ class GatewayCall:
 
     async def complete(self, merger: Merger | None = None) -> None:
         """Report a complete answer; returns once a crash cannot lose its row."""
-        self.meter.ended()
         merger = self.merger if merger is None else merger
         messages, requested_tools = [], False
         if merger is not None and self.call.checked.conversation is not None:
@@ -152,7 +154,7 @@ class GatewayCall:
         It counts as complete, with the output that was expected.
         """
         core = self.call.checked.call
-        usage = self.meter.usage()._replace(
+        usage = self.meter.total()._replace(
             input_tokens=core.input_tokens,
             system_tokens=core.system_tokens,
             output_tokens=core.expected_output_tokens,
@@ -202,7 +204,7 @@ class GatewayCall:
     def _leave(self) -> None:
         self.ended = True
         self.sent.end()
-        usage = self.meter.usage()
+        usage = self.meter.total()
         add_facts(
             model=self.call.checked.call.pool,
             worker=self.placement.grant.worker_id,
@@ -212,7 +214,7 @@ class GatewayCall:
         )
 
     def _used(self) -> Used:
-        return Used(self.meter.usage(), self._ttft_s, self._delivered, self._whole_started)
+        return Used(self.meter.total(), self._ttft_s, self._delivered, self._whole_started)
 
 
 async def _wrong_with(member: Member) -> str:

@@ -121,7 +121,7 @@ class Relay:
     def facts(self) -> dict[str, object]:
         """Return the fields of the access line: model, worker, tokens, and times as far as known."""
         return call_facts(
-            self.call, self._placement, self.meter.usage(), self.queue_s, self._ttft_s
+            self.call, self._placement, self.meter.total(), self.queue_s, self._ttft_s
         )
 
     async def chunks(self) -> AsyncGenerator[WorkerChunk]:
@@ -175,8 +175,9 @@ class Relay:
         return self._on_content is not None and grant is not None and grant.sampled
 
     def _new_meter(self) -> UsageMeter:
-        call = self.call.checked.call
-        return UsageMeter(call.prompt_tokens, call.system_tokens)
+        checked = self.call.checked
+        call = checked.call
+        return UsageMeter(call.prompt_tokens, call.system_tokens, checked.usage_bounds)
 
     async def _attempt(self, placement: Placement) -> AsyncGenerator[WorkerChunk]:
         """Read from one worker, and report the end. Raises _AttemptFailedError without a report."""
@@ -224,8 +225,9 @@ class Relay:
         )
 
     def _used(self, *, delivered: bool = False) -> Used:
+        """Return what an attempt that has ended used."""
         return Used(
-            self.meter.usage(), self._ttft_s, delivered or self.delivered, self._whole_started
+            self.meter.total(), self._ttft_s, delivered or self.delivered, self._whole_started
         )
 
     def _failure(
@@ -251,6 +253,8 @@ class Relay:
         held: list[WorkerChunk] = []
         async for chunk in self._stream:
             self.meter.read(chunk.data)
+            if self.call.continuous_usage:
+                self.meter.show(chunk.data)
             if self.merger is not None:
                 self.merger.add(chunk.data)
             if self.queue_s is None:
@@ -264,7 +268,6 @@ class Relay:
                         yield each
             else:
                 yield chunk
-        self.meter.ended()
         if self._ttft_s is None:
             for each in held:
                 yield each

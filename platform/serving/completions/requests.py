@@ -96,6 +96,7 @@ class CompletionRequest:
             prompt_field="messages" if chat else "prompt",
             count_tokens=self._count_tokens,
             user=user_in_body(body.user, self.plain),
+            has_media=isinstance(body, ChatBody) and body.has_media,
             samples=body.n or 1,
             max_output_tokens=body.asked_tokens,
             max_output_field=body.asked_field,

@@ -301,6 +301,12 @@ class ChatBody(CompletionBody):
         """The field that names the output limit."""
         return "max_completion_tokens" if self.max_completion_tokens else "max_tokens"
 
+    @property
+    def has_media(self) -> bool:
+        """True if a message has parts that are no text, whose tokens are not counted."""
+        contents = (each.content for each in self.messages if isinstance(each.content, list))
+        return any(not isinstance(part.get("text"), str) for parts in contents for part in parts)
+
 
 class TextBody(CompletionBody):
     """``/v1/completions``. One prompt a call: several prompts are several calls."""

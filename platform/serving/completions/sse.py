@@ -1,4 +1,8 @@
-"""Write chunks for the client: with the platform's id and name, without the worker's running usage."""
+"""Write chunks for the client: with the platform's id and name, without the worker's usage.
+
+The usage of the whole answer is the platform's and follows the last chunk, when the worker reports
+nothing more.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,6 @@ class ChunkWriter:
         self._continuous_usage = continuous_usage
         self._head: dict[str, Any] = {}
         """Fields that all chunks of the answer share."""
-        self._usage_sent = False
 
     def event(self, chunk: WorkerChunk) -> bytes:
         """Return the event of a chunk; empty if it is not for the client."""
@@ -40,23 +43,16 @@ class ChunkWriter:
             self._head = {name: data[name] for name in _HEAD if name in data}
         changed = dict(data)
         usage = changed.pop("usage", None)
-        choices = data.get("choices") or []
-        if not choices:
-            if not self._include_usage:
-                return b""
-            changed["usage"] = usage
-            self._usage_sent = self._usage_sent or usage is not None
-        else:
-            if not any(_visible(choice) for choice in choices):
-                return b""  # it was sent for its usage only
-            if self._include_usage:
-                changed["usage"] = usage if self._continuous_usage else None
+        if not any(map(_visible, data.get("choices") or ())):
+            return b""  # it was sent for its usage only
+        if self._include_usage:
+            changed["usage"] = usage if self._continuous_usage else None
         changed["id"], changed["model"] = self._id, self._model
         return b"data: " + orjson.dumps(changed) + b"\n\n"
 
     def end(self, usage: dict[str, Any]) -> bytes:
-        """Return the end of a complete answer, with ``usage`` if the worker has sent none."""
-        if not self._include_usage or self._usage_sent:
+        """Return the end of a complete answer, with its usage if the client wants it."""
+        if not self._include_usage:
             return DONE
         common = {"id": self._id, **self._head, "model": self._model}
         chunk = {**common, "choices": [], "usage": usage}

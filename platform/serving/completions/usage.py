@@ -1,20 +1,38 @@
-"""Read a worker's usage from its chunks, for the counters and the ledger.
+"""The usage of one attempt: what its worker reports, with an estimate of what it does not.
 
-The embedded engine reports all samples together in every chunk; vLLM reports each choice apart, so that
-for ``n`` over 1 the running number is a lower bound until the last chunk, which has the truth. Other
-servers report at the end only: until then a chunk with output counts as a token, a lower bound, too. For
-one that never reports, four bytes count as a token, or a chunk as one if that is more.
+Each usable count of the output covers all chunks up to it. The embedded engine reports all samples
+together in every chunk; vLLM reports each choice apart, so that for ``n`` over 1 the running number is a
+lower bound until the last chunk, which has the truth. Other servers report at the end only, or never: a
+chunk with output that no count covers is a token, a lower bound, and at the end four bytes are a token,
+or a chunk is one if that is more.
+
+A count that is too small for the text before it is not usable: 0 after some text, or less than one token
+for ``MAX_TOKEN_BYTES``. One that has not grown covers nothing more, until the last one. All numbers are
+within the :class:`UsageBounds` of the call. A worker that sends more than the call may generate has
+failed: :meth:`UsageMeter.read` raises.
+
+Cost: one pass over the texts of a chunk. Weakness: a server that sends no usage and splits tokens into
+several chunks is counted by its chunks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fairserve.engine.wire.base import WorkerStreamError
 from fairserve.engine.wire.chunk_output import output_bytes, output_chunks
+from fairserve.engine.wire.reported_usage import UsageBounds, read_usage
 from fairserve.interactions.call import NO_USAGE, TokenUsage
 
 BYTES_PER_TOKEN = 4
+MAX_TOKEN_BYTES = 128
+"""Bytes of the longest tokens of today's vocabularies."""
+FREE_TOKENS = 64
+"""Tokens by which an answer may be longer than its call allows before it is measured."""
+FREE_CHUNKS = 4096
+"""Chunks without output that an answer may have besides: some servers keep a connection alive so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,91 +50,139 @@ class AnswerTotals:
 
 
 NO_TOTALS = AnswerTotals()
+UNKNOWN_BOUNDS = UsageBounds()
 
 
 class UsageMeter:
-    """Usage of one attempt. Numbers only grow."""
+    """Usage of one attempt. The numbers of :meth:`usage` only grow; :meth:`total` has the last ones."""
 
-    def __init__(self, prompt_tokens: int, system_tokens: int) -> None:
-        """Start with the counts of the gateway; the worker's own count replaces the first."""
+    def __init__(
+        self, prompt_tokens: int, system_tokens: int, bounds: UsageBounds = UNKNOWN_BOUNDS
+    ) -> None:
+        """Start with the platform's counts; a usable count of the worker's replaces the first."""
         self._prompt_tokens = prompt_tokens
         self._system_tokens = system_tokens
+        self._bounds = bounds
         self._cached_tokens = 0
-        self._output_tokens = 0
-        self._output_chunks = 0
-        self._output_bytes = 0
-        self._ended = False
+        self._reported_tokens = 0
+        """Largest usable count of the output."""
+        self._running_tokens = 0
+        """Output that was shown so far."""
+        self._all_chunks = 0
+        self._chunks = self._bytes = 0
+        """Choices of chunks with output, and the bytes of their texts."""
+        self._covered_chunks = self._covered_bytes = 0
+        """Those of them that came before, or with, the last usable count."""
+        self._output_details: Mapping[str, int] = {}
         self.started = False
         """The worker has started the prompt."""
         self.cached_tokens_reported = False
-        self._reported: dict[str, Any] | None = None
-        """The last usage object of the worker."""
 
     def read(self, chunk: dict[str, Any]) -> None:
-        """Add a chunk."""
+        """Add a chunk. Raises WorkerStreamError if it is beyond what the call may generate."""
         self.started = True
-        usage = chunk.get("usage")
-        if not isinstance(usage, dict):
-            self._output_chunks += output_chunks(chunk)
-            self._output_bytes += output_bytes(chunk)
-            return
-        self._reported = usage
-        total_tokens = _number(usage, "total_tokens") - _number(usage, "completion_tokens")
-        prompt_tokens = _number(usage, "prompt_tokens") or max(0, total_tokens)
-        self._prompt_tokens = prompt_tokens or self._prompt_tokens
-        self._output_tokens = max(self._output_tokens, _number(usage, "completion_tokens"))
-        details = usage.get("prompt_tokens_details")
-        if isinstance(details, dict) and isinstance(details.get("cached_tokens"), int):
-            self.cached_tokens_reported = True
-            self._cached_tokens = max(self._cached_tokens, details["cached_tokens"])
+        self._all_chunks += 1
+        if chunks := output_chunks(chunk):
+            self._chunks += chunks
+            self._bytes += output_bytes(chunk)
+        self._check_length()
+        if usage := chunk.get("usage"):
+            self._report(usage, last=not chunk.get("choices"))
 
     def read_totals(self, totals: AnswerTotals) -> None:
         """Take the totals of an answer whose chunks are not read here."""
-        self._output_chunks, self._output_bytes = totals.chunks, totals.output_bytes
         self.started = True
-        if totals.prompt_tokens is None and totals.output_tokens is None:
-            return
-        usage: dict[str, Any] = {
-            "prompt_tokens": totals.prompt_tokens or 0,
-            "completion_tokens": totals.output_tokens or 0,
-        }
-        if totals.cached_tokens is not None:
-            usage["prompt_tokens_details"] = {"cached_tokens": totals.cached_tokens}
-        self.read({"usage": usage})
+        self._chunks, self._bytes = totals.chunks, totals.output_bytes
+        details = {"cached_tokens": totals.cached_tokens}
+        self._report(
+            {
+                "prompt_tokens": totals.prompt_tokens,
+                "completion_tokens": totals.output_tokens,
+                "prompt_tokens_details": details,
+            },
+            last=True,
+        )
 
-    def ended(self) -> None:
-        """Mark the answer as complete: the worker reports nothing more."""
-        self._ended = True
+    def show(self, chunk: dict[str, Any]) -> None:
+        """Replace the worker's running usage in a chunk, which was read, by the numbers so far."""
+        if chunk.get("usage") is not None:
+            chunk["usage"] = self._shown(self.usage())
 
     def usage(self) -> TokenUsage:
         """Return the usage so far; zero before the worker started."""
         if not self.started:
             return NO_USAGE
+        output = self._reported_tokens + self._chunks - self._covered_chunks
+        self._running_tokens = max(self._running_tokens, min(output, self._bounds.output_tokens))
+        return self._usage(self._running_tokens)
+
+    def total(self) -> TokenUsage:
+        """Return the usage of an answer that has ended: the worker reports nothing more."""
+        if not self.started:
+            return NO_USAGE
+        chunks = self._chunks - self._covered_chunks
+        text = -(-(self._bytes - self._covered_bytes) // BYTES_PER_TOKEN)
+        output = self._reported_tokens + max(chunks, text)
+        return self._usage(min(output, self._bounds.output_tokens))
+
+    def answer(self) -> dict[str, Any]:
+        """Return the usage of a complete answer for its client, in OpenAI's shape."""
+        return self._shown(self.total())
+
+    def _report(self, usage: Any, *, last: bool) -> None:
+        """Take the usable counts of a worker's usage; ``last``: it comes after the output."""
+        reported = read_usage(usage, self._bounds)
+        if reported.prompt_tokens is not None:
+            self._prompt_tokens = reported.prompt_tokens
+        if reported.cached_tokens is not None:
+            self.cached_tokens_reported = True
+            self._cached_tokens = max(self._cached_tokens, reported.cached_tokens)
+        output = reported.output_tokens
+        if output is None or output < self._least_tokens():
+            return
+        if output > self._reported_tokens or last:
+            self._reported_tokens = max(self._reported_tokens, output)
+            self._covered_chunks, self._covered_bytes = self._chunks, self._bytes
+            self._output_details = reported.output_details
+
+    def _least_tokens(self) -> int:
+        """Return the least tokens that the text so far can have."""
+        return max(self._chunks > 0, -(-self._bytes // MAX_TOKEN_BYTES))
+
+    def _check_length(self) -> None:
+        """Raise WorkerStreamError if the answer is longer than its call allows.
+
+        A server may split a token into several chunks, and a token may have many bytes: each alone has a
+        wide bound, both together a narrow one.
+        """
+        most = self._bounds.output_tokens + FREE_TOKENS
+        if (
+            self._bytes > MAX_TOKEN_BYTES * most
+            or self._chunks > 16 * most
+            or (self._chunks > 2 * most and self._bytes > 8 * most)
+            or self._all_chunks > 16 * most + FREE_CHUNKS
+        ):
+            allowed = self._bounds.output_tokens
+            text = f"its answer is longer than the {allowed} tokens that its call may generate"
+            raise WorkerStreamError(text, cause="failed", client_message=text)
+
+    def _usage(self, output_tokens: int) -> TokenUsage:
         system = min(self._system_tokens, self._prompt_tokens)
         return TokenUsage(
             input_tokens=self._prompt_tokens - system,
             system_tokens=system,
             cached_tokens=min(self._cached_tokens, self._prompt_tokens),
-            output_tokens=self._output_tokens if self._reported else self._guess(),
+            output_tokens=output_tokens,
         )
 
-    def answer(self) -> dict[str, Any]:
-        """Return the usage of a complete answer for its client: the worker's, or the counted one."""
-        if self._reported is not None:
-            return self._reported
-        used = self.usage()
-        return {
+    def _shown(self, used: TokenUsage) -> dict[str, Any]:
+        shown: dict[str, Any] = {
             "prompt_tokens": used.prompt_tokens,
             "completion_tokens": used.output_tokens,
             "total_tokens": used.prompt_tokens + used.output_tokens,
         }
-
-    def _guess(self) -> int:
-        if not self._ended:
-            return self._output_chunks
-        return max(self._output_chunks, -(-self._output_bytes // BYTES_PER_TOKEN))
-
-
-def _number(usage: dict[str, Any], name: str) -> int:
-    value = usage.get(name)
-    return value if isinstance(value, int) and value >= 0 else 0
+        if self.cached_tokens_reported:
+            shown["prompt_tokens_details"] = {"cached_tokens": used.cached_tokens}
+        if self._output_details:
+            shown["completion_tokens_details"] = dict(self._output_details)
+        return shown

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from fairserve.engine.wire.reported_usage import MAX_TOKENS, UsageBounds, prompt_bound
 from fairserve.engine.wire.request_fields import SERVER_KINDS
 from fairserve.interactions.call import Call, client_id
 from fairserve.interactions.run_rules import DEFAULT_RUN_RULES, Clue, RunRule
@@ -83,6 +84,13 @@ class CheckedCall:
     source: CallSource = NO_SOURCE
     continues: bool = False
     """True if the call follows one that its client did not name, in a run that may have ended."""
+    prompt_bound: int = MAX_TOKENS
+    """Largest count of the prompt by a worker that is believed."""
+
+    @property
+    def usage_bounds(self) -> UsageBounds:
+        """Return what the call can have used at most."""
+        return UsageBounds(self.prompt_bound, self.call.samples * self.call.max_output_tokens)
 
     @property
     def seeks_run(self) -> bool:
@@ -294,6 +302,12 @@ async def _checked(
     traceparent = request.headers.get(TRACEPARENT, "")[:MAX_TRACEPARENT_CHARS]
     source = CallSource(request.endpoint, traceparent)
     checked = CheckedCall(call, record_id, call_id, model, resolved.answer_name, source=source)
+    checked.prompt_bound = prompt_bound(
+        call.prompt_tokens,
+        model.context_tokens if request.task == "generate" else None,
+        exact=prompt.exact,
+        complete=not request.has_media,
+    )
     if request.task != "generate":
         checked.size_field = request.prompt_field
     return checked

@@ -50,6 +50,8 @@ class CallRequest:
     """Task that the model must serve; all but ``generate`` have no output tokens."""
     user: str | None = None
     """End user that the body names; without one, the headers may name one."""
+    has_media: bool = False
+    """The prompt has parts whose tokens are not counted, such as images."""
     samples: int = 1
     max_output_tokens: int | None = None
     """Output limit in tokens that the request names."""

@@ -278,22 +278,25 @@ def begun(scripted, message):
     eventually(lambda: any(message in worker.holding for worker in scripted), "no worker has it")
 
 
-def test_the_retry_of_a_client_library_is_charged_once(gateway, scripted):
-    asked = body("hold charged once")
+@pytest.mark.parametrize(("word", "charged"), [("hold", 1), ("stall", 0)])
+def test_an_attempt_is_waived_only_if_no_worker_has_begun_it(gateway, scripted, word, charged):
+    asked = body(f"{word} and retry")
 
     def headers(number):
-        return {
-            "X-Interaction-Id": f"run-retry-{number}",
-            "x-stainless-retry-count": str(number),
-        }
+        run = f"run-{word}-retry-{number}"
+        return {"X-Interaction-Id": run, "x-stainless-retry-count": str(number)}
 
     with gateway.asking(PATH, asked, **headers(0)):
-        begun(scripted, "charged once")
-    assert gateway.row(interaction_id="run-retry-0")["outcome"] == "cancelled"
+        if word == "hold":
+            begun(scripted, "and retry")
+        else:
+            eventually(lambda: any(worker.waiting for worker in scripted))
+    first = {"interaction_id": f"run-{word}-retry-0"}
+    assert gateway.row(**first)["outcome"] == "cancelled"
     with concurrent.futures.ThreadPoolExecutor(1) as threads:
         second = threads.submit(gateway.post, PATH, asked, headers=headers(1))
         release_all(scripted, [second])
     assert second.result().status_code == 200
-    assert gateway.row(interaction_id="run-retry-1")["charged"] == 1
-    eventually(lambda: gateway.rows(interaction_id="run-retry-0")[0]["charged"] == 0)
-    assert len(gateway.rows(interaction_id="run-retry-0")) == 1
+    assert gateway.row(interaction_id=f"run-{word}-retry-1")["charged"] == 1
+    eventually(lambda: gateway.rows(**first)[0]["charged"] == charged)
+    assert len(gateway.rows(**first)) == 1

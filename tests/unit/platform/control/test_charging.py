@@ -1,49 +1,71 @@
-"""An attempt without output that a client library repeats is not charged."""
+"""Only the first attempt of a call is waived when it is repeated, and never the work of a worker."""
 
+import pytest
+
+from fairserve.interactions.call import NO_USAGE, TokenUsage
+from fairserve.platform.control.messages import Progress, Release
 from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.scheduling import events as ev
 from fairserve.throttling.quotas.price import TokenPrice
 from fairserve.throttling.quotas.quota import Quota
 
 
-async def test_a_repeated_attempt_is_not_charged(world):
-    first = await world.submit("c1", fingerprint="same")
-    await world.release(first, "cancelled")
+async def attempt(world, name, count, usage, *, run="run"):
+    """Make an attempt with this retry count, which its client breaks off after this use."""
+    grant = await world.submit(name, run=run, fingerprint="same", user_agent_retry=count > 0)
+    await world.control.release(Release(grant.call_id, "cancelled", usage))
+
+
+def charged(world):
+    return {row["call_id"][-2:]: row["charged"] for row in world.journal.rows()}
+
+
+async def test_an_attempt_that_no_worker_began_is_waived_when_it_is_repeated(world):
+    await attempt(world, "c1", 0, NO_USAGE)
     second = await world.submit("c2", fingerprint="same", user_agent_retry=True)
     await world.release(second, delivered=True)
-    charged = {row["call_id"]: row["charged"] for row in world.journal.rows()}
-    assert charged == {"row-run-c1": False, "row-run-c2": True}
+    assert charged(world) == {"c1": False, "c2": True}
 
 
-async def test_a_budget_is_refunded_for_a_repeated_attempt(world):
+@pytest.mark.parametrize("usage", [TokenUsage(100, 0, 0, 0), TokenUsage(100, 0, 0, 19)])
+async def test_the_work_of_a_worker_is_never_waived(world, usage):
     world.control._lifecycle.use_prices(PriceBook([("*", 0.0, TokenPrice(1000, 1000, 1000, "p"))]))
-    quota = Quota(max_budget=1000, budget_duration="1d")
+    quota = Quota(max_budget=10_000, budget_duration="1d")
     world.control.post(ev.ContractChanged("app", "t", "app", quota=quota))
-    await world.release(await world.submit("c1", fingerprint="same"), "cancelled")
-    second = await world.submit("c2", fingerprint="same", user_agent_retry=True)
-    await world.release(second, delivered=True)
-    use = world.control._dispatcher.limits_in_use(("t", "app", "u"), world.now_s, 1_000_100.0)
-    assert use.contract.budget.spent == 105, "of the second attempt alone"
+    for number in range(20):
+        await attempt(world, f"c{number}", number, usage)
+    assert all(charged(world).values())
+    used = world.control._dispatcher.limits_in_use(("t", "app", "u"), world.now_s, 1_000_100.0)
+    assert used.contract.budget.spent == 20 * sum(usage)
 
 
-async def test_a_repeated_attempt_with_output_is_charged(world):
-    first = await world.submit("c1", fingerprint="same")
-    await world.release(first, "cancelled", delivered=True)
-    await world.release(await world.submit("c2", fingerprint="same", user_agent_retry=True))
-    assert all(row["charged"] for row in world.journal.rows())
+@pytest.mark.parametrize("counts", [(0, 1, 2, 3), (1, 1, 1, 1)])
+async def test_one_attempt_of_a_call_is_waived_at_most(world, counts):
+    for number, count in enumerate(counts):
+        await attempt(world, f"c{number}", count, NO_USAGE)
+    waived = [name for name, paid in charged(world).items() if not paid]
+    assert waived == (["c0"] if counts[0] == 0 else [])
 
 
-async def test_a_running_attempt_without_output_is_not_charged(world):
+async def test_a_waiting_attempt_is_waived_when_it_ends_unserved(world):
     first = await world.submit("c1", fingerprint="same", run="r1")
     second = await world.submit("c2", fingerprint="same", run="r2", user_agent_retry=True)
-    await world.release(first, "cancelled")
+    await world.control.release(Release(first.call_id, "cancelled", NO_USAGE))
     await world.release(second, delivered=True)
     assert world.journal.row("row-r1-c1")["charged"] is False
     assert world.journal.row("row-r2-c2")["charged"] is True
 
 
-async def test_a_running_attempt_with_late_output_is_charged(world):
+async def test_a_running_attempt_on_which_a_worker_has_worked_is_charged(world):
     first = await world.submit("c1", fingerprint="same", run="r1")
     await world.submit("c2", fingerprint="same", run="r2", user_agent_retry=True)
-    await world.release(first, delivered=True)
+    assert world.control.progress(Progress(first.call_id, True, TokenUsage(100, 0, 0, 0)))
+    await world.release(first, "cancelled", output=0)
+    assert world.journal.row("row-r1-c1")["charged"] is True
+
+
+async def test_a_repetition_is_not_waived_by_the_next_one_while_it_runs(world):
+    first = await world.submit("c1", fingerprint="same", run="r1", user_agent_retry=True)
+    await world.submit("c2", fingerprint="same", run="r2", user_agent_retry=True)
+    await world.control.release(Release(first.call_id, "cancelled", NO_USAGE))
     assert world.journal.row("row-r1-c1")["charged"] is True

@@ -8,6 +8,7 @@ from scripted_gateway import events, sse, whole
 
 from fairserve.engine.wire.base import WorkerRequest, WorkerUnavailableError
 from fairserve.engine.wire.client import HttpWorkerClient
+from fairserve.engine.wire.reported_usage import UsageBounds
 from fairserve.engine.wire.watched_client import WatchedClient
 from fairserve.platform.base.errors import WorkerFailedError
 from fairserve.platform.envoy.picker.answers import FailedAnswer, StreamedAnswer, WholeAnswer
@@ -68,6 +69,7 @@ def placement():
 def made(placement, *, stream=True):
     core = SimpleNamespace(prompt_tokens=12, system_tokens=0, pool="m", max_output_tokens=9)
     checked = SimpleNamespace(call=core, call_id="c", answer_name="public", conversation=None)
+    checked.usage_bounds = UsageBounds(100, 9)
     call = CompletionCall(CHAT, checked, {}, stream)
     member = SimpleNamespace(worker_id="w", queue=None, circuit=Circuit(), watched=Watched())
     sent = SentCall(member, WorkerRequest(CHAT, {}, "c", "t/u", stream=stream), None)
