@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Executable, Integer, String, Table
+from sqlalchemy import Executable, String, Table
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -20,8 +20,7 @@ from fairserve.platform.db.base import Base
 def upsert(session: Session, model: type[Base], rows: Iterable[dict[str, Any]]) -> None:
     """Insert rows or replace those with the same key; the last row of a key wins. The caller commits.
 
-    Texts are truncated to their columns and sanitised, and whole numbers are bounded, so that both
-    databases can store them.
+    Texts are truncated to their columns and sanitised so that both databases can store them.
     """
     table = model.__table__
     assert isinstance(table, Table)
@@ -55,33 +54,15 @@ def fitting_text(text: str, chars: int | None) -> str:
 
 
 def fitting(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with its texts and whole numbers fitted to their columns.
-
-    Raises KeyError for an unknown column.
-    """
+    """Return a row with its texts fitted to their columns. Raises KeyError for an unknown column."""
     fit, lengths = dict(row), _text_lengths(table)
     for name, value in row.items():
         if isinstance(value, str) and lengths[name] != _NO_TEXT:
             fit[name] = fitting_text(value, lengths[name])
-        elif type(value) is int:
-            most = _largest_numbers(table).get(name, MAX_WHOLE)
-            fit[name] = max(-most, min(value, most))
     return fit
 
 
 _NO_TEXT = -1
-MAX_WHOLE = 2**63 - 1
-"""Largest whole number of a database."""
-
-
-@cache
-def _largest_numbers(table: Table) -> dict[str, int]:
-    """Return the largest whole number of each column that holds fewer bits than the others."""
-    return {
-        column.name: 2**31 - 1
-        for column in table.columns
-        if isinstance(column.type, Integer) and not isinstance(column.type, BigInteger)
-    }
 
 
 @cache

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from fairserve.interactions.call import TokenUsage
 from fairserve.throttling.quotas.quota import MAX_AMOUNT
 
-MAX_COST = 10**15
-"""Largest cost of a call in nanounits, a million of the currency: databases add costs in 64 bits."""
-
 
 @dataclass(frozen=True, slots=True)
 class TokenPrice:
@@ -35,7 +32,7 @@ class TokenPrice:
 
 
 def _nano(pico: int) -> int:
-    return min((pico + 500) // 1000, MAX_COST)
+    return (pico + 500) // 1000
 
 
 FREE = TokenPrice(0, 0, 0)
