@@ -9,9 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from fairserve.platform.base.errors import UnavailableError
+from fairserve.platform.base.errors import RateLimitedError, UnavailableError
+from fairserve.platform.base.shared_limit import SharedLimit
 
 MAX_SUBSCRIBERS = 10_000
+SUBSCRIBER_SHARE = 1 / 4
+"""Share of the subscribers that one tenant may have of those that others leave."""
+
+RETRY_S = "5"
 
 Key = TypeVar("Key")
 Event = TypeVar("Event")
@@ -22,30 +27,39 @@ class Subscribers(Generic[Key, Event]):
 
     def __init__(self) -> None:
         self._callbacks: dict[Key, list[Callable[[Event], None]]] = {}
-        self._count = 0
+        self._limit = SharedLimit(MAX_SUBSCRIBERS, SUBSCRIBER_SHARE)
 
     def __contains__(self, key: object) -> bool:
         return key in self._callbacks
 
-    def subscribe(self, key: Key, on_event: Callable[[Event], None]) -> Callable[[], None]:
+    def subscribe(
+        self, key: Key, on_event: Callable[[Event], None], sharer: str
+    ) -> Callable[[], None]:
         """Subscribe to the events of a key. The result unsubscribes; a second call has no effect.
 
-        Raises UnavailableError if there are too many subscribers.
+        ``sharer`` is the tenant that follows, or the operators. Raises RateLimitedError or
+        UnavailableError if there are too many subscribers, of the tenant or in all.
         """
-        if self._count >= MAX_SUBSCRIBERS:
-            raise UnavailableError(
-                f"there are {MAX_SUBSCRIBERS} subscribers already, which is the limit; retry later",
+        full = self._limit.take(sharer)
+        if full == "owner":
+            raise RateLimitedError(
+                f"this tenant has {self._limit.of(sharer)} followers, which is the limit; end some",
                 code="too_many_followers",
-                headers={"Retry-After": "5"},
+                headers={"Retry-After": RETRY_S},
             )
-        self._count += 1
+        if full == "all":
+            raise UnavailableError(
+                f"there are {self._limit.limit} followers already, which is the limit; retry later",
+                code="too_many_followers",
+                headers={"Retry-After": RETRY_S},
+            )
         self._callbacks.setdefault(key, []).append(on_event)
 
         def unsubscribe() -> None:
             callbacks = self._callbacks.get(key, [])
             if on_event in callbacks:
                 callbacks.remove(on_event)
-                self._count -= 1
+                self._limit.release(sharer)
             if not callbacks:
                 self._callbacks.pop(key, None)
 

@@ -6,38 +6,48 @@ from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import contextmanager
 
 from fairserve.platform.base.errors import UnavailableError
+from fairserve.platform.base.shared_limit import SharedLimit
 from fairserve.platform.console.oidc.loading import load_provider
 from fairserve.platform.console.settings import ConsoleSettings
 from fairserve.platform.console.sign_in_limit import SignInLimit
 from fairserve.platform.tenancy.failed_keys import FailureEntries
 
 MAX_SHARED = 100
+PAGE_SHARE = 1 / 2
+"""Share of the live pages that one tenant, or the operators, may have of those that others leave."""
 
 
 class Streams:
-    """Counter of open live pages, with a limit."""
+    """Counter of open live pages, with a limit and a share of each tenant."""
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self.open = 0
+        self._pages = SharedLimit(limit, PAGE_SHARE)
 
-    def check(self) -> None:
-        """Raise UnavailableError at the limit."""
-        if self.open >= self._limit:
+    @property
+    def open(self) -> int:
+        """Return the number of open live pages."""
+        return self._pages.used
+
+    def check(self, sharer: str) -> None:
+        """Raise UnavailableError at the limit, or at the share of a tenant."""
+        full = self._pages.full(sharer)
+        if full is not None:
+            number = self._pages.limit if full == "all" else self._pages.of(sharer)
+            whose = "" if full == "all" else " of this tenant"
             raise UnavailableError(
-                f"{self._limit} live pages are open, which is the limit; close one and reload",
+                f"{number} live pages{whose} are open, which is the limit; close one and reload",
                 code="too_many_streams",
                 headers={"Retry-After": "30"},
             )
 
     @contextmanager
-    def one(self) -> Iterator[None]:
+    def one(self, sharer: str) -> Iterator[None]:
         """Count a live page within the block."""
-        self.open += 1
+        self._pages.add(sharer)
         try:
             yield
         finally:
-            self.open -= 1
+            self._pages.release(sharer)
 
 
 class Shared:

@@ -43,7 +43,7 @@ def stream(request: Request, viewer: Viewer, source: Source) -> StreamingRespons
     Raises UnavailableError if too many live pages are open.
     """
     state = request.app.state
-    state.console.streams.check()
+    state.console.streams.check(viewer.principal.sharer)
 
     def check_session() -> None:
         try:
@@ -55,7 +55,7 @@ def stream(request: Request, viewer: Viewer, source: Source) -> StreamingRespons
             raise unavailable() from error
 
     async def events() -> AsyncIterator[bytes]:
-        with state.console.streams.one():
+        with state.console.streams.one(viewer.principal.sharer):
             yield b"retry: 3000\n\n"
             async with aclosing(source()) as pieces:  # type: ignore[type-var]
                 async for piece in pieces:

@@ -264,10 +264,11 @@ class ControlPort(ControlInbox, Protocol):
         """
         ...
 
-    def follow_run(self, run_id: str, on_event: OnRunEvent) -> Callable[[], None]:
+    def follow_run(self, run_id: str, on_event: OnRunEvent, sharer: str) -> Callable[[], None]:
         """Deliver the events of a run and its calls from now on; the result ends that.
 
-        The run need not exist. Raises UnavailableError if there are too many followers.
+        The run need not exist. ``sharer`` is the tenant that follows, or the operators. Raises
+        RateLimitedError or UnavailableError if there are too many followers.
         """
         ...
 

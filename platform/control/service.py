@@ -286,9 +286,9 @@ class ControlService:
         run, _ = self._dispatcher.tracker.joinable(owner, clues, answer, self._clock())
         return None if run is None else run.interaction_id
 
-    def follow_run(self, run_id: str, on_event: OnRunEvent) -> Callable[[], None]:
+    def follow_run(self, run_id: str, on_event: OnRunEvent, sharer: str) -> Callable[[], None]:
         """See the port."""
-        return self._lifecycle.followers.subscribe(run_id, on_event)
+        return self._lifecycle.followers.subscribe(run_id, on_event, sharer)
 
     async def interaction(self, run_id: str) -> RunView | None:
         """See the port."""

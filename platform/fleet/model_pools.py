@@ -27,7 +27,6 @@ from fairserve.engine.wire.request_fields import ServerKind
 from fairserve.engine.wire.tasks import TASKS, Tasks
 from fairserve.interactions.call import TokenIds
 from fairserve.platform.fleet.fleet import Desired
-from fairserve.platform.fleet.large_prompts import LargePrompts
 from fairserve.platform.fleet.models import Models, ServedModel
 from fairserve.platform.fleet.prompt import (
     BytesCounter,
@@ -36,6 +35,7 @@ from fairserve.platform.fleet.prompt import (
     PromptReader,
     load_counter,
 )
+from fairserve.platform.fleet.prompt_threads import PromptThreads
 from fairserve.platform.fleet.worker_prompt import WorkerPromptReader
 from fairserve.platform.fleet.worker_spec import WorkerSpec
 
@@ -45,6 +45,8 @@ UNKNOWN_CONTEXT = 1 << 31
 LOCAL_SOURCES = ("embedded", "settings")
 """Worker kinds whose model the setting ``model`` names."""
 MISSING_S = 600.0
+LARGE_PROMPT_THREADS = 1
+"""Threads for the large prompts of all models: one, so that other work has a core."""
 """Seconds for which a failed tokenizer lookup is cached."""
 MAX_MISSING = 256
 
@@ -133,7 +135,7 @@ class ModelPools:
         self._draining: set[str] = set()
         self._problems: dict[str, str] = {}
         self._prefetched: asyncio.Task[PromptReader | None] | None = None
-        self._large_prompts = LargePrompts()
+        self._large_prompts = PromptThreads(LARGE_PROMPT_THREADS, "large prompts")
 
     # --- workers ----------------------------------------------------------------------------------
 

@@ -10,11 +10,9 @@ Weakness: tokens of images are not counted.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +24,7 @@ from fairserve.engine.torch.model_hub import ask_hub, is_here
 from fairserve.engine.wire.prompt_options import DEFAULT_PROMPT, PromptOptions
 from fairserve.interactions.call import TokenIds
 from fairserve.platform.base.errors import InvalidRequestError
-from fairserve.platform.fleet.large_prompts import LargePrompts
+from fairserve.platform.fleet.prompt_threads import PromptThreads
 from fairserve.platform.fleet.token_bound import chars_per_token
 
 T = TypeVar("T")
@@ -236,7 +234,7 @@ class PromptReader:
     """Counts prompts without blocking the event loop."""
 
     def __init__(
-        self, counter: PromptCounter, source: str = ESTIMATE, large: LargePrompts | None = None
+        self, counter: PromptCounter, source: str = ESTIMATE, large: PromptThreads | None = None
     ) -> None:
         """``large`` has the threads for large prompts; without it they use the common threads."""
         self.exact = not isinstance(counter, BytesCounter)
@@ -247,7 +245,7 @@ class PromptReader:
         """True if the model accepts images or sound, or if that is unknown."""
         self._counter = counter
         self._large = large
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenizer")
+        self._threads = PromptThreads(THREADS)
 
     async def chat(
         self,
@@ -296,11 +294,11 @@ class PromptReader:
             return count()
         if size > LARGE_CHARS and self._large is not None:
             return await self._large.run(tenant, count)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, count)
+        return await self._threads.run(tenant, count)
 
     def close(self) -> None:
         """End the threads."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
 
 class NoTokenizerError(Exception):

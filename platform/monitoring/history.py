@@ -27,6 +27,7 @@ from fairserve.platform.monitoring.live_snapshot import (
     build,
     leaders,
 )
+from fairserve.platform.tenancy.auth import OPERATORS
 
 logger = logging.getLogger(__name__)
 
@@ -157,7 +158,7 @@ class History:
 
         Raises UnavailableError if there are too many subscribers.
         """
-        return self._subscribers.subscribe("", on_sample)
+        return self._subscribers.subscribe("", on_sample, OPERATORS)
 
 
 def _worker(

@@ -22,6 +22,7 @@ from sqlalchemy import Engine
 
 from fairserve.platform.background.jobs.in_process import JobsInProcess
 from fairserve.platform.base.bulkhead import RequestThreads
+from fairserve.platform.base.turns import Turns
 from fairserve.platform.control.lease import Lease
 from fairserve.platform.fleet.fleet import FleetPart, StoredFleet, clashes
 from fairserve.platform.fleet.fleet_file import FleetFileWatch
@@ -125,7 +126,7 @@ class Platform:
         settings = self.settings
         asyncio.get_running_loop().set_default_executor(RequestThreads())
         self.jobs = self._jobs()
-        self.graph_slots = asyncio.Semaphore(GRAPHS_AT_ONCE)
+        self.graph_turns = Turns(GRAPHS_AT_ONCE)
         stored = recovery.load_stored_state(self.sessions, settings)
         ends = {} if self.plane is None else self.plane.left_ends()
         recovery.close_open_calls(self.journal, ends, stored.prices)
@@ -280,7 +281,7 @@ class Platform:
                 self.fleet_watch,
             ),
             runs=RunParts(
-                self.control, self.sessions, self.ledger, self.programs, self.graph_slots
+                self.control, self.sessions, self.ledger, self.programs, self.graph_turns
             ),
             preview=self._preview_parts(),
             models=self.models,

@@ -342,14 +342,14 @@ def serving(
         completions,
         decisions,
         ResponseStore(stored.sessions, stored.hasher, conversations, kept),
-        background_options(own),
+        background_options(own, settings.control.max_tenant_share),
     )
     programs = Programs(
         stored.sessions,
         control,
         workers.models,
         TaskCalls(decisions, workers.pool, on_content),
-        program_options(own, settings.tenancy.learning_options),
+        program_options(own, settings.control.max_tenant_share, settings.tenancy.learning_options),
     )
     store = open_store(own.file_store_url, stored.sessions)
     files = Files(stored.sessions, store, file_options(own))

@@ -8,9 +8,8 @@ Weakness: bytes are counted as they arrive; parsed JSON and token ids take sever
 
 from __future__ import annotations
 
-from collections import Counter
-
 from fairserve.platform.base.errors import BodyTooLargeError, RateLimitedError, UnavailableError
+from fairserve.platform.base.shared_limit import SharedLimit
 
 RETRY_S = "5"
 RESERVATION = "body_reservation"
@@ -35,42 +34,40 @@ def draining_error() -> UnavailableError:
 
 
 class BodyMemory:
-    """Bytes in use, in all and by owner (a tenant, or a kind of key without one). O(1) for each change.
+    """Bytes in use, in all and by owner (a tenant, or the operators). O(1) for each change.
 
-    One body always fits an owner's share, and one owner's share the budget.
+    One body fits an owner's share, and one owner's share the budget.
     """
 
     def __init__(self, max_bytes: int, owner_share: float, max_body_bytes: int) -> None:
-        self.max_bytes = max(max_bytes, max_body_bytes)
-        self.owner_bytes = max(int(self.max_bytes * owner_share), max_body_bytes)
-        self.used_bytes = 0
-        self._by_owner: Counter[str] = Counter()
+        self._bytes = SharedLimit(max(max_bytes, max_body_bytes), owner_share, max_body_bytes)
+
+    @property
+    def used_bytes(self) -> int:
+        """Return the bytes in use."""
+        return self._bytes.used
 
     def reserve(self, owner: str, size_bytes: int) -> None:
         """Take bytes for an owner. Raises RateLimitedError or UnavailableError, and takes nothing."""
-        used = self._by_owner[owner]
-        if used + size_bytes > self.owner_bytes:
+        full = self._bytes.take(owner, size_bytes)
+        if full == "owner":
             raise RateLimitedError(
-                f"requests of this tenant in progress have bodies of {used} bytes, and this one would"
-                f" add {size_bytes}; allowed: {self.owner_bytes}. Retry when some have ended",
+                f"requests of this tenant in progress have bodies of {self._bytes.of(owner)} bytes, and"
+                f" this one would add {size_bytes}; allowed now: {self._bytes.share(owner)}. Retry when"
+                " some have ended",
                 code="body_share_full",
                 headers={"Retry-After": RETRY_S},
             )
-        if self.used_bytes + size_bytes > self.max_bytes:
+        if full == "all":
             raise UnavailableError(
                 "the server has no memory left for the bodies of more requests; retry later",
                 code="body_memory_full",
                 headers={"Retry-After": RETRY_S},
             )
-        self._by_owner[owner] += size_bytes
-        self.used_bytes += size_bytes
 
     def release(self, owner: str, size_bytes: int) -> None:
         """Return bytes that were reserved."""
-        self.used_bytes -= size_bytes
-        self._by_owner[owner] -= size_bytes
-        if not self._by_owner[owner]:
-            del self._by_owner[owner]
+        self._bytes.release(owner, size_bytes)
 
 
 class BodyReservation:

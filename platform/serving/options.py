@@ -26,10 +26,13 @@ def check_options(settings: ServingSettings, *, infer_parents: bool) -> CheckOpt
     )
 
 
-def program_options(settings: ServingSettings, learning: LearningOptions | None) -> ProgramOptions:
+def program_options(
+    settings: ServingSettings, tenant_share: float, learning: LearningOptions | None
+) -> ProgramOptions:
     """Return the bounds of programs."""
     return ProgramOptions(
         max_live=settings.program_max_live,
+        tenant_share=tenant_share,
         max_live_per_app=settings.program_max_live_per_app,
         max_bytes=settings.program_max_bytes,
         learning=learning,
@@ -49,10 +52,11 @@ def store_options(settings: ServingSettings) -> StoreOptions:
     )
 
 
-def background_options(settings: ServingSettings) -> BackgroundOptions:
+def background_options(settings: ServingSettings, tenant_share: float) -> BackgroundOptions:
     """Return the bounds of responses in the background."""
     return BackgroundOptions(
         response_max_background=settings.response_max_background,
+        tenant_share=tenant_share,
         response_max_background_per_app=settings.response_max_background_per_app,
     )
 

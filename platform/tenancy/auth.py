@@ -45,6 +45,8 @@ STALE_S = 300.0
 CONFIRM_TTL_S = 1.0
 """Seconds for which all streams of a key share one check of its validity."""
 MAX_KEY_CHARS = 256
+OPERATORS = "operators"
+"""Name of all operators together where a limit is shared between tenants."""
 KEY_HEADERS = frozenset({"authorization", "x-api-key"})
 """Headers that a key may be in, in lower case."""
 _CHALLENGE = {"WWW-Authenticate": "Bearer"}
@@ -69,6 +71,11 @@ class Principal:
     """Origins of the pages in browsers that may read answers to an app's key."""
     run_rules: tuple[RunRule, ...] | None = None
     """Rules that assign an app's calls to runs; None: the server's."""
+
+    @property
+    def sharer(self) -> str:
+        """Return who shares the server with others: the tenant, or all operators together."""
+        return OPERATORS if self.scope == "admin" else self.tenant_id or ""
 
 
 @dataclass(slots=True)

@@ -76,7 +76,8 @@ async def follow(
     await runs.get(run_id)
 
     async def pieces() -> AsyncIterator[bytes]:
-        with latest(partial(control.follow_run, core_run_id(app_id, run_id))) as updates:
+        core_id, sharer = core_run_id(app_id, run_id), viewer.principal.sharer
+        with latest(partial(control.follow_run, core_id, sharer=sharer)) as updates:
             while True:
                 began_s = time.monotonic()
                 run = await runs.get(run_id)

@@ -53,7 +53,7 @@ def show(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
     """Show the report page."""
     found = _asked(request, viewer, session)
     query, ask = found.query, found.ask
-    with _slots(request).one(viewer.tenant_id):
+    with _slots(request).one(viewer.principal.sharer):
         report = ask(query)
         by_day = ask(query.model_copy(update={"group_by": ["day"], "limit": 1000, "offset": 0}))
     shown = len(report.items)
@@ -80,7 +80,7 @@ def show(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
 def download(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
     """Return the report as a file or a page for printing."""
     query, ask, group = _asked(request, viewer, session)
-    with _slots(request).one(viewer.tenant_id):
+    with _slots(request).one(viewer.principal.sharer):
         found = document(query, query.format, ask, group, MAX_ANSWERED_ROWS)
     return Response(found.content, media_type=found.media_type, headers=dict(found.headers))
 

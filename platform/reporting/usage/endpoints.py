@@ -18,6 +18,7 @@ from fairserve.platform.reporting.usage.schemas import (
     UsageRequest,
 )
 from fairserve.platform.reporting.usage.slots import ReportSlots
+from fairserve.platform.tenancy.auth import OPERATORS
 from fairserve.platform.tenancy.principals import require_admin
 from fairserve.platform.tenancy.readers import Reader, asked_app
 
@@ -40,7 +41,7 @@ def read_usage(
     app_id = asked_app(session, principal, query)
     settings: ReportSettings = request.app.state.settings
     ask = reports.reporter(session, settings, tenant_id=principal.tenant_id, app_id=app_id)
-    return _answer(request, query, ask, "user" if app_id else "app", principal.tenant_id)
+    return _answer(request, query, ask, "user" if app_id else "app", principal.sharer)
 
 
 @router.get(
@@ -55,7 +56,7 @@ def read_all_usage(
     """Return the usage of one or all tenants."""
     settings: ReportSettings = request.app.state.settings
     ask = reports.reporter(session, settings, tenant_id=query.tenant, app_id=query.app)
-    return _answer(request, query, ask, "app" if query.tenant else "tenant", None)
+    return _answer(request, query, ask, "app" if query.tenant else "tenant", OPERATORS)
 
 
 @router.get("/v1/usage/interactions")
@@ -76,9 +77,9 @@ def read_all_interactions(
 
 
 def _answer(
-    request: Request, query: UsageRequest, ask: Ask, default_group: Group, tenant_id: str | None
+    request: Request, query: UsageRequest, ask: Ask, default_group: Group, sharer: str
 ) -> Response:
     slots: ReportSlots = request.app.state.report_slots
-    with slots.one(tenant_id):
+    with slots.one(sharer):
         found = document(query, query.format, ask, default_group, MAX_ANSWERED_ROWS)
     return Response(found.content, media_type=found.media_type, headers=dict(found.headers))

@@ -5,16 +5,16 @@ Exports do not count: they run one after the other, in the background.
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fairserve.platform.base.errors import RateLimitedError
+from fairserve.platform.base.shared_limit import SharedLimit
 
 MAX_REPORTS = 12
 """Maximum concurrent reports; lower than the number of request threads."""
 MAX_REPORTS_PER_TENANT = 4
+"""Reports of a tenant while no other has one; fewer while others have some."""
 RETRY_S = 1
 
 
@@ -22,29 +22,25 @@ class ReportSlots:
     """Slots of concurrent reports, for use from any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._taken: Counter[str | None] = Counter()
+        self._reports = SharedLimit(MAX_REPORTS, MAX_REPORTS_PER_TENANT / MAX_REPORTS)
 
     @contextmanager
-    def one(self, tenant_id: str | None) -> Iterator[None]:
-        """Occupy a slot during a report of the tenant; None is an operator's report over all tenants.
+    def one(self, sharer: str) -> Iterator[None]:
+        """Occupy a slot during a report of a tenant, or of an operator.
 
         Raises RateLimitedError instead of waiting, which would occupy a thread.
         """
-        with self._lock:
-            of_tenant, of_all = self._taken[tenant_id], self._taken.total()
-            if of_tenant >= MAX_REPORTS_PER_TENANT:
-                raise _no_slot(f"{of_tenant} reports of this tenant")
-            if of_all >= MAX_REPORTS:
-                raise _no_slot(f"{of_all} reports")
-            self._taken[tenant_id] += 1
+        full = self._reports.take(sharer)
+        if full is not None:
+            raise _no_slot(
+                f"{self._reports.of(sharer)} reports of this tenant"
+                if full == "owner"
+                else f"{MAX_REPORTS} reports"
+            )
         try:
             yield
         finally:
-            with self._lock:
-                self._taken[tenant_id] -= 1
-                if not self._taken[tenant_id]:
-                    del self._taken[tenant_id]
+            self._reports.release(sharer)
 
 
 def _no_slot(what: str) -> RateLimitedError:

@@ -113,7 +113,7 @@ class Intake:
         await response(request.scope, receive, send)
 
     def _reserve(self, principal: Principal | None) -> BodyReservation:
-        owner = "" if principal is None else principal.tenant_id or principal.scope
+        owner = "" if principal is None else principal.sharer
         return BodyReservation(self._memory, owner)
 
     def _limit(self, request: Request, principal: Principal | None) -> int:

@@ -29,7 +29,7 @@ from fairserve.platform.base.bulkhead import as_management
 from fairserve.platform.base.errors import FairServeError, RateLimitedError
 from fairserve.platform.base.turns import Turns
 from fairserve.platform.console.errors import is_console
-from fairserve.platform.console.guard import signed_in
+from fairserve.platform.console.guard import COOKIE, signed_in
 from fairserve.platform.server.http.intake import CALL_PATHS, UPLOADS
 from fairserve.platform.tenancy.principals import authenticated
 
@@ -42,7 +42,6 @@ TENANT_REQUESTS = 128
 """Requests of one tenant that wait or run at a time."""
 RETRY_S = "1"
 
-OPERATORS = "operators"
 
 _WITHOUT_DATABASE = ("/v1/models", "/console/static/")
 Answer = Callable[[Request, FairServeError], Response]
@@ -162,16 +161,18 @@ async def _asker(request: Request) -> Asker | None:
     is signed in, which is bounded elsewhere.
     """
     if is_console(request):
+        if COOKIE not in request.cookies:
+            return None
         viewer = None
         # Without a database the page itself answers so.
         with as_management(), contextlib.suppress(SQLAlchemyError):
             viewer = await asyncio.to_thread(signed_in, request)
-        return None if viewer is None else Asker(viewer.tenant_id or OPERATORS, viewer.session_id)
+        return None if viewer is None else Asker(viewer.principal.sharer, viewer.session_id)
     try:
         principal = await authenticated(request)
     except FairServeError:
         return None
-    return Asker(principal.tenant_id or OPERATORS, principal.key_id)
+    return Asker(principal.sharer, principal.key_id)
 
 
 async def _arrived(scope: Scope, receive: Receive) -> Receive:

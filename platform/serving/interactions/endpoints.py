@@ -156,7 +156,7 @@ async def follow_interaction(
     settings: ServingSettings = request.app.state.settings.serving
     authenticator: Authenticator = request.app.state.authenticator
     events = while_allowed(
-        await service.follow(interaction_id, settings.keepalive_s),
+        await service.follow(interaction_id, settings.keepalive_s, principal.sharer),
         lambda: authenticator.confirm(principal),
         settings.stream_check_s,
         error_event,

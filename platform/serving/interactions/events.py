@@ -49,9 +49,10 @@ Read = Callable[[], Awaitable[InteractionOut]]
 class RunEvents:
     """The events of one run for one follower."""
 
-    def __init__(self, core_id: str, key: ProgramKey) -> None:
+    def __init__(self, core_id: str, key: ProgramKey, sharer: str) -> None:
+        """``sharer`` is the tenant that follows, or the operators."""
         self._core_id = core_id
-        self._key = key
+        self._key, self._sharer = key, sharer
         self._program = False
         self._waiting: deque[CallEvent | ProgramEvent] = deque()
         self._ended = False
@@ -65,10 +66,10 @@ class RunEvents:
         """Yield the events from the current state to the end. Subscribes while it is iterated."""
         with ExitStack() as follows:
             try:
-                follows.callback(control.follow_run(self._core_id, self._of_run))
+                follows.callback(control.follow_run(self._core_id, self._of_run, self._sharer))
                 self._program = programs.is_live(self._key)
                 if self._program:
-                    follows.callback(programs.watch(self._key, self._of_program))
+                    follows.callback(programs.watch(self._key, self._of_program, self._sharer))
                 now = await read()
                 if now.ended_at is None:
                     self._waiting.clear()  # it is in what was read: a live run is read in one step

@@ -10,6 +10,7 @@ from sqlalchemy.exc import OperationalError
 
 from fairserve.interactions.tracking.identity import core_call_id, core_run_id
 from fairserve.platform.base.errors import ConflictError, NotFoundError
+from fairserve.platform.base.turns import Turns
 from fairserve.platform.control.messages import RunView
 from fairserve.platform.control.port import ControlPort, LedgerPort
 from fairserve.platform.db import audit
@@ -28,7 +29,7 @@ from fairserve.platform.tenancy.auth import Principal
 
 BY_OPERATOR = "cancelled by an operator"
 GRAPHS_AT_ONCE = 2
-"""Graphs of large runs use the CPU; more requests wait, so that calls do not."""
+"""Graphs of large runs use the CPU; more requests wait in turns of tenants, so that calls do not."""
 FLUSH_S = 5.0
 """Seconds for which a view waits until the database has the journal's entries."""
 
@@ -41,7 +42,7 @@ class RunParts:
     sessions: SessionFactory
     ledger: LedgerPort
     programs: Programs
-    graph_slots: asyncio.Semaphore
+    graph_turns: Turns
     """Bounds how many graphs a server makes at a time."""
 
 
@@ -49,7 +50,7 @@ class Interactions:
     """The runs of one app. Another app's runs do not exist here."""
 
     def __init__(self, parts: RunParts, tenant: str, app: str) -> None:
-        self._graph_slots = parts.graph_slots
+        self._graph_turns = parts.graph_turns
         self._control = parts.control
         self._sessions = parts.sessions
         self._ledger = parts.ledger
@@ -120,11 +121,13 @@ class Interactions:
                 run_id, run.state, run.user, ended, live, run.program, limit=limit, offset=offset
             )
 
+        await self._graph_turns.take(self._tenant)
         try:
-            async with self._graph_slots:
-                return await asyncio.to_thread(build)
+            return await asyncio.to_thread(build)
         except OperationalError as error:
             raise unavailable() from error
+        finally:
+            self._graph_turns.release(self._tenant)
 
     async def close(self, run_id: str) -> int:
         """Close a run. Return the number of its calls that still run.
@@ -151,15 +154,18 @@ class Interactions:
         else:
             await self._control.close_interaction(core_id, cancel=True)
 
-    async def follow(self, run_id: str, keepalive_s: float) -> AsyncIterator[bytes]:
-        """Return the events of a run for SSE, its current state first. Raises NotFoundError."""
+    async def follow(self, run_id: str, keepalive_s: float, sharer: str) -> AsyncIterator[bytes]:
+        """Return the events of a run for SSE, its current state first. Raises NotFoundError.
+
+        ``sharer`` is the tenant that follows, or the operators.
+        """
         core_id = core_run_id(self._app, checked(run_id))
 
         async def read() -> InteractionOut:
             return await self.get(run_id)
 
         await read()
-        events = RunEvents(core_id, self._key(run_id))
+        events = RunEvents(core_id, self._key(run_id), sharer)
         return events.stream(self._control, self._programs, read, keepalive_s)
 
     def _key(self, run_id: str) -> ProgramKey:

@@ -29,6 +29,7 @@ from fairserve.platform.base.errors import (
     RateLimitedError,
     UnavailableError,
 )
+from fairserve.platform.base.shared_limit import share_of
 from fairserve.platform.base.subscribers import Subscribers
 from fairserve.platform.control.messages import RunView
 from fairserve.platform.control.port import ControlPort
@@ -61,6 +62,8 @@ class ProgramOptions:
     """The settings of the same names with the prefix ``program_``."""
 
     max_live: int = 1_000
+    tenant_share: float = 1 / 4
+    """Share of the programs, and of their bytes, that one tenant may have; not a setting of programs."""
     max_live_per_app: int = 200
     max_bytes: int = 512 * 1024 * 1024
     cancel_wait_s: float = 15.0
@@ -228,9 +231,12 @@ class Programs:
             return program_out(live.execution.run, live.execution.reason)
         return await asyncio.to_thread(self._saved_view, key)
 
-    def watch(self, key: ProgramKey, listener: Listener) -> Callable[[], None]:
-        """Call ``listener`` with each event of a live program. Return the function that unsubscribes."""
-        return self._followers.subscribe(key, listener)
+    def watch(self, key: ProgramKey, listener: Listener, sharer: str) -> Callable[[], None]:
+        """Call ``listener`` with each event of a live program. Return the function that unsubscribes.
+
+        ``sharer`` and errors are those of :meth:`ControlPort.follow_run`.
+        """
+        return self._followers.subscribe(key, listener, sharer)
 
     # --- parts ------------------------------------------------------------------------------------
 
@@ -245,13 +251,32 @@ class Programs:
                 code="too_many_programs",
                 headers={"Retry-After": "5"},
             )
-        held_bytes = sum(live.size_bytes for live in self._live.values())
-        if (
-            len(self._live) + len(self._coming) >= options.max_live
-            or held_bytes + size_bytes > options.max_bytes
-        ):
+        self._check_share(key.tenant, size_bytes)
+
+    def _check_share(self, tenant: str, size_bytes: int) -> None:
+        """Check the number of programs and their bytes, of the tenant and in all. O(programs)."""
+        options = self._options
+        held, held_bytes, own, own_bytes = len(self._coming), 0, 0, 0
+        own += sum(key.tenant == tenant for key in self._coming)
+        for key, live in self._live.items():
+            size = live.size_bytes
+            held, held_bytes = held + 1, held_bytes + size
+            if key.tenant == tenant:
+                own, own_bytes = own + 1, own_bytes + size
+        if held >= options.max_live or held_bytes + size_bytes > options.max_bytes:
             raise UnavailableError(
                 "too many programs are live",
+                code="too_many_programs",
+                headers={"Retry-After": "5"},
+            )
+        most = share_of(options.max_live, options.tenant_share, held - own)
+        most_bytes = share_of(
+            options.max_bytes, options.tenant_share, held_bytes - own_bytes, size_bytes
+        )
+        if own >= most or own_bytes + size_bytes > most_bytes:
+            raise RateLimitedError(
+                f"the tenant has {own} live programs of {own_bytes} bytes; allowed now: {most} of"
+                f" {most_bytes} bytes",
                 code="too_many_programs",
                 headers={"Retry-After": "5"},
             )

@@ -24,6 +24,7 @@ from fairserve.platform.base.errors import (
     RateLimitedError,
     UnavailableError,
 )
+from fairserve.platform.base.shared_limit import SharedLimit
 from fairserve.platform.db.responses import StoredResponse
 from fairserve.platform.serving.bodies import BodyReservation
 from fairserve.platform.serving.completions.answer import AnswerBuffer
@@ -46,6 +47,7 @@ class BackgroundOptions:
     """Bounds of responses in the background; see the settings of the same names."""
 
     response_max_background: int = 1_000
+    tenant_share: float = 1 / 4
     response_max_background_per_app: int = 100
 
 
@@ -73,6 +75,7 @@ class Responses:
         self._store = store
         self._options = options
         self._running: dict[ResponseKey, _InBackground] = {}
+        self._places = SharedLimit(options.response_max_background, options.tenant_share)
         self._running_of: Counter[str] = Counter()
         """Responses in the background by app; apps without one have no entry."""
 
@@ -173,19 +176,22 @@ class Responses:
                 " finds it again",
                 param="Idempotency-Key",
             )
-        app = principal.app_id or ""
-        self._require_capacity(app)
-        producer = await self._completions.producer(endpoint, raw, headers, principal)
-        writer = endpoint.writer
-        assert writer is not None, "the call is checked"
-        queued = writer.response("queued")
-        if not await self._store.insert(endpoint.row(writer.call, queued)):
-            raise ConflictError("the app or the user of the response was deleted")
-        self._require_capacity(app)
+        key = _key(principal, "")
+        self._take_place(key)
+        try:
+            producer = await self._completions.producer(endpoint, raw, headers, principal)
+            writer = endpoint.writer
+            assert writer is not None, "the call is checked"
+            queued = writer.response("queued")
+            if not await self._store.insert(endpoint.row(writer.call, queued)):
+                raise ConflictError("the app or the user of the response was deleted")
+        except BaseException:
+            self._release_place(key)
+            raise
         running = _InBackground(_key(principal, queued["id"]), endpoint, writer)
         self._running[running.key] = running
-        self._running_of[app] += 1
         running.task = asyncio.create_task(self._run(running, producer), name="response")
+        running.task.add_done_callback(lambda _: self._ended(running))
         if reservation is not None:
             reservation.held_by_call = True
             running.task.add_done_callback(lambda _: reservation.release())
@@ -209,11 +215,10 @@ class Responses:
             raise
         finally:
             buffer.finish()
-            del self._running[running.key]
-            app = running.key.app
-            self._running_of[app] -= 1
-            if not self._running_of[app]:
-                del self._running_of[app]
+
+    def _ended(self, running: _InBackground) -> None:
+        del self._running[running.key]
+        self._release_place(running.key)
 
     async def _fail(self, running: _InBackground, error: FairServeError) -> None:
         """Store a failure; without a database the response is answered as failed all the same."""
@@ -241,22 +246,27 @@ class Responses:
         stopped = UnavailableError("the server stopped before the response ended; create it again")
         return row.response | {"status": "failed", "error": failure(stopped)}
 
-    def _require_capacity(self, app: str) -> None:
-        options = self._options
-        if self._running_of[app] >= options.response_max_background_per_app:
-            raise RateLimitedError(
-                f"the app has {self._running_of[app]} responses in the background; allowed:"
-                f" {options.response_max_background_per_app}. Retry when one has ended",
-                param="background",
-                code="too_many_background_responses",
-                headers={"Retry-After": RETRY_S},
-            )
-        if len(self._running) >= options.response_max_background:
+    def _take_place(self, key: ResponseKey) -> None:
+        """Take a place of the app and its tenant. Raises RateLimitedError or UnavailableError."""
+        of_app = self._running_of[key.app]
+        if of_app >= self._options.response_max_background_per_app:
+            raise _too_many(f"the app has {of_app}")
+        full = self._places.take(key.tenant)
+        if full == "owner":
+            raise _too_many(f"the tenant has {self._places.of(key.tenant)}")
+        if full == "all":
             raise UnavailableError(
                 "the server has no capacity for more responses in the background; retry later",
                 code="too_many_background_responses",
                 headers={"Retry-After": RETRY_S},
             )
+        self._running_of[key.app] += 1
+
+    def _release_place(self, key: ResponseKey) -> None:
+        self._places.release(key.tenant)
+        self._running_of[key.app] -= 1
+        if not self._running_of[key.app]:
+            del self._running_of[key.app]
 
     def _parse(self, raw: bytes) -> ResponseBody:
         try:
@@ -269,6 +279,15 @@ class Responses:
         if isinstance(model := plain.get("model"), str):
             self._decisions.check_size(len(raw), model)
         return read_body(plain)
+
+
+def _too_many(which: str) -> RateLimitedError:
+    return RateLimitedError(
+        f"{which} responses in the background, which is the limit at present; retry when one has ended",
+        param="background",
+        code="too_many_background_responses",
+        headers={"Retry-After": RETRY_S},
+    )
 
 
 def page(

@@ -80,10 +80,10 @@ def test_sign_in_redirects_only_into_the_console(onward, place):
 
 def test_live_pages_are_bounded():
     streams = Streams(1)
-    streams.check()
-    with streams.one(), pytest.raises(UnavailableError):
-        streams.check()
-    streams.check()
+    streams.check("tenant")
+    with streams.one("tenant"), pytest.raises(UnavailableError):
+        streams.check("tenant")
+    streams.check("tenant")
 
 
 async def test_shared_parts_are_rendered_once():

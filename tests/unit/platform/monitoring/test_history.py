@@ -8,7 +8,6 @@ from until import turn
 
 from fairserve.engine.wire.base import WorkerMetrics
 from fairserve.interactions.call import TokenUsage
-from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.control.messages import Progress
 from fairserve.platform.monitoring.activity import BUCKET_S, BUCKETS
 
@@ -114,15 +113,6 @@ async def test_each_sample_is_published(history):
     stop()
     await step(history)
     assert samples == [first, second]
-
-
-async def test_subscribers_are_bounded(history, monkeypatch):
-    monkeypatch.setattr("fairserve.platform.base.subscribers.MAX_SUBSCRIBERS", 1)
-    stop = history.subscribe(print)
-    with pytest.raises(UnavailableError):
-        history.subscribe(print)
-    stop()
-    history.subscribe(print)
 
 
 async def test_a_sample_is_taken_at_the_end_of_each_bucket(world, history):

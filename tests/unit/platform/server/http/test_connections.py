@@ -72,13 +72,18 @@ def test_memory_is_bounded_by_owner_and_in_total():
     memory.reserve("a", 40)
     with pytest.raises(RateLimitedError, match="bodies of 40 bytes, and this one would add 1"):
         memory.reserve("a", 1)
-    memory.reserve("b", 40)
-    with pytest.raises(UnavailableError) as full:
-        memory.reserve("c", 21)
-    assert full.value.headers == {"Retry-After": "5"}
-    memory.reserve("c", 20)
+    memory.reserve("b", 24)  # 0.4 of what a leaves
+    with pytest.raises(RateLimitedError):
+        memory.reserve("b", 1)
     memory.release("a", 40)
-    memory.reserve("c", 20)
+    memory.reserve("b", 16)
+    for owner in "cdef":
+        memory.reserve(owner, 10)  # one body fits, whatever the others have
+    memory.reserve("g", 10)
+    memory.reserve("h", 10)
+    with pytest.raises(UnavailableError) as full:
+        memory.reserve("i", 1)
+    assert full.value.headers == {"Retry-After": "5"}
 
 
 def test_one_body_always_fits():
@@ -99,4 +104,3 @@ def test_a_reservation_grows_and_is_released_once():
     reservation.release()
     reservation.release()
     assert memory.used_bytes == 0
-    assert not memory._by_owner

@@ -229,7 +229,7 @@ async def test_the_view_of_an_ended_program_equals_that_of_the_running_one(make)
     key = ProgramKey("t", "a", "1")
     events = []
     await server.submit("1", node("one"), node("two", "{{one.output}}!"))
-    server.programs.watch(key, events.append)
+    server.programs.watch(key, events.append, key.tenant)
     await server.ended("1")
     await until(lambda: not server.programs.is_live(key))
     view = await server.programs.view(key)

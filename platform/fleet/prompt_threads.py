@@ -1,8 +1,7 @@
-"""Dedicated threads for large prompts, shared by all models and scheduled round-robin by tenant.
+"""Threads in which prompts are tokenised, taken in turns by tenants.
 
-Small prompts never wait for a large one, and a tenant's large prompt waits for at most one of each
-other tenant. The memory for bodies bounds the queue (:mod:`fairserve.platform.serving.bodies`). O(1)
-per prompt.
+A tenant's prompt waits for at most one of each other tenant. The memory for bodies bounds the queue
+(:mod:`fairserve.platform.serving.bodies`). O(1) per prompt.
 """
 
 from __future__ import annotations
@@ -16,15 +15,13 @@ from typing import TypeVar
 from fairserve.platform.base.turns import Turns
 
 T = TypeVar("T")
-THREADS = 1
-"""Number of threads: one, so that other work has a core."""
 
 
-class LargePrompts:
-    """Runs work in a few threads, round-robin by tenant. Belongs to one event loop."""
+class PromptThreads:
+    """Runs work in a few threads, in turns of tenants. Belongs to one event loop."""
 
-    def __init__(self, threads: int = THREADS) -> None:
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="large prompts")
+    def __init__(self, threads: int, name: str = "tokenizer") -> None:
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._turns = Turns(threads)
 
     async def run(self, tenant: str, work: Callable[[], T]) -> T:

@@ -1,4 +1,4 @@
-"""Test the threads for large prompts: the order of tenants, and the effect of disconnects."""
+"""Test the threads in which prompts are tokenised: turns of tenants, and disconnects."""
 
 import asyncio
 import threading
@@ -6,7 +6,7 @@ import threading
 import pytest
 from until import settle
 
-from fairserve.platform.fleet.large_prompts import LargePrompts
+from fairserve.platform.fleet.prompt_threads import PromptThreads
 
 
 class Work:
@@ -31,7 +31,7 @@ class Work:
 
 @pytest.fixture
 def large():
-    large = LargePrompts(1)
+    large = PromptThreads(1)
     yield large
     large.close()
 
