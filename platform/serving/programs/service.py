@@ -275,8 +275,8 @@ class Programs:
         )
         if own >= most or own_bytes + size_bytes > most_bytes:
             raise RateLimitedError(
-                f"the tenant has {own} live programs of {own_bytes} bytes; allowed now: {most} of"
-                f" {most_bytes} bytes",
+                f"the tenant has {own} live programs with {own_bytes} bytes, and this one would add"
+                f" {size_bytes}; allowed now: {most} programs with {most_bytes} bytes",
                 code="too_many_programs",
                 headers={"Retry-After": "5"},
             )

@@ -95,7 +95,8 @@ async def test_running_programs_of_an_app_are_bounded(make):
 
 
 @pytest.mark.parametrize(
-    ("options", "size_bytes"), [({"max_live": 2}, 1), ({"max_bytes": 250}, 100)]
+    ("options", "size_bytes"),
+    [({"max_live": 2, "tenant_share": 1}, 1), ({"max_bytes": 250, "tenant_share": 1}, 100)],
 )
 async def test_programs_of_a_server_are_bounded_by_number_and_size(make, options, size_bytes):
     server = await make(HOLD, **options)
