@@ -17,7 +17,7 @@ from collections import Counter
 from typing import Literal
 
 Full = Literal["owner", "all"]
-"""What has no room: the owner's share, or everything."""
+"""The part that has no room: the owner's share, or everything."""
 
 
 def share_of(limit: int, share: float, others: int, least: int = 1) -> int:
