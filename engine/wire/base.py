@@ -123,7 +123,10 @@ class WorkerRequest:
 
 @dataclass(frozen=True, slots=True)
 class WorkerChunk:
-    """A server-sent event of a worker's response, or the whole response if it is one object."""
+    """A server-sent event of a worker's response, or the whole response if it is one object.
+
+    Its shape has been checked (:mod:`fairserve.engine.wire.answer_shape`).
+    """
 
     data: dict[str, Any]
 
@@ -244,6 +247,13 @@ class WorkerStreamError(WorkerError):
         super().__init__(message)
         self.cause: FailureCause = cause
         self.client_message = client_message
+
+
+class MalformedAnswerError(WorkerStreamError):
+    """The worker's answer is not what its protocol prescribes. The text has nothing of the worker's."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, cause="failed", client_message=message)
 
 
 class WorkerStream(Protocol):

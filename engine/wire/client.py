@@ -19,6 +19,8 @@ import asyncio
 import re
 import time
 from collections.abc import Mapping
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -26,6 +28,7 @@ import aiohttp
 import numpy as np
 import orjson
 
+from fairserve.engine.wire.answer_shape import AnswerShape
 from fairserve.engine.wire.base import (
     FailureCause,
     WorkerFacts,
@@ -36,10 +39,11 @@ from fairserve.engine.wire.base import (
     WorkerUnavailableError,
 )
 from fairserve.engine.wire.loop_turns import LoopTurns
+from fairserve.engine.wire.reported_error import error_object, verdict_of
 from fairserve.engine.wire.reported_usage import MAX_TOKENS, count_of
 from fairserve.engine.wire.request_fields import ServerKind
 from fairserve.engine.wire.tasks import GENERATE, Tasks, tasks_of
-from fairserve.engine.wire.upstream_message import is_about_our_account, public_message
+from fairserve.engine.wire.upstream_message import public_message, public_rejection
 from fairserve.engine.wire.worker_answer import HttpWorkerAnswer
 from fairserve.engine.wire.worker_metrics import MAX_METRICS_BYTES, kv_endpoints_of, read_metrics
 from fairserve.engine.wire.worker_stream import HttpWorkerStream, describe
@@ -62,10 +66,6 @@ MODELS_PROBE_S = 5.0
 PAUSE_S = 1.0
 """Pause in seconds after a 429 without ``Retry-After``."""
 
-_OURS_4XX = frozenset({401, 402, 403, 407})
-"""Statuses about our token or account at the worker, which clients must not see."""
-_BUSY = frozenset({408, 425, 503})
-"""Statuses of a worker that accepts no call now, whatever its content."""
 _NO_SUCH_PATH = frozenset({405, 501})
 """Statuses, besides 404, of a server that does not serve a path."""
 _NO_SUCH_CHECK = frozenset({401, 403, 404, 405, 501})
@@ -166,13 +166,19 @@ class HttpWorkerClient:
                     allow_redirects=False,
                 )
                 if response.status == 200:
+                    shape = AnswerShape(request.path, request.sequences)
                     if request.streams:
                         return HttpWorkerStream(
-                            response, self._private, turns=self._turns, tenant=request.tenant
+                            response,
+                            shape,
+                            self._private,
+                            needs_done=self.dialect == "vllm",
+                            turns=self._turns,
+                            tenant=request.tenant,
                         )
                     if self.reports_start(request):
                         request.on_started()
-                    return HttpWorkerAnswer(response, self._private, within_s)
+                    return HttpWorkerAnswer(response, shape, self._private, within_s)
                 error = _error_of(await _read_some(response, MAX_ERROR_BYTES), response.status)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as failure:
             raise WorkerUnavailableError(f"no connection: {failure}", unreachable=True) from failure
@@ -210,24 +216,23 @@ class HttpWorkerClient:
         self, status: int, headers: Mapping[str, str], error: dict[str, Any]
     ) -> WorkerUnavailableError | WorkerRejectedError:
         """Return the error for a status other than 200; ``error`` is the object in the body."""
-        message = error["message"]
-        text = f"it answered {status}: {message}"
-        if status in _OURS_4XX:
-            text = f"it does not take our token or account ({status})"
+        text = f"it answered {status}: {error['message']}"
+        verdict = verdict_of(error, status)
+        if verdict == "account":
             # A filter in front of a worker also answers 403, because of the content of a call.
-            cause: FailureCause = "unknown" if status == 403 else "worker"
+            certain = status in (401, 402, 407)
+            cause: FailureCause = "worker" if certain else "unknown"
+            if certain or status == 403:
+                text = f"it does not take our token or account ({status})"
             return WorkerUnavailableError(text, cause=cause, status=status)
         if status == 429:
             pause_s = _pause_of(headers)
             return WorkerUnavailableError(text, cause="busy", pause_s=pause_s, status=status)
-        if is_about_our_account(message):
-            return WorkerUnavailableError(text, cause="unknown", status=status)
-        client_message = public_message(message, self._private)
-        if 400 <= status < 500 and status not in _BUSY:
-            return WorkerRejectedError(status, {**error, "message": client_message})
-        cause = "busy" if status in _BUSY else "failed"
+        if verdict == "rejected":
+            return public_rejection(WorkerRejectedError(status, error), self._private)
+        client_message = public_message(error["message"], self._private)
         return WorkerUnavailableError(
-            text, cause=cause, client_message=client_message, status=status
+            text, cause=verdict, client_message=client_message, status=status
         )
 
     # --- probes and facts -------------------------------------------------------------------------
@@ -319,7 +324,8 @@ class HttpWorkerClient:
             ) as response:
                 answer = await _read(response, MAX_TOKENS_BYTES)
             if response.status in (400, 422):
-                raise WorkerRejectedError(400, _error_of(answer, response.status))
+                rejected = WorkerRejectedError(400, _error_of(answer, response.status))
+                raise public_rejection(rejected, self._private)
             if response.status != 200:
                 raise WorkerUnavailableError(f"/tokenize answers {response.status}")
             return np.asarray(orjson.loads(answer)["tokens"], dtype=np.uint32)
@@ -418,22 +424,37 @@ def _length_of(entry: Mapping[str, Any]) -> int | None:
 
 
 def _pause_of(headers: Mapping[str, str]) -> float:
-    """Return ``Retry-After`` in seconds; a short pause for a date, or if it is absent."""
+    """Return ``Retry-After`` in seconds, also if it is a date; a short pause if it is absent."""
     value = headers.get("Retry-After", "").strip()
-    return float(value) if re.fullmatch(r"\d{1,6}(\.\d+)?", value) else PAUSE_S
+    if re.fullmatch(r"\d{1,20}(\.\d{1,20})?", value):
+        return float(value)
+    until_s = _date_s(value)
+    if until_s is None:
+        return PAUSE_S
+    # By the server's own clock, which need not be ours.
+    now_s = _date_s(headers.get("Date", ""))
+    return max(0.0, until_s - (time.time() if now_s is None else now_s))
+
+
+def _date_s(value: str) -> float | None:
+    """Return an HTTP date in seconds since 1970; None if it is none."""
+    try:
+        date = parsedate_to_datetime(value)
+        return (date if date.tzinfo is not None else date.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
 
 
 def _error_of(body: bytes, status: int) -> dict[str, Any]:
-    """Return the error object of an answer; vLLM wraps it in ``error``, older versions do not."""
+    """Return the error object of an answer; a text stands for itself."""
     try:
         parsed = orjson.loads(body)
     except orjson.JSONDecodeError:
         parsed = None
-    if isinstance(parsed, dict):
-        inner = parsed.get("error", parsed)
-        if isinstance(inner, dict) and isinstance(inner.get("message"), str):
-            return inner
-    text = body[:200].decode("utf-8", "replace")
+    if (error := error_object(parsed)) is not None:
+        return error
+    # Below 400 the body is no error, but an answer or a page.
+    text = body[:200].decode("utf-8", "replace") if status >= 400 else ""
     return {"message": text or f"status {status}", "type": "worker_error"}
 
 

@@ -1,76 +1,86 @@
 """Read the bytes of a streamed answer as events, without a connection.
 
-The answer is complete when ``[DONE]`` follows a ``finish_reason`` for every choice that was begun. Some
-servers end the stream normally after they aborted a call: that is a broken answer, not a short one.
+The answer is complete when ``[DONE]`` follows a ``finish_reason`` for every choice that was begun; a
+plain OpenAI server may end it without ``[DONE]``. Some servers end the stream normally after they
+aborted a call: that is a broken answer, not a short one.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import orjson
-
-from fairserve.engine.wire.base import FailureCause, WorkerRejectedError, WorkerStreamError
+from fairserve.engine.wire.answer_shape import AnswerShape
+from fairserve.engine.wire.base import (
+    MalformedAnswerError,
+    WorkerRejectedError,
+    WorkerStreamError,
+)
+from fairserve.engine.wire.reported_error import error_object, reported
+from fairserve.engine.wire.worker_json import parse_object
 
 MAX_EVENT_BYTES = 8 * 1024 * 1024
 """Maximum size of a single event, which is held in memory; a longer one breaks the answer."""
-_REJECTIONS = frozenset({"invalid_request_error", "BadRequestError"})
-"""Types of error events that reject the request itself, in our worker and in vLLM."""
 
 
 class StreamEvents:
     """Events of one answer. O(bytes); holds the tail of an event that is split over chunks."""
 
-    def __init__(self) -> None:
+    def __init__(self, shape: AnswerShape) -> None:
+        """``shape`` checks the chunks."""
         self._tail = b""
-        self._choices: set[int] = set()
-        self._finished: set[int] = set()
+        self._shape = shape
 
     def feed(self, received: bytes) -> list[bytes]:
         """Return the contents of the events that are whole now.
 
-        Raises WorkerStreamError for an event that is too long.
+        Raises MalformedAnswerError for an event that is too long.
         """
         lines = (self._tail + received).split(b"\n")
         self._tail = lines.pop()
         if len(self._tail) > MAX_EVENT_BYTES:
-            raise WorkerStreamError(f"it sent an event over {MAX_EVENT_BYTES} bytes")
+            raise MalformedAnswerError(f"it sent an event over {MAX_EVENT_BYTES} bytes")
         # One line is one event here: the dialect never splits JSON over several data lines. Comments
         # (keep-alive) and other fields are skipped.
         return [line[5:].strip() for line in lines if line.startswith(b"data:")]
 
+    def flush(self) -> list[bytes]:
+        """Return the content of a last event without a line end, once the answer has ended."""
+        return self.feed(b"\n")
+
+    @property
+    def is_complete(self) -> bool:
+        """True if every choice that was begun has ended, and there is one."""
+        return self._shape.is_complete
+
     def read(self, event: bytes) -> dict[str, Any] | None:
-        """Return the chunk of an event; None for the end of a complete answer.
+        """Return the checked chunk of an event; None for the end of a complete answer.
 
         Raises WorkerStreamError, or WorkerRejectedError for an error that rejects the request itself,
         with the worker's own texts.
         """
         if event == b"[DONE]":
-            if not self._finished or self._choices - self._finished:
+            if not self.is_complete:
                 raise WorkerStreamError("it ended without a finish_reason")
             return None
-        try:
-            chunk = orjson.loads(event)
-        except orjson.JSONDecodeError as failure:
-            raise WorkerStreamError("it sent an event that is not JSON") from failure
-        if not isinstance(chunk, dict):
-            raise WorkerStreamError("it sent an event that is not an object")
-        if chunk.get("error"):
-            raise reported(chunk["error"])
-        for choice in chunk.get("choices") or ():
-            index = choice.get("index", 0)
-            self._choices.add(index)
-            if choice.get("finish_reason") is not None:
-                self._finished.add(index)
+        chunk = parse_object(event, "an event")
+        raise_reported(chunk, may_reject=not self._shape.has_begun)
+        self._shape.check_chunk(chunk)
         return chunk
 
 
-def reported(error: Any) -> WorkerStreamError | WorkerRejectedError:
-    """Return the exception for an error object that a worker sent after status 200."""
-    if isinstance(error, dict) and error.get("type") in _REJECTIONS:
-        return WorkerRejectedError(400, error)
-    message = str(error.get("message") if isinstance(error, dict) else error)
-    # A draining worker returns its waiting calls with this code; they did not cause it.
-    handed_back = isinstance(error, dict) and error.get("code") == "unavailable"
-    cause: FailureCause = "busy" if handed_back else "failed"
-    return WorkerStreamError(f"it reported: {message}", cause=cause, client_message=message)
+def raise_reported(answer: dict[str, Any], *, may_reject: bool = True) -> None:
+    """Raise the error that a worker sent in place of an answer, if it is one.
+
+    ``may_reject`` is False once the worker has computed something: the request was not wrong.
+    """
+    wrapped = answer.get("error")
+    if not wrapped and ("choices" in answer or not isinstance(answer.get("message"), str)):
+        return
+    error = error_object(answer)
+    if error is None:
+        raise MalformedAnswerError("it reported an error without a message")
+    failure = reported(error)
+    if isinstance(failure, WorkerRejectedError) and not may_reject:
+        message = str(error["message"])
+        raise WorkerStreamError(f"it reported: {message}", cause="failed", client_message=message)
+    raise failure

@@ -1,10 +1,11 @@
 """Sanitises a worker's error message for the client whose call it answers.
 
 A client needs the cause of its error and nothing about the hosts behind the platform: addresses,
-paths, keys and ids of the operator's account are replaced. A message about that account is omitted
-entirely.
+paths, keys and ids of the operator's account are replaced. An error that is about that account by its
+status or code has no message for the client (:mod:`fairserve.engine.wire.reported_error`).
 
-Weakness: a host name without a port and a domain is recognised only if it is the worker's own.
+Weakness: a host name without a port and a domain is recognised only if it is the worker's own. A message
+about the account under another status reaches the client, without its key.
 """
 
 from __future__ import annotations
@@ -12,17 +13,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
+from fairserve.engine.wire.base import WorkerRejectedError
+
 MAX_CHARS = 300
 _READ_CHARS = 2_000
 """Maximum characters that are searched, to bound the time for long messages."""
 
 ADDRESS, PATH, KEY = "[address]", "[path]", "[key]"
 
-_ACCOUNT = re.compile(
-    r"api[\s_-]?keys?\b|\bauthenticat|\bunauthori[sz]ed\b|\bbilling\b|\bquota\b|\bcredentials?\b"
-    r"|\bcredit balance\b|\baccess token\b",
-    re.IGNORECASE,
-)
 _DOMAINS = (
     "ai|app|cloud|cluster|cn|co|com|corp|de|dev|eu|home|internal|intra|io|lan|local|net|org|svc"
     "|uk|us"
@@ -59,11 +57,6 @@ _REPLACEMENTS = (
 _LONG_WORD = re.compile(r"\b[\w-]{32,}\b")
 
 
-def is_about_our_account(text: str) -> bool:
-    """Return whether a message is about the operator's key, quota or account at the worker."""
-    return _ACCOUNT.search(text[:_READ_CHARS]) is not None
-
-
 def public_message(text: str, private: Collection[str] = ()) -> str:
     """Return the message for a client, on one line of at most ``MAX_CHARS`` characters.
 
@@ -77,6 +70,14 @@ def public_message(text: str, private: Collection[str] = ()) -> str:
     text = _LONG_WORD.sub(_without_key, text)
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 3] + "..."
+
+
+def public_rejection(
+    rejected: WorkerRejectedError, private: Collection[str] = ()
+) -> WorkerRejectedError:
+    """Return a worker's rejection with its message for a client."""
+    message = public_message(str(rejected.error.get("message", "")), private)
+    return WorkerRejectedError(rejected.status, {**rejected.error, "message": message})
 
 
 def _without_key(word: re.Match[str]) -> str:

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from typing import Any
 
 import aiohttp
-import orjson
 
+from fairserve.engine.wire.answer_shape import AnswerShape
 from fairserve.engine.wire.base import (
     FailureCause,
     WorkerChunk,
     WorkerRejectedError,
+    WorkerStreamError,
     WorkerUnavailableError,
 )
-from fairserve.engine.wire.stream_events import reported
-from fairserve.engine.wire.upstream_message import is_about_our_account, public_message
+from fairserve.engine.wire.stream_events import raise_reported
+from fairserve.engine.wire.upstream_message import public_message, public_rejection
+from fairserve.engine.wire.worker_json import parse_object
 from fairserve.engine.wire.worker_stream import describe
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
@@ -30,10 +33,15 @@ class HttpWorkerAnswer:
     """The answer of status 200; see :class:`fairserve.engine.wire.base.WorkerStream`."""
 
     def __init__(
-        self, response: aiohttp.ClientResponse, private: Collection[str], within_s: float | None
+        self,
+        response: aiohttp.ClientResponse,
+        shape: AnswerShape,
+        private: Collection[str],
+        within_s: float | None,
     ) -> None:
-        """Read ``response`` within this time, if any; ``private`` as in ``HttpWorkerStream``."""
+        """Read ``response`` within this time, if any; the others as in ``HttpWorkerStream``."""
         self._response = response
+        self._shape = shape
         self._private = private
         self._within_s = within_s
         self._read = False
@@ -58,17 +66,12 @@ class HttpWorkerAnswer:
         except (aiohttp.ClientError, OSError) as failure:
             raise self._broken(describe(failure)) from failure
         try:
-            data = orjson.loads(bytes(body))
-        except orjson.JSONDecodeError as failure:
-            raise self._broken("its answer is not JSON", "failed") from failure
-        if not isinstance(data, dict):
-            raise self._broken("its answer is not an object", "failed")
-        if data.get("error"):
-            error = reported(data["error"])
-            if isinstance(error, WorkerRejectedError):
-                self._response.close()
-                raise error
-            raise self._broken(str(error), error.cause, error.client_message)
+            data = read_whole(bytes(body), self._shape)
+        except WorkerRejectedError as error:
+            self._response.close()
+            raise public_rejection(error, self._private) from error
+        except WorkerStreamError as error:
+            raise self._broken(str(error), error.cause, error.client_message) from error
         self._response.release()
         return WorkerChunk(data)
 
@@ -80,7 +83,13 @@ class HttpWorkerAnswer:
         self, why: str, cause: FailureCause = "silent", message: str = ""
     ) -> WorkerUnavailableError:
         self._response.close()
-        if is_about_our_account(message):
-            cause, message = "unknown", ""
         client_message = public_message(message, self._private)
         return WorkerUnavailableError(why, cause=cause, client_message=client_message)
+
+
+def read_whole(body: bytes, shape: AnswerShape) -> dict[str, Any]:
+    """Return the checked answer. Raises WorkerStreamError or WorkerRejectedError."""
+    data = parse_object(body, "its answer")
+    raise_reported(data)
+    shape.check_whole(data)
+    return data

@@ -1,8 +1,9 @@
 """Events of one worker's response, parsed as they arrive.
 
 The response is complete when ``[DONE]`` follows a ``finish_reason`` for every choice that was
-begun. Some servers end the stream normally after they aborted a call (llama-cpp-python's, in which
-a new call interrupts the running one): that is a broken response, not a short one.
+begun; that of a plain OpenAI server also when it ends after them. Some servers end the stream normally
+after they aborted a call (llama-cpp-python's, in which a new call interrupts the running one): that is
+a broken response, not a short one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Collection
 
 import aiohttp
 
+from fairserve.engine.wire.answer_shape import AnswerShape
 from fairserve.engine.wire.base import (
     FailureCause,
     WorkerChunk,
@@ -21,7 +23,7 @@ from fairserve.engine.wire.base import (
 )
 from fairserve.engine.wire.loop_turns import TURN_BYTES, LoopTurns
 from fairserve.engine.wire.stream_events import StreamEvents
-from fairserve.engine.wire.upstream_message import is_about_our_account, public_message
+from fairserve.engine.wire.upstream_message import public_message, public_rejection
 
 
 class HttpWorkerStream:
@@ -30,22 +32,26 @@ class HttpWorkerStream:
     def __init__(
         self,
         response: aiohttp.ClientResponse,
+        shape: AnswerShape,
         private: Collection[str] = (),
         *,
+        needs_done: bool = True,
         turns: LoopTurns,
         tenant: str,
     ) -> None:
         """Read ``response``; ``private`` are texts to remove from errors that a client sees.
 
-        The stream takes the ``turns`` of its ``tenant``.
+        Without ``needs_done`` an answer whose choices have all ended may end without ``[DONE]``. The
+        stream takes the ``turns`` of its ``tenant``.
         """
         self._response = response
         self._turns, self._tenant = turns, tenant
         self._turn_bytes = 0
         """Bytes of events that were worked off in this turn."""
         self._private = private
+        self._needs_done = needs_done
         self._content = response.content
-        self._events = StreamEvents()
+        self._events = StreamEvents(shape)
         self._whole: deque[bytes] = deque()
         """Events that have arrived."""
         self._begun = False
@@ -58,13 +64,17 @@ class HttpWorkerStream:
             try:
                 received = await self._content.readany()
             except (aiohttp.ClientError, TimeoutError, OSError) as failure:
-                raise self._broken(describe(failure)) from failure
-            if not received:
-                raise self._broken("the connection ended without [DONE]")
+                self._end_without_done(describe(failure))
+                raise StopAsyncIteration from failure
             try:
-                self._whole.extend(self._events.feed(received))
+                self._whole.extend(
+                    self._events.feed(received) if received else self._events.flush()
+                )
             except WorkerStreamError as error:
-                raise self._broken(str(error)) from error
+                raise self._broken(str(error), error.cause, error.client_message) from error
+            if not received and not self._whole:
+                self._end_without_done("the connection ended without [DONE]")
+                raise StopAsyncIteration
         event = self._whole.popleft()
         self._turn_bytes += len(event)
         if self._turn_bytes > TURN_BYTES:
@@ -72,9 +82,9 @@ class HttpWorkerStream:
             await self._turns.next(self._tenant)
         try:
             data = self._events.read(event)
-        except WorkerRejectedError:
+        except WorkerRejectedError as error:
             self._response.close()
-            raise
+            raise public_rejection(error, self._private) from error
         except WorkerStreamError as error:
             raise self._broken(str(error), error.cause, error.client_message) from error
         if data is None:
@@ -88,13 +98,17 @@ class HttpWorkerStream:
         """Close the connection, which cancels the call if it still runs."""
         self._response.close()
 
+    def _end_without_done(self, why: str) -> None:
+        """Close the stream; raise its error unless the answer is complete as it is."""
+        if self._needs_done or not self._events.is_complete:
+            raise self._broken(why)
+        self._response.close()
+
     def _broken(
         self, why: str, cause: FailureCause = "silent", message: str = ""
     ) -> WorkerStreamError | WorkerUnavailableError:
         """Close the stream and return its error; ``message`` is the worker's own if it sent one."""
         self._response.close()
-        if is_about_our_account(message):
-            cause, message = "unknown", ""
         client_message = public_message(message, self._private)
         error = WorkerStreamError if self._begun else WorkerUnavailableError
         return error(why, cause=cause, client_message=client_message)

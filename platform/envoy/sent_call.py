@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from fairserve.engine.wire.answer_shape import AnswerShape
 from fairserve.engine.wire.base import (
     WorkerRejectedError,
     WorkerRequest,
@@ -71,6 +72,15 @@ class SentCall:
         if self._queue is not None and self._queue_id is not None and more > 0 and not self._ended:
             self._decoded_tokens = output_tokens
             self._queue.queue.decoded(self._queue_id, more)
+
+    def shape(self) -> AnswerShape:
+        """Return the checks of its answer."""
+        return AnswerShape(self._request.path, self._request.sequences)
+
+    @property
+    def needs_done(self) -> bool:
+        """True if the worker ends a complete stream with ``[DONE]``."""
+        return self.member.http.dialect == "vllm"
 
     def error_of(
         self, status: int, retry_after: str

@@ -13,13 +13,14 @@ TEXT = "/v1/completions"
 ERRORS = {
     "poison": (
         500,
+        "",
         "CUDA error: device-side assert in http://10.0.0.7:8000/v1?k=1, vllm-0.vllm.svc:8000,"
         " 127.0.0.1, key sk-upstream-1234, see /srv/vllm/log",
     ),
-    "denied": (401, "Incorrect API key provided: sk-upstream-1234"),
-    "account": (500, "AuthenticationError: Incorrect API key provided: sk-upstream-1234"),
+    "denied": (401, "", "Incorrect API key provided: sk-upstream-1234"),
+    "account": (500, "invalid_api_key", "Incorrect API key provided: sk-upstream-1234"),
 }
-"""Status and message of the answers to these words."""
+"""Status, code and message of the answers to these words."""
 
 
 class ScriptedWorker:
@@ -166,8 +167,9 @@ class ScriptedWorker:
             error = {"message": "Request too large for gpt-x in organization org-1a2b"}
             return web.json_response({"error": error}, status=429, headers=headers)
         if word in ERRORS:
-            status, message = ERRORS[word]
-            return web.json_response({"error": {"message": message}}, status=status)
+            status, code, message = ERRORS[word]
+            error = {"message": message, "code": code}
+            return web.json_response({"error": error}, status=status)
         if word == "die":
             request.transport.abort()
             return web.Response()

@@ -16,9 +16,9 @@ from typing import Any, Protocol
 import orjson
 
 from fairserve.engine.wire.base import WorkerRejectedError, WorkerStreamError
-from fairserve.engine.wire.stream_events import StreamEvents, reported
+from fairserve.engine.wire.stream_events import StreamEvents
 from fairserve.engine.wire.tasks import TASK_OF_PATH
-from fairserve.engine.wire.worker_answer import MAX_ANSWER_BYTES
+from fairserve.engine.wire.worker_answer import MAX_ANSWER_BYTES, read_whole
 from fairserve.platform.envoy.picker.gateway_call import GatewayCall
 from fairserve.platform.serving.completions.merge import Merger, WholeCompletion
 from fairserve.platform.serving.completions.producer import JSON
@@ -49,7 +49,7 @@ class StreamedAnswer:
 
     def __init__(self, call: GatewayCall) -> None:
         self._call = call
-        self._events = StreamEvents()
+        self._events = StreamEvents(call.sent.shape())
 
     async def feed(self, received: bytes, *, end: bool) -> bytes:
         """Take events; after the last one, or an error, the rest of the body is dropped."""
@@ -58,16 +58,18 @@ class StreamedAnswer:
             return b""
         written: list[bytes] = []
         try:
-            for event in self._events.feed(received):
+            found = self._events.feed(received)
+            for event in found + self._events.flush() if end else found:
                 chunk = self._events.read(event)
                 if chunk is None:
-                    await call.complete()
-                    written.append(await call.writer.end(call.meter.answer()))
+                    written.append(await self._complete())
                     break
                 call.read(chunk)
                 written.append(call.event(chunk))
             if end and not call.ended:
-                raise WorkerStreamError("the answer ended without [DONE]")
+                if call.sent.needs_done or not self._events.is_complete:
+                    raise WorkerStreamError("the answer ended without [DONE]")
+                written.append(await self._complete())
         except (WorkerStreamError, WorkerRejectedError) as error:
             written.append(await self.failed(error))
         except Exception as error:
@@ -76,6 +78,10 @@ class StreamedAnswer:
             written.append(await self.failed(broken))
         call.renew()
         return b"".join(written)
+
+    async def _complete(self) -> bytes:
+        await self._call.complete()
+        return await self._call.writer.end(self._call.meter.answer())
 
     async def failed(self, error: WorkerStreamError | WorkerRejectedError) -> bytes:
         """End the call, and return the event of its error. No ``[DONE]`` follows."""
@@ -103,7 +109,7 @@ class WholeAnswer:
             if not end:
                 call.renew()
                 return b""
-            data = self._parsed()
+            data = read_whole(bytes(self._body), call.sent.shape())
             call.read(data)
             written, merger = self._written(data)
         except (WorkerStreamError, WorkerRejectedError) as error:
@@ -111,17 +117,6 @@ class WholeAnswer:
             return orjson.dumps(call.writer.error_body(self.rejection.error))
         await call.complete(merger)
         return orjson.dumps(written)
-
-    def _parsed(self) -> dict[str, Any]:
-        try:
-            data = orjson.loads(bytes(self._body))
-        except orjson.JSONDecodeError as failure:
-            raise WorkerStreamError("its answer is not JSON", cause="failed") from failure
-        if not isinstance(data, dict):
-            raise WorkerStreamError("its answer is not an object", cause="failed")
-        if data.get("error"):
-            raise reported(data["error"])
-        return data
 
     def _written(self, data: dict[str, Any]) -> tuple[dict[str, Any], Merger]:
         """Return the client's object and the messages in it. Raises WorkerStreamError."""

@@ -14,6 +14,7 @@ from fairserve.engine.wire.base import (
     WorkerUnavailableError,
 )
 from fairserve.engine.wire.chunk_output import has_content
+from fairserve.engine.wire.upstream_message import public_message, public_rejection
 from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.base.request_facts import add_facts
 from fairserve.platform.envoy.sent_call import SentCall
@@ -165,12 +166,13 @@ class GatewayCall:
     async def fail(self, error: AnyFailure, *, worker_lost: bool = False) -> Rejection:
         """Report a failure, and return the client's error. No other worker can be tried."""
         if isinstance(error, WorkerRejectedError):
-            rejected = self.call.rejected(error, self.placement.grant.worker_id)
+            public = public_rejection(error)
+            rejected = self.call.rejected(public, self.placement.grant.worker_id)
             failure = AttemptFailure(str(error), "unknown", status=error.status, rejected=rejected)
         else:
             status = error.status if isinstance(error, WorkerUnavailableError) else None
             failure = AttemptFailure(
-                str(error), error.cause, error.client_message, worker_lost, status
+                str(error), error.cause, public_message(error.client_message), worker_lost, status
             )
         self._leave()
         rejection = await self.placement.failed(failure, self._used(), last=True)

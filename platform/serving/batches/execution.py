@@ -433,16 +433,18 @@ class Execution:
 
     def _write(self, output: _Output, errors: _Output) -> None:
         batch = self.batch
-        expired = batch.cancelling_at is None and batch.errors is None
+        cancelled = batch.cancelling_at is not None
         for data in repository.results(self._sessions, batch.id, succeeded=True):
             output.write(data)
         for data in repository.results(self._sessions, batch.id, succeeded=False):
             errors.write(data)
         missing = 0
-        if expired and batch.completed + batch.failed < batch.total:
+        # A batch that failed has no space for the lines that are missing.
+        listed = cancelled or batch.errors is None
+        if listed and batch.completed + batch.failed < batch.total:
             self._last = 0
             for line in self._lines_without(repository.ended_lines(self._sessions, batch.id)):
-                errors.write(lines.expired_line(batch.id, line))
+                errors.write(lines.unmade_line(batch.id, line, cancelled=cancelled))
                 missing += 1
         output.close()
         errors.close()

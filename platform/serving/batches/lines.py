@@ -14,6 +14,14 @@ from fairserve.platform.base.errors import FairServeError
 MAX_ERRORS = 100
 """Errors of an input file that are reported."""
 MAX_CUSTOM_ID_CHARS = 256
+_EXPIRED = {
+    "code": "batch_expired",
+    "message": "the completion window ended before the call was made",
+}
+_CANCELLED = {
+    "code": "batch_cancelled",
+    "message": "the batch was cancelled before the call had ended",
+}
 _FIELDS = {"custom_id", "method", "url", "body"}
 
 
@@ -143,12 +151,9 @@ def rejection_line(batch_id: str, line: Line, request_id: str, error: FairServeE
     return _result(batch_id, line.number, line.custom_id, response, None)
 
 
-def expired_line(batch_id: str, line: Line) -> bytes:
-    """Return the line of the error file for a call that was not made in time."""
-    error = {
-        "code": "batch_expired",
-        "message": "the completion window ended before the call was made",
-    }
+def unmade_line(batch_id: str, line: Line, *, cancelled: bool) -> bytes:
+    """Return the line of the error file for a call that has no result when its batch ends."""
+    error = _CANCELLED if cancelled else _EXPIRED
     return _result(batch_id, line.number, line.custom_id, None, error)
 
 

@@ -1,10 +1,11 @@
-"""The whole answer of a call: merged from a worker's chunks, or sent as one object."""
+"""The whole answer of a call: merged from a worker's chunks, or sent as one object.
+
+The shape of both was checked where they arrived (:mod:`fairserve.engine.wire.answer_shape`).
+"""
 
 from __future__ import annotations
 
 from typing import Any
-
-from fairserve.engine.wire.base import WorkerStreamError
 
 OBJECTS = {"chat.completion.chunk": "chat.completion", "text_completion": "text_completion"}
 
@@ -50,18 +51,14 @@ class Merger:
 
 
 class WholeCompletion(Merger):
-    """The answer of a call that its worker did not stream: one object, which is checked and kept."""
+    """The answer of a call that its worker did not stream: one object."""
 
     def __init__(self) -> None:
         super().__init__()
         self._data: dict[str, Any] = {}
 
     def add(self, chunk: dict[str, Any]) -> None:
-        """Take the object. Raises WorkerStreamError if it is not a complete answer."""
-        choices = chunk.get("choices")
-        if not isinstance(choices, list) or not choices or not all(map(_is_complete, choices)):
-            text = "it sent an answer without choices that all have ended"
-            raise WorkerStreamError(text, cause="failed", client_message=text)
+        """Take the object."""
         self._data = chunk
 
     def messages(self) -> list[dict[str, Any]]:
@@ -78,13 +75,6 @@ class WholeCompletion(Merger):
     def answer(self, answer_id: str, model: str, usage: dict[str, Any]) -> dict[str, Any]:
         """Return the whole answer in OpenAI's shape, with the worker's other fields."""
         return {**self._data, "id": answer_id, "model": model, "usage": usage}
-
-
-def _is_complete(choice: Any) -> bool:
-    """Return whether a choice has a text or a message, and has ended."""
-    if not isinstance(choice, dict) or choice.get("finish_reason") is None:
-        return False
-    return isinstance(choice.get("message"), dict) or isinstance(choice.get("text"), str)
 
 
 class _Choice:
@@ -130,14 +120,11 @@ class _Choice:
 
     def _add_tool_call(self, part: dict[str, Any]) -> None:
         """Add a part of a tool call: name and id arrive once, the arguments in pieces."""
-        index = part.get("index", len(self._tool_calls))
-        call = self._tool_calls.setdefault(index, {"function": {"name": "", "arguments": ""}})
+        call = self._tool_calls.setdefault(part["index"], {"function": {"arguments": ""}})
         for name, value in part.items():
-            if name == "function" and isinstance(value, dict):
-                for key, text in value.items():
-                    before = call["function"].get(key)
-                    joined = isinstance(before, str) and isinstance(text, str)
-                    call["function"][key] = before + text if joined else text
+            if name == "function":
+                arguments = call["function"]["arguments"] + value["arguments"]
+                call["function"] |= value | {"arguments": arguments}
             elif name != "index" and value is not None:
                 call[name] = value
 

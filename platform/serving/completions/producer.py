@@ -122,7 +122,11 @@ class Producer:
                         waiting = None
                         await self._start_stream(sink)
                         self._relay.delivered = True
-                    event = self._writer.event(chunk)
+                    try:
+                        event = self._writer.event(chunk)
+                    except Exception as error:
+                        self._relay.unwritten = error
+                        raise
                     if event:
                         await sink.write(event)
         finally:

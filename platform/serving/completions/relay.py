@@ -49,6 +49,13 @@ class _End:
     delivered: bool = False
 
 
+def _failed(error: Exception) -> _End:
+    """Return the end by an error that is not the worker's own."""
+    if isinstance(error, FairServeError):
+        return _End("failed", error.message)
+    return _End("failed", f"internal error: {type(error).__name__}")
+
+
 NOTHING_USED = Used()
 
 
@@ -96,6 +103,8 @@ class Relay:
         """The whole answer so far, of a call that is not streamed or may be continued."""
         self.why_left: Callable[[], str] = lambda: "client disconnected"
         """Returns the reason for which nobody reads the answer any more."""
+        self.unwritten: Exception | None = None
+        """Error of the writer for which its reader stops: the call has failed, and nobody has left."""
         self._placement: Placement | None = None
         self._decisions = decisions
         self._workers = workers
@@ -192,11 +201,12 @@ class Relay:
             end = None
             failure = self._failure(error, placement.grant.worker_id)
             raise _AttemptFailedError(failure) from error
-        except FairServeError as error:
-            end = _End("failed", error.message)
+        except GeneratorExit:
+            if self.unwritten is not None:
+                end = _failed(self.unwritten)
             raise
         except Exception as error:
-            end = _End("failed", f"internal error: {type(error).__name__}")
+            end = _failed(error)
             raise
         finally:
             lease.cancel()
@@ -262,7 +272,7 @@ class Relay:
             self._report(placement)
             if self._ttft_s is None:
                 held.append(chunk)
-                if self.call.stream and any(map(has_content, chunk.data.get("choices") or ())):
+                if self.call.stream and any(map(has_content, chunk.data["choices"])):
                     self._ttft_s = self._clock() - self._submitted_s
                     for each in held:
                         yield each

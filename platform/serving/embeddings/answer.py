@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fairserve.engine.wire.base import WorkerStreamError
+from fairserve.engine.wire.base import MalformedAnswerError
 from fairserve.platform.serving.completions.merge import Merger
 
 
@@ -26,14 +26,10 @@ class WholeAnswer(Merger):
         self._data: dict[str, Any] = {}
 
     def add(self, chunk: dict[str, Any]) -> None:
-        """Take the object. Raises WorkerStreamError if it has another number of entries."""
-        entries = chunk.get(self._field)
-        if not isinstance(entries, list) or len(entries) != min(
-            self._entries, len(self._documents) or self._entries
-        ):
-            found = len(entries) if isinstance(entries, list) else "no"
-            text = f"it sent {found} {self._field}, not {self._entries}"
-            raise WorkerStreamError(text, cause="failed", client_message=text)
+        """Take the object. Raises MalformedAnswerError if it has another number of entries."""
+        found = len(chunk[self._field])
+        if found != min(self._entries, len(self._documents) or self._entries):
+            raise MalformedAnswerError(f"it sent {found} {self._field}, not {self._entries}")
         self._data = chunk
 
     def answer(self, answer_id: str, model: str, usage: dict[str, Any]) -> dict[str, Any]:
@@ -43,12 +39,8 @@ class WholeAnswer(Merger):
             answer[self._field] = [self._with_document(each) for each in answer[self._field]]
         return answer
 
-    def _with_document(self, result: Any) -> Any:
-        if not isinstance(result, dict):
-            return result
+    def _with_document(self, result: dict[str, Any]) -> dict[str, Any]:
         rest = {name: value for name, value in result.items() if name != "document"}
-        index = result.get("index")
-        if not self._return_documents or not isinstance(index, int):
+        if not self._return_documents:
             return rest
-        known = 0 <= index < len(self._documents)
-        return {**rest, "document": {"text": self._documents[index]}} if known else rest
+        return {**rest, "document": {"text": self._documents[result["index"]]}}

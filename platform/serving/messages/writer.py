@@ -50,7 +50,7 @@ class MessageWriter:
         """Number of blocks that have started."""
         self._open: str | int | None = None
         """Kind of the block that is open, or the index of its tool call."""
-        self._calls: dict[int, _ToolCall] = {}
+        self._has_tools = False
         self._end = _End()
 
     # --- streams ----------------------------------------------------------------------------------
@@ -62,12 +62,11 @@ class MessageWriter:
 
     def event(self, chunk: WorkerChunk) -> bytes:
         """Return the events of a chunk."""
-        choices = chunk.data.get("choices") or ()
-        return b"".join(event for choice in choices for event in self._choice(choice))
+        return b"".join(event for choice in chunk.data["choices"] for event in self._choice(choice))
 
     async def end(self, usage: dict[str, Any]) -> bytes:
         """Return the end of a complete message."""
-        delta = self._end.fields(bool(self._calls))
+        delta = self._end.fields(self._has_tools)
         return (
             b"".join(self._stop())
             + _event("message_delta", delta=delta, usage=_usage(usage))
@@ -79,7 +78,7 @@ class MessageWriter:
         return b"event: error\ndata: " + orjson.dumps(error_body(error)) + b"\n\n"
 
     def _choice(self, choice: dict[str, Any]) -> Iterator[bytes]:
-        delta = choice.get("delta") or {}
+        delta = choice["delta"]
         if (thinking := _first(delta, _THINKING)) and self._show_thinking:
             yield from self._start(
                 "thinking", {"type": "thinking", "thinking": "", "signature": ""}
@@ -94,20 +93,21 @@ class MessageWriter:
         self._end.read(choice, refused=bool(delta.get("refusal")))
 
     def _tool_part(self, part: dict[str, Any]) -> Iterator[bytes]:
-        index = part.get("index", len(self._calls))
-        call = self._calls.setdefault(index, _ToolCall(f"toolu_{self._id}_{index}"))
-        arguments = call.read(part)
-        if not call.name:
-            return  # the block starts with the name
-        if not call.started:
-            call.started = True
-            block = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
+        """Write a part of a tool call: the first one has its name, and begins its block."""
+        index, function = part["index"], part["function"]
+        if "name" in function:
+            self._has_tools = True
+            call_id = part.get("id") or self._tool_id(index)
+            block = {"type": "tool_use", "id": call_id, "name": function["name"], "input": {}}
             yield from self._start(index, block)
-            arguments = call.arguments
-        elif arguments and self._open != index:
-            raise WorkerFailedError("the worker mixed the parts of several tool calls")
-        if arguments:
+        if arguments := function["arguments"]:
+            if self._open != index:
+                raise WorkerFailedError("the worker mixed the parts of several tool calls")
             yield self._delta({"type": "input_json_delta", "partial_json": arguments})
+
+    def _tool_id(self, index: int) -> str:
+        """Return the id of a tool call to which the worker gave none."""
+        return f"toolu_{self._id}_{index}"
 
     def _start(self, kind: str | int, block: dict[str, Any]) -> Iterator[bytes]:
         """Start a block, unless the open one is of its kind."""
@@ -137,11 +137,9 @@ class MessageWriter:
             blocks.append({"type": "thinking", "thinking": thinking, "signature": ""})
         blocks += [{"type": "text", "text": message[name]} for name in _TEXTS if message.get(name)]
         for index, part in enumerate(message.get("tool_calls") or ()):
-            call = _ToolCall(f"toolu_{self._id}_{index}")
-            call.read(part)
-            blocks.append(
-                {"type": "tool_use", "id": call.id, "name": call.name, "input": call.input()}
-            )
+            function, call_id = part["function"], part.get("id") or self._tool_id(index)
+            block = {"type": "tool_use", "id": call_id, "name": function["name"]}
+            blocks.append(block | {"input": _input(function["arguments"])})
         self._end.read(choice, refused=bool(message.get("refusal")))
         fields = self._end.fields(bool(message.get("tool_calls")))
         return self._message(blocks, _usage(usage)) | fields
@@ -161,32 +159,6 @@ class MessageWriter:
             "stop_sequence": None,
             "usage": usage,
         }
-
-
-class _ToolCall:
-    """One tool call, from its parts. A worker that sends no id gets ``own_id``."""
-
-    def __init__(self, own_id: str) -> None:
-        self.id, self.name, self.arguments = own_id, "", ""
-        self.started = False
-
-    def read(self, part: dict[str, Any]) -> str:
-        """Add a part; return its arguments."""
-        function = part.get("function") or {}
-        self.id = part.get("id") or self.id
-        self.name += function.get("name") or ""
-        arguments: str = function.get("arguments") or ""
-        if not self.started:
-            self.arguments += arguments
-        return arguments
-
-    def input(self) -> dict[str, Any]:
-        """Return the arguments as an object; a cut-off answer may have a part of one."""
-        try:
-            value = orjson.loads(self.arguments or "{}")
-        except orjson.JSONDecodeError:
-            value = None
-        return value if isinstance(value, dict) else {INVALID_JSON: self.arguments}
 
 
 class _End:
@@ -214,6 +186,15 @@ class _End:
         elif reason == "end_turn" and self._sequence is not None:
             return {"stop_reason": "stop_sequence", "stop_sequence": self._sequence}
         return {"stop_reason": reason, "stop_sequence": None}
+
+
+def _input(arguments: str) -> dict[str, Any]:
+    """Return a tool call's arguments as an object; a cut-off answer may have a part of one."""
+    try:
+        value = orjson.loads(arguments or "{}")
+    except orjson.JSONDecodeError:
+        value = None
+    return value if isinstance(value, dict) else {INVALID_JSON: arguments}
 
 
 def _usage(usage: dict[str, Any]) -> dict[str, int]:

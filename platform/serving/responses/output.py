@@ -16,7 +16,7 @@ Event = dict[str, Any]
 
 
 class ResponseOutput:
-    """The output so far of one answer; the first sample of the worker's."""
+    """The output so far of one answer, which is one sample."""
 
     def __init__(self, record_id: str) -> None:
         self._record_id = record_id
@@ -28,9 +28,8 @@ class ResponseOutput:
 
     def add(self, chunk: dict[str, Any]) -> Iterator[Event]:
         """Add a chunk and yield its events. Raises WorkerFailedError for a part out of order."""
-        for choice in chunk.get("choices") or ():
-            if choice.get("index", 0) == 0:
-                yield from self._add(choice)
+        for choice in chunk["choices"]:
+            yield from self._add(choice)
 
     def end(self) -> Iterator[Event]:
         """End the open item and yield its events."""
@@ -44,7 +43,7 @@ class ResponseOutput:
         return reasons.get(self.finish_reason or "")
 
     def _add(self, choice: dict[str, Any]) -> Iterator[Event]:
-        delta = choice.get("delta") or {}
+        delta = choice["delta"]
         logprobs = (choice.get("logprobs") or {}).get("content") or []
         if text := delta.get("reasoning") or delta.get("reasoning_content"):
             yield from self._text("reasoning_text", text, [])
@@ -108,18 +107,18 @@ class ResponseOutput:
     # --- calls of functions -----------------------------------------------------------------------
 
     def _call(self, part: dict[str, Any]) -> Iterator[Event]:
-        """Add a part of a call: its id and name arrive once, its arguments in pieces."""
-        function, index = part.get("function") or {}, part.get("index", 0)
-        call = self._open
-        if not isinstance(call, _OpenCall) or call.index != index:
-            if not function.get("name"):
-                raise WorkerFailedError("the worker sent a part of a function call out of order")
+        """Add a part of a call: its id and name arrive with the first, its arguments in pieces."""
+        function, index = part["function"], part["index"]
+        if "name" in function:
             yield from self._end_item("completed")
             identity = self._new_id("function_call")
             call_id = part.get("id") or identity.replace("fc_", "call_", 1)
-            self._open = call = _OpenCall(index, identity, call_id, function["name"])
-            yield self._item_event("added", call.item("in_progress"))
-        if arguments := function.get("arguments"):
+            self._open = _OpenCall(index, identity, call_id, function["name"])
+            yield self._item_event("added", self._open.item("in_progress"))
+        if arguments := function["arguments"]:
+            call = self._open
+            if not isinstance(call, _OpenCall) or call.index != index:
+                raise WorkerFailedError("the worker mixed the parts of several function calls")
             call.arguments.append(arguments)
             yield {
                 "type": "response.function_call_arguments.delta",

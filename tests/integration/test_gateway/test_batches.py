@@ -233,7 +233,7 @@ def held(start_server, scripted):
     )
 
 
-def test_a_cancelled_batch_stops_its_calls_and_keeps_its_results(held, scripted):
+def test_a_cancelled_batch_stops_its_calls_and_lists_every_line(held, scripted):
     client = held.openai(held.new_app("cancels"))
     texts = ["say early", *(f"hold {number}" for number in range(20))]
     batch = create(client, lines(*map(chat, texts)))
@@ -247,6 +247,10 @@ def test_a_cancelled_batch_stops_its_calls_and_keeps_its_results(held, scripted)
     batch = ended(client, batch.id)
     assert (batch.status, batch.request_counts.completed) == ("cancelled", 1)
     assert list(results(client, batch.output_file_id)) == ["line-0"]
+    errors = results(client, batch.error_file_id)
+    assert errors.keys() == {f"line-{number}" for number in range(1, 21)}
+    assert {each["error"]["code"] for each in errors.values()} == {"batch_cancelled"}
+    assert batch.request_counts.to_dict() == {"total": 21, "completed": 1, "failed": 20}
     eventually(lambda: scripted[0].disconnects == disconnects + 4)
     assert batch.cancelling_at <= batch.cancelled_at
     assert client.batches.cancel(batch.id).status == "cancelled", "again changes nothing"

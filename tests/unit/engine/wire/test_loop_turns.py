@@ -7,6 +7,7 @@ import aiohttp
 import pytest
 from aiohttp.base_protocol import BaseProtocol
 
+from fairserve.engine.wire.answer_shape import AnswerShape
 from fairserve.engine.wire.loop_turns import TURN_BYTES, TURNS_PER_PASS, LoopTurns
 from fairserve.engine.wire.worker_stream import HttpWorkerStream
 
@@ -34,7 +35,8 @@ def received_stream(turns, tenant):
     content = aiohttp.StreamReader(BaseProtocol(loop), 1 << 20, loop=loop)
     content.feed_data(EVENT * EVENTS + END)
     response = SimpleNamespace(content=content, close=lambda: None, release=lambda: None)
-    return HttpWorkerStream(response, turns=turns, tenant=tenant)
+    shape = AnswerShape("/v1/chat/completions", 1)
+    return HttpWorkerStream(response, shape, turns=turns, tenant=tenant)
 
 
 async def read_all(stream):

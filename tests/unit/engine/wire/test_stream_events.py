@@ -8,19 +8,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairserve.engine.wire import stream_events
+from fairserve.engine.wire.answer_shape import AnswerShape
 from fairserve.engine.wire.base import WorkerRejectedError, WorkerStreamError
 from fairserve.engine.wire.stream_events import StreamEvents
 
 
 def chunk(text, finish=None, index=0):
     choice = {"index": index, "delta": {"content": text}, "finish_reason": finish}
-    return {"choices": [choice]}
+    return {"object": "chat.completion.chunk", "choices": [choice]}
 
 
 CHUNKS = [chunk("ä"), chunk("b", index=1), chunk("", "stop"), chunk("", "length", 1)]
 RAW = b": waiting\n\n" + b"".join(
     b"event: x\r\ndata:" + json.dumps(each).encode() + b"\r\n\r\n" for each in CHUNKS
 )
+
+
+def new_events():
+    return StreamEvents(AnswerShape("/v1/chat/completions", 2))
 
 
 def read_all(events, *parts):
@@ -31,13 +36,13 @@ def read_all(events, *parts):
 def test_any_split_gives_the_same_chunks(cuts):
     places = [0, *sorted(cuts), len(RAW)]
     parts = [RAW[start:end] for start, end in pairwise(places)]
-    events = StreamEvents()
+    events = new_events()
     assert read_all(events, *parts, b"data: [DONE]\n\n") == [*CHUNKS, None]
 
 
 @pytest.mark.parametrize("missing", [1, 2])
 def test_an_end_before_every_choice_has_ended_is_broken(missing):
-    events = StreamEvents()
+    events = new_events()
     for each in CHUNKS[: len(CHUNKS) - missing]:
         events.read(json.dumps(each).encode())
     with pytest.raises(WorkerStreamError, match="finish_reason"):
@@ -46,7 +51,7 @@ def test_an_end_before_every_choice_has_ended_is_broken(missing):
 
 def test_a_long_event_is_broken(monkeypatch):
     monkeypatch.setattr(stream_events, "MAX_EVENT_BYTES", 100)
-    events = StreamEvents()
+    events = new_events()
     events.feed(b"data: " + b"x" * 94)
     with pytest.raises(WorkerStreamError, match="over 100 bytes"):
         events.feed(b"x")
@@ -55,7 +60,7 @@ def test_a_long_event_is_broken(monkeypatch):
 @pytest.mark.parametrize("event", [b"{", b"7", b'"x"'])
 def test_what_is_no_object_is_broken(event):
     with pytest.raises(WorkerStreamError):
-        StreamEvents().read(event)
+        new_events().read(event)
 
 
 @pytest.mark.parametrize(
@@ -69,6 +74,6 @@ def test_what_is_no_object_is_broken(event):
 )
 def test_an_error_of_the_worker_is_raised(error, kind, cause):
     with pytest.raises(kind) as raised:
-        StreamEvents().read(json.dumps({"error": error}).encode())
+        new_events().read(json.dumps({"error": error}).encode())
     if cause is not None:
         assert (raised.value.cause, raised.value.client_message) == (cause, "m")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairserve.engine.wire.upstream_message import MAX_CHARS, is_about_our_account, public_message
+from fairserve.engine.wire.upstream_message import MAX_CHARS, public_message
 
 
 @pytest.mark.parametrize(
@@ -44,15 +44,3 @@ def test_worker_name_and_token_are_replaced():
 
 def test_a_long_message_is_truncated():
     assert len(public_message("a " * 100_000)) == MAX_CHARS
-
-
-@pytest.mark.parametrize(
-    ("text", "ours"),
-    [
-        ("Incorrect API key provided", True),
-        ("You exceeded your current quota", True),
-        ("CUDA out of memory", False),
-    ],
-)
-def test_messages_about_the_worker_account_are_recognised(text, ours):
-    assert is_about_our_account(text) == ours
