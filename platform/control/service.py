@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from fairserve.interactions.run_rules import Clue
 from fairserve.interactions.tracking.run import RestoredRun
 from fairserve.interactions.tracking.tracker import TrackerLimits
+from fairserve.platform.base.clock import utc_s
 from fairserve.platform.control.budgets import BudgetOpenings, SpentBefore
 from fairserve.platform.control.call_state import CallState
 from fairserve.platform.control.client_state import client_levels, client_state
@@ -83,7 +84,7 @@ class ControlService:
         spent: SpentBefore = lambda contract, until: (),
         require_lease: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        wall: Callable[[], float] = utc_s,
     ) -> None:
         """``require_lease`` raises UnavailableError while another server may hold the database."""
         self._base = system

@@ -14,6 +14,7 @@ from sqlalchemy import DateTime, Dialect, MetaData
 from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.types import TypeDecorator
 
+from fairserve.platform.base.clock import utc_s
 from fairserve.platform.base.user_ids import USER_ID_CHARS
 
 ID_CHARS = 64
@@ -62,7 +63,7 @@ class Base(DeclarativeBase):
 
 def utc_now() -> datetime:
     """Return the current time, aware, in UTC."""
-    return datetime.now(UTC)
+    return datetime.fromtimestamp(utc_s(), UTC)
 
 
 def new_id(prefix: str) -> str:

@@ -14,6 +14,7 @@ Every write of a holder is fenced: it applies only while the columns in :attr:`L
 unchanged. A holder that lost its lease or was cancelled changes nothing.
 
 Cost: one SELECT and one UPDATE for a claim, one UPDATE for each renewal and for the end.
+A time beyond ``LONGEST_LEASE`` or ``LONGEST_WAIT`` was written before the clock went back, and is void.
 Weakness: a lease expires by the clocks of the processes, which must agree to well within its duration.
 """
 
@@ -41,6 +42,11 @@ class RowLeaseLostError(Exception):
     """The row was deleted, or the lease on it was lost."""
 
 
+LONGEST_LEASE = timedelta(hours=1)
+LONGEST_WAIT = timedelta(days=2)
+"""Upper bound of the pause before the next attempt at a row."""
+
+
 @dataclass(frozen=True, slots=True)
 class LeasedTable(Generic[Row]):
     """A table of work items with columns ``state`` and ``lease_until``, and the names of the others."""
@@ -61,10 +67,15 @@ class LeasedTable(Generic[Row]):
         column = self._column
         found = [
             column("state").in_(self.unfinished),
-            or_(column("lease_until").is_(None), column("lease_until") < now),
+            or_(
+                column("lease_until").is_(None),
+                column("lease_until") < now,
+                column("lease_until") > now + LONGEST_LEASE,
+            ),
         ]
         if self.due_at is not None:
-            found.append(column(self.due_at) <= now)
+            due = column(self.due_at)
+            found.append(or_(due <= now, due > now + LONGEST_WAIT))
         return and_(*found)
 
     def due(self, statement: Statement, now: datetime) -> Statement:

@@ -26,6 +26,7 @@ from fairserve.engine.wire.base import WorkerFacts
 from fairserve.engine.wire.request_fields import ServerKind
 from fairserve.engine.wire.tasks import TASKS, Tasks
 from fairserve.interactions.call import TokenIds
+from fairserve.platform.base.clock import utc_s
 from fairserve.platform.fleet.fleet import Desired
 from fairserve.platform.fleet.models import Models, ServedModel
 from fairserve.platform.fleet.prompt import (
@@ -87,7 +88,7 @@ class _Pool:
     """True if none of the candidates is on this host."""
     reader: PromptReader | WorkerPromptReader | None = None
     loading: asyncio.Task[None] | None = None
-    created: int = field(default_factory=lambda: int(time.time()))
+    created: int = field(default_factory=lambda: int(utc_s()))
 
     @property
     def generates(self) -> bool:

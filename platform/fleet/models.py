@@ -7,12 +7,12 @@ worker. :mod:`fairserve.platform.fleet.model_pools` has the workers of each mode
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from fairserve.engine.wire.tasks import TASKS, Task, Tasks
+from fairserve.platform.base.clock import utc_s
 from fairserve.platform.base.errors import (
     InvalidRequestError,
     NotFoundError,
@@ -47,7 +47,7 @@ class ServedModel:
     reader: PromptReader | WorkerPromptReader
     workers: frozenset[str] = frozenset()
     """Ids of the workers for its calls, up or not."""
-    created: int = field(default_factory=lambda: int(time.time()))
+    created: int = field(default_factory=lambda: int(utc_s()))
     drained: frozenset[str] = frozenset()
     """Ids of its drained workers."""
     kinds: frozenset[str] = frozenset()

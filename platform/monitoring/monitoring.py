@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable
 
+from fairserve.platform.base.clock import utc_s
 from fairserve.platform.control.messages import Client
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.monitoring.activity import Activity
@@ -26,7 +27,7 @@ class Monitoring:
         members: Callable[[], Iterable[PoolMember]],
         *,
         clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        wall: Callable[[], float] = utc_s,
     ) -> None:
         """``members`` returns the workers of the pool; the clocks are control's."""
 

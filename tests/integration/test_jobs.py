@@ -227,3 +227,17 @@ def test_the_command_lists_and_runs_jobs(engine, tmp_path, capsys, monkeypatch):
     assert main(["jobs", "run", "nothing", *given]) == 2
     assert main(["jobs", "worker", *given]) == 2
     assert "Redis" in capsys.readouterr().err
+
+
+def test_a_job_runs_again_after_the_clock_went_back(world):
+    world.now = BEGIN + timedelta(days=2)
+    world.fail()
+    world.now, world.result = BEGIN, 0
+    world.step()
+    assert world.passes == 2
+    assert (world.state.failures, world.state.succeeded_at) == (0, BEGIN)
+    world.now = BEGIN + timedelta(days=2)
+    world.step()
+    world.now = BEGIN + timedelta(hours=1)
+    world.step()
+    assert world.state.succeeded_at == world.now

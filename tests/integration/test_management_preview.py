@@ -88,7 +88,7 @@ def happened(management, monkeypatch):
     history = History(folder, traffic(150), system=SYSTEMS["rpm-20"])
     with management.state.session_factory.begin() as session:
         upsert_calls(session, records(history))
-    monkeypatch.setattr(previewing.time, "time", lambda: EPOCH + SECONDS)
+    monkeypatch.setattr(previewing, "utc_s", lambda: EPOCH + SECONDS)
     put = {"system": "rpm-20"}
     management.call(management.admin, "PUT", PATH, put)
     management.control.real.post(WorkerJoined("w0", 8000, MODEL))
@@ -162,7 +162,7 @@ def test_without_traffic_the_error_names_the_cause(management):
 
 
 def test_old_traffic_counts_as_no_traffic(management, happened, monkeypatch):
-    monkeypatch.setattr(previewing.time, "time", lambda: EPOCH + 86_400)
+    monkeypatch.setattr(previewing, "utc_s", lambda: EPOCH + 86_400)
     error = preview(management, status=409)["error"]
     assert error["code"] == "nothing_recorded"
     assert "in the last 10 min" in error["message"]

@@ -18,6 +18,7 @@ from usage_histories import (
     runs,
 )
 
+from fairserve.platform.base.clock import utc_s
 from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
 from fairserve.platform.db.usage import UsageCalls, UsageDirty, UsageRuns, UsageState
 from fairserve.platform.reporting.usage import rollups
@@ -288,3 +289,11 @@ def test_days_with_pending_rollups_are_not_compared(sessions):
         upsert_calls(session, [replace(late[0], call_id="late")])
         session.execute(delete(UsageDirty))
     assert compare(sessions, None, None).differences, "a row without a mark is seen"
+
+
+def test_the_time_of_the_rollups_recovers_from_a_clock_that_went_back(sessions):
+    with sessions.begin() as session:
+        session.scalars(select(UsageState)).one().rolled_up_s = utc_s() + 2 * DAY_S
+    assert roll_up(sessions)
+    with sessions() as session:
+        assert session.scalar(select(UsageState.rolled_up_s)) <= utc_s()

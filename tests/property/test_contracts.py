@@ -360,3 +360,53 @@ def test_own_limits_replace_the_common_ones():
     )
     own = Quota(soft_budget=4, budget_duration="1mo")
     assert each.without(own) == Quota(rpm_limit=5, tpm_limit=100, budget_duration="1d")
+
+
+@given(
+    history=histories(
+        st.tuples(
+            st.sampled_from([0.0, 30.0, 2 * 86_400.0, -2 * 86_400.0, -3600.0, 3600.0]),
+            st.booleans(),
+        ),
+        30,
+    )
+)
+def test_a_budget_stays_enforced_when_the_clock_jumps_and_returns(history):
+    """Whatever the clock shows, at most the budget is spent between two of its jumps."""
+    contracts, quota = Contracts(), Quota(max_budget=100, budget_duration="1d")
+    holders = [(("app", "a", ""), quota)]
+    at, spent, most, running = START + 3 * 86_400, 0, 100, []
+    for number, (jump_s, ends) in enumerate(history):
+        if jump_s:
+            at, spent, most = at + jump_s, 30 * len(running), 100 + 30 * len(running)
+        claim = Claim(1, 30, at)
+        if contracts.check(holders, claim, 0.0).admitted:
+            contracts.reserve(f"c{number}", holders, claim, 0.0)
+            running.append(f"c{number}")
+            spent += 30
+        if ends and running:
+            contracts.settle(running.pop(0), holders, 1, 30, refund=False)
+        assert spent <= most
+        use = contracts.use(holders, 0.0, at).budget
+        assert 0 <= use.held <= 30 * len(running)
+        again = Contracts()
+        again.restore(json.loads(json.dumps(contracts.snapshot(0.0))), 0.0)
+        assert again.use(holders, 0.0, at) == contracts.use(holders, 0.0, at)
+    for call_id in running:
+        contracts.settle(call_id, holders, 1, 30, refund=False)
+    assert contracts.use(holders, 0.0, at).budget.held == 0
+
+
+def test_a_budget_recovers_from_a_clock_that_was_two_days_ahead_for_a_minute():
+    contracts, quota = Contracts(), Quota(max_budget=100, budget_duration="1d")
+    holders = [(("app", "a", ""), quota)]
+    contracts.reserve("ahead", holders, Claim(1, 20, START + 2 * 86_400), 0.0)
+    contracts.settle("ahead", holders, 1, 20, refund=False)
+    admitted = 0
+    for number in range(10):
+        claim = Claim(1, 20, START + 60 + number)
+        if contracts.check(holders, claim, 60.0).admitted:
+            contracts.reserve(f"c{number}", holders, claim, 60.0)
+            contracts.settle(f"c{number}", holders, 1, 20, refund=False)
+            admitted += 1
+    assert admitted == 4

@@ -7,12 +7,17 @@ So a hard budget is exceeded only if a worker generates more than was requested.
 60 seconds (:mod:`rate_window`), budgets in calendar periods (:mod:`periods`), both by the time at
 which the call was accepted, which is also in its ledger row.
 
+The calendar advances with the arrivals. An arrival up to ``LATE_S`` before another counts in the same
+periods; an earlier one means that the clock has gone back, and the calendar follows it: an account of a
+later period then becomes the account of the present one, with its spending.
+
 Expected cost per call: a few dictionary look-ups for each of at most four holders, and at most 61
 steps if a rate rejects. Memory: one meter per holder active in the last minute, one account per
 holder with spending in its period, at most ``MAX_ACCOUNTS``.
 
 Weakness: reservations for the maximum output reject calls that would have fitted; such rejections
-have the reason ``contract_budget_held`` and stop when calls end.
+have the reason ``contract_budget_held`` and stop when calls end. What a period has spent is forgotten
+when a later one begins, so a clock that returns from there begins the period anew.
 """
 
 from __future__ import annotations
@@ -30,6 +35,8 @@ WINDOW_S = 60.0
 PARALLEL_RETRY_S = 1.0
 """Seconds until a retry at the limit of parallel calls, since the end of a call is unpredictable."""
 MAX_ACCOUNTS = 1_000_000
+LATE_S = 60.0
+"""Longest time by which arrivals may be out of order."""
 
 Holder = tuple[QuotaScope, str, str]
 """Scope; tenant or app; user if the scope has one."""
@@ -83,7 +90,7 @@ class _Meter:
     parallel: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Account:
     """Current period of a budget; nanounits."""
 
@@ -94,10 +101,11 @@ class _Account:
 
 
 class _Held(NamedTuple):
-    """Reservations of a call in progress; ``begins`` is the start of each account's period, or None."""
+    """Reservations of a call in progress, by holder."""
 
     holders: tuple[Holder, ...]
-    begins: tuple[float | None, ...]
+    accounts: tuple[_Account | None, ...]
+    """Account that has its cost reserved; None without a budget."""
     tokens: int
     cost: int
     at: float
@@ -113,7 +121,7 @@ class Contracts:
         self._accounts: dict[Holder, _Account] = {}
         self._calls: dict[str, _Held] = {}
         self._latest = 0.0
-        """Latest arrival of any call in UTC epoch seconds."""
+        """Latest arrival of any call since the clock went back last, in UTC epoch seconds."""
 
     # --- a call -----------------------------------------------------------------------------------
 
@@ -136,7 +144,7 @@ class Contracts:
         period = quota.period
         if period is None:
             return None
-        begin, end = period.bounds(max(claim.at, self._latest))
+        begin, end = period.bounds(self._calendar(claim.at))
         account = self._accounts.get(holder)
         scope = _SCOPES[holder[0]]
         if account is None and len(self._accounts) >= MAX_ACCOUNTS:
@@ -210,8 +218,8 @@ class Contracts:
         self, call_id: str, quotas: Sequence[tuple[Holder, Quota]], claim: Claim, now_s: float
     ) -> None:
         """Reserve the request of an accepted call until :meth:`settle`."""
-        self._latest = max(self._latest, claim.at)
-        begins: list[float | None] = []
+        self._latest = self._calendar(claim.at)
+        accounts: list[_Account | None] = []
         for holder, quota in quotas:
             meter = self._meters.get(holder)
             if meter is None:
@@ -221,12 +229,12 @@ class Contracts:
                 window.drop_old(now_s)
                 window.add(amount, now_s)
             account = self._account(holder, quota)
-            begins.append(None if account is None else account.begin)
+            accounts.append(account)
             if account is not None:
                 account.held += claim.cost
         holders = tuple(holder for holder, _ in quotas)
         self._calls[call_id] = _Held(
-            holders, tuple(begins), claim.tokens, claim.cost, claim.at, now_s
+            holders, tuple(accounts), claim.tokens, claim.cost, claim.at, now_s
         )
 
     def settle(
@@ -246,18 +254,21 @@ class Contracts:
         held = self._calls.pop(call_id)
         if refund:
             tokens = cost = 0
-        for holder, begin in zip(held.holders, held.begins, strict=True):
+        for holder, account in zip(held.holders, held.accounts, strict=True):
             meter = self._meters[holder]
             meter.parallel -= 1
             meter.tokens.correct(tokens - held.tokens, held.at_s)
             if refund:
                 meter.requests.correct(-1, held.at_s)
-            account = self._accounts.get(holder)
-            if account is not None and account.begin == begin:
+            if account is not None:
                 account.held -= held.cost
         if cost:
             for holder, quota in quotas:
-                self.spent(holder, quota, cost, held.at)
+                self._spend(holder, quota, cost, held.at)
+
+    def _calendar(self, at: float) -> float:
+        """Return the time of the calendar at an arrival."""
+        return at if at < self._latest - LATE_S else max(at, self._latest)
 
     def _account(self, holder: Holder, quota: Quota) -> _Account | None:
         """Return the account of the current period, created if needed; None at ``MAX_ACCOUNTS``."""
@@ -268,7 +279,9 @@ class Contracts:
         account = self._accounts.get(holder)
         if account is None and len(self._accounts) >= MAX_ACCOUNTS:
             return None
-        if account is None or account.begin != begin or account.end != end:
+        if account is not None and account.begin > begin:
+            account.begin, account.end = begin, end  # the clock has gone back
+        elif account is None or account.begin != begin or account.end != end:
             account = self._accounts[holder] = _Account(begin, end)
         return account
 
@@ -276,11 +289,14 @@ class Contracts:
 
     def spent(self, holder: Holder, quota: Quota, amount: int, at: float) -> None:
         """Add spending of a holder to the period that contains ``at``; negative amounts are refunds.
-        Amounts of other periods than the current one are ignored.
+        Amounts of earlier periods than the current one are ignored.
         """
         self._latest = max(self._latest, at)
+        self._spend(holder, quota, amount, at)
+
+    def _spend(self, holder: Holder, quota: Quota, amount: int, at: float) -> None:
         account = self._account(holder, quota)
-        if account is not None and account.begin <= at < account.end:
+        if account is not None and at >= account.begin:  # later: the clock has gone back
             account.spent = max(0, account.spent + amount)
 
     def forget_accounts(self, scope: QuotaScope, owner: str, user: str = "") -> None:
@@ -309,9 +325,9 @@ class Contracts:
                     reset_s = window.free_after_s(0, now_s)
                     found.append(LimitUse(limit, min(limit, window.total), reset_s, scope))
             if quota.period is not None:
-                begin, end = quota.period.bounds(max(at, self._latest))
+                begin, end = quota.period.bounds(self._calendar(at))
                 account = self._accounts.get(holder)
-                if account is None or account.begin != begin:
+                if account is None or account.begin < begin:
                     account = _Account(begin, end)
                 soft = quota.soft_budget is not None and account.spent >= quota.soft_budget
                 if quota.max_budget is not None or soft:
@@ -367,7 +383,10 @@ class Contracts:
                 [
                     call_id,
                     list(held.holders),
-                    list(held.begins),
+                    [
+                        account is not None and account is self._accounts.get(holder)
+                        for holder, account in zip(held.holders, held.accounts, strict=True)
+                    ],
                     held.tokens,
                     held.cost,
                     held.at,
@@ -390,9 +409,13 @@ class Contracts:
             for scope, owner, user, *amounts in state["accounts"]
         }
         self._calls = {}
-        for call_id, holders, begins, tokens, cost, at, age in state["calls"]:
+        for call_id, holders, current, tokens, cost, at, age in state["calls"]:
             keys = tuple((scope, owner, user) for scope, owner, user in holders)
-            self._calls[call_id] = _Held(keys, tuple(begins), tokens, cost, at, time_of(age, now_s))
+            accounts = tuple(
+                self._accounts[key] if reserved else None
+                for key, reserved in zip(keys, current, strict=True)
+            )
+            self._calls[call_id] = _Held(keys, accounts, tokens, cost, at, time_of(age, now_s))
         self._latest = state["latest"]
 
 

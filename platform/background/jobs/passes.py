@@ -86,13 +86,19 @@ def retry_at(state: JobState) -> datetime | None:
 
 def _may_run(state: JobState, now: datetime) -> bool:
     due = retry_at(state)
-    return due is None or due <= now
+    return due is None or due <= now or _later(state.failed_at, now)
 
 
 def _stale(state: JobState, now: datetime) -> bool:
     if state.failures or state.succeeded_at is None:
         return True
-    return (now - state.succeeded_at).total_seconds() >= KEEP_EVERY_S
+    age_s = (now - state.succeeded_at).total_seconds()
+    return age_s >= KEEP_EVERY_S or _later(state.succeeded_at, now)
+
+
+def _later(time: datetime | None, now: datetime) -> bool:
+    """Return whether a past time is in the future, because the clock has gone back since."""
+    return time is not None and time > now
 
 
 def _keep_success(

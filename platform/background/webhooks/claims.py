@@ -21,7 +21,7 @@ from fairserve.platform.db import audit
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.identity import Tenant
 from fairserve.platform.db.key_hash import KeyHasher
-from fairserve.platform.db.leases import LeasedTable, RowLease
+from fairserve.platform.db.leases import LONGEST_WAIT, LeasedTable, RowLease
 from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint, WebhookEvent
 
 DELIVERIES = LeasedTable(
@@ -117,7 +117,11 @@ def _endpoints(
         .join(Tenant, Tenant.id == WebhookEndpoint.tenant_id)
         .where(
             WebhookEndpoint.enabled.is_(True),
-            or_(WebhookEndpoint.rests_until.is_(None), WebhookEndpoint.rests_until <= now),
+            or_(
+                WebhookEndpoint.rests_until.is_(None),
+                WebhookEndpoint.rests_until <= now,
+                WebhookEndpoint.rests_until > now + LONGEST_WAIT,
+            ),
             WebhookEndpoint.id.not_in(full),
             Tenant.deleted_at.is_(None),
             due,

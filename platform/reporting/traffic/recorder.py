@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from fairserve.platform.base.clock import utc_s
 from fairserve.platform.control.port import CallListener, ObservedCall
 from fairserve.platform.reporting.traffic.lines import EndedCall
 from fairserve.platform.reporting.traffic.segments import SegmentWriter
@@ -42,7 +43,7 @@ class TrafficRecorder(CallListener):
         retention_s: float,
         block_tokens: int,
         clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        wall: Callable[[], float] = utc_s,
     ) -> None:
         self._writer = SegmentWriter(
             folder,

@@ -13,7 +13,6 @@ lock: marks that it writes during a step survive the step.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -21,6 +20,7 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, and_, bindparam, delete, insert, select, tuple_
 from sqlalchemy.orm import Session
 
+from fairserve.platform.base.clock import utc_s
 from fairserve.platform.db.causes import may_be_values
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.usage import UsageDirty, UsageState
@@ -72,7 +72,7 @@ def roll_up(sessions: SessionFactory, *, stopping: Callable[[], bool] = lambda: 
 
     Returns False if ``stopping`` returned True or another process is rolling up.
     """
-    began_s = time.time()
+    began_s = utc_s()
     with sessions() as session:
         days = marked_days(session)
     for tenant_id, day_s in days:
@@ -87,7 +87,8 @@ def roll_up(sessions: SessionFactory, *, stopping: Callable[[], bool] = lambda: 
         state = lock_state(session)
         if state is None:
             return False
-        state.rolled_up_s = max(state.rolled_up_s, began_s)
+        if not began_s <= state.rolled_up_s <= utc_s():  # later: before the clock went back
+            state.rolled_up_s = began_s
     return True
 
 

@@ -7,13 +7,13 @@ with ``store`` false, for the answer is complete and paid for.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
 
 from fairserve.engine.wire.base import WorkerChunk
+from fairserve.platform.base.clock import utc_s
 from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.serving.completions.merge import Merger
 from fairserve.platform.serving.completions.requests import CompletionCall
@@ -119,7 +119,7 @@ class ResponseWriter:
         if reason:
             response["incomplete_details"] = {"reason": reason}
         else:
-            response["completed_at"] = int(time.time())
+            response["completed_at"] = int(utc_s())
         if self._store is not None and not await self._store(self.call, response):
             response["store"] = False
         return response
@@ -149,7 +149,7 @@ def _head(call: CompletionCall, body: ResponseBody, *, stored: bool) -> Response
     return {
         "id": response_id(call.checked.record_id),
         "object": "response",
-        "created_at": int(time.time()),
+        "created_at": int(utc_s()),
         "status": "in_progress",
         "background": bool(body.background),
         "error": None,

@@ -13,7 +13,6 @@ import logging
 import os
 import pickle
 import sys
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ import orjson
 from sqlalchemy.exc import OperationalError
 
 from fairserve.interactions.profiles.profile_learning import LearningOptions
+from fairserve.platform.base.clock import utc_s
 from fairserve.platform.base.errors import ConflictError, FairServeError, UnavailableError
 from fairserve.platform.control.messages import ClusterView, WorkerView
 from fairserve.platform.control.port import ControlPort, LedgerPort
@@ -97,7 +97,7 @@ class Previews:
             )
         self._busy = True
         try:
-            job = await asyncio.to_thread(gather, world, body, time.time())
+            job = await asyncio.to_thread(gather, world, body, utc_s())
             return PreviewOut.model_validate(await self._run(job, gone))
         except OperationalError as error:
             raise unavailable() from error

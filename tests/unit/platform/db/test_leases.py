@@ -72,6 +72,17 @@ def test_a_row_is_not_claimed_before_its_time(table, sessions):
     assert {lease.identity["id"] for lease in found} == {"a", "late"}
 
 
+def test_times_of_a_clock_that_went_back_are_void(table, sessions):
+    ahead = BEGIN + timedelta(days=3)
+    assert len(claim(table, sessions, ahead)) == 2
+    assert {lease.identity["id"] for lease in claim(table, sessions, BEGIN)} == {"a"}
+    with sessions.begin() as session:
+        session.get(table.model, "late").lease_until = None
+        session.get(table.model, "late").due_at = ahead
+    found = claim(table, sessions, BEGIN + timedelta(seconds=30))
+    assert {lease.identity["id"] for lease in found} == {"late"}
+
+
 def test_the_holder_renews_and_releases_its_lease(table, sessions):
     (lease,) = claim(table, sessions, BEGIN)
     with sessions.begin() as session:
