@@ -60,6 +60,17 @@ class TokenUsage(NamedTuple):
 NO_USAGE = TokenUsage()
 
 
+class Restriction(NamedTuple):
+    """Workers that can take a call, as in :class:`Call`; calls with equal ones wait for the same."""
+
+    kinds: frozenset[str] = frozenset()
+    workers: frozenset[str] = frozenset()
+    avoid: frozenset[str] = frozenset()
+
+
+UNRESTRICTED = Restriction()
+
+
 @dataclass(slots=True)
 class Call:
     """One LLM request; ``stage`` and ``expected_output_tokens`` are set once, on attachment.
@@ -117,6 +128,8 @@ class Call:
     """Kinds of workers that can serve the call; empty means any."""
     workers: frozenset[str] = frozenset()
     """Ids of the workers among which the call's data plane lets the router choose; empty means any."""
+    avoid: frozenset[str] = frozenset()
+    """Ids of the workers where the call failed before any output; others are preferred."""
     declared: bool = False
     """True if the platform issued the call for a declared program."""
     background: bool = False
@@ -139,6 +152,13 @@ class Call:
     def prompt_tokens(self) -> int:
         """Return all prompt tokens, L_I + L_S."""
         return self.input_tokens + self.system_tokens
+
+    @property
+    def restriction(self) -> Restriction:
+        """Return the workers that can take the call; it does not change while the call is queued."""
+        if self.kinds or self.workers or self.avoid:
+            return Restriction(self.kinds, self.workers, self.avoid)
+        return UNRESTRICTED
 
 
 def client_path(call: Call, levels: str) -> ClientPath:
@@ -178,6 +198,7 @@ def call_to_plain(call: Call) -> dict[str, Any]:
     plain["client"] = list(call.client)
     plain["kinds"] = sorted(call.kinds)
     plain["workers"] = sorted(call.workers)
+    plain["avoid"] = sorted(call.avoid)
     for name in _KEYS:
         plain[name] = list(getattr(call, name))
     plain["clues"] = [list(clue) for clue in call.clues]
@@ -195,4 +216,5 @@ def call_from_plain(plain: Mapping[str, Any]) -> Call:
     values["client"] = tuple(plain["client"])
     values["kinds"] = frozenset(plain.get("kinds", ()))
     values["workers"] = frozenset(plain.get("workers", ()))
+    values["avoid"] = frozenset(plain.get("avoid", ()))
     return Call(**values)

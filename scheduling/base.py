@@ -22,6 +22,7 @@ from fairserve.interactions.call import (
     NO_TOKENS,
     Call,
     ClientPath,
+    Restriction,
     TokenIds,
     TokenUsage,
     path_of_id,
@@ -162,18 +163,18 @@ class Feeder(Protocol):
         ...
 
     def peek(
-        self, open_workers: Collection[str], excluded: Collection[str] = frozenset()
+        self, open_workers: Collection[str], excluded: Collection[Restriction] = frozenset()
     ) -> Call | None:
         """Return the next call to dispatch to one of these workers; changes nothing.
 
-        ``excluded`` are the ids of queued calls that none of these workers can take. The other
-        calls are ordered as if these were absent; excluded calls keep their place for a later
+        ``excluded`` are the restrictions of queued calls that none of these workers can take. The
+        other calls are ordered as if these were absent; excluded calls keep their place for a later
         selection.
         """
         ...
 
     def peek_hit(
-        self, workers: Collection[str], excluded: Collection[str] = frozenset()
+        self, workers: Collection[str], excluded: Collection[Restriction] = frozenset()
     ) -> Call | None:
         """Return a call to dispatch out of order to one of these workers, for its cached prefix.
 

@@ -15,21 +15,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable
 
-from fairserve.interactions.call import Call, client_id
+from fairserve.interactions.call import UNRESTRICTED, Call, Restriction, client_id
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import Feeder, Router
 from fairserve.scheduling.dispatch.queued_call import QueuedCall
 from fairserve.scheduling.dispatch.worker_table import Worker, WorkerTable
 from fairserve.scheduling.locality.locality import Locality
 from fairserve.scheduling.locality.workers import WorkerSet
-
-_Restriction = tuple[frozenset[str], frozenset[str]]
-"""Kinds and ids of the workers that can serve a call; an empty set of either restricts nothing."""
-
-
-def _restriction(call: Call) -> _Restriction | None:
-    """Return the restriction of a call; None if every worker can serve it."""
-    return (call.kinds, call.workers) if call.kinds or call.workers else None
 
 
 class Feed:
@@ -54,10 +46,8 @@ class Feed:
         self._queued: dict[str, QueuedCall] = {}
         self._queued_of: Counter[tuple[str, ...]] = Counter()
         """Queued calls by ``(tenant,)`` and by ``(tenant, user)``; keys without calls are removed."""
-        self._retries: dict[str, QueuedCall] = {}
-        """Queued calls that failed at a worker before."""
-        self._restricted: dict[_Restriction, set[str]] = {}
-        """Ids of the queued calls that only some workers can serve, by their kinds and ids."""
+        self._restricted: Counter[Restriction] = Counter()
+        """Number of queued calls that not every worker can take, by restriction."""
         self.demand_tokens = 0
         """Uncached prompt tokens plus expected output tokens of all queued calls."""
 
@@ -96,10 +86,9 @@ class Feed:
         self._queued[live.call.call_id] = live
         self._queued_of[live.call.tenant,] += 1
         self._queued_of[live.call.tenant, live.call.user] += 1
-        if live.avoid:
-            self._retries[live.call.call_id] = live
-        if restriction := _restriction(live.call):
-            self._restricted.setdefault(restriction, set()).add(live.call.call_id)
+        restriction = live.call.restriction
+        if restriction is not UNRESTRICTED:
+            self._restricted[restriction] += 1
 
     def _leave(self, live: QueuedCall) -> None:
         del self._queued[live.call.call_id]
@@ -107,11 +96,10 @@ class Feed:
             self._queued_of[whose] -= 1
             if not self._queued_of[whose]:
                 del self._queued_of[whose]
-        self._retries.pop(live.call.call_id, None)
-        if restriction := _restriction(live.call):
-            alike = self._restricted[restriction]
-            alike.remove(live.call.call_id)
-            if not alike:
+        restriction = live.call.restriction
+        if restriction is not UNRESTRICTED:
+            self._restricted[restriction] -= 1
+            if not self._restricted[restriction]:
                 del self._restricted[restriction]
 
     def remove(self, live: QueuedCall) -> None:
@@ -158,47 +146,42 @@ class Feed:
     def _send(self, call: Call, workers: WorkerSet, commands: list[ev.Command]) -> bool:
         """Dispatch a call to one of these workers; return whether the router found one."""
         live = self._queued[call.call_id]
-        if live.avoid or _restriction(call):
-            workers = self._candidates(workers, live)
+        restriction = call.restriction
+        if restriction is not UNRESTRICTED:
+            workers = self._candidates(workers, restriction)
         worker_id = self._router.select(call, workers)
         if worker_id is None:
             return False
         commands.append(self._dispatch(live, self._worker_table.workers[worker_id]))
         return True
 
-    def _not_for(self, workers: WorkerSet) -> Collection[str]:
-        """Return the queued calls that none of these workers can take.
+    def _not_for(self, workers: WorkerSet) -> Collection[Restriction]:
+        """Return the restrictions of the queued calls that none of these workers can take.
 
-        They are skipped until another worker opens, and keep their place in the feeder. O(retried
-        calls + different restrictions + calls that none of the open workers can serve).
+        These calls are skipped until another worker opens, and keep their place in the feeder.
+        O(different restrictions).
         """
-        if not self._retries and not self._restricted:
+        if not self._restricted:
             return frozenset()
-        retries = self._retries.items()
-        excluded = {name for name, live in retries if not self._candidates(workers, live)}
-        for restriction, names in self._restricted.items():
-            if not workers.mask & self._able(restriction):
-                excluded |= names
-        return excluded
+        return {each for each in self._restricted if not self._candidates(workers, each)}
 
-    def _able(self, restriction: _Restriction) -> int:
+    def _able(self, restriction: Restriction) -> int:
         """Return the mask of the workers that can serve calls with this restriction."""
-        kinds, names = restriction
-        mask = self._worker_table.able(kinds) if kinds else -1
+        mask = self._worker_table.able(restriction.kinds) if restriction.kinds else -1
+        names = restriction.workers
         return mask & self._locality.workers.mask(names) if names else mask
 
-    def _candidates(self, workers: WorkerSet, live: QueuedCall) -> WorkerSet:
-        """Return the workers among these that can take a call.
+    def _candidates(self, workers: WorkerSet, restriction: Restriction) -> WorkerSet:
+        """Return the workers among these that can take a call with this restriction.
 
         Their kind can serve the call, it is not restricted to others, and it has not failed there,
         unless it has failed at all such workers.
         """
-        serving = self._worker_table.serving()
-        if restriction := _restriction(live.call):
-            able = self._able(restriction)
-            workers = WorkerSet(workers.workers, workers.mask & able)
-            serving = WorkerSet(serving.workers, serving.mask & able)
-        return workers.without(live.avoid) if serving.without(live.avoid) else workers
+        able, numbers = self._able(restriction), workers.workers
+        workers = WorkerSet(numbers, workers.mask & able)
+        serving = WorkerSet(numbers, self._worker_table.serving().mask & able)
+        avoid = restriction.avoid
+        return workers.without(avoid) if serving.without(avoid) else workers
 
     def _is_hit(self, call: Call, cached_tokens: int) -> bool:
         share = self._hit_share
@@ -213,10 +196,7 @@ class Feed:
         full = self._worker_table.admits_hits_only()
         if not full:
             return None, None
-        excluded: Collection[str] = self._retries
-        for restriction, names in self._restricted.items():
-            if full & ~self._able(restriction):
-                excluded = {*excluded, *names}
+        excluded = {each for each in self._restricted if each.avoid or full & ~self._able(each)}
         call = self._feeder.peek_hit(WorkerSet(self._locality.workers, full), excluded)
         if call is None:
             return None, None
@@ -249,8 +229,7 @@ class Feed:
 
     def restore(self, lives: Iterable[QueuedCall]) -> None:
         """Replace the queued calls; the feeder is restored apart."""
-        self._queued, self._retries, self._queued_of = {}, {}, Counter()
-        self._restricted = {}
+        self._queued, self._queued_of, self._restricted = {}, Counter(), Counter()
         for live in lives:
             if live.worker_id is None:
                 self._enter(live)

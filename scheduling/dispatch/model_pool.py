@@ -239,7 +239,7 @@ class ModelPool:
         """
         assert live.worker_id is not None
         self.leave(live, 0, now_s)
-        live.avoid.append(live.worker_id)
+        live.call.avoid |= {live.worker_id}
         live.worker_id = None
         live.call.client = client
         live.cached_tokens = live.output_tokens = 0

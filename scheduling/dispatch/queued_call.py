@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from fairserve.interactions.call import Call, TokenUsage, call_from_plain, call_to_plain
@@ -25,8 +25,6 @@ class QueuedCall:
     cached_tokens: int = 0
     output_tokens: int = 0
     started: bool = False
-    avoid: list[str] = field(default_factory=list)
-    """Workers where the call failed before any output of it."""
 
     def usage(self) -> TokenUsage:
         """Return the known usage so far."""
@@ -38,11 +36,9 @@ class QueuedCall:
     def to_plain(self) -> dict[str, Any]:
         """Return the call as plain JSON values."""
         plain = {f.name: getattr(self, f.name) for f in fields(QueuedCall)}
-        return {**plain, "call": call_to_plain(self.call), "avoid": list(self.avoid)}
+        return {**plain, "call": call_to_plain(self.call)}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> QueuedCall:
         """Return the call of plain JSON values, the inverse of :meth:`to_plain`."""
-        return cls(
-            **{**plain, "call": call_from_plain(plain["call"]), "avoid": list(plain["avoid"])}
-        )
+        return cls(**{**plain, "call": call_from_plain(plain["call"])})

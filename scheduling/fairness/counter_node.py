@@ -13,6 +13,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from typing import Any
 
 from fairserve.interactions.call import ClientPath
+from fairserve.scheduling.fairness.falls import Falls
 
 _SLACK = 64
 """Number of entries over twice the children at which a heap is rebuilt."""
@@ -35,6 +36,7 @@ class Node:
         "earliest",
         "elsewhere",
         "entry",
+        "falls",
         "last_left",
         "line",
         "name",
@@ -75,6 +77,9 @@ class Node:
         """Number of children with queued calls."""
         self.entry: Entry | None = None
         """Valid entry in the parent's heap by counter; None if there is none."""
+        self.falls: Falls[Node] | None = None if parent is None else parent.falls
+        """Records decreases of queued nodes, for other heaps than those of the parent; None: nobody
+        reads them."""
         self.by_counter: list[Entry] = []
         self.by_served: list[tuple[float, str, Node]] | None = None
         self.by_arrival: list[tuple[int, str, Node]] | None = None
@@ -100,9 +105,15 @@ class Node:
         if self.last_left is child:
             self.last_left = None
 
-    def enter(self, child: Node) -> None:
-        """Update the heaps for a child's first queued call, earlier arrival, or decreased service."""
-        self.fell(child)
+    def enter(self, child: Node, *, fell: bool = True) -> None:
+        """Update the heaps for a child's first queued call, earlier arrival, or decreased service.
+
+        ``fell`` is false if its counter did not decrease.
+        """
+        if fell:
+            self.fell(child)
+        else:
+            self._push(child)
         if self.by_served is not None:
             heappush(self.by_served, (child.served, child.name, child))
             if len(self.by_served) > 2 * self.active + _SLACK:
@@ -114,6 +125,11 @@ class Node:
 
     def fell(self, child: Node) -> None:
         """Update the heap for a queued child whose counter decreased."""
+        if child.falls is not None:
+            child.falls.record(child)
+        self._push(child)
+
+    def _push(self, child: Node) -> None:
         heap = self.by_counter
         heappush(heap, child.renew())
         if len(heap) > 2 * self.active + _SLACK:  # mostly stale: rebuild

@@ -26,13 +26,13 @@ form a child named ``""`` beside the longer paths.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from heapq import heapreplace
 from typing import Any
 
 from fairserve.interactions.call import ClientPath
 from fairserve.scheduling.fairness.counter_node import Node, node_from_plain, node_to_plain
+from fairserve.scheduling.fairness.falls import Falls
 
 Factors = tuple[float, ...]
 """Multipliers of a cost at each level of a path, outermost first: 1 / the level's weight."""
@@ -62,6 +62,19 @@ class VirtualCounters:
         """True once anything was reserved; lifts then compare counters without predictions."""
         self._sweep_at = _SWEEP_MIN
 
+    @property
+    def root(self) -> Node:
+        """Return the root of the tree; another one after a restore."""
+        return self._root
+
+    def record_falls(self) -> Falls[Node]:
+        """Return the decreases of queued nodes, which are recorded from now on. O(nodes)."""
+        falls: Falls[Node] = Falls()
+        self._root.falls = falls
+        for node in self._root.below():
+            node.falls = falls
+        return falls
+
     # --- the queue --------------------------------------------------------------------------------
 
     def arrive(self, path: ClientPath, arrival: int) -> Node:
@@ -77,13 +90,13 @@ class VirtualCounters:
                 node.queued += 1
                 if arrival < node.earliest:
                     node.earliest = arrival
-                    parent.enter(node)
+                    parent.enter(node, fell=False)
                 continue
             node.served = max(node.served, self._lift_level(parent))
             node.queued = 1
             node.earliest = arrival
             parent.active += 1
-            parent.enter(node)
+            parent.enter(node, fell=False)
         if self._nodes >= self._sweep_at:
             self._sweep()
         return client
@@ -133,6 +146,8 @@ class VirtualCounters:
                 node.entry = None
                 parent.active -= 1
                 parent.last_left = node
+                if node.falls is not None:
+                    node.falls.forget(node)
         root = self._root
         if not (upcoming and root.active):
             return None
@@ -146,30 +161,6 @@ class VirtualCounters:
         """Remove a queued call that will not run; ``earliest`` is the first arrival among the rest."""
         self.dispatch(client, earliest, upcoming=False)
         self.done(client)
-
-    @contextmanager
-    def hidden(self, clients: Iterable[Node]) -> Iterator[None]:
-        """Hide queued clients within the context, which must not change any state.
-
-        Cost: O(levels * log siblings) per client. The previous state is restored afterwards.
-        """
-        held = [(client, client.queued) for client in clients]
-        for client, queued in held:
-            for node in client.line:
-                node.queued -= queued
-                if not node.queued:
-                    node.entry = None
-                    node.parent.active -= 1
-        try:
-            yield
-        finally:
-            for client, queued in held:
-                for node in client.line:
-                    if not node.queued:
-                        node.parent.active += 1
-                    node.queued += queued
-                    node.earliest = min(node.earliest, client.earliest)
-                    node.parent.enter(node)
 
     def done(self, client: Node) -> None:
         """Count a running call less, because it ended or is about to be queued again."""
@@ -314,12 +305,15 @@ class VirtualCounters:
         least = node.least()
         return least.served + least.reserved
 
-    def reach(self, slack: float) -> Callable[[Node], tuple[float, ...] | None]:
+    def reach(
+        self, slack: float, least: Callable[[Node], Node] = Node.least
+    ) -> Callable[[Node], tuple[float, ...] | None]:
         """Return a function that checks whether a queued client is within a slack.
 
         The function returns the counters along the client's path, outermost first, or None unless
-        each is at most ``slack`` above the smallest among its queued siblings. It is valid until a
-        call is queued, leaves or is charged. Cost: O(1) per client once its outer levels are known.
+        each is at most ``slack`` above the smallest among its queued siblings. ``least`` returns the
+        child of a node with that counter. The result is valid until a call is queued, leaves or is
+        charged. Cost: O(1) per client once its outer levels are known.
         """
         known: dict[Node, tuple[tuple[float, ...], float] | None] = {}
 
@@ -328,8 +322,8 @@ class VirtualCounters:
             above = () if parent is self._root else within(parent)
             if above is None:
                 return None
-            least = parent.least()
-            return above, least.served + least.reserved + slack
+            child = least(parent)
+            return above, child.served + child.reserved + slack
 
         def within(node: Node) -> tuple[float, ...] | None:
             parent = node.parent
@@ -383,6 +377,8 @@ class VirtualCounters:
         parent.active, parent.last_left = (1, None) if leaf.queued else (0, leaf)
         leaf.name, leaf.parent = "", parent
         leaf.become_leaf(leaf.path)
+        if leaf.falls is not None:
+            leaf.falls.shape += 1
         self._nodes += 1
         parent.rank()
         above.rank()

@@ -6,29 +6,34 @@ With ``progress`` the run goes first that is expected to need the fewest calls u
 app's profile: the mean run time is shortest if nearly finished runs go first, and the slack bounds
 the cost to the others.
 
-Cost: O(log calls) to add and remove, O(clients with such calls) to choose.
+Cost: O(log calls) to add, to remove and to choose, for each different number of calls until the end
+and each restriction to workers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from heapq import heapify, heappop
+from bisect import insort
+from collections.abc import Collection, Iterable, Iterator
 
-from fairserve.interactions.call import Call
+from fairserve.interactions.call import Call, Restriction
 from fairserve.scheduling.fairness.counter_node import Node
-from fairserve.scheduling.feeders.earliest import Earliest
-
-Within = Callable[[Node], tuple[float, ...] | None]
-"""Returns the counters of a client, level by level; None if it is beyond the slack."""
+from fairserve.scheduling.fairness.falls import Falls
+from fairserve.scheduling.fairness.ranking import Ranked, Ranking, Within
 
 
 class ActiveRuns:
     """Active interactions, and their queued calls by client."""
 
-    def __init__(self, *, by_progress: bool) -> None:
+    def __init__(self, falls: Falls[Node], *, by_progress: bool) -> None:
+        self._falls = falls
         self._by_progress = by_progress
         self._interactions: set[str] = set()
-        self._queued: dict[Node, Earliest[tuple[float, int]]] = {}
+        self._remaining: list[float] = []
+        """Numbers of calls until the end of the queued runs, ascending."""
+        self._queued: dict[float, dict[Restriction, Ranking]] = {}
+        """Queued calls by that number and by restriction."""
+        self._places: dict[str, tuple[float, Restriction, Node, int]] = {}
+        """Place and arrival number of each queued call."""
 
     def __contains__(self, interaction_id: object) -> bool:
         return interaction_id in self._interactions
@@ -38,10 +43,11 @@ class ActiveRuns:
         """Return the ids of the active interactions, in a stable order."""
         return sorted(self._interactions)
 
-    def restore(self, interactions: Iterable[str]) -> None:
+    def restore(self, interactions: Iterable[str], falls: Falls[Node]) -> None:
         """Set the active interactions, none of which has a queued call yet."""
+        self._falls = falls
         self._interactions = set(interactions)
-        self._queued = {}
+        self._remaining, self._queued, self._places = [], {}, {}
 
     def begin(self, interaction_id: str) -> bool:
         """Make an interaction active; return False if it already was."""
@@ -55,30 +61,55 @@ class ActiveRuns:
         self._interactions.discard(interaction_id)
 
     def add(self, client: Node, call: Call, seq: int) -> None:
-        """Add a queued call of an active interaction."""
+        """Add a queued call of an active interaction; adding it again is allowed."""
+        if call.call_id in self._places:
+            return
         remaining = call.remaining_calls if self._by_progress else 0.0
-        self._queued.setdefault(client, Earliest()).add(call.call_id, (remaining, seq))
+        self._places[call.call_id] = remaining, call.restriction, client, seq
+        rankings = self._queued.get(remaining)
+        if rankings is None:
+            rankings = self._queued[remaining] = {}
+            insort(self._remaining, remaining)
+        ranking = rankings.get(call.restriction)
+        if ranking is None:
+            ranking = rankings[call.restriction] = Ranking(self._falls)
+        ranking.add(client, seq, call.call_id)
 
-    def discard(self, client: Node, call_id: str) -> None:
+    def discard(self, call_id: str) -> None:
         """Remove a call if present."""
-        found = self._queued.get(client)
-        if found is not None:
-            found.discard(call_id)
-            if not found:
-                del self._queued[client]
+        place = self._places.pop(call_id, None)
+        if place is None:
+            return
+        remaining, restriction, client, seq = place
+        rankings = self._queued[remaining]
+        rankings[restriction].discard(client, seq, call_id)
+        if not rankings[restriction]:
+            del rankings[restriction]
+            if not rankings:
+                del self._queued[remaining]
+                self._remaining.remove(remaining)
 
-    def in_order(self, within: Within, excluded: Collection[str] = frozenset()) -> Iterator[str]:
+    def first(self, within: Within, excluded: Collection[Restriction] = frozenset()) -> str | None:
+        """Return the first call of a client within the slack, in the order of service."""
+        return next(self.in_order(within, excluded), None)
+
+    def in_order(
+        self, within: Within, excluded: Collection[Restriction] = frozenset()
+    ) -> Iterator[str]:
         """Yield the first call of each client within the slack, in the order of service.
 
-        Excluded calls are skipped. Ties: the smaller counter, then the earlier arrival.
+        Calls with an excluded restriction are skipped. Ties: the smaller counter, then the earlier
+        arrival. Cost: O(log calls) for each, and for each ranking.
         """
-        firsts: list[tuple[float, tuple[float, ...], int, str]] = []
-        for client, calls in self._queued.items():
-            first = calls.first_but(excluded) if excluded else calls.first()
-            counters = None if first is None else within(client)
-            if first is not None and counters is not None:
-                (remaining, seq), call_id = first
-                firsts.append((remaining, counters, seq, call_id))
-        heapify(firsts)
-        while firsts:
-            yield heappop(firsts)[3]
+        served: set[Node] = set()
+        for remaining in self._remaining:
+            rankings = [r for each, r in self._queued[remaining].items() if each not in excluded]
+            while True:
+                firsts = (ranking.first(within, served) for ranking in rankings)
+                found: Ranked | None = min(
+                    (each for each in firsts if each is not None), default=None
+                )
+                if found is None:
+                    break
+                served.add(self._places[found[2]][2])
+                yield found[2]

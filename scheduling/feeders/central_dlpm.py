@@ -14,20 +14,21 @@ matching the whole queue at each step does not arise here (the simulator charges
 synchronisation). Cache contents are believed, not queried. A call requeued after a worker failure
 is charged only for use beyond what it already paid.
 
-Cost of a selection: O(clients in the groups with the longest matches), O(waiting clients) if
-nothing matches. Weakness: a worker has nothing queued behind its running calls, so each step waits
-for the scheduler; and as in DLPM a call may be overtaken by longer matches of its own client.
+Cost of a selection: O(clients in the buckets with the longest matches), O(waiting clients) if
+nothing matches, and O(excluded calls). Weakness: a worker has nothing queued behind its running
+calls, so each step waits for the scheduler; and as in DLPM a call may be overtaken by longer matches
+of its own client.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fairserve.interactions.call import Call, ClientPath, TokenUsage, path_of_id
+from fairserve.interactions.call import Call, ClientPath, Restriction, TokenUsage, path_of_id
 from fairserve.scheduling.base import Feeder
 from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.fairness.deficits import Account, Deficits
@@ -70,6 +71,27 @@ class _Dispatched:
     output_tokens: int
 
 
+class _ClientCalls:
+    """Calls of a bucket by client, each as ``(arrival number, call id)``, ascending."""
+
+    def __init__(self) -> None:
+        self.clients: dict[Account, list[tuple[int, str]]] = {}
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def add(self, client: Account, arrival: int, call_id: str) -> None:
+        """Add a call."""
+        insort(self.clients.setdefault(client, []), (arrival, call_id))
+
+    def discard(self, client: Account, arrival: int, call_id: str) -> None:
+        """Remove a call."""
+        own = self.clients[client]
+        del own[bisect_left(own, (arrival, call_id))]
+        if not own:
+            del self.clients[client]
+
+
 class CentralDlpm:
     """Longest match first among the clients in credit, over the whole cluster."""
 
@@ -83,9 +105,11 @@ class CentralDlpm:
         self._directory = directory
         self._locality = locality
         self._deficits = Deficits(options.quantum)
-        self._index = WaitingIndex(locality.tree)
+        self._index = WaitingIndex(locality.tree, _ClientCalls)
         self._seq = 0
         self._queued: dict[str, _Queued] = {}
+        self._restricted: dict[Restriction, dict[str, None]] = {}
+        """Queued calls by the workers that can take them."""
         self._queues: dict[Account, list[tuple[int, str]]] = {}
         """Queued calls of each client as ``(arrival number, call id)``, ascending."""
         self._dispatched: dict[str, _Dispatched] = {}
@@ -128,14 +152,19 @@ class CentralDlpm:
     def _place(self, entry: _Queued) -> None:
         call_id, client = entry.call.call_id, entry.client
         self._queued[call_id] = entry
+        self._restricted.setdefault(entry.call.restriction, {})[call_id] = None
         insort(self._queues.setdefault(client, []), (entry.seq, call_id))
         self._index.add(call_id, self._locality.keys(call_id), client, entry.seq)
 
     def _dequeue(self, call_id: str) -> _Queued:
         entry = self._queued.pop(call_id)
         self._index.remove(call_id)
+        alike = self._restricted[entry.call.restriction]
+        del alike[call_id]
+        if not alike:
+            del self._restricted[entry.call.restriction]
         own = self._queues[entry.client]
-        own.remove((entry.seq, call_id))
+        del own[bisect_left(own, (entry.seq, call_id))]
         if not own:
             del self._queues[entry.client]
         self._deficits.unwait(entry.client)
@@ -175,7 +204,7 @@ class CentralDlpm:
     # --- selection --------------------------------------------------------------------------------
 
     def peek(
-        self, open_workers: Collection[str], excluded: Collection[str] = frozenset()
+        self, open_workers: Collection[str], excluded: Collection[Restriction] = frozenset()
     ) -> Call | None:
         """Return the call that the walk of Algorithm 1 would take first. Changes nothing.
 
@@ -184,7 +213,8 @@ class CentralDlpm:
         refill while a client in credit has only excluded calls, so others overdraw by the calls
         that they dispatch.
         """
-        aside = [self._dequeue(call_id) for call_id in excluded if call_id in self._queued]
+        names = [name for each in excluded for name in self._restricted.get(each, ())]
+        aside = [self._dequeue(call_id) for call_id in names]
         try:
             return self._walk(open_workers)
         finally:
@@ -205,14 +235,16 @@ class CentralDlpm:
         may_run = self._deficits.may_run
         best: tuple[int, int, str] | None = None
         mask = self._locality.workers.mask(open_workers)
-        for depth, match, group in self._index.longest_first(mask):
-            if best is not None and depth < -best[0]:
-                break
+        for match, bucket in self._index.longest(mask):
             if best is not None and match < -best[0]:
-                continue
-            for client, calls in group.calls.items():
-                key = (-match, *calls[0])
-                assert isinstance(client, Account)
+                break
+            for client, own in bucket.clients.items():
+                key = (-match, *own[0])
+                if (best is None or key < best) and may_run(client):
+                    best = key
+        for match, group in self._index.shorter(mask, 0 if best is None else -best[0]):
+            for call_id, (client, arrival) in group.calls.items():
+                key = (-match, arrival, call_id)
                 if (best is None or key < best) and may_run(client):
                     best = key
         return None if best is None else best[1:]
@@ -220,7 +252,7 @@ class CentralDlpm:
     # --- charges ----------------------------------------------------------------------------------
 
     def peek_hit(
-        self, workers: Collection[str], excluded: Collection[str] = frozenset()
+        self, workers: Collection[str], excluded: Collection[Restriction] = frozenset()
     ) -> Call | None:
         """Return None: no call is dispatched out of order."""
         return None
@@ -301,7 +333,7 @@ class CentralDlpm:
         """Replace the state by an earlier snapshot."""
         self._deficits.restore(state["deficits"])
         self._seq = state["seq"]
-        self._queued, self._queues = {}, {}
+        self._queued, self._queues, self._restricted = {}, {}, {}
         self._index.clear()
         self._dispatched = {}
         for call_id, (path, *rest) in state["dispatched"].items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from heapq import heapify, heappop, heappush
 from typing import Any, Generic, TypeVar
 
@@ -47,14 +46,6 @@ class Earliest(Generic[Key]):
         while self._keys.get(heap[0][1]) != heap[0][0]:
             heappop(heap)
         return heap[0]
-
-    def first_but(self, excluded: Collection[str]) -> tuple[Key, str] | None:
-        """Return the first call that is not excluded, or None. O(calls) if the first is excluded."""
-        first = self.first()
-        if first[1] not in excluded:
-            return first
-        keys = self._keys.items()
-        return min(((key, name) for name, key in keys if name not in excluded), default=None)
 
 
 def discard_from(sets: dict[K, Any], key: K, call_id: str) -> None:

@@ -7,20 +7,66 @@ when its call arrived. The client is the whole path, without levels: the extensi
 Written from the extension's description of its fairness policy, as a baseline. Departure: it orders the
 clients by id and continues after the last one served; here they follow the order of their arrival.
 
-Cost: O(1) a call; O(waiting clients) for a selection with excluded calls, O(calls of the client) for a
-call that moves. Weakness: calls are counted, not tokens, so a client with long calls gets as much more
-service; and a tenant gets a turn for every user that it names.
+Cost: O(log clients + log calls of the client) a call, and O(different restrictions) for a selection.
+Weakness: calls are counted, not tokens, so a client with long calls gets as much more service; and a
+tenant gets a turn for every user that it names.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Mapping
-from itertools import takewhile
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import Any
 
-from fairserve.interactions.call import Call, ClientPath
+from fairserve.interactions.call import Call, ClientPath, Restriction
 from fairserve.scheduling.feeders.uncharged import UnchargedFeeder
+
+_SLACK = 64
+"""Number of entries over twice the clients at which a heap is rebuilt."""
+
+_Place = tuple[int, str]
+"""Place of a call in the order of arrival, and its id."""
+
+
+class _Lane:
+    """Queued calls with one restriction, by client."""
+
+    def __init__(self, turns: Mapping[ClientPath, int]) -> None:
+        self._turns = turns
+        self.queues: dict[ClientPath, list[_Place]] = {}
+        """Calls of each client in the order of arrival."""
+        self._heap: list[tuple[int, ClientPath]] = []
+        """Clients by a lower bound of their turn, with stale entries."""
+
+    def add(self, client: ClientPath, place: _Place) -> None:
+        insort(self.queues.setdefault(client, []), place)
+        self.turn(client)
+
+    def discard(self, client: ClientPath, place: _Place) -> None:
+        own = self.queues[client]
+        del own[bisect_left(own, place)]
+        if not own:
+            del self.queues[client]
+
+    def turn(self, client: ClientPath) -> None:
+        """Add an entry for a client that got its first call here, or an earlier turn."""
+        heappush(self._heap, (self._turns[client], client))
+        if len(self._heap) > 2 * len(self.queues) + _SLACK:
+            self._heap = [(self._turns[each], each) for each in self.queues]
+            heapify(self._heap)
+
+    def next(self) -> tuple[int, ClientPath]:
+        """Return the client whose turn is next, with its turn. There must be one."""
+        heap = self._heap
+        while True:
+            turn, client = heap[0]
+            if client not in self.queues or turn > self._turns[client]:
+                heappop(heap)
+            elif turn < self._turns[client]:
+                heapreplace(heap, (self._turns[client], client))
+            else:
+                return turn, client
 
 
 class RoundRobinFeeder(UnchargedFeeder):
@@ -30,10 +76,14 @@ class RoundRobinFeeder(UnchargedFeeder):
         self._calls: dict[str, Call] = {}
         self._places: dict[str, int] = {}
         """Place of each queued call in the order of arrival; a requeued call precedes all others."""
-        self._turns: OrderedDict[ClientPath, dict[str, None]] = OrderedDict()
-        """Ids of each client's queued calls in the order of arrival; the client whose turn is next
-        comes first."""
+        self._turns: dict[ClientPath, int] = {}
+        """Turn of each client with queued calls; the smallest is next."""
+        self._queued: dict[ClientPath, int] = {}
+        """Number of queued calls of each client."""
+        self._lanes: dict[Restriction, _Lane] = {}
         self._first, self._last = 0, 0
+        """First and last place in the order of arrival."""
+        self._first_turn, self._last_turn = 0, 0
 
     def add(self, call: Call) -> None:
         """Queue a call. Raises ValueError for an id that is queued already."""
@@ -46,19 +96,25 @@ class RoundRobinFeeder(UnchargedFeeder):
         """Add a call to the queue of its client, before the later ones there."""
         self._calls[call.call_id] = call
         self._places[call.call_id] = place
-        queue = self._turns.setdefault(call.client, {})
-        later = list(takewhile(lambda name: self._places[name] > place, reversed(queue)))
-        queue[call.call_id] = None
-        for name in reversed(later):
-            queue[name] = queue.pop(name)
+        client = call.client
+        if client not in self._turns:
+            self._last_turn += 1
+            self._turns[client] = self._last_turn
+        self._queued[client] = self._queued.get(client, 0) + 1
+        lane = self._lanes.get(call.restriction)
+        if lane is None:
+            lane = self._lanes[call.restriction] = _Lane(self._turns)
+        lane.add(client, (place, call.call_id))
 
     def _leave(self, call_id: str) -> Call:
         call = self._calls.pop(call_id)
-        del self._places[call_id]
-        queue = self._turns[call.client]
-        del queue[call_id]
-        if not queue:
-            del self._turns[call.client]
+        lane = self._lanes[call.restriction]
+        lane.discard(call.client, (self._places.pop(call_id), call_id))
+        if not lane.queues:
+            del self._lanes[call.restriction]
+        self._queued[call.client] -= 1
+        if not self._queued[call.client]:
+            del self._queued[call.client], self._turns[call.client]
         return call
 
     def remove(self, call_id: str) -> Call | None:
@@ -66,27 +122,33 @@ class RoundRobinFeeder(UnchargedFeeder):
         return self._leave(call_id) if call_id in self._calls else None
 
     def peek(
-        self, open_workers: Collection[str], excluded: Collection[str] = frozenset()
+        self, open_workers: Collection[str], excluded: Collection[Restriction] = frozenset()
     ) -> Call | None:
         """Return the oldest call of the next client that has one that is not excluded."""
-        for queue in self._turns.values():
-            for call_id in queue:
-                if call_id not in excluded:
-                    return self._calls[call_id]
-        return None
+        lanes = [lane for each, lane in self._lanes.items() if each not in excluded]
+        if not lanes:
+            return None
+        _, client = min(lane.next() for lane in lanes)
+        _, call_id = min(lane.queues[client][0] for lane in lanes if client in lane.queues)
+        return self._calls[call_id]
 
     def dispatch(self, call_id: str, cached_tokens: int) -> float:
         """Remove a queued call; its client waits for all others. Raises KeyError if it is not queued."""
         call = self._leave(call_id)
         if call.client in self._turns:
-            self._turns.move_to_end(call.client)
+            self._last_turn += 1
+            self._turns[call.client] = self._last_turn
         return 1.0
 
     def requeue(self, call: Call) -> None:
         """Requeue a call before all others of its client, whose turn is next."""
         self._first -= 1
+        self._first_turn -= 1
+        self._turns[call.client] = self._first_turn
         self._enter(call, self._first)
-        self._turns.move_to_end(call.client, last=False)
+        for lane in self._lanes.values():
+            if call.client in lane.queues:
+                lane.turn(call.client)
 
     def move(self, paths: Mapping[str, ClientPath]) -> None:
         """Move calls to the queues of other clients. Raises KeyError for an unknown call."""
@@ -106,9 +168,14 @@ class RoundRobinFeeder(UnchargedFeeder):
 
     def snapshot(self) -> dict[str, Any]:
         """Return the queues in the order of the turns, each call with its place."""
+        queues: dict[ClientPath, list[_Place]] = {
+            client: [] for client in sorted(self._turns, key=self._turns.__getitem__)
+        }
+        for call_id, call in self._calls.items():
+            queues[call.client].append((self._places[call_id], call_id))
         return {
             "turns": [
-                [[name, self._places[name]] for name in queue] for queue in self._turns.values()
+                [[call_id, place] for place, call_id in sorted(queue)] for queue in queues.values()
             ],
             "first": self._first,
             "last": self._last,
@@ -116,8 +183,10 @@ class RoundRobinFeeder(UnchargedFeeder):
 
     def restore(self, state: dict[str, Any], calls: dict[str, Call]) -> None:
         """Replace the state by an earlier snapshot."""
-        self._calls, self._places, self._turns = {}, {}, OrderedDict()
+        self._calls, self._places, self._queued, self._lanes = {}, {}, {}, {}
+        self._turns = {}
         self._first, self._last = state["first"], state["last"]
+        self._first_turn = self._last_turn = 0
         for queue in state["turns"]:
             for call_id, place in queue:
                 self._enter(calls[call_id], place)

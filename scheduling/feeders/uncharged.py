@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from fairserve.interactions.call import Call, ClientPath, TokenUsage
+from fairserve.interactions.call import Call, ClientPath, Restriction, TokenUsage
 from fairserve.scheduling.base import Feeder
 
 
@@ -14,7 +14,7 @@ class UnchargedFeeder:
     """
 
     def peek_hit(
-        self, workers: Collection[str], excluded: Collection[str] = frozenset()
+        self, workers: Collection[str], excluded: Collection[Restriction] = frozenset()
     ) -> Call | None:
         """Return None: no call is dispatched out of order."""
         return None

@@ -4,7 +4,7 @@
 its app, so a call of exactly the expected size costs 1 in every app. The paper's lines:
 
     12-18  a user with nothing queued is lifted as in VTC                    VirtualCounters.arrive
-    31-35  if an interaction in progress has a call waiting: of these        WscFeeder._active_runs_first
+    31-35  if an interaction in progress has a call waiting: of these        WscFeeder._select
            users the one with the smallest u_i, its earliest call
     36-38  else the user with the smallest u_i, its earliest call            WscFeeder._select
     39     take it out of the queue                                          WscFeeder.dispatch
@@ -37,9 +37,10 @@ the one with the most expected output on its path to the end of the run, so that
 sooner; its client is charged and bypassed as before. A call chosen for its cached prefix is
 replaced only by a call with an equally long cached prefix.
 
-Cost of a selection: O(log siblings) per level for the least served client; O(clients) in the groups
-of calls with the longest matches (:mod:`fairserve.scheduling.locality.waiting_index`); O(clients
-with active runs) if nothing matches; and O(log calls) of the run.
+Cost of a selection: O(log siblings) per level for the least served client; the same for each bucket of
+calls with the longest matches (:mod:`fairserve.scheduling.locality.waiting_index`), for the calls of
+active runs if nothing matches, and for each restriction to workers while some calls are excluded; and
+O(log calls) of the run.
 
 Charge and weight are the same function of a call. Otherwise service would be free: with cached
 tokens charged at 0 and weights from whole prompts, a cached prompt of 16,000 tokens bought 35 times
@@ -48,19 +49,28 @@ the service.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
-from fairserve.interactions.call import Call, ClientPath, TokenUsage
+from fairserve.interactions.call import (
+    UNRESTRICTED,
+    Call,
+    ClientPath,
+    Restriction,
+    TokenUsage,
+)
 from fairserve.scheduling.base import Feeder
 from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.fairness.cost import SliceWeights
 from fairserve.scheduling.fairness.counter_node import Node
 from fairserve.scheduling.fairness.counters import Factors, VirtualCounters
+from fairserve.scheduling.fairness.lanes import Lanes, OpenLanes
+from fairserve.scheduling.fairness.ranking import Ranked, Ranking, Within
 from fairserve.scheduling.fairness.weight_cap import WeightCap
-from fairserve.scheduling.feeders.active_runs import ActiveRuns, Within
+from fairserve.scheduling.feeders.active_runs import ActiveRuns
 from fairserve.scheduling.feeders.earliest import Earliest, discard_from
 from fairserve.scheduling.feeders.slice_charges import SliceCharges
 from fairserve.scheduling.feeders.wsc_options import WscOptions
@@ -69,6 +79,8 @@ from fairserve.scheduling.locality.waiting_index import WaitingIndex
 
 _AS_WELL_CACHED = 0.1
 """Maximum difference of two cached shares of a prompt that count as equal."""
+_MOST_COMPARED = 64
+"""Most calls that are compared for one that is nearer to the end of its run."""
 
 
 @dataclass(slots=True)
@@ -97,7 +109,10 @@ class WscFeeder:
             currency=options.currency,
         )
         self._cap = WeightCap(options.weight_cap, directory, self._charges.typical_of)
-        self._index = WaitingIndex(locality.tree)
+        self._falls = self._counters.record_falls()
+        self._index = WaitingIndex(locality.tree, lambda: Ranking(self._falls))
+        self._lanes: Lanes | None = None
+        """Queue by restriction, kept once a call was restricted to some workers."""
         self._seq = 0
         self._clients: dict[Node, None] = {}
         """Clients with queued calls; a node's ``queue`` holds the calls, earliest first."""
@@ -109,7 +124,7 @@ class WscFeeder:
         self._ways: dict[str, Earliest[tuple[float, int]]] = {}
         """Queued calls with a known path to the end of the run, longest first, by interaction."""
         self._by_progress = options.interaction_priority and options.run_priority == "progress"
-        self._active_runs = ActiveRuns(by_progress=self._by_progress)
+        self._active_runs = ActiveRuns(self._falls, by_progress=self._by_progress)
         self._batch_only = options.in_progress == "batch"
         self._batch: dict[str, str] = {}
         """Interaction of each dispatched call; used with ``in_progress="batch"``."""
@@ -132,39 +147,55 @@ class WscFeeder:
             node.queue.move_to_end(entry.call.call_id, last=False)
 
     def peek(
-        self, open_workers: Collection[str], excluded: Collection[str] = frozenset()
+        self, open_workers: Collection[str], excluded: Collection[Restriction] = frozenset()
     ) -> Call | None:
-        """Return the next call (lines 31-38), within the slacks. Cost: plus O(excluded)."""
+        """Return the next call (lines 31-38), within the slacks."""
         if not self._homes:
             return None
-        if not excluded:
-            return self._select(open_workers, excluded)
-        left = Counter(self._homes[call_id] for call_id in excluded if call_id in self._homes)
-        away = [node for node, calls in left.items() if calls == len(node.queue)]
-        if len(away) == len(self._clients):
+        lanes = self._open_lanes(excluded)
+        if lanes is not None and not lanes:
             return None
-        with self._counters.hidden(away):
-            return self._select(open_workers, excluded)
+        return self._select(open_workers, excluded, lanes)
 
-    def _select(self, open_workers: Collection[str], excluded: Collection[str]) -> Call:
-        least = self._counters.least().queue.values()
-        oldest = next(entry for entry in least if entry.call.call_id not in excluded)
+    def _open_lanes(self, excluded: Collection[Restriction]) -> OpenLanes | None:
+        """Return the lanes without the excluded ones; None if nothing is excluded."""
+        if not excluded:
+            return None
+        lanes = self._keep_lanes() if self._lanes is None else self._lanes
+        return lanes.without(excluded)
+
+    def _keep_lanes(self) -> Lanes:
+        """Keep the queue by restriction from now on. O(queue), once."""
+        lanes = self._lanes = Lanes(self._falls, self._counters.root)
+        for node in self._clients:
+            for entry in node.queue.values():
+                lanes.add(entry.call.restriction, node, entry.seq, entry.call.call_id)
+        return lanes
+
+    def _reach(self, slack: float, lanes: OpenLanes | None) -> Within:
+        """Return a function that checks whether a client is within a slack, among these lanes."""
+        counters = self._counters
+        return counters.reach(slack) if lanes is None else counters.reach(slack, lanes.least)
+
+    def _select(
+        self,
+        open_workers: Collection[str],
+        excluded: Collection[Restriction],
+        lanes: OpenLanes | None,
+    ) -> Call:
+        oldest = _first(self._counters.least()) if lanes is None else self._entry(lanes.first())
         if self.options.max_bypass and oldest.bypassed >= self.options.max_bypass:
             return self._first_of_run(oldest, excluded).call
-        chosen = self._longest_match(open_workers, excluded)
-        if chosen is not None and self._worth(chosen, oldest, open_workers):
-            nearest = self._nearer_its_end(chosen, open_workers, excluded)
+        chosen = self._longest_match(open_workers, excluded, lanes)
+        if chosen is not None and self._worth(chosen, oldest, open_workers, lanes):
+            nearest = self._nearer_its_end(chosen, open_workers, excluded, lanes)
             return self._first_of_run(nearest, excluded, open_workers).call
-        first = self._active_runs_first(excluded) if self.options.interaction_priority else None
+        first: _Queued | None = None
+        if self.options.interaction_priority:  # lines 31-35
+            within = self._reach(self.options.interaction_slack, lanes)
+            call_id = self._active_runs.first(within, excluded)
+            first = None if call_id is None else self._entry(call_id)
         return self._first_of_run(first or oldest, excluded).call
-
-    def _active_runs_first(self, excluded: Collection[str]) -> _Queued | None:
-        """Return the first call of an active run among the clients within the slack (lines 31-35)."""
-        in_order = self._active_runs.in_order(self._within_slack(), excluded)
-        return next(map(self._entry, in_order), None)
-
-    def _within_slack(self) -> Within:
-        return self._counters.reach(self.options.interaction_slack)
 
     def dispatch(self, call_id: str, cached_tokens: int) -> float:
         """Remove a call and reserve its expected slice (line 39). KeyError if it is not queued."""
@@ -220,7 +251,10 @@ class WscFeeder:
     # --- departures: locality, progress and the order in a run ------------------------------------
 
     def _longest_match(
-        self, open_workers: Collection[str], excluded: Collection[str]
+        self,
+        open_workers: Collection[str],
+        excluded: Collection[Restriction],
+        lanes: OpenLanes | None,
     ) -> _Queued | None:
         """Return the longest match at an open worker, among clients within ``locality_slack``.
 
@@ -229,45 +263,45 @@ class WscFeeder:
         slack = self.options.locality_slack
         if not slack:
             return None
-        best: tuple[int, tuple[float, ...], int, str] | None = None
-        within = self._counters.reach(slack)
+        within = self._reach(slack, lanes)
         mask = self._locality.workers.mask(open_workers)
-        for depth, match, group in self._index.longest_first(mask):
-            if best is not None:
-                if depth < -best[0]:
-                    break
-                if match < -best[0]:
-                    continue
-            for client, calls in group.calls.items():
-                first = calls[0]
-                if excluded and first[1] in excluded:
-                    allowed = (each for each in calls if each[1] not in excluded)
-                    if (found := next(allowed, None)) is None:
-                        continue
-                    first = found
+        best: tuple[int, Ranked] | None = None
+        for match, calls in self._index.longest(mask, excluded):
+            if best is not None and match < -best[0]:
+                break
+            best = _better(best, match, calls.first(within))
+        longest = 0 if best is None else -best[0]
+        for match, group in self._index.shorter(mask, longest, excluded):
+            if group.order is not None:
+                best = _better(best, match, group.order.first(within))
+                continue
+            for call_id, (client, arrival) in group.calls.items():
                 counters = within(client)
                 if counters is not None:
-                    key = (-match, counters, *first)
-                    if best is None or key < best:
-                        best = key
-        return None if best is None else self._entry(best[3])
+                    best = _better(best, match, (counters, arrival, call_id))
+        return None if best is None else self._entry(best[1][2])
 
-    def _worth(self, chosen: _Queued, oldest: _Queued, open_workers: Collection[str]) -> bool:
+    def _worth(
+        self,
+        chosen: _Queued,
+        oldest: _Queued,
+        open_workers: Collection[str],
+        lanes: OpenLanes | None,
+    ) -> bool:
         """Return whether its cached tokens justify that a match overtakes the least served client."""
         node = self._homes[chosen.call.call_id]
         if not self.options.locality_gain or node is self._homes[oldest.call.call_id]:
             return True
         gain = self._cached_share(chosen.call, open_workers)
         gain -= self._cached_share(oldest.call, open_workers)
-        return (
-            gain > 0 and self._counters.reach(self.options.locality_slack * gain)(node) is not None
-        )
+        slack = self.options.locality_slack * gain
+        return gain > 0 and self._reach(slack, lanes)(node) is not None
 
     def _cached_share(self, call: Call, open_workers: Collection[str]) -> float:
         return self._locality.matched_tokens(call, open_workers) / max(1, call.prompt_tokens)
 
     def peek_hit(
-        self, workers: Collection[str], excluded: Collection[str] = frozenset()
+        self, workers: Collection[str], excluded: Collection[Restriction] = frozenset()
     ) -> Call | None:
         """Return the longest match at one of these workers, among clients within ``locality_slack``.
 
@@ -275,7 +309,7 @@ class WscFeeder:
         count against ``max_bypass`` but are not blocked by it: no other call could use these
         workers.
         """
-        chosen = self._longest_match(workers, excluded)
+        chosen = self._longest_match(workers, excluded, None)
         if chosen is None or chosen.call.interaction_id not in self._active_runs:
             return None
         first, share = self._first_of_run(chosen, excluded, workers), self._cached_share
@@ -284,23 +318,32 @@ class WscFeeder:
         return first.call
 
     def _nearer_its_end(
-        self, chosen: _Queued, open_workers: Collection[str], excluded: Collection[str]
+        self,
+        chosen: _Queued,
+        open_workers: Collection[str],
+        excluded: Collection[Restriction],
+        lanes: OpenLanes | None,
     ) -> _Queued:
         """Return a call of a run closer to its end that replaces a call chosen for its match.
 
-        Both runs are active, and about the same share of both prompts is cached.
+        Both runs are active, and about the same share of both prompts is cached. At most
+        ``_MOST_COMPARED`` calls are compared.
         """
         if not self._by_progress or chosen.call.interaction_id not in self._active_runs:
             return chosen
         least = self._cached_share(chosen.call, open_workers) - _AS_WELL_CACHED
-        for call_id in self._active_runs.in_order(self._within_slack(), excluded):
+        within = self._reach(self.options.interaction_slack, lanes)
+        for call_id in islice(self._active_runs.in_order(within, excluded), _MOST_COMPARED):
             entry = self._entry(call_id)
             if entry is chosen or self._cached_share(entry.call, open_workers) >= least:
                 return entry
         return chosen
 
     def _first_of_run(
-        self, chosen: _Queued, excluded: Collection[str], workers: Collection[str] | None = None
+        self,
+        chosen: _Queued,
+        excluded: Collection[Restriction],
+        workers: Collection[str] | None = None,
     ) -> _Queued:
         """Return the first call of the same run, possibly the call itself.
 
@@ -310,7 +353,7 @@ class WscFeeder:
         if ways is None:
             return chosen
         first = self._entry(ways.first()[1])
-        if first.call.call_id in excluded or not self._leads(first.call, chosen.call):
+        if first.call.restriction in excluded or not self._leads(first.call, chosen.call):
             return chosen
         if workers is not None:
             matched = self._locality.matched_tokens
@@ -351,16 +394,22 @@ class WscFeeder:
             self._active_runs.add(node, call, entry.seq)
         if self.options.locality_slack:
             keys = self._locality.keys(call.call_id)
-            self._index.add(call.call_id, keys, node, entry.seq)
+            self._index.add(call.call_id, keys, node, entry.seq, call.restriction)
+        if self._lanes is not None:
+            self._lanes.add(call.restriction, node, entry.seq, call.call_id)
+        elif call.restriction is not UNRESTRICTED:
+            self._keep_lanes()
 
     def _dequeue(self, call_id: str) -> tuple[_Queued, int | None]:
         """Remove a queued call; return it and the sequence number of its client's next one."""
         self._index.remove(call_id)
         node = self._homes.pop(call_id)
         entry: _Queued = node.queue.pop(call_id)
+        if self._lanes is not None:
+            self._lanes.discard(entry.call.restriction, node, entry.seq, call_id)
         discard_from(self._runs, entry.call.interaction_id, call_id)
         discard_from(self._ways, entry.call.interaction_id, call_id)
-        self._active_runs.discard(node, call_id)
+        self._active_runs.discard(call_id)
         if node.queue:
             return entry, _first(node).seq
         del self._clients[node]
@@ -396,7 +445,7 @@ class WscFeeder:
         """End the priority of an interaction's calls."""
         self._active_runs.end(interaction_id)
         for call_id in self._runs.get(interaction_id, ()):
-            self._active_runs.discard(self._homes[call_id], call_id)
+            self._active_runs.discard(call_id)
 
     def _prefer(self, interaction_id: str) -> None:
         if self._active_runs.begin(interaction_id):
@@ -468,11 +517,13 @@ class WscFeeder:
     def restore(self, state: dict[str, Any], calls: dict[str, Call]) -> None:
         """Replace the state by an earlier snapshot."""
         self._counters.restore(state["counters"])
+        self._falls = self._counters.record_falls()
+        self._lanes = None
         self._seq = state["seq"]
         self._clients, self._homes, self._runs = {}, {}, {}
         self._ways = {}
         self._index.clear()
-        self._active_runs.restore(state["under_way"])
+        self._active_runs.restore(state["under_way"], self._falls)
         self._charges.restore(state["dispatched"])
         self._batch = dict(state["batch"])
         self._cap.restore(state.get("weight_cap", {}))
@@ -480,6 +531,16 @@ class WscFeeder:
             node = self._counters.client(tuple(path))
             for call_id, seq, bypassed in entries:
                 self._place(node, _Queued(calls[call_id], seq, bypassed))
+
+
+def _better(
+    best: tuple[int, Ranked] | None, match: int, found: Ranked | None
+) -> tuple[int, Ranked] | None:
+    """Return the better of two calls, each as ``(-match, place)``: the longer match, then the place."""
+    if found is None:
+        return best
+    key = (-match, found)
+    return key if best is None or key < best else best
 
 
 def _first(node: Node) -> _Queued:

@@ -18,13 +18,16 @@ Weakness: the eviction of a block in the middle of a path drops the worker's blo
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from fairserve.scheduling.locality.block_keys import BlockKeys
 from fairserve.scheduling.locality.prefix_node import Cache, Link, Node
 from fairserve.scheduling.locality.segments import Appeared, Disappeared, Renamed, Segments
 from fairserve.scheduling.locality.workers import Workers
+
+Held = Callable[[Node], None]
+"""Listener that receives a node that other workers hold than before."""
 
 
 class PrefixTree:
@@ -34,10 +37,15 @@ class PrefixTree:
         self.workers = Workers() if workers is None else workers
         self._segments = Segments()
         self._caches: dict[int, Cache] = {}
+        self._followers: list[Held] = []
 
     def follow(self, appeared: Appeared, disappeared: Disappeared, renamed: Renamed) -> None:
         """Subscribe, as with :meth:`fairserve.scheduling.locality.segments.Segments.follow`."""
         self._segments.follow(appeared, disappeared, renamed)
+
+    def follow_holders(self, held: Held) -> None:
+        """Subscribe to the nodes whose holders change. They may be renamed or removed afterwards."""
+        self._followers.append(held)
 
     def __len__(self) -> int:
         """Return the number of distinct blocks that are cached anywhere."""
@@ -174,6 +182,8 @@ class PrefixTree:
                 link = node.links[slot] = Link(node)
                 node.mask |= bit
                 cache.blocks += len(node.keys)
+                for held in self._followers:
+                    held(node)
             else:
                 link.older.newer = link.newer
                 link.newer.older = link.older
@@ -241,6 +251,9 @@ class PrefixTree:
         node.mask &= ~cache.bit
         if not node.mask:
             self._segments.remove(node)
+        else:
+            for held in self._followers:
+                held(node)
 
     def _truncate(self, node: Node, kept: int, cache: Cache) -> None:
         """Truncate a leaf that only this worker holds."""

@@ -3,24 +3,32 @@
 Matching every queued call in the prefix tree at every selection would cost O(queue * log blocks).
 Instead, calls with the same deepest cached block form a group. The depth of a group never changes;
 a call changes its group only when the block after its deepest one appears in the tree (the call
-watches that key) or its deepest block disappears. The holders of the block are read from the tree
-at each look-up, so nothing moves when a second worker stores it.
+watches that key) or its deepest block disappears.
+
+Groups are filed in *buckets* by depth and by the workers that hold their block. A bucket keeps its
+calls in an order of its reader, so a selection reads one call per bucket. A large group has a bucket
+of its own, so that none of its thousands of calls moves when another worker stores their block; small
+groups share one, so that thousands of sessions of the same length are one bucket.
 
 At workers that do not hold a group's block, its calls may still match a shorter prefix. That prefix
 is the same for all of them, since they share everything up to the block: one walk up the tree per
 group.
 
-Cost: one match to add a call, O(1) to remove it, one match per call that changes its group. A
-selection visits the groups from the deepest down, one call per client in each, and stops when no
-longer match is possible.
+Cost: one match to add a call, O(log calls) to remove it, one match per call that changes its group,
+O(``LARGE``) when the workers change that hold a block. A selection visits the buckets from the deepest
+down and stops when no longer match is possible: O(different depths and sets of holders), plus at most
+``MOST_WALKS`` calls of groups that no open worker holds.
+
+Weakness: with more such calls, a shorter match of one of them at an open worker may be missed.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from fairserve.interactions.call import UNRESTRICTED, Restriction
 from fairserve.scheduling.locality.block_keys import BlockKeys
 from fairserve.scheduling.locality.prefix_node import Node
 from fairserve.scheduling.locality.prefix_tree import PrefixTree
@@ -28,22 +36,65 @@ from fairserve.scheduling.locality.prefix_tree import PrefixTree
 Client = Any
 """Client as represented by the feeder; hashable."""
 
+LARGE = 32
+"""Number of calls from which a group has a bucket of its own."""
+SMALL = 8
+"""Number of calls below which it shares one again."""
+MOST_WALKS = 256
+"""Most calls of groups without an open holder that a selection visits; a large group counts as one."""
 
-class Group:
-    """Calls with the same deepest cached block, by client."""
 
-    __slots__ = ("calls", "depth", "key", "node")
+class Ordered(Protocol):
+    """Calls of a bucket in the order of the reader."""
 
-    def __init__(self, key: int, depth: int, node: Node) -> None:
+    def __len__(self) -> int: ...
+
+    def add(self, client: Client, arrival: int, call_id: str) -> None:
+        """Add a call."""
+        ...
+
+    def discard(self, client: Client, arrival: int, call_id: str) -> None:
+        """Remove a call."""
+        ...
+
+
+C = TypeVar("C", bound=Ordered)
+
+
+class _Bucket(Generic[C]):
+    """Calls whose deepest cached block has the same depth and holders, and with one restriction."""
+
+    __slots__ = ("calls", "groups", "mask", "restriction")
+
+    def __init__(self, mask: int, restriction: Restriction, calls: C) -> None:
+        self.mask = mask
+        self.restriction = restriction
+        self.calls = calls
+        self.groups: dict[Group[C], None] = {}
+
+
+class Group(Generic[C]):
+    """Calls with the same deepest cached block and restriction."""
+
+    __slots__ = ("bucket", "calls", "depth", "key", "large", "node", "restriction")
+
+    def __init__(self, key: int, depth: int, node: Node, restriction: Restriction) -> None:
         self.key = key
         """Key of the deepest cached block."""
         self.depth = depth
         """Number of blocks that all members share and that are cached anywhere."""
         self.node = node
         """Node of that block."""
-        self.calls: dict[Client, list[tuple[int, str]]] = {}
-        """Calls of each client as ``(arrival number, call id)``, ascending: only the first can be
-        next."""
+        self.restriction = restriction
+        self.calls: dict[str, tuple[Client, int]] = {}
+        """Client and arrival number of each call."""
+        self.large = False
+        self.bucket: _Bucket[C] | None = None
+
+    @property
+    def order(self) -> C | None:
+        """Return the order of the calls of a large group; None for a small one."""
+        return self.bucket.calls if self.large and self.bucket is not None else None
 
 
 class _Waiting(NamedTuple):
@@ -52,22 +103,30 @@ class _Waiting(NamedTuple):
     """Number of leading keys that are cached anywhere."""
     client: Client
     arrival: int
+    restriction: Restriction
 
 
-class WaitingIndex:
+class WaitingIndex(Generic[C]):
     """Index over one tree. Every queued call is in one group, or matches nothing."""
 
-    def __init__(self, tree: PrefixTree) -> None:
-        self._tree = tree
+    def __init__(self, tree: PrefixTree, order: Callable[[], C]) -> None:
+        """``order`` returns an empty order for the calls of a bucket."""
+        self._tree, self._order = tree, order
         tree.follow(self._appeared, self._disappeared, self._renamed)
+        tree.follow_holders(self._held)
         self._calls: dict[str, _Waiting] = {}
-        self._groups: dict[int, Group] = {}
-        """Groups by the key of the deepest cached block."""
-        self._at: dict[Node, dict[Group, None]] = {}
+        self._groups: dict[tuple[int, Restriction], Group[C]] = {}
+        """Groups by the key of the deepest cached block, and their restriction."""
+        self._at: dict[Node, dict[Group[C], None]] = {}
         """Groups by their node."""
-        self._by_depth: dict[int, dict[Group, None]] = {}
+        self._buckets: dict[int, dict[_Bucket[C], None]] = {}
+        """Buckets by depth."""
+        self._shared: dict[tuple[int, int, Restriction], _Bucket[C]] = {}
+        """Buckets of small groups by depth, holders and restriction."""
         self._depths: list[int] = []
-        """Depths of all groups, ascending."""
+        """Depths of all buckets, ascending."""
+        self._moved: dict[Node, None] = {}
+        """Nodes with groups whose holders changed since the last selection."""
         self._watchers: dict[int, dict[str, None]] = {}
         """Calls by the key of the block that would extend their match."""
 
@@ -75,22 +134,21 @@ class WaitingIndex:
         """Return the number of queued calls."""
         return len(self._calls)
 
-    def add(self, call_id: str, keys: BlockKeys, client: Client, arrival: int) -> None:
+    def add(
+        self,
+        call_id: str,
+        keys: BlockKeys,
+        client: Client,
+        arrival: int,
+        restriction: Restriction = UNRESTRICTED,
+    ) -> None:
         """Add a queued call. Raises ValueError if it was added before."""
         if call_id in self._calls:
             raise ValueError(f"call {call_id!r} is indexed already")
         depth, node = self._tree.find(keys)
-        self._calls[call_id] = _Waiting(keys, depth, client, arrival)
+        self._calls[call_id] = _Waiting(keys, depth, client, arrival, restriction)
         if depth:
-            key = keys[depth - 1]
-            group = self._groups.get(key)
-            if group is None:
-                group = self._new_group(key, depth, node)
-            own = group.calls.get(client)
-            if own is None:
-                group.calls[client] = [(arrival, call_id)]
-            else:
-                insort(own, (arrival, call_id))
+            self._enter(call_id, keys[depth - 1], depth, node)
         if depth < len(keys):
             watchers = self._watchers.get(keys[depth])
             if watchers is None:
@@ -103,16 +161,9 @@ class WaitingIndex:
         waiting = self._calls.pop(call_id, None)
         if waiting is None:
             return
-        keys, depth, client, arrival = waiting
+        keys, depth = waiting.keys, waiting.depth
         if depth:
-            group = self._groups[keys[depth - 1]]
-            own = group.calls[client]
-            if len(own) > 1:
-                own.remove((arrival, call_id))
-            else:
-                del group.calls[client]
-                if not group.calls:
-                    self._drop_group(group)
+            self._leave(call_id, self._groups[keys[depth - 1], waiting.restriction])
         if depth < len(keys):
             following = keys[depth]
             watchers = self._watchers[following]
@@ -123,48 +174,145 @@ class WaitingIndex:
 
     def clear(self) -> None:
         """Remove all calls, when the tree was restored from a snapshot."""
-        self._calls, self._groups, self._at, self._by_depth = {}, {}, {}, {}
-        self._depths, self._watchers = [], {}
+        self._calls, self._groups, self._at, self._buckets = {}, {}, {}, {}
+        self._shared, self._depths, self._moved, self._watchers = {}, [], {}, {}
 
-    def longest_first(self, mask: int) -> Iterator[tuple[int, int, Group]]:
-        """Yield ``(depth, match, group)``: groups from the deepest down.
+    # --- selection --------------------------------------------------------------------------------
 
-        ``match`` is the longest match in blocks at any worker of ``mask``, 1 to ``depth``. Results
-        are ordered by ``depth``, so a reader can stop at a depth below the best match so far.
+    def longest(
+        self, mask: int, excluded: Collection[Restriction] = frozenset()
+    ) -> Iterator[tuple[int, C]]:
+        """Yield ``(match, calls)`` of the buckets with a holder in ``mask``, the longest match first.
+
+        Calls with an ``excluded`` restriction are skipped.
         """
-        match_at = self._tree.match_at
+        self._file_moved()
         for depth in reversed(self._depths):
-            for group in self._by_depth[depth]:
-                node = group.node
-                if node.mask & mask and node.start < depth:
-                    yield depth, depth, group  # the code below would give the same
-                else:
-                    match, _ = match_at(node, depth, mask)
-                    if match:
-                        yield depth, match, group
+            for bucket in self._buckets[depth]:
+                if bucket.mask & mask and bucket.restriction not in excluded:
+                    yield depth, bucket.calls
 
-    def _new_group(self, key: int, depth: int, node: Node) -> Group:
-        group = self._groups[key] = Group(key, depth, node)
-        self._at.setdefault(node, {})[group] = None
-        at_depth = self._by_depth.get(depth)
-        if at_depth is None:
-            at_depth = self._by_depth[depth] = {}
-            insort(self._depths, depth)
-        at_depth[group] = None
-        return group
+    def shorter(
+        self, mask: int, beyond: int, excluded: Collection[Restriction] = frozenset()
+    ) -> Iterator[tuple[int, Group[C]]]:
+        """Yield ``(match, group)`` of the groups deeper than ``beyond`` without a holder in ``mask``.
 
-    def _drop_group(self, group: Group) -> None:
-        del self._groups[group.key], self._by_depth[group.depth][group]
-        if not self._by_depth[group.depth]:
-            del self._by_depth[group.depth]
+        Their calls match a shorter prefix there. Yields the deepest groups first, up to ``MOST_WALKS``
+        calls, and none whose match is shorter than ``beyond``.
+        """
+        self._file_moved()
+        walks, match_at = 0, self._tree.match_at
+        for depth in reversed(self._depths):
+            if depth <= beyond:
+                return
+            for bucket in self._buckets[depth]:
+                if bucket.mask & mask or bucket.restriction in excluded:
+                    continue
+                for group in bucket.groups:
+                    walks += 1 if group.large else len(group.calls)
+                    if walks > MOST_WALKS:
+                        return
+                    match, _ = match_at(group.node, depth, mask)
+                    if match and match >= beyond:
+                        yield match, group
+
+    # --- groups and buckets -----------------------------------------------------------------------
+
+    def _enter(self, call_id: str, key: int, depth: int, node: Node) -> None:
+        _, _, client, arrival, restriction = self._calls[call_id]
+        group = self._groups.get((key, restriction))
+        if group is None:
+            group = Group(key, depth, node, restriction)
+            self._groups[key, restriction] = group
+            self._at.setdefault(node, {})[group] = None
+            self._file(group)
+        group.calls[call_id] = client, arrival
+        assert group.bucket is not None
+        group.bucket.calls.add(client, arrival, call_id)
+        if len(group.calls) >= LARGE and not group.large:
+            self._refile(group, large=True)
+
+    def _leave(self, call_id: str, group: Group[C]) -> None:
+        client, arrival = group.calls.pop(call_id)
+        assert group.bucket is not None
+        group.bucket.calls.discard(client, arrival, call_id)
+        if not group.calls:
+            del self._groups[group.key, group.restriction]
+            self._unfile(group)
+            self._leave_node(group)
+        elif group.large and len(group.calls) < SMALL:
+            self._refile(group, large=False)
+
+    def _file(self, group: Group[C]) -> None:
+        """Choose the bucket of a group, which its calls must enter."""
+        mask, restriction = group.node.mask, group.restriction
+        bucket = None if group.large else self._shared.get((group.depth, mask, restriction))
+        if bucket is None:
+            bucket = _Bucket(mask, restriction, self._order())
+            if not group.large:
+                self._shared[group.depth, mask, restriction] = bucket
+            at_depth = self._buckets.get(group.depth)
+            if at_depth is None:
+                at_depth = self._buckets[group.depth] = {}
+                insort(self._depths, group.depth)
+            at_depth[bucket] = None
+        bucket.groups[group] = None
+        group.bucket = bucket
+
+    def _unfile(self, group: Group[C]) -> None:
+        """Remove a group from its bucket, which its calls have left."""
+        bucket = group.bucket
+        assert bucket is not None
+        group.bucket = None
+        del bucket.groups[group]
+        if bucket.groups:
+            return
+        del self._buckets[group.depth][bucket]
+        if not group.large:
+            del self._shared[group.depth, bucket.mask, bucket.restriction]
+        if not self._buckets[group.depth]:
+            del self._buckets[group.depth]
             self._depths.remove(group.depth)
-        self._leave_node(group)
 
-    def _leave_node(self, group: Group) -> None:
+    def _refile(self, group: Group[C], *, large: bool) -> None:
+        """Move a group to another bucket. O(calls of the group)."""
+        bucket = group.bucket
+        assert bucket is not None
+        for call_id, (client, arrival) in group.calls.items():
+            bucket.calls.discard(client, arrival, call_id)
+        self._unfile(group)
+        group.large = large
+        self._file(group)
+        assert group.bucket is not None
+        for call_id, (client, arrival) in group.calls.items():
+            group.bucket.calls.add(client, arrival, call_id)
+
+    def _leave_node(self, group: Group[C]) -> None:
         at_node = self._at[group.node]
         del at_node[group]
         if not at_node:
             del self._at[group.node]
+
+    # --- changes of the tree ----------------------------------------------------------------------
+
+    def _held(self, node: Node) -> None:
+        """Note that other workers hold the blocks of a node."""
+        if node in self._at:
+            self._moved[node] = None
+
+    def _file_moved(self) -> None:
+        """File the groups whose holders changed."""
+        for node in self._moved:
+            for group in self._at.get(node, ()):
+                bucket = group.bucket
+                assert bucket is not None
+                if bucket.mask == node.mask:
+                    continue
+                if group.large:
+                    bucket.mask = node.mask
+                else:
+                    self._refile(group, large=False)
+        self._moved.clear()
 
     def _appeared(self, key: int) -> None:
         """Rematch the calls that waited for this block, which is now in the tree."""
@@ -174,7 +322,7 @@ class WaitingIndex:
         """Rematch the calls whose match ended at blocks that no worker holds any more."""
         for group in list(self._at.get(node, ())):
             if group.depth > node.start + kept:
-                self._match_again(call_id for own in group.calls.values() for _, call_id in own)
+                self._match_again(group.calls)
 
     def _renamed(self, node: Node, other: Node, depth: int) -> None:
         """Move the groups of a node, down to this depth, to another node."""
@@ -182,9 +330,11 @@ class WaitingIndex:
             self._leave_node(group)
             group.node = other
             self._at.setdefault(other, {})[group] = None
+        if node in self._moved:
+            self._moved[other] = None
 
     def _match_again(self, call_ids: Iterable[str] | None) -> None:
         for call_id in list(call_ids or ()):
             waiting = self._calls[call_id]
             self.remove(call_id)
-            self.add(call_id, waiting.keys, waiting.client, waiting.arrival)
+            self.add(call_id, waiting.keys, *waiting[2:])

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairserve.interactions.call import UNRESTRICTED, Restriction
+from fairserve.scheduling.locality import waiting_index
 from fairserve.scheduling.locality.prefix_tree import PrefixTree
 from fairserve.scheduling.locality.waiting_index import WaitingIndex
 
@@ -21,11 +23,53 @@ def path(rng):
     return keys
 
 
+class Calls:
+    """Calls of a bucket, in no order."""
+
+    def __init__(self):
+        self.calls = set()
+
+    def __len__(self):
+        return len(self.calls)
+
+    def add(self, *call):
+        assert call not in self.calls
+        self.calls.add(call)
+
+    def discard(self, *call):
+        self.calls.remove(call)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _large_groups_of_four():
+    """Let groups become large and small again with few calls."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(waiting_index, "LARGE", 4)
+        patch.setattr(waiting_index, "SMALL", 2)
+        yield
+
+
+def found_by(index, mask, beyond=0):
+    """Return the match of each call that the index finds."""
+    found, matches = {}, []
+    for match, bucket in index.longest(mask):
+        matches.append(match)
+        found.update((call, match) for call in bucket.calls)
+    assert matches == sorted(matches, reverse=True)
+    for match, group in index.shorter(mask, beyond):
+        assert 1 <= match < group.depth
+        own = {(client, arrival, name) for name, (client, arrival) in group.calls.items()}
+        assert group.order is None or group.order.calls == own
+        assert not own & found.keys()
+        found.update((call, match) for call in own)
+    return found
+
+
 @given(st.integers(0, 2**32), st.integers(1, 12))
 def test_every_call_is_found_with_its_match(seed, capacity):
     rng = random.Random(seed)
     tree = PrefixTree()
-    index = WaitingIndex(tree)
+    index = WaitingIndex(tree, Calls)
     for worker in WORKERS:
         tree.add_worker(worker, capacity)
     queued = {}
@@ -48,29 +92,76 @@ def test_every_call_is_found_with_its_match(seed, capacity):
             tree.remove_worker(worker)
             tree.add_worker(worker, capacity)
         mask = tree.mask(rng.sample(WORKERS, rng.randint(0, 3)))
-        found, depths = {}, []
-        for depth, match, group in index.longest_first(mask):
-            assert 1 <= match <= depth
-            depths.append(depth)
-            for client, calls in group.calls.items():
-                assert calls == sorted(calls)
-                for arrival, call_id in calls:
-                    assert queued[call_id][1:] == (client, arrival)
-                    found[call_id] = match
-        assert depths == sorted(depths, reverse=True)
-        expected = {call_id: tree.match(keys, mask)[0] for call_id, (keys, _, _) in queued.items()}
-        assert found == {call_id: match for call_id, match in expected.items() if match}
+        expected = {
+            (client, arrival, call_id): tree.match(keys, mask)[0]
+            for call_id, (keys, client, arrival) in queued.items()
+        }
+        expected = {call: match for call, match in expected.items() if match}
+        assert found_by(index, mask) == expected
+        beyond = rng.randint(0, 5)
+        some = found_by(index, mask, beyond)
+        assert some.items() <= expected.items()
+        assert all(match < beyond for call, match in expected.items() if call not in some)
         assert len(index) == len(queued)
     for call_id in queued:
         index.remove(call_id)
-    assert not any((index._calls, index._groups, index._at, index._by_depth))
-    assert not any((index._depths, index._watchers))
+    assert not any((index._calls, index._groups, index._at, index._buckets))
+    assert not any((index._shared, index._depths, index._watchers))
 
 
 def test_invalid_ids_are_rejected():
-    index = WaitingIndex(PrefixTree())
+    index = WaitingIndex(PrefixTree(), Calls)
     index.add("a", [1, 2], "u", 1)
     with pytest.raises(ValueError, match="'a' is indexed already"):
         index.add("a", [1], "u", 2)
     index.remove("nobody")
     assert len(index) == 1
+
+
+def test_excluded_restrictions_are_skipped():
+    tree = PrefixTree()
+    tree.add_worker("w0", 10)
+    tree.insert([1, 2], "w0")
+    index = WaitingIndex(tree, Calls)
+    gpu = Restriction(frozenset({"gpu"}))
+    index.add("a", [1, 2, 3], "u", 1, gpu)
+    index.add("b", [1, 2, 4], "u", 2)
+    mask = tree.mask(["w0"])
+    found = [(match, bucket.calls) for match, bucket in index.longest(mask, {gpu})]
+    assert found == [(2, {("u", 2, "b")})]
+    assert not list(index.shorter(0, 0, {gpu, UNRESTRICTED}))
+
+
+def test_a_large_group_moves_none_of_its_calls_when_another_worker_stores_its_block():
+    tree = PrefixTree()
+    for worker in WORKERS:
+        tree.add_worker(worker, 100)
+    tree.insert([1, 2], "w0")
+    touched = []
+
+    class Counted(Calls):
+        def discard(self, *call):
+            touched.append(call)
+            super().discard(*call)
+
+    index = WaitingIndex(tree, Counted)
+    for number in range(50):
+        index.add(f"c{number}", [1, 2], f"u{number}", number)
+    touched.clear()
+    tree.insert([1, 2], "w1")
+    ((match, bucket),) = index.longest(tree.mask(["w1"]))
+    assert (match, len(bucket)) == (2, 50)
+    assert not touched
+
+
+def test_a_selection_visits_a_bounded_number_of_calls_of_groups_without_an_open_holder():
+    tree = PrefixTree()
+    for worker in WORKERS:
+        tree.add_worker(worker, 10_000)
+    index = WaitingIndex(tree, Calls)
+    tree.insert([1], "w1")
+    for number in range(2 * waiting_index.MOST_WALKS):
+        tree.insert([1, 10 + number], "w0")
+        index.add(f"c{number}", [1, 10 + number], "u", number)
+    found = list(index.shorter(tree.mask(["w1"]), 0))
+    assert [match for match, _ in found] == [1] * waiting_index.MOST_WALKS

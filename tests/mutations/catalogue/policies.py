@@ -64,12 +64,12 @@ _SCHEDULING = (
         _UNIT,
     ),
     Mutation(
-        "hidden-clients-lose-their-place",
+        "rankings-miss-decreases-of-counters",
         "scheduling",
-        "scheduling/fairness/counters.py",
-        "node.earliest = min(node.earliest, client.earliest)",
-        "node.earliest = max(node.earliest, client.earliest)",
-        _COUNTERS,
+        "scheduling/fairness/falls.py",
+        "        self._nodes[node] = self.count\n",
+        "        self._nodes[node] = 0\n",
+        ("tests/property/test_ranking.py",),
     ),
     Mutation(
         "lift-goes-to-the-largest-counter",
@@ -174,8 +174,9 @@ _SCHEDULING = (
         "wsc-run-priority-ignores-the-slack",
         "scheduling",
         "scheduling/feeders/wsc.py",
-        "return self._counters.reach(self.options.interaction_slack)",
-        'return self._counters.reach(float("inf"))',
+        "            within = self._reach(self.options.interaction_slack, lanes)\n"
+        "            call_id = self._active",
+        "            within = self._reach(1e9, lanes)\n            call_id = self._active",
         _WSC,
     ),
     Mutation(
@@ -206,8 +207,8 @@ _SCHEDULING = (
         "dlpm-serves-who-is-out-of-credit",
         "scheduling",
         "scheduling/feeders/central_dlpm.py",
-        "if (best is None or key < best) and may_run(client):",
-        "if best is None or key < best:",
+        "key = (-match, *own[0])\n                if (best is None or key < best) and may_run(client):",
+        "key = (-match, *own[0])\n                if best is None or key < best:",
         _CENTRAL,
     ),
     Mutation(
@@ -386,7 +387,7 @@ _SCHEDULING = (
         "failed-call-returns-to-the-same-worker",
         "scheduling",
         "scheduling/dispatch/model_pool.py",
-        """        live.avoid.append(live.worker_id)
+        """        live.call.avoid |= {live.worker_id}
 """,
         "",
         _DISPATCHER,

@@ -5,21 +5,24 @@ import json
 import pytest
 from virtual_cluster import make_call
 
+from fairserve.interactions.call import UNRESTRICTED, Restriction
 from fairserve.scheduling.feeders.round_robin import RoundRobinFeeder
 
 
 def filled(*names):
-    """Return a feeder with these calls; ``a1`` is a call of user ``a``."""
+    """Return a feeder with these calls; ``a1`` is a call of user ``a``, ``a1:gpu`` needs that kind."""
     feeder = RoundRobinFeeder()
     for name in names:
-        feeder.add(make_call(name, user=name[0]))
+        call_id, _, kind = name.partition(":")
+        kinds = frozenset({kind} - {""})
+        feeder.add(make_call(call_id, user=name[0], kinds=kinds))
     return feeder
 
 
-def order(feeder, excluded=()):
+def order(feeder):
     """Dispatch all calls; return their ids in order."""
     served = []
-    while (call := feeder.peek((), excluded)) is not None:
+    while (call := feeder.peek(())) is not None:
         feeder.dispatch(call.call_id, 0)
         served.append(call.call_id)
     return served
@@ -39,10 +42,11 @@ def test_a_client_that_returns_waits_for_a_whole_round():
 
 
 def test_an_excluded_call_keeps_its_place_and_its_clients_turn():
-    feeder = filled("a1", "a2", "b1")
-    assert feeder.peek((), {"a1"}).call_id == "a2"
-    assert feeder.peek((), {"a1", "a2"}).call_id == "b1"
-    assert feeder.peek((), {"a1", "a2", "b1"}) is None
+    feeder = filled("a1:gpu", "a2:npu", "b1")
+    gpu, npu = (Restriction(frozenset({kind})) for kind in ("gpu", "npu"))
+    assert feeder.peek((), {gpu}).call_id == "a2"
+    assert feeder.peek((), {gpu, npu}).call_id == "b1"
+    assert feeder.peek((), {gpu, npu, UNRESTRICTED}) is None
     assert order(feeder) == ["a1", "b1", "a2"]
 
 

@@ -1,0 +1,143 @@
+"""The queue in lanes, by the workers that can take a call: selections without the calls of some lanes.
+
+Calls that no open worker can take keep their place, and the others are ordered as if these were
+absent. A lane holds the queued calls with one restriction and orders its clients as
+:meth:`VirtualCounters.least` orders those of the whole queue: level by level the smallest counter, then
+the earliest call, then the name. A selection compares the first of each lane that takes part.
+
+Cost, amortised: O(lanes * levels * log siblings) for a selection, O(levels * log siblings) to add or to
+discard a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+from fairserve.interactions.call import Restriction
+from fairserve.scheduling.fairness.counter_node import Node
+from fairserve.scheduling.fairness.falls import Falls
+from fairserve.scheduling.fairness.ranking import SLACK, Ranking
+
+
+class Lane(Ranking):
+    """Queued calls with one restriction."""
+
+    def __init__(self, falls: Falls[Node]) -> None:
+        super().__init__(falls)
+        self._arrivals: dict[Node, list[tuple[int, str, int, Node]]] = {}
+        """Calls below each outer level as ``(arrival number, call id, number, client)``: heaps, with
+        entries of calls that have left."""
+        self._below: dict[Node, int] = {}
+        """Number of calls below each outer level."""
+        self._clients: dict[str, Node] = {}
+        """Client of each call."""
+
+    def add(self, client: Node, arrival: int, call_id: str) -> None:
+        """Add a queued call of a client."""
+        self._keep_shape()
+        self._clients[call_id] = client
+        self._arrive(client, arrival, call_id)
+        super().add(client, arrival, call_id)
+
+    def _arrive(self, client: Node, arrival: int, call_id: str) -> None:
+        for node in client.line[:-1]:
+            heap = self._arrivals.setdefault(node, [])
+            heappush(heap, (arrival, call_id, next(self._numbers), client))
+            self._below[node] = self._below.get(node, 0) + 1
+            if len(heap) > 2 * self._below[node] + SLACK:
+                self._arrivals[node] = [entry for entry in heap if self._waits(entry)]
+                heapify(self._arrivals[node])
+
+    def _waits(self, entry: tuple[int, str, int, Node]) -> bool:
+        return self._clients.get(entry[1]) is entry[3]
+
+    def discard(self, client: Node, arrival: int, call_id: str) -> None:
+        """Remove a call."""
+        self._keep_shape()
+        del self._clients[call_id]
+        for node in client.line[:-1]:
+            self._below[node] -= 1
+            if not self._below[node]:
+                del self._below[node], self._arrivals[node]
+        super().discard(client, arrival, call_id)
+
+    def earliest(self, client: Node) -> tuple[int, str] | None:
+        """Return the earliest call of a client as ``(arrival number, call id)``."""
+        own = self._calls.get(client)
+        return None if own is None else own[0]
+
+    def least(self, parent: Node) -> tuple[Any, Node] | None:
+        """Return the key of the child to serve next below a node, and the child; None without any."""
+        self._catch_up()
+        level = self._top if parent.parent is parent else self._levels.get(parent)
+        return None if level is None else self._least(level)
+
+    def _key(self, node: Node) -> Any:
+        """Return the counter, the earliest arrival and the name of a node."""
+        if node.line:
+            return node.served + node.reserved, self._calls[node][0][0], node.name
+        heap = self._arrivals[node]
+        while not self._waits(heap[0]):
+            heappop(heap)
+        return node.served + node.reserved, heap[0][0], node.name
+
+    def _rebuild(self) -> None:
+        self._arrivals, self._below = {}, {}
+        for client, own in self._calls.items():
+            for arrival, call_id in own:
+                self._arrive(client, arrival, call_id)
+        super()._rebuild()
+
+
+class Lanes:
+    """All queued calls, by restriction. ``root`` is the root of the counters."""
+
+    def __init__(self, falls: Falls[Node], root: Node) -> None:
+        self._falls, self._root = falls, root
+        self._lanes: dict[Restriction, Lane] = {}
+
+    def add(self, restriction: Restriction, client: Node, arrival: int, call_id: str) -> None:
+        """Add a queued call of a client."""
+        lane = self._lanes.get(restriction)
+        if lane is None:
+            lane = self._lanes[restriction] = Lane(self._falls)
+        lane.add(client, arrival, call_id)
+
+    def discard(self, restriction: Restriction, client: Node, arrival: int, call_id: str) -> None:
+        """Remove a call."""
+        lane = self._lanes[restriction]
+        lane.discard(client, arrival, call_id)
+        if not lane:
+            del self._lanes[restriction]
+
+    def without(self, excluded: Collection[Restriction]) -> OpenLanes:
+        """Return the lanes that take part in a selection; valid until the queue or a counter changes."""
+        lanes = [lane for each, lane in self._lanes.items() if each not in excluded]
+        return OpenLanes(lanes, self._root)
+
+
+class OpenLanes:
+    """The lanes that take part in a selection."""
+
+    def __init__(self, lanes: list[Lane], root: Node) -> None:
+        self._lanes, self._root = lanes, root
+
+    def __bool__(self) -> bool:
+        return bool(self._lanes)
+
+    def least(self, parent: Node) -> Node:
+        """Return the child of a node to serve next. Raises IndexError if no call is below it."""
+        tops = [found for lane in self._lanes if (found := lane.least(parent)) is not None]
+        if not tops:
+            raise IndexError("nothing is queued in these lanes")
+        return min(tops, key=lambda found: found[0])[1]
+
+    def first(self) -> str:
+        """Return the earliest call of the client to serve next. Raises IndexError if there is none."""
+        node = self.least(self._root)
+        while not node.line:
+            node = self.least(node)
+        calls = (lane.earliest(node) for lane in self._lanes)
+        return min(call for call in calls if call is not None)[1]

@@ -1,0 +1,142 @@
+"""The selections of WSC by a scan of the whole queue: what its indexes must find.
+
+It reads the state of a feeder and uses none of its heaps, rankings, lanes or groups.
+"""
+
+AS_WELL_CACHED = 0.1
+
+
+class PlainSelection:
+    """One selection of a feeder, for these workers, without the calls of some restrictions."""
+
+    def __init__(self, feeder, open_workers, excluded=frozenset(), *, thresholds_of_all=False):
+        self.feeder, self.options, self.open = feeder, feeder.options, open_workers
+        everything = [(node, entry) for node in feeder._clients for entry in node.queue.values()]
+        self.entries = [
+            (node, entry) for node, entry in everything if entry.call.restriction not in excluded
+        ]
+        self.competing = everything if thresholds_of_all else self.entries
+
+    def peek(self):
+        if not self.entries:
+            return None
+        oldest, options = self.oldest(), self.options
+        if options.max_bypass and oldest[1].bypassed >= options.max_bypass:
+            return self.first_of_run(oldest)
+        chosen = self.longest_match()
+        if chosen is not None and self.worth(chosen, oldest):
+            return self.first_of_run(self.nearer_its_end(chosen), needs_match=True)
+        first = None
+        if options.interaction_priority:
+            first = next(iter(self.active_in_order()), None)
+        return self.first_of_run(first or oldest)
+
+    def peek_hit(self):
+        chosen = self.longest_match()
+        if chosen is None or chosen[1].call.interaction_id not in self.feeder._active_runs:
+            return None
+        first = self.first_of_run(chosen, needs_match=True)
+        if self.share(first) < self.share(chosen[1].call):
+            return chosen[1].call
+        return first
+
+    # --- counters ---------------------------------------------------------------------------------
+
+    def oldest(self):
+        found, depth = self.entries, 0
+        while True:
+            below = {}
+            for node, entry in found:
+                below.setdefault(node.line[depth], []).append((node, entry))
+
+            def place(child, below=below):
+                first = min(entry.seq for _, entry in below[child])
+                return child.served + child.reserved, first, child.name
+
+            child = min(below, key=place)
+            found, depth = below[child], depth + 1
+            if child.line:
+                return min(found, key=lambda pair: pair[1].seq)
+
+    def within(self, node, slack):
+        counters = []
+        for each in node.line:
+            siblings = {
+                child
+                for other, _ in self.competing
+                for child in other.line
+                if child.parent is each.parent
+            }
+            least = min(child.served + child.reserved for child in siblings)
+            counters.append(each.served + each.reserved)
+            if counters[-1] > least + slack:
+                return None
+        return tuple(counters)
+
+    # --- locality and progress --------------------------------------------------------------------
+
+    def longest_match(self):
+        slack, locality = self.options.locality_slack, self.feeder._locality
+        if not slack:
+            return None
+        mask, places = locality.workers.mask(self.open), []
+        for node, entry in self.entries:
+            match, _ = locality.tree.match(locality.keys(entry.call.call_id), mask)
+            counters = self.within(node, slack) if match else None
+            if counters is not None:
+                places.append(((-match, counters, entry.seq), node, entry))
+        return min(places, key=lambda place: place[0])[1:] if places else None
+
+    def share(self, call):
+        matched = self.feeder._locality.matched_tokens(call, self.open)
+        return matched / max(1, call.prompt_tokens)
+
+    def worth(self, chosen, oldest):
+        if not self.options.locality_gain or chosen[0] is oldest[0]:
+            return True
+        gain = self.share(chosen[1].call) - self.share(oldest[1].call)
+        return gain > 0 and self.within(chosen[0], self.options.locality_slack * gain) is not None
+
+    def active_in_order(self):
+        firsts, by_progress = {}, self.options.run_priority == "progress"
+        for node, entry in self.entries:
+            if entry.call.interaction_id in self.feeder._active_runs:
+                place = (entry.call.remaining_calls if by_progress else 0.0, entry.seq)
+                if node not in firsts or place < firsts[node][0]:
+                    firsts[node] = place, entry
+        places = []
+        for node, ((remaining, seq), entry) in firsts.items():
+            counters = self.within(node, self.options.interaction_slack)
+            if counters is not None:
+                places.append(((remaining, counters, seq), node, entry))
+        return [place[1:] for place in sorted(places, key=lambda place: place[0])]
+
+    def nearer_its_end(self, chosen):
+        by_progress = self.options.interaction_priority and self.options.run_priority == "progress"
+        if not by_progress or chosen[1].call.interaction_id not in self.feeder._active_runs:
+            return chosen
+        least = self.share(chosen[1].call) - AS_WELL_CACHED
+        for node, entry in self.active_in_order():
+            if entry is chosen[1] or self.share(entry.call) >= least:
+                return node, entry
+        return chosen
+
+    def first_of_run(self, chosen, *, needs_match=False):
+        """Return the call of the run with the longest path to its end, if it may replace this one."""
+        call = chosen[1].call
+        everything = [e for node in self.feeder._clients for e in node.queue.values()]
+        longer = [
+            entry
+            for entry in everything
+            if entry.call.interaction_id == call.interaction_id and entry.call.remaining_tokens > 0
+        ]
+        if self.options.run_order != "critical_path" or not longer:
+            return call
+        first = min(longer, key=lambda entry: (-entry.call.remaining_tokens, entry.seq)).call
+        allowed = any(entry.call is first for _, entry in self.entries)
+        if not allowed or first.remaining_tokens <= call.remaining_tokens:
+            return call
+        matched = self.feeder._locality.matched_tokens
+        if needs_match and matched(first, self.open) < matched(call, self.open):
+            return call
+        return first
