@@ -107,6 +107,12 @@ class BodyTooLargeError(FairServeError):
     status, type, code = 413, "invalid_request_error", "body_too_large"
 
 
+class UnsupportedCodingError(FairServeError):
+    """The body has a content coding that is not read; the response always has ``Accept-Encoding``."""
+
+    status, type, code = 415, "invalid_request_error", "unsupported_content_encoding"
+
+
 class UnprocessableError(FairServeError):
     """The request is well formed but refers to an object that does not exist (a parent call)."""
 

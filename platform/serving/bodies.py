@@ -16,11 +16,11 @@ RESERVATION = "body_reservation"
 """Name of a request's reservation in its state."""
 
 
-def check_body_size(size_bytes: int, max_bytes: int) -> None:
+def check_body_size(size_bytes: int, max_bytes: int, what: str = "body") -> None:
     """Raise BodyTooLargeError if a body has, or declares, more bytes than allowed."""
     if size_bytes > max_bytes:
         raise BodyTooLargeError(
-            f"the body has {size_bytes} bytes or more; allowed here: {max_bytes}"
+            f"the {what} has {size_bytes} bytes or more; allowed here: {max_bytes}"
         )
 
 
@@ -85,8 +85,12 @@ class BodyReservation:
             self._memory.reserve(self._owner, size_bytes - self.size_bytes)
             self.size_bytes = size_bytes
 
+    def shrink(self, size_bytes: int) -> None:
+        """Return what is reserved beyond this size."""
+        if size_bytes < self.size_bytes:
+            self._memory.release(self._owner, self.size_bytes - size_bytes)
+            self.size_bytes = size_bytes
+
     def release(self) -> None:
         """Return the bytes. May be repeated."""
-        if self.size_bytes:
-            self._memory.release(self._owner, self.size_bytes)
-            self.size_bytes = 0
+        self.shrink(0)

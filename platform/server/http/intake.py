@@ -1,13 +1,16 @@
-"""Checks before a body is read: drain, key, size limit and memory.
+"""Checks before a body is read: drain, key, coding, size limit and memory.
 
 Routes under ``/v1`` and ``/admin`` need a key. Where a request has a body, the key is checked here,
 because FastAPI reads and parses the body before any dependency: a body without a valid key is never
 read. The route's own dependency then checks the kind of the key, and its role.
+
+A compressed body is decompressed here, for all routes, and its limit is that of the plain body.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -16,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairserve.engine.wire.tasks import TASK_OF_PATH
 from fairserve.platform.base.errors import FairServeError
+from fairserve.platform.server.http.decoding import Decoding, coding_of
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.bodies import (
     RESERVATION,
@@ -79,12 +83,13 @@ class Intake:
             _check_drain(request)
             if size_bytes is not None:
                 principal = await _principal(request)
+                decoding = _decoding(request)
                 reservation = self._reserve(principal)
+                max_bytes, held_bytes = self._limit(request, principal), None
                 if principal is not None and request.scope["path"] == UPLOADS:
                     max_bytes = self._max_file_bytes + UPLOAD_FORM_BYTES
-                    body = _Body(receive, send, max_bytes, reservation, UPLOAD_MEMORY_BYTES)
-                else:
-                    body = _Body(receive, send, self._limit(request, principal), reservation)
+                    held_bytes = UPLOAD_MEMORY_BYTES
+                body = _Body(receive, send, max_bytes, reservation, held_bytes, decoding)
                 body.expect(size_bytes)
         except FairServeError as error:
             await self._reject(request, error, receive, send)
@@ -145,32 +150,69 @@ class _Body:
         max_bytes: int,
         reservation: BodyReservation,
         held_bytes: int | None = None,
+        decoding: Decoding | None = None,
     ) -> None:
         """``held_bytes`` of the body are in memory at most; None: all of it."""
         self._receive, self._send = receive, send
         self._max_bytes = max_bytes
         self._held_bytes = max_bytes if held_bytes is None else held_bytes
         self._received_bytes = 0
+        self._decoding = decoding
+        self._pieces: Iterator[bytes] = iter(())
+        self._coded_bytes = 0
+        self._last = False
+        """True if the last part of a compressed body has arrived."""
         self.reservation = reservation
         self.rejected: FairServeError | None = None
         self.answered = False
 
     def expect(self, size_bytes: int) -> None:
         """Reserve a size that the client declares, or that has arrived. Raises a FairServeError."""
-        check_body_size(size_bytes, self._max_bytes)
-        self.reservation.grow(min(size_bytes, self._held_bytes))
+        what = "body" if self._decoding is None else "decompressed body"
+        check_body_size(size_bytes, self._max_bytes, what)
+        held_bytes = min(size_bytes, self._held_bytes)
+        if self._decoding is not None:  # its window fills with the output
+            held_bytes += min(size_bytes, self._decoding.memory_bytes)
+        self.reservation.grow(held_bytes)
 
     async def receive(self) -> Message:
         """Return the next part. Raises the error that rejects the request."""
+        try:
+            return await (
+                self._plain() if self._decoding is None else self._decoded(self._decoding)
+            )
+        except FairServeError as error:
+            self.rejected = error
+            raise
+
+    async def _plain(self) -> Message:
         message = await self._receive()
         if message["type"] == "http.request":
             self._received_bytes += len(message.get("body", b""))
-            try:
-                self.expect(self._received_bytes)
-            except FairServeError as error:
-                self.rejected = error
-                raise
+            self.expect(self._received_bytes)
         return message
+
+    async def _decoded(self, decoding: Decoding) -> Message:
+        """Return the next piece of a compressed body, as one of a plain body."""
+        while True:
+            piece = next(self._pieces, b"")
+            if piece:
+                self._received_bytes += len(piece)
+                self.expect(self._received_bytes)
+                await asyncio.sleep(0)  # the pieces of one part would otherwise come at once
+                return {"type": "http.request", "body": piece, "more_body": True}
+            if self._last:
+                self._decoding = None
+                self.reservation.shrink(min(self._received_bytes, self._held_bytes))
+                return {"type": "http.request", "body": b"", "more_body": False}
+            message = await self._receive()
+            if message["type"] != "http.request":
+                return message
+            part = message.get("body", b"")
+            self._coded_bytes += len(part)
+            check_body_size(self._coded_bytes, self._max_bytes)
+            self._last = not message.get("more_body", False)
+            self._pieces = decoding.pieces(part, last=self._last)
 
     async def send(self, message: Message) -> None:
         """Send a part of the answer, unless the request was rejected before its first part."""
@@ -198,6 +240,20 @@ async def _principal(request: Request) -> Principal | None:
 def _top(request: Request) -> str:
     path: str = request.scope["path"]
     return path.split("/", 2)[1] if path.startswith("/") else ""
+
+
+def _decoding(request: Request) -> Decoding | None:
+    """Return the decompression of a coded body, whose headers are then those of the plain one.
+
+    Raises UnsupportedCodingError for a coding that is not read.
+    """
+    coding = coding_of(request.headers.getlist("content-encoding"))
+    if coding is None:
+        return None
+    coded = (b"content-encoding", b"content-length")
+    headers = request.scope["headers"]
+    request.scope["headers"] = [each for each in headers if each[0] not in coded]
+    return Decoding(coding)
 
 
 def _body_bytes(scope: Mapping[str, Any]) -> int | None:
