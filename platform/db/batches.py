@@ -33,7 +33,7 @@ class File(Base):
     purpose: Mapped[str] = mapped_column(String(16))
     """``batch`` or ``batch_output``."""
     state: Mapped[str] = mapped_column(String(16))
-    """``writing`` or ``ready``."""
+    """``writing``, ``ready``, or ``abandoned``, which is deleted next."""
     size_bytes: Mapped[int] = mapped_column(BigInteger)
     """Size of the content; while it is written, the bytes reserved for it."""
     created_at: Mapped[datetime]

@@ -176,6 +176,7 @@ class Platform:
         self.responses, self.conversations = serving.responses, serving.conversations
         self.programs = serving.programs
         self.files, self.batches = serving.files, serving.batches
+        await asyncio.to_thread(self.files.abandon_earlier)
         await self._start_fleet(stored.fleet, stored.system)
         if self.plane is not None:
             await self.plane.start_decisions(self._adapter_parts(self.plane), self.pool)

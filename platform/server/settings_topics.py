@@ -22,7 +22,8 @@ _TOPICS = {
     "Programs": "program_max_nodes program_parallel_calls program_time_limit_s program_max_live"
     " program_max_live_per_app program_max_bytes program_retention_days",
     "Responses": "response_store response_retention_days response_max_per_app"
-    " response_max_bytes_per_app response_max_background response_max_background_per_app",
+    " response_max_bytes_per_app response_max_per_tenant response_max_bytes_per_tenant"
+    " response_max_background response_max_background_per_app",
     "Batches and files": "batch_max_lines batch_max_line_bytes batch_parallel_calls batch_max_live"
     " batch_max_unfinished_per_app batch_memory_bytes batch_retention_days file_store_url file_max_bytes"
     " file_max_per_tenant file_max_bytes_per_tenant file_max_bytes_in_all file_retention_days",

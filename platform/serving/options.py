@@ -49,6 +49,8 @@ def store_options(settings: ServingSettings) -> StoreOptions:
         response_store=settings.response_store,
         response_max_per_app=settings.response_max_per_app,
         response_max_bytes_per_app=settings.response_max_bytes_per_app,
+        response_max_per_tenant=settings.response_max_per_tenant,
+        response_max_bytes_per_tenant=settings.response_max_bytes_per_tenant,
     )
 
 

@@ -215,6 +215,19 @@ class ServingSettings(RoomSettings):
         description="Total size of the stored responses of one app; beyond that its oldest are "
         "deleted.",
     )
+    response_max_per_tenant: int = Field(
+        100_000,
+        ge=1,
+        le=10_000_000,
+        description="Stored responses of all apps of a tenant; beyond that its oldest are deleted.",
+    )
+    response_max_bytes_per_tenant: int = Field(
+        1 << 30,
+        ge=1024 * 1024,
+        le=1 << 40,
+        description="Total size of the stored responses of a tenant; beyond that its oldest are "
+        "deleted.",
+    )
     response_max_background: int = Field(
         1_000,
         ge=1,

@@ -29,7 +29,7 @@ from fairserve.platform.serving.batches.repository import Result
 from fairserve.platform.serving.batches.schemas import BatchCreate
 from fairserve.platform.serving.batches.service import Batches, BatchOptions
 from fairserve.platform.serving.files.repository import Owner
-from fairserve.platform.serving.files.service import Files, delete_old
+from fairserve.platform.serving.files.service import FileOptions, Files, delete_old
 from fairserve.platform.serving.files.store import PART_BYTES, open_store
 
 ENDPOINT = "/v1/chat/completions"
@@ -370,6 +370,41 @@ async def test_tenants_take_turns_for_the_places_of_running_batches(world):
         world.calls.released.set()
         for batch_id in greedy:
             await world.ended(batch_id)
+
+
+@databases.ON_BOTH
+async def test_reservations_end_with_the_server_that_made_them(world):
+    options = FileOptions(max_per_tenant=2, max_bytes_per_tenant=1000)
+    killed = Files(world.sessions, world.store, options, world.now)
+    kept = await completed(killed, "kept")
+    lost = await asyncio.to_thread(killed.reserve, OWNER, "batch", 900)
+    with pytest.raises(RateLimitedError):
+        await asyncio.to_thread(killed.reserve, OWNER, "batch", 1)
+    server = Files(world.sessions, world.store, options, world.now)
+    await asyncio.to_thread(server.abandon_earlier)
+    await asyncio.to_thread(server.reserve, OWNER, "batch", 900)
+    assert delete_old(world.sessions, world.store, world.now()) == 1
+    with world.sessions() as session:
+        assert session.get(File, lost) is None
+        assert session.get(File, kept).state == "ready"
+
+
+async def test_a_reservation_ends_with_its_upload_while_the_database_is_away(world, monkeypatch):
+    files = Files(world.sessions, world.store, FileOptions(max_per_tenant=1), world.now)
+    lost = await asyncio.to_thread(files.reserve, OWNER, "batch", 10)
+    writer = await asyncio.to_thread(files.writer, lost)
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "discard", lambda: 1 / 0)
+        await asyncio.to_thread(files.drop, lost, writer)
+    await asyncio.to_thread(files.reserve, OWNER, "batch", 10)
+
+
+async def completed(files, name):
+    """Return the id of a complete file."""
+    file_id = await asyncio.to_thread(files.reserve, OWNER, "batch", 10)
+    with files._sessions.begin() as session:
+        files.complete(session, file_id, name, 10)
+    return file_id
 
 
 @databases.ON_BOTH

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, and_, exists, func, or_, select
+from sqlalchemy import ColumnElement, and_, exists, func, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from fairserve.platform.db.batches import Batch, File
@@ -77,13 +77,24 @@ def kept(session: Session, tenant_id: str | None = None) -> tuple[int, int]:
 
     Files that are being written count, and so do the results of batches that have no file yet.
     """
-    files = select(func.count(File.id), func.coalesce(func.sum(File.size_bytes), 0))
+    files = select(func.count(File.id), func.coalesce(func.sum(File.size_bytes), 0)).where(
+        File.state != "abandoned"
+    )
     results = select(func.coalesce(func.sum(Batch.result_bytes), 0))
     if tenant_id is not None:
         files = files.where(File.tenant_id == tenant_id)
         results = results.where(Batch.tenant_id == tenant_id)
     number, size_bytes = session.execute(files).one()
     return number, int(size_bytes) + int(session.scalar(results) or 0)
+
+
+def abandon(session: Session, now: datetime, which: ColumnElement[bool] | None = None) -> None:
+    """Release files for deletion: nobody reads or counts them. Default: all that are being written."""
+    session.execute(
+        update(File)
+        .where(File.state == "writing" if which is None else which)
+        .values(state="abandoned", size_bytes=0, expires_at=now)
+    )
 
 
 def used_by_batch(session: Session, file_id: str) -> str | None:
@@ -93,10 +104,8 @@ def used_by_batch(session: Session, file_id: str) -> str | None:
     )
 
 
-def deletable(
-    session: Session, now: datetime, unfinished_before: datetime, limit: int
-) -> list[str]:
-    """Return files that have expired, whose app is deleted, or whose writer has ended.
+def deletable(session: Session, now: datetime, limit: int) -> list[str]:
+    """Return files that have expired, whose app is deleted, or that are abandoned.
 
     Files of batches that have not ended are kept.
     """
@@ -106,12 +115,14 @@ def deletable(
             App.tenant_id.in_(select(Tenant.id).where(Tenant.deleted_at.is_not(None))),
         )
     )
-    stale = and_(File.state == "writing", File.created_at < unfinished_before)
     in_use = exists().where(Batch.input_file_id == File.id, Batch.state.in_(UNFINISHED))
     return list(
         session.scalars(
             select(File.id)
-            .where(or_(File.expires_at < now, stale, File.app_id.in_(gone)), ~in_use)
+            .where(
+                or_(File.expires_at < now, File.state == "abandoned", File.app_id.in_(gone)),
+                ~in_use,
+            )
             .limit(limit)
         )
     )

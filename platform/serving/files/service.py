@@ -2,7 +2,8 @@
 
 A file is a row with its owner and a content in a store (:mod:`fairserve.platform.serving.files.store`).
 The row comes first, with the bytes that the content may have, so that the bounds hold for files that are
-being written, too. A file whose writer dies is deleted later (:func:`delete_old`).
+being written, too. A reservation ends with the server that made it: the next start abandons what the
+last one was writing (:meth:`Files.abandon_earlier`), and :func:`delete_old` deletes it.
 """
 
 from __future__ import annotations
@@ -37,8 +38,6 @@ from fairserve.platform.serving.in_database import in_database
 
 logger = logging.getLogger(__name__)
 
-WRITING = timedelta(days=1)
-"""Time after which a file that is still being written has lost its writer."""
 _RETRY = {"Retry-After": "60"}
 
 
@@ -65,6 +64,8 @@ class Files:
     ) -> None:
         self.options = options
         self._sessions, self._store, self._now = sessions, store, now
+        self._undropped: set[str] = set()
+        """Files whose writers have ended, and whose rows the database did not delete yet."""
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -118,7 +119,10 @@ class Files:
 
         Files of batches are not counted against the bounds, because their results were before.
         """
+        undropped = set(self._undropped)
         with self._sessions.begin() as session:
+            if undropped:
+                repository.abandon(session, self._now(), File.id.in_(undropped))
             if purpose == "batch":
                 repository.lock_tenant(session, owner.tenant)
                 self._check_bounds(session, owner, size_bytes)
@@ -135,7 +139,13 @@ class Files:
                 expires_at=now + self.options.retention,
             )
             session.add(file)
-            return file.id
+        self._undropped -= undropped
+        return file.id
+
+    def abandon_earlier(self) -> None:
+        """End the reservations of earlier servers, before this one makes any. Blocks."""
+        with self._sessions.begin() as session:
+            repository.abandon(session, self._now())
 
     def writer(self, file_id: str) -> FileWriter:
         """Return the writer of a reserved file. Blocks."""
@@ -169,7 +179,8 @@ class Files:
             writer.discard()
             with self._sessions.begin() as session:
                 session.execute(delete(File).where(File.id == file_id))
-        except Exception:  # the retention of files deletes the rest
+        except Exception:
+            self._undropped.add(file_id)
             logger.exception("file %s cannot be deleted now", file_id)
 
     def over_bounds(self, tenant_id: str) -> str:
@@ -237,7 +248,7 @@ class Files:
                 raise ConflictError(
                     f"batch {batch_id} reads the file; cancel it first", param="file_id"
                 )
-            file.state, file.expires_at = "writing", self._now()  # nobody reads it from now on
+            repository.abandon(session, self._now(), File.id == file.id)
         _delete(self._sessions, self._store, file_id)
 
 
@@ -274,12 +285,12 @@ class _Upload:
 def delete_old(
     sessions: SessionFactory, store: FileStore, now: datetime, *, max_files: int = 100
 ) -> int:
-    """Delete files that have expired, lost their writer, or whose app is deleted; return the number.
+    """Delete files that have expired, are abandoned, or whose app is deleted; return the number.
 
     The content goes first: what is interrupted is found again.
     """
     with sessions() as session:
-        found = repository.deletable(read_only(session), now, now - WRITING, max_files)
+        found = repository.deletable(read_only(session), now, max_files)
     for file_id in found:
         _delete(sessions, store, file_id)
     return len(found)

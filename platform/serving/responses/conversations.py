@@ -22,7 +22,7 @@ from fairserve.platform.db.base import new_id, utc_now
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.responses import ConversationItem, StoredConversation
 from fairserve.platform.db.session import unavailable
-from fairserve.platform.serving.responses.bounds import AppBounds, StoreOptions
+from fairserve.platform.serving.responses.bounds import StoreBounds, StoreOptions
 from fairserve.platform.serving.responses.items import Item, new_item_id
 from fairserve.platform.serving.responses.repository import ResponseKey as ObjectKey
 from fairserve.platform.tenancy.auth import Principal
@@ -48,11 +48,10 @@ class Conversations:
     def __init__(self, sessions: SessionFactory, options: StoreOptions = StoreOptions()) -> None:
         self._sessions = sessions
         self._enabled = options.response_store
-        self._bounds = AppBounds(
+        self._bounds = StoreBounds(
             StoredConversation,
             StoredConversation.changed_at,
-            options.response_max_per_app,
-            options.response_max_bytes_per_app,
+            options,
         )
 
     async def create(

@@ -21,7 +21,7 @@ from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.db.responses import StoredResponse
 from fairserve.platform.db.session import unavailable
 from fairserve.platform.serving.responses import repository
-from fairserve.platform.serving.responses.bounds import AppBounds, StoreOptions
+from fairserve.platform.serving.responses.bounds import StoreBounds, StoreOptions
 from fairserve.platform.serving.responses.conversations import Conversations
 from fairserve.platform.serving.responses.items import Item, response_of
 from fairserve.platform.serving.responses.repository import MAX_CHAIN, UNFINISHED, ResponseKey
@@ -58,11 +58,10 @@ class ResponseStore:
         self.options = options
         self._sessions = sessions
         self._hasher = hasher
-        self._bounds = AppBounds(
+        self._bounds = StoreBounds(
             StoredResponse,
             StoredResponse.created_at,
-            options.response_max_per_app,
-            options.response_max_bytes_per_app,
+            options,
             StoredResponse.status.not_in(UNFINISHED),
         )
 
