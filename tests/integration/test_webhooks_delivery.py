@@ -1,5 +1,6 @@
 """Deliveries are signed, sent at least once under one id, and retried on schedule."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -13,11 +14,15 @@ import databases
 import pytest
 import webhook_deliverer
 from processes import eventually
+from sqlalchemy import select
 from standardwebhooks import Webhook
 
 from fairserve.platform.background.webhooks import claims, delivery, sender
 from fairserve.platform.background.webhooks.delivery import deliver_due
+from fairserve.platform.background.webhooks.guard import UnsafeUrlError
+from fairserve.platform.background.webhooks.name_lookups import NameLookups
 from fairserve.platform.background.webhooks.retries import DELAYS_S, JITTER
+from fairserve.platform.base.shared_limit import SharedLimit
 from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.db.operations import AuditEntry
 
@@ -34,6 +39,11 @@ def world(webhooks_world):
 def one(world):
     """Return an endpoint, with its signing secret."""
     return world.register()
+
+
+def slots(number, failing):
+    """Return slots of which one tenant may have all."""
+    return claims.Slots(SharedLimit(number, 1), SharedLimit(failing, 1, least=0))
 
 
 def test_a_delivered_message_verifies_with_the_standard_library(world, one):
@@ -193,7 +203,7 @@ def test_a_process_killed_while_sending_loses_nothing(world, one, engine):
 def test_a_response_after_the_lease_changes_nothing(world, one):
     world.write(runs=[world.run()])
     taken = claims.claim(
-        world.sessions, world.hasher, world.clock(), timedelta(seconds=10), 16, 8, {}
+        world.sessions, world.hasher, world.clock(), timedelta(seconds=10), slots(16, 8), []
     )
     world.clock.pass_s(11)
     assert world.deliver() == 1
@@ -285,7 +295,7 @@ def test_endpoints_take_turns(world):
     served = []
     for _ in range(12):
         (claimed,) = claims.claim(
-            world.sessions, world.hasher, world.clock(), timedelta(hours=1), 1, 8, {}
+            world.sessions, world.hasher, world.clock(), timedelta(hours=1), slots(1, 8), []
         )
         served.append(claimed.url)
         world.clock.pass_s(1)
@@ -307,16 +317,64 @@ def test_a_hanging_receiver_does_not_block_others(world, monkeypatch):
             row.failures = 1
     world.write(runs=[world.run(f"r{number}") for number in range(4)])
     taken = claims.claim(
-        world.sessions, world.hasher, world.clock(), timedelta(seconds=10), 4, 2, {}
+        world.sessions, world.hasher, world.clock(), timedelta(seconds=10), slots(4, 2), []
     )
     assert len(taken) == 2
     assert len({each.endpoint_id for each in taken}) == 2
     world.register(key=world.other["api_key"])
     world.write(runs=[world.run("well", tenant=world.other, app=world.foreign_app)])
     (more,) = claims.claim(
-        world.sessions, world.hasher, world.clock(), timedelta(seconds=10), 2, 0, {}
+        world.sessions, world.hasher, world.clock(), timedelta(seconds=10), slots(2, 0), []
     )
     assert not more.failing
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_a_tenant_with_many_slow_endpoints_leaves_slots_to_others(world, failing):
+    for number in range(20):
+        world.register(url=world.receiver.url.replace("/hook", f"/{number}"))
+    world.register(key=world.other["api_key"])
+    world.write(runs=[world.run(f"r{number}") for number in range(4)])
+    world.write(runs=[world.run("well", tenant=world.other, app=world.foreign_app)])
+    with world.sessions.begin() as session:
+        for row in session.scalars(select(claims.WebhookEndpoint)):
+            row.failures = int(failing)
+            row.tried_at = None if row.tenant_id == world.tenant["id"] else world.clock()
+    limits = claims.Slots(*(SharedLimit(number, 1 / 2) for number in (16, 8)))
+    running = []
+    for _ in range(3):
+        running += claims.claim(
+            world.sessions, world.hasher, world.clock(), timedelta(hours=1), limits, running
+        )
+    taken = Counter(each.tenant for each in running)
+    assert taken[world.tenant["id"]] == (4 if failing else 8)
+    assert taken[world.other["id"]] == 1
+
+
+def test_slow_name_lookups_of_a_tenant_leave_threads_to_others():
+    looked_up, go_on = threading.Semaphore(0), threading.Event()
+
+    class SlowGuard:
+        def check(self, url):
+            looked_up.release()
+            assert go_on.wait(60)
+            return url
+
+    async def check():
+        names = NameLookups(SlowGuard(), 4, 1 / 2)
+        slow = [asyncio.create_task(names.check("slow", "a")) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(UnsafeUrlError, match="too many names"):
+            await names.check("slow", "b")
+        slow.append(asyncio.create_task(names.check("other", "c")))
+        for _ in range(3):
+            assert await asyncio.to_thread(looked_up.acquire, timeout=60)
+        go_on.set()
+        assert await asyncio.gather(*slow) == ["a", "a", "c"]
+        assert await names.check("slow", "d") == "d"
+        names.close()
+
+    asyncio.run(check())
 
 
 def test_after_a_rotation_both_secrets_sign_for_a_day(world, one):

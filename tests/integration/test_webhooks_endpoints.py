@@ -1,13 +1,13 @@
 """Webhooks are registered over HTTP: accepted and rejected values, and what each key may see."""
 
 import json
-from threading import BoundedSemaphore
 
 import databases
 import pytest
 from sqlalchemy import text
 
 from fairserve.platform.background.webhooks import endpoints, outbox, service
+from fairserve.platform.base.shared_limit import SharedLimit
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEvent
 from fairserve.platform.server.settings import Settings
@@ -107,10 +107,15 @@ def test_hostile_urls_are_rejected(world, body, message):
 
 
 def test_slow_name_lookups_do_not_block_all_threads(world, monkeypatch):
-    monkeypatch.setattr(endpoints, "_looking_up", BoundedSemaphore(1))
+    monkeypatch.setattr(endpoints, "_looking_up", SharedLimit(2, 1 / 2))
     body = {"url": world.receiver.url, "events": EVENTS}
-    with endpoints._looking_up:
-        world.call("POST", "/v1/webhooks", body, status=503)
+    endpoints._looking_up.add(world.tenant["id"])
+    world.call("POST", "/v1/webhooks", body, status=429)
+    world.register(key=world.other["api_key"])
+    endpoints._looking_up.add("third")
+    world.call("POST", "/v1/webhooks", body, key=world.other["api_key"], status=503)
+    for tenant in (world.tenant["id"], "third"):
+        endpoints._looking_up.release(tenant)
     world.register()
     world.call("POST", "/v1/webhooks", body | {"url": "https://10.0.0.1/"}, status=400)
     world.register()

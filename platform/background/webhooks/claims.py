@@ -2,14 +2,17 @@
 
 A claim stores a lease in the delivery's row (:mod:`fairserve.platform.db.leases`); nothing is locked
 while it is sent. Endpoints are served round-robin with a few deliveries each, the least recently served
-first. An endpoint with repeated failures pauses, so that it does not delay others.
+first, and a tenant has a share of a process's concurrent deliveries. An endpoint with repeated failures
+pauses, so that it does not delay others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 import orjson
 from sqlalchemy import Select, or_, select
@@ -17,6 +20,7 @@ from sqlalchemy.orm import Session
 
 from fairserve.platform.background.webhooks.retries import delay_s, pause_s
 from fairserve.platform.background.webhooks.signature import signing_secrets
+from fairserve.platform.base.shared_limit import SharedLimit
 from fairserve.platform.db import audit
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.identity import Tenant
@@ -41,6 +45,7 @@ class Claimed:
     """A delivery that this process must send before the lease expires."""
 
     lease: RowLease[WebhookDelivery]
+    tenant: str
     endpoint_id: str
     event_id: str
     url: str
@@ -67,52 +72,91 @@ class Outcome:
         return self.status is not None and 200 <= self.status < 300
 
 
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Concurrent deliveries of a process, of which each tenant has a share."""
+
+    all: SharedLimit
+    failing: SharedLimit
+    """Those of them that failing endpoints may have."""
+
+    def take(self, tenant: str, failing: bool, most: int) -> int:
+        """Take up to ``most`` slots; return how many."""
+        taken = 0
+        while taken < most and self.all.take(tenant) is None:
+            if failing and self.failing.take(tenant) is not None:
+                self.all.release(tenant)
+                break
+            taken += 1
+        return taken
+
+    def release(self, tenant: str, failing: bool, number: int = 1) -> None:
+        """Release slots that were taken."""
+        self.all.release(tenant, number)
+        if failing:
+            self.failing.release(tenant, number)
+
+
 def claim(
     sessions: SessionFactory,
     hasher: KeyHasher,
     now: datetime,
     lease: timedelta,
-    slots: int,
-    failing_slots: int,
-    busy: Mapping[str, int],
+    slots: Slots,
+    running: Collection[Claimed],
 ) -> list[Claimed]:
-    """Claim at most ``slots`` due deliveries, at most ``failing_slots`` of them for failing endpoints.
+    """Claim due deliveries, for each of which a slot is taken until the caller releases it.
 
-    ``busy`` has the deliveries that this process is sending, by endpoint.
+    ``running`` are the deliveries that this process is sending.
     """
-    full = [endpoint_id for endpoint_id, number in busy.items() if number >= PER_ENDPOINT]
+    busy = Counter(each.endpoint_id for each in running)
+    tenants = {each.tenant for each in running}
+    full = _Full(
+        endpoints=[endpoint for endpoint, number in busy.items() if number >= PER_ENDPOINT],
+        tenants=[each for each in tenants if slots.all.full(each)],
+        failing=[each for each in tenants if slots.failing.full(each)],
+    )
+    free = slots.all.limit - slots.all.used
     with sessions() as session:
         # On SQLite a transaction that may write would block all others.
-        if not read_only(session).scalars(_endpoints(now, 1, full, failing_slots)).all():
+        if not read_only(session).scalars(_endpoints(now, 1, full)).all():
             return []
     claimed: list[Claimed] = []
     with sessions.begin() as session:
-        found = _endpoints(now, slots, full, failing_slots).with_for_update(
+        found = _endpoints(now, free, full).with_for_update(
             of=WebhookEndpoint, key_share=True, skip_locked=True
         )
         for endpoint in session.scalars(found).all():
-            free = min(failing_slots, 1) if endpoint.failures else PER_ENDPOINT
-            free = min(free - busy.get(endpoint.id, 0), slots - len(claimed))
-            taken = _take(session, endpoint, now, lease, free) if free > 0 else []
+            tenant, failing = endpoint.tenant_id, endpoint.failures > 0
+            most = (1 if failing else PER_ENDPOINT) - busy[endpoint.id]
+            places = slots.take(tenant, failing, most)
+            taken = _take(session, endpoint, now, lease, places) if places else []
+            slots.release(tenant, failing, places - len(taken))
             if not taken:
                 continue
             endpoint.tried_at = now
-            failing_slots -= len(taken) if endpoint.failures else 0
             secrets = tuple(signing_secrets(hasher, endpoint, now))
             claimed += [replace(each, secrets=secrets) for each in taken]
     return claimed
 
 
-def _endpoints(
-    now: datetime, limit: int, full: Collection[str], failing_slots: int
-) -> Select[WebhookEndpoint]:
+class _Full(NamedTuple):
+    """Owners that get no more slots at present."""
+
+    endpoints: Sequence[str]
+    tenants: Sequence[str]
+    failing: Sequence[str]
+    """Tenants whose failing endpoints get none."""
+
+
+def _endpoints(now: datetime, limit: int, full: _Full) -> Select[WebhookEndpoint]:
     """Return the endpoints with due deliveries, least recently served first."""
     due = (
         select(WebhookDelivery.event_id)
         .where(WebhookDelivery.endpoint_id == WebhookEndpoint.id, DELIVERIES.waiting(now))
         .exists()
     )
-    statement = (
+    return (
         select(WebhookEndpoint)
         .join(Tenant, Tenant.id == WebhookEndpoint.tenant_id)
         .where(
@@ -122,14 +166,15 @@ def _endpoints(
                 WebhookEndpoint.rests_until <= now,
                 WebhookEndpoint.rests_until > now + LONGEST_WAIT,
             ),
-            WebhookEndpoint.id.not_in(full),
+            WebhookEndpoint.id.not_in(full.endpoints),
+            WebhookEndpoint.tenant_id.not_in(full.tenants),
+            or_(WebhookEndpoint.failures == 0, WebhookEndpoint.tenant_id.not_in(full.failing)),
             Tenant.deleted_at.is_(None),
             due,
         )
         .order_by(WebhookEndpoint.tried_at.asc().nulls_first(), WebhookEndpoint.id)
         .limit(limit)
     )
-    return statement if failing_slots > 0 else statement.where(WebhookEndpoint.failures == 0)
 
 
 def _take(
@@ -148,6 +193,7 @@ def _take(
         taken.append(
             Claimed(
                 lease=DELIVERIES.lease(delivery),
+                tenant=endpoint.tenant_id,
                 endpoint_id=endpoint.id,
                 event_id=delivery.event_id,
                 url=endpoint.url,

@@ -9,16 +9,15 @@ again when their leases expire, and receivers recognise repetitions by ``webhook
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
-from functools import partial
 
 from fairserve.platform.background.settings import BackgroundSettings
-from fairserve.platform.background.webhooks.claims import Claimed, claim, record, release
+from fairserve.platform.background.webhooks.claims import Claimed, Slots, claim, record, release
 from fairserve.platform.background.webhooks.guard import Guard, Resolve, system_resolve
+from fairserve.platform.background.webhooks.name_lookups import NameLookups
 from fairserve.platform.background.webhooks.sender import send
+from fairserve.platform.base.shared_limit import SharedLimit
 from fairserve.platform.base.threads import to_its_end
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory
@@ -27,6 +26,8 @@ from fairserve.platform.db.key_hash import KeyHasher
 SLOTS = 16
 """Maximum concurrent deliveries of a process."""
 FAILING_SLOTS = SLOTS // 2
+TENANT_SHARE = 1 / 2
+"""Share of slots, and of threads for DNS lookups, that a tenant may have of what others leave."""
 NAME_THREADS = 4 * SLOTS
 """Threads for DNS lookups. A lookup cannot be cancelled: a slow one occupies its thread."""
 POLL_INTERVAL_S = 0.2
@@ -70,7 +71,10 @@ class _Deliverer:
         self._guard = guard_of(settings, resolve)
         self._lease = timedelta(seconds=2 * self._timeout_s + 1)
         # Slow DNS lookups must not delay database access.
-        self._names = ThreadPoolExecutor(NAME_THREADS, thread_name_prefix="webhook names")
+        self._names = NameLookups(self._guard, NAME_THREADS, TENANT_SHARE)
+        self._slots = Slots(
+            SharedLimit(SLOTS, TENANT_SHARE), SharedLimit(FAILING_SLOTS, TENANT_SHARE)
+        )
         self._running: dict[asyncio.Task[None], Claimed] = {}
 
     async def run(self) -> int:
@@ -87,26 +91,20 @@ class _Deliverer:
                 await self._some()
         finally:
             await self._release()
-            self._names.shutdown(wait=False, cancel_futures=True)
+            self._names.close()
         return tried
 
     async def _claim(self) -> list[Claimed]:
-        free = SLOTS - len(self._running)
-        if not free:
+        if self._slots.all.used >= SLOTS:
             return []
-        failing = sum(claimed.failing for claimed in self._running.values())
-        busy = Counter(claimed.endpoint_id for claimed in self._running.values())
         return await asyncio.to_thread(
-            partial(
-                claim,
-                self._sessions,
-                self._hasher,
-                self._now(),
-                self._lease,
-                free,
-                FAILING_SLOTS - failing,
-                busy,
-            )
+            claim,
+            self._sessions,
+            self._hasher,
+            self._now(),
+            self._lease,
+            self._slots,
+            list(self._running.values()),
         )
 
     async def _some(self) -> None:
@@ -115,11 +113,12 @@ class _Deliverer:
             self._running, timeout=POLL_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED
         )
         for task in done:
-            del self._running[task]
+            claimed = self._running.pop(task)
+            self._slots.release(claimed.tenant, claimed.failing)
             task.result()
 
     async def _deliver(self, claimed: Claimed) -> None:
-        outcome = await send(claimed, self._guard, self._names, self._timeout_s, self._now)
+        outcome = await send(claimed, self._names, self._timeout_s, self._now)
         await to_its_end(record, self._sessions, claimed, outcome, self._now(), self._max_attempts)
 
     async def _release(self) -> None:

@@ -5,7 +5,6 @@ A signing secret is only in the response to the request that created it, which m
 
 from __future__ import annotations
 
-from threading import BoundedSemaphore
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response, status
@@ -27,18 +26,20 @@ from fairserve.platform.background.webhooks.schemas import (
     WebhookWithSecret,
 )
 from fairserve.platform.background.webhooks.service import Webhooks
-from fairserve.platform.base.errors import InvalidRequestError, UnavailableError
+from fairserve.platform.base.errors import InvalidRequestError, RateLimitedError, UnavailableError
+from fairserve.platform.base.shared_limit import SharedLimit
 from fairserve.platform.db.schemas import Page, TenantPaging, TenantQuery
 from fairserve.platform.db.session import ReadSession, WriteSession
 from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint
+from fairserve.platform.tenancy.auth import Principal
 from fairserve.platform.tenancy.principals import TenantPrincipal, require_admin
 
 router = APIRouter()
 
 Named = Annotated[TenantQuery, Query()]
 
-_looking_up = BoundedSemaphore(4)
-"""Maximum concurrent URL checks: slow DNS lookups must not occupy all threads of the API."""
+_looking_up = SharedLimit(4, 1 / 2)
+"""Concurrent URL checks: slow DNS lookups must not occupy all threads of the API."""
 
 
 def _webhooks(request: Request, session: WriteSession, principal: TenantPrincipal) -> Webhooks:
@@ -65,7 +66,7 @@ def create_webhook(
     _: Named,
 ) -> WebhookWithSecret:
     """Register a URL; only this response contains its signing secret."""
-    _check(request, body.url)
+    _check(request, principal, body.url)
     webhooks = _webhooks(request, session, principal)
     return _with_secret(webhooks, *webhooks.create(body), response)
 
@@ -96,7 +97,7 @@ def change_webhook(
 ) -> WebhookOut:
     """Change URL, events or description, disable or enable."""
     if body.url is not None:
-        _check(request, body.url)
+        _check(request, principal, body.url)
     webhooks = _webhooks(request, session, principal)
     return webhooks.describe(webhooks.change(webhook_id, body))
 
@@ -164,19 +165,20 @@ def list_dead(session: ReadSession, query: Annotated[DeadQuery, Query()]) -> Pag
     return Page(items=items, total=total, limit=query.limit, offset=query.offset)
 
 
-def _check(request: Request, url: str) -> None:
+def _check(request: Request, principal: Principal, url: str) -> None:
     """Check a URL before the transaction begins, because a DNS lookup can be slow."""
     settings: BackgroundSettings = request.app.state.settings.background
-    if not _looking_up.acquire(blocking=False):
-        raise UnavailableError(
-            "too many URLs are being checked; retry in 1 s", headers={"Retry-After": "1"}
-        )
+    full = _looking_up.take(principal.sharer)
+    if full is not None:
+        text = "too many URLs of this tenant" if full == "owner" else "too many URLs"
+        error = RateLimitedError if full == "owner" else UnavailableError
+        raise error(f"{text} are being checked; retry in 1 s", headers={"Retry-After": "1"})
     try:
         guard_of(settings).check(url)
     except UnsafeUrlError as error:
         raise InvalidRequestError(f"url: {error}", param="url") from None
     finally:
-        _looking_up.release()
+        _looking_up.release(principal.sharer)
 
 
 def _with_secret(

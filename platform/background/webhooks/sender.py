@@ -11,15 +11,14 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from concurrent.futures import Executor
 from datetime import datetime
-from functools import partial
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from fairserve.platform.background.webhooks.claims import Claimed, Outcome
-from fairserve.platform.background.webhooks.guard import Guard, Target, UnsafeUrlError
+from fairserve.platform.background.webhooks.guard import Target, UnsafeUrlError
+from fairserve.platform.background.webhooks.name_lookups import NameLookups
 from fairserve.platform.background.webhooks.retries import retry_after_s
 from fairserve.platform.background.webhooks.signature import headers
 from fairserve.platform.db.webhooks import ERROR_CHARS
@@ -33,15 +32,14 @@ UNSIGNED = (
 
 
 async def send(
-    claimed: Claimed, guard: Guard, names: Executor, timeout_s: float, now: Callable[[], datetime]
+    claimed: Claimed, names: NameLookups, timeout_s: float, now: Callable[[], datetime]
 ) -> Outcome:
-    """Send one delivery; ``names`` runs DNS lookups. Raises only CancelledError."""
+    """Send one delivery; ``names`` checks its URL. Raises only CancelledError."""
     if not claimed.secrets:
         return Outcome(None, UNSIGNED)
     try:
         async with asyncio.timeout(timeout_s):
-            loop = asyncio.get_running_loop()
-            target = await loop.run_in_executor(names, partial(guard.check, claimed.url))
+            target = await names.check(claimed.tenant, claimed.url)
             return await _post(claimed, target, now)
     except UnsafeUrlError as error:
         return Outcome(None, printable(f"not sent: {error}"))
