@@ -8,7 +8,6 @@ closed it.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -16,6 +15,7 @@ from itertools import islice
 from fairserve.interactions.call import Call
 from fairserve.interactions.tracking.identity import client_call_id, client_run_id
 from fairserve.interactions.tracking.run import RestoredRun, Run, RunState
+from fairserve.platform.base.tenant_table import TenantTable
 from fairserve.platform.control.messages import InteractionRecord, OpenInteractionRecord, RunView
 from fairserve.platform.control.port import CallListener
 from fairserve.scheduling.events import InteractionEnded
@@ -48,7 +48,7 @@ class LiveRuns:
         self._of_tenant: dict[str, dict[str, _Run]] = {}
         self._of_app: dict[str, dict[str, _Run]] = {}
         """Owners without a live run have no entry."""
-        self._ended: OrderedDict[str, RunView] = OrderedDict()
+        self._ended: TenantTable[str, RunView] = TenantTable(MAX_ENDED)
 
     def __len__(self) -> int:
         """Number of live runs."""
@@ -94,7 +94,7 @@ class LiveRuns:
         if run is None:
             run = _Run(call.tenant, call.app, call.user, opened_at=at, last_active_at=at)
             self._begun(call.interaction_id, run)
-            before = self._ended.pop(call.interaction_id, None)
+            before = self._ended.pop(call.interaction_id)
             if before is not None:  # the call has reopened it
                 run.opened_at, run.calls, run.tokens = before.opened_at, before.calls, before.tokens
             elif of_core is not None and len(of_core) > 1:  # it ended too long ago for a view
@@ -149,12 +149,9 @@ class LiveRuns:
             wasted_tokens=event.wasted_tokens,
             waste_cause=event.cause,
         )
-        self._ended[run_id] = view
-        self._ended.move_to_end(run_id)
+        self._ended.put(view.tenant, run_id, view)
         for listener in self._listeners:
             listener.run_ended(event)
-        if len(self._ended) > MAX_ENDED:
-            self._ended.popitem(last=False)
         return InteractionRecord(
             interaction_id=client_run_id(view.app, run_id),
             tenant=view.tenant,

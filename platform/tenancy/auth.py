@@ -31,6 +31,7 @@ from fairserve.platform.base.errors import (
     UnavailableError,
 )
 from fairserve.platform.base.roles import Role
+from fairserve.platform.base.tenant_table import TenantTable
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.identity import ApiKey, App, KeyScope, Tenant
@@ -88,7 +89,8 @@ class _Entry:
 class Authenticator:
     """A bounded cache of principals by key, safe to use from any thread.
 
-    Valid and unknown keys have separate caches, so that guessed keys never evict a valid one.
+    Valid and unknown keys have separate caches, so that guessed keys never evict a valid one; and valid
+    ones evict keys of the tenant that has most.
     """
 
     def __init__(
@@ -115,9 +117,9 @@ class Authenticator:
         self._monotonic_s = monotonic_s
         self._now = now
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, _Entry] = OrderedDict()
+        self._known: TenantTable[str, _Entry] = TenantTable(max_entries)
         self._unknown: OrderedDict[str, float] = OrderedDict()
-        self._confirmed: OrderedDict[str, float] = OrderedDict()
+        self._confirmed: TenantTable[str, float] = TenantTable(max_entries)
         """Time of the last successful check, by key id."""
         self._generation = 0
 
@@ -144,7 +146,7 @@ class Authenticator:
         While the database does not answer, the key stays valid for five minutes.
         """
         if not self._recently_confirmed(principal.key_id):
-            await asyncio.to_thread(self._confirm, principal.key_id)
+            await asyncio.to_thread(self._confirm, principal)
 
     def forget(
         self,
@@ -169,7 +171,7 @@ class Authenticator:
                     or (tenant_id is not None and principal.tenant_id == tenant_id)
                     or (admin and principal.scope == "admin")
                 ):
-                    del self._known[digest]
+                    self._known.pop(digest)
             self._unknown.clear()
             self._confirmed.clear()
         self.origins.forget()
@@ -185,7 +187,7 @@ class Authenticator:
             entry = self._known.get(digest)
             if entry is not None and now_s - entry.looked_up_s < self._ttl_s:
                 self._check_expiry(entry.expires_at)
-                self._known.move_to_end(digest)
+                self._known.touch(digest)
                 return entry.principal
             looked_up_s = self._unknown.get(digest)
         if looked_up_s is not None and now_s - looked_up_s < self._ttl_s:
@@ -209,23 +211,21 @@ class Authenticator:
 
     def _store(self, digest: str, entry: _Entry | None) -> None:
         if entry is None:
-            self._known.pop(digest, None)
+            self._known.pop(digest)
             self._unknown[digest] = self._monotonic_s()
             self._unknown.move_to_end(digest)
             if len(self._unknown) > self._max_entries:
                 self._unknown.popitem(last=False)
         else:
-            self._known[digest] = entry
-            self._known.move_to_end(digest)
-            if len(self._known) > self._max_entries:
-                self._known.popitem(last=False)
+            self._known.put(entry.principal.sharer, digest, entry)
 
     def _recently_confirmed(self, key_id: str) -> bool:
         with self._lock:
             confirmed_s = self._confirmed.get(key_id)
         return confirmed_s is not None and self._monotonic_s() - confirmed_s < CONFIRM_TTL_S
 
-    def _confirm(self, key_id: str) -> None:
+    def _confirm(self, principal: Principal) -> None:
+        key_id, sharer = principal.key_id, principal.sharer
         if self._recently_confirmed(key_id):
             return  # another stream checked the key while this one waited for a thread
         with self._lock:
@@ -236,7 +236,10 @@ class Authenticator:
         except SQLAlchemyError:
             with self._lock:
                 # The five minutes of a key that was never confirmed start now.
-                confirmed_s = self._confirmed.setdefault(key_id, now_s)
+                confirmed_s = self._confirmed.get(key_id)
+                if confirmed_s is None:
+                    confirmed_s = now_s
+                    self._confirmed.put(sharer, key_id, now_s)
             if now_s - confirmed_s >= self._stale_s:
                 raise _invalid_key() from None
             return
@@ -246,10 +249,7 @@ class Authenticator:
         self._check_expiry(expires_at)
         with self._lock:
             if generation == self._generation:
-                self._confirmed[key_id] = now_s
-                self._confirmed.move_to_end(key_id)
-                if len(self._confirmed) > self._max_entries:
-                    self._confirmed.popitem(last=False)
+                self._confirmed.put(sharer, key_id, now_s)
 
     def _working_key(self, which: ColumnElement[bool]) -> tuple[ApiKey, Principal] | None:
         """Return the key and its principal.

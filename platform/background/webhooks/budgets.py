@@ -16,7 +16,6 @@ Weakness: with several servers the event is up to a minute late and needs anothe
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -27,6 +26,7 @@ from sqlalchemy.orm import Session
 
 from fairserve.platform.background.webhooks.events import Event, event_id, time_text
 from fairserve.platform.base.money import NANO
+from fairserve.platform.base.tenant_table import TenantTable
 from fairserve.platform.control.messages import CallRecord
 from fairserve.platform.db.base import NAME_CHARS
 from fairserve.platform.db.contracts import Contract
@@ -83,7 +83,7 @@ class BudgetWatch:
     def __init__(self, currency: str, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._currency = currency
         self._monotonic_s = monotonic_s
-        self._known: OrderedDict[_Budget, _Known] = OrderedDict()
+        self._known: TenantTable[_Budget, _Known] = TenantTable(MAX_HOLDERS)
 
     def reached(
         self, session: Session, calls: Sequence[CallRecord], anonymous: Collection[str], now: float
@@ -119,7 +119,7 @@ class BudgetWatch:
         began_s = self._monotonic_s()
         known = self._known.get(budget)
         if known is not None:
-            self._known.move_to_end(budget)
+            self._known.touch(budget)
             known.spent += added
             if not ask and known.spent < least and began_s < known.next_s:
                 return None
@@ -129,9 +129,7 @@ class BudgetWatch:
         now_s = self._monotonic_s()
         next_s = now_s + max(CHECK_S, REST * (now_s - began_s))
         if spent is not None:
-            self._known[budget] = _Known(spent, next_s)
-            if len(self._known) > MAX_HOLDERS:
-                self._known.popitem(last=False)
+            self._known.put(holder.tenant_id, budget, _Known(spent, next_s))
         return spent
 
     def _event(

@@ -20,7 +20,6 @@ link to a parent is missing once ``MAX_CONTEXTS`` later calls have begun.
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -40,13 +39,14 @@ from opentelemetry.trace import (
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from fairserve.interactions.tracking.identity import TRACEPARENT, client_call_id, client_run_id
+from fairserve.platform.base.tenant_table import TenantTable
 from fairserve.platform.control.port import CallListener, ObservedCall
 from fairserve.platform.monitoring.tracing.content import input_text, output_text
-from fairserve.platform.monitoring.tracing.open_runs import OpenRuns
 from fairserve.scheduling.events import CallOutcome, InteractionEnded
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 """Version of the semantic conventions whose names the spans use."""
+MAX_RUNS = 10_000
 MAX_CONTEXTS = 50_000
 """Spans of the latest calls, in progress or ended, that later calls can link to."""
 
@@ -82,10 +82,11 @@ class CallTracer(CallListener):
         """``content_max_chars`` bounds the prompt, and the answer, of :meth:`add_content`."""
         self._tracer = tracer
         self._content_max_chars = content_max_chars
-        self._runs = OpenRuns()
+        self._runs: TenantTable[str, Span] = TenantTable(MAX_RUNS)
+        """Spans of open interactions by run id."""
         self._calls: dict[str, Span] = {}
         """Spans of queued and running calls by record id; control bounds their number."""
-        self._contexts: OrderedDict[str, SpanContext] = OrderedDict()
+        self._contexts: TenantTable[str, SpanContext] = TenantTable(MAX_CONTEXTS)
         """Contexts of sampled calls by the core's call id, in the order of their acceptance."""
 
     # --- events, see CallListener -----------------------------------------------------------------
@@ -98,9 +99,7 @@ class CallTracer(CallListener):
         context = span.get_span_context()
         call.traceparent = _traceparent(context)
         if span.is_recording():
-            self._contexts[call.call.call_id] = context
-            if len(self._contexts) > MAX_CONTEXTS:
-                self._contexts.popitem(last=False)
+            self._contexts.put(call.call.tenant, call.call.call_id, context)
 
     def call_granted(self, call: ObservedCall) -> None:
         """Add the event of a grant."""
@@ -148,7 +147,7 @@ class CallTracer(CallListener):
 
     def run_ended(self, run: InteractionEnded) -> None:
         """End the span of an interaction."""
-        span = self._runs.pop(run.tenant, run.interaction_id)
+        span = self._runs.pop(run.interaction_id)
         if span is not None and span.is_recording():
             span.set_attributes({"fairserve.state": run.state, "fairserve.calls": run.calls})
             span.end()
@@ -190,7 +189,7 @@ class CallTracer(CallListener):
                     "fairserve.app": app,
                 }
             )
-        for evicted in self._runs.add(tenant, run_id, span):
+        for evicted in self._runs.put(tenant, run_id, span):
             evicted.set_attribute("fairserve.ended_early", True)
             evicted.end()
         return span

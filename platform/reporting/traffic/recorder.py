@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fairserve.platform.base.clock import utc_s
+from fairserve.platform.base.shared_limit import SharedLimit
 from fairserve.platform.control.port import CallListener, ObservedCall
 from fairserve.platform.reporting.traffic.lines import EndedCall
 from fairserve.platform.reporting.traffic.segments import SegmentWriter
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 MAX_PENDING_CALLS = 20_000
 MAX_PENDING_BLOCKS = 4_000_000
+TENANT_SHARE = 1 / 2
+"""Share of the pending calls and blocks that one tenant may have of what the others leave."""
 """Maximum number of block keys of unwritten calls, 32 MB."""
 WRITE_S = 1.0
 """Seconds between writes. The thread polls, so the event loop does not notify it."""
@@ -56,7 +59,7 @@ class TrafficRecorder(CallListener):
         """Fixed offset of wall time from monotonic time: clock steps do not distort runs."""
         self._lock = threading.Lock()
         self._pending: list[EndedCall] = []
-        self._pending_blocks = 0
+        self._calls, self._blocks = _pending_limits()
         self._dropped = 0
         self._stopping = threading.Event()
         self._failing = False
@@ -105,12 +108,12 @@ class TrafficRecorder(CallListener):
 
     def _take(self, call: EndedCall) -> None:
         with self._lock:
-            full = len(self._pending) >= MAX_PENDING_CALLS
-            if full or self._pending_blocks + len(call.keys) > MAX_PENDING_BLOCKS:
+            tenant, blocks = call.tenant, len(call.keys)
+            if self._calls.full(tenant) or self._blocks.take(tenant, blocks):
                 self._dropped += 1
                 return
+            self._calls.add(tenant)
             self._pending.append(call)
-            self._pending_blocks += len(call.keys)
 
     # --- the thread -------------------------------------------------------------------------------
 
@@ -121,7 +124,7 @@ class TrafficRecorder(CallListener):
             stopping = self._stopping.wait(WRITE_S)
             with self._lock:
                 calls, self._pending = self._pending, []
-                self._pending_blocks = 0
+                self._calls, self._blocks = _pending_limits()
                 dropped, self._dropped = self._dropped, 0
             if dropped:
                 logger.warning("%d calls were not recorded: the disk is too slow", dropped)
@@ -139,3 +142,11 @@ class TrafficRecorder(CallListener):
             if not self._failing:
                 logger.warning("cannot record traffic: %s", error)
             self._failing = True
+
+
+def _pending_limits() -> tuple[SharedLimit, SharedLimit]:
+    """Return the limits of pending calls and of their blocks."""
+    return (
+        SharedLimit(MAX_PENDING_CALLS, TENANT_SHARE),
+        SharedLimit(MAX_PENDING_BLOCKS, TENANT_SHARE),
+    )

@@ -2,7 +2,8 @@
 
 While the first runs, the others read along with it; a disconnect ends none of them, so that a client
 whose connection broke can fetch its answer. Only complete answers are kept, so a rejection
-or a failure may be retried with the same key. Bounded by number, bytes and age, per process.
+or a failure may be retried with the same key. Bounded by number, bytes and age, per process; a full
+table evicts answers of the tenant that has most.
 
 Weakness: held in memory, so a restart forgets the keys.
 """
@@ -10,12 +11,13 @@ Weakness: held in memory, so a restart forgets the keys.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fairserve.platform.base.errors import InvalidRequestError, UnprocessableError
+from fairserve.platform.base.tenant_table import TenantTable
 from fairserve.platform.serving.bodies import BodyReservation
 from fairserve.platform.serving.completions.answer import AnswerBuffer, ConnectionSink
 from fairserve.platform.serving.completions.producer import Producer
@@ -28,7 +30,6 @@ REPLAYED = {"x-fairserve-replayed": "true"}
 class _Entry:
     fingerprint: str
     buffer: AnswerBuffer = field(default_factory=AnswerBuffer)
-    ended_s: float | None = None
     task: asyncio.Task[None] | None = None
 
 
@@ -43,21 +44,18 @@ class IdempotentAnswers:
         max_bytes: int = 64 * 1024 * 1024,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._retention_s = retention_s
-        self._max_entries = max_entries
-        self._max_bytes = max_bytes
         self._clock = clock
         self._running: dict[tuple[str, str], _Entry] = {}
-        self._kept: OrderedDict[tuple[str, str], _Entry] = OrderedDict()
-        self._kept_bytes = 0
+        self._kept: TenantTable[tuple[str, str], _Entry] = TenantTable(max_entries, retention_s)
+        self._unit_bytes = max_bytes / max_entries
+        """Bytes of an answer that count as one entry, so that one limit bounds number and bytes."""
 
     def find(self, app: str, key: str, fingerprint: str) -> AnswerBuffer | None:
         """Return the answer to the same request, complete or still being written.
 
         Raises UnprocessableError if the key was used for another request.
         """
-        self._drop_old()
-        entry = self._running.get((app, key)) or self._kept.get((app, key))
+        entry = self._running.get((app, key)) or self._kept.get((app, key), self._clock())
         if entry is None:
             return None
         if entry.fingerprint != fingerprint:
@@ -70,6 +68,7 @@ class IdempotentAnswers:
 
     def begin(
         self,
+        tenant: str,
         app: str,
         key: str,
         fingerprint: str,
@@ -82,24 +81,24 @@ class IdempotentAnswers:
         """
         entry = _Entry(fingerprint)
         self._running[app, key] = entry
-        work = self._run((app, key), entry, producer)
+        work = self._run(tenant, (app, key), entry, producer)
         entry.task = asyncio.create_task(work, name="idempotent call")
         if reservation is not None:
             reservation.held_by_call = True
             entry.task.add_done_callback(lambda _: reservation.release())
         return entry.buffer
 
-    async def _run(self, key: tuple[str, str], entry: _Entry, producer: Producer) -> None:
+    async def _run(
+        self, tenant: str, key: tuple[str, str], entry: _Entry, producer: Producer
+    ) -> None:
         try:
             await producer.produce(entry.buffer)
         finally:
             entry.buffer.finish()
             del self._running[key]
-            if producer.succeeded and entry.buffer.size_bytes <= self._max_bytes:
-                entry.ended_s = self._clock()
-                self._kept[key] = entry
-                self._kept_bytes += entry.buffer.size_bytes
-                self._drop_old()
+            if producer.succeeded:
+                size = max(1, math.ceil(entry.buffer.size_bytes / self._unit_bytes))
+                self._kept.put(tenant, key, entry, self._clock(), size)
 
     async def close(self) -> None:
         """Cancel what still runs (after control has drained there is nothing)."""
@@ -107,20 +106,6 @@ class IdempotentAnswers:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _drop_old(self) -> None:
-        horizon_s = self._clock() - self._retention_s
-        while self._kept:
-            oldest = next(iter(self._kept.values()))
-            assert oldest.ended_s is not None, "only ended answers are kept"
-            if (
-                oldest.ended_s >= horizon_s
-                and len(self._kept) <= self._max_entries
-                and self._kept_bytes <= self._max_bytes
-            ):
-                return
-            self._kept.popitem(last=False)
-            self._kept_bytes -= oldest.buffer.size_bytes
 
 
 async def follow(buffer: AnswerBuffer, sink: ConnectionSink, *, replayed: bool) -> None:

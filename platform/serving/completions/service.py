@@ -100,7 +100,8 @@ class Completions:
         buffer = self._answers.find(app, key, fingerprint)
         if buffer is not None:
             return self.following(buffer, replayed=True)
-        buffer = self._answers.begin(app, key, fingerprint, producer, reservation)
+        tenant = principal.tenant_id or ""
+        buffer = self._answers.begin(tenant, app, key, fingerprint, producer, reservation)
         return self.following(buffer, replayed=False)
 
     # --- models -----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from fairserve.engine.wire.request_fields import FieldDemand
 from fairserve.platform.base.errors import InvalidRequestError, RateLimitedError
+from fairserve.platform.base.shared_limit import SharedLimit
 from fairserve.platform.serving.completions.endpoint import ReadRequest
 from fairserve.platform.serving.completions.requests import (
     CHAT,
@@ -31,6 +32,9 @@ Body = TypeVar("Body", bound=CountBody)
 MESSAGES_PATH, COUNT_PATH = PATHS
 MAX_COUNTS = 8
 """Prompts that are counted at a time for one app."""
+MAX_COUNTS_IN_ALL = 64
+COUNT_SHARE = 1 / 4
+"""Share of these that one tenant may have of what the others leave."""
 COUNT_RETRY_S = "1"
 
 
@@ -52,21 +56,26 @@ MESSAGES = MessagesEndpoint()
 class TokenCounts:
     """Counts the tokens of messages. No call is made, so no quota limits it.
 
-    Instead, an app has few counts in progress, and large prompts are tokenised in turns of tenants, as
-    those of calls are. O(1) per request besides the tokenising.
+    Instead, an app and its tenant have few counts in progress, and prompts are tokenised in turns of
+    tenants, as those of calls are. O(1) per request besides the tokenising.
     """
 
     def __init__(self, decisions: DecisionService) -> None:
         self._decisions = decisions
         self._running: Counter[str] = Counter()
+        """Counts in progress by app; apps without one have no entry."""
+        self._counts = SharedLimit(MAX_COUNTS_IN_ALL, COUNT_SHARE)
 
     async def count(self, raw: bytes, principal: Principal) -> int:
         """Return the tokens of a request's prompt. Raises a FairServeError."""
         app = principal.app_id or ""
         if self._running[app] >= MAX_COUNTS:
-            raise RateLimitedError(
-                f"{MAX_COUNTS} prompts of this app are being counted; retry in {COUNT_RETRY_S} s",
-                headers={"Retry-After": COUNT_RETRY_S},
+            raise _too_many_counts(f"{MAX_COUNTS} prompts of this app")
+        full = self._counts.take(principal.sharer)
+        if full is not None:
+            number = self._counts.of(principal.sharer)
+            raise _too_many_counts(
+                f"{number} prompts of this tenant" if full == "owner" else "too many prompts"
             )
         self._running[app] += 1
         try:
@@ -74,12 +83,20 @@ class TokenCounts:
             _, request = await off_loop(len(raw), _read, CountBody, raw, check_size)
             counted = await self._decisions.count(request.call_request(principal))
         finally:
+            self._counts.release(principal.sharer)
             self._running[app] -= 1
             if not self._running[app]:
                 del self._running[app]
         if isinstance(counted, Rejection):
             raise counted.error
         return len(counted.token_ids)
+
+
+def _too_many_counts(which: str) -> RateLimitedError:
+    return RateLimitedError(
+        f"{which} are being counted, which is the limit; retry in {COUNT_RETRY_S} s",
+        headers={"Retry-After": COUNT_RETRY_S},
+    )
 
 
 def _read(kind: type[Body], raw: bytes, check_size: CheckSize) -> tuple[Body, CompletionRequest]:

@@ -147,7 +147,7 @@ async def test_closing_twice_or_unstarted_is_harmless(tmp_path):
     own.recorder.close()
 
 
-@pytest.mark.parametrize(("name", "bound"), [("MAX_PENDING_CALLS", 5), ("MAX_PENDING_BLOCKS", 11)])
+@pytest.mark.parametrize(("name", "bound"), [("MAX_PENDING_CALLS", 10), ("MAX_PENDING_BLOCKS", 22)])
 async def test_records_that_cannot_be_written_are_dropped_and_logged(
     tmp_path, monkeypatch, caplog, name, bound
 ):

@@ -50,16 +50,16 @@ async def replay(buffer, sink=None):
     return sink.body
 
 
-async def finish(answers, name, *parts, **more):
+async def finish(answers, name, *parts, tenant="tenant", **more):
     producer = Producer(*parts, **more)
     producer.allow(len(parts))
-    return await replay(answers.begin("app", name, "f", producer))
+    return await replay(answers.begin(tenant, "app", name, "f", producer))
 
 
 async def test_early_and_late_readers_get_the_same_answer():
     answers, producer = IdempotentAnswers(), Producer(b"one", b"two", b"three")
     first, second = Sink(), Sink()
-    early = asyncio.create_task(replay(answers.begin("app", "k", "f", producer), first))
+    early = asyncio.create_task(replay(answers.begin("tenant", "app", "k", "f", producer), first))
     await first.started.wait()
     assert first.body == b""
     producer.allow(1)
@@ -75,7 +75,7 @@ async def test_early_and_late_readers_get_the_same_answer():
 async def test_a_disconnecting_reader_does_not_end_the_call():
     answers, producer = IdempotentAnswers(), Producer(b"one", b"two")
     sink = Sink()
-    reader = asyncio.create_task(replay(answers.begin("app", "k", "f", producer), sink))
+    reader = asyncio.create_task(replay(answers.begin("tenant", "app", "k", "f", producer), sink))
     await sink.started.wait()
     reader.cancel()
     await asyncio.gather(reader, return_exceptions=True)
@@ -112,6 +112,17 @@ async def test_stored_answers_are_bounded_by_number_bytes_and_age():
     assert answers.find("app", "too big", "f") is None
     now_s = 10.1
     assert answers.find("app", "big", "f") is None
+
+
+@pytest.mark.parametrize(("number", "size"), [(50, 1), (4, 60)])
+async def test_a_tenant_evicts_no_answer_of_another_that_has_fewer(number, size):
+    answers = IdempotentAnswers(max_entries=10, max_bytes=100)
+    await finish(answers, "charged once", b"x", tenant="quiet")
+    for each in range(number):
+        await finish(answers, f"k{each}", b"x" * size, tenant="loud")
+    assert answers.find("app", "charged once", "f") is not None
+    assert answers.find("app", f"k{number - 1}", "f") is not None
+    assert answers.find("app", "k0", "f") is None
 
 
 async def test_parts_joined_while_a_reader_is_midway_are_not_repeated():
