@@ -237,7 +237,6 @@ class CallLifecycle:
                 message.outcome,
                 ttft_s=message.ttft_s,
                 error=message.error,
-                delivered=message.delivered,
                 continuation_keys=message.continuation_keys,
                 requested_tools=message.requested_tools,
             )
@@ -393,7 +392,7 @@ class CallLifecycle:
     def _stop(self, live: CallState, outcome: ev.CallOutcome, error: str, message: str) -> None:
         """End a call, and notify the task that waits for it or carries its answer."""
         granted = live.worker_id is not None
-        self._end(live, outcome, error=error, delivered=live.usage.output_tokens > 0)
+        self._end(live, outcome, error=error)
         if granted:
             live.on_cancel(Cancel(live.call.call_id, outcome, error))
         code = "queue_timeout" if outcome == "expired" else "unavailable"
@@ -406,7 +405,6 @@ class CallLifecycle:
         *,
         ttft_s: float | None = None,
         error: str = "",
-        delivered: bool = False,
         journaled: bool = True,
         continuation_keys: tuple[int, ...] = (),
         requested_tools: bool = False,

@@ -110,8 +110,6 @@ class Release:
     ttft_s: float | None = None
     """Seconds from submission to the first content token; None without one, or if not streamed."""
     error: str = ""
-    delivered: bool = False
-    """True if the client received some of the answer."""
     continuation_keys: tuple[int, ...] = ()
     """Keys by which a later call of the run is recognised as a continuation of this one."""
     requested_tools: bool = False

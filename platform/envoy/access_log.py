@@ -202,7 +202,6 @@ def _report(
         started=started,
         complete=answer.get("complete") is True,
         client_left=client_left,
-        delivered=started and status != 0,
         first_output_at=first_ms / 1000 if isinstance(first_ms, int | float) else None,
         requested_tools=answer.get("tool_calls") is True,
         error=str(answer.get("error") or ""),

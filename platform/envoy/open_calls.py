@@ -73,8 +73,6 @@ class CallReport:
     complete: bool = False
     """The client was sent a whole answer."""
     client_left: bool = False
-    delivered: bool = False
-    """The client was sent something of the answer."""
     first_output_at: float | None = None
     """Wall time of the first output, UTC epoch seconds."""
     requested_tools: bool = False
@@ -183,11 +181,11 @@ class OpenCall:
             self._read(report)
             self._report()
 
-    def _used(self, *, delivered: bool) -> Used:
+    def _used(self) -> Used:
         call = self.prepared.call
         unseen = not call.stream and call.checked.call.max_output_tokens > 0
         whole_started = unseen and self._meter.started
-        return Used(self._meter.total(), self._ttft_s, delivered, whole_started)
+        return Used(self._meter.total(), self._ttft_s, whole_started)
 
     def _read(self, report: CallReport) -> None:
         if report.started:
@@ -241,7 +239,7 @@ class OpenCall:
             self._submission.monotonic_s,
             hang_up_with,
             failure,
-            self._used(delivered=False),
+            self._used(),
         )
 
     async def _failure(self) -> AttemptFailure | None:
@@ -273,10 +271,9 @@ class OpenCall:
             self._report()
         self._read(report)
         self._close()
-        used = self._used(delivered=report.delivered)
+        used = self._used()
         if report.complete:  # also if control stopped it before its end was reported
-            used, tools = self._used(delivered=True), report.requested_tools
-            await self.placement.end("completed", used, requested_tools=tools)
+            await self.placement.end("completed", used, requested_tools=report.requested_tools)
         elif self.placement.stopped is not None:
             await self.placement.failed(AttemptFailure(self.placement.stopped, "unknown"), used)
         elif report.client_left:

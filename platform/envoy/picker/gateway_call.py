@@ -61,7 +61,6 @@ class GatewayCall:
         self._submitted_s = submitted_s
         self._ttft_s: float | None = None
         self._begun = False
-        self._delivered = False
         self._whole_started = False
         """The worker has started a call that it does not stream, or is assumed to."""
         if not call.stream:  # a stream starts with its first event
@@ -100,7 +99,6 @@ class GatewayCall:
             self.merger.add(chunk)
         if self.call.stream and self._ttft_s is None and any(map(has_content, _choices(chunk))):
             self._ttft_s = self._clock() - self._submitted_s
-            self._delivered = True
 
     def event(self, chunk: dict[str, Any]) -> bytes:
         """Return the client's event of a chunk; empty if it is not for the client."""
@@ -142,7 +140,6 @@ class GatewayCall:
         messages, requested_tools = [], False
         if merger is not None and self.call.checked.conversation is not None:
             messages, requested_tools = merger.messages(), merger.requested_tools
-        self._delivered = True
         self._leave()
         await self.placement.end(
             "completed", self._used(), messages=messages, requested_tools=requested_tools
@@ -161,7 +158,7 @@ class GatewayCall:
             output_tokens=core.expected_output_tokens,
         )
         self._leave()
-        return self.placement.end("completed", Used(usage, delivered=True))
+        return self.placement.end("completed", Used(usage))
 
     async def fail(self, error: AnyFailure, *, worker_lost: bool = False) -> Rejection:
         """Report a failure, and return the client's error. No other worker can be tried."""
@@ -216,7 +213,7 @@ class GatewayCall:
         )
 
     def _used(self) -> Used:
-        return Used(self.meter.total(), self._ttft_s, self._delivered, self._whole_started)
+        return Used(self.meter.total(), self._ttft_s, self._whole_started)
 
 
 async def _wrong_with(member: Member) -> str:

@@ -121,7 +121,6 @@ class Producer:
                         await _ended(waiting)
                         waiting = None
                         await self._start_stream(sink)
-                        self._relay.delivered = True
                     try:
                         event = self._writer.event(chunk)
                     except Exception as error:

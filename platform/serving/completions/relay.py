@@ -46,7 +46,6 @@ class _End:
     outcome: CallOutcome = "cancelled"
     error: str | None = None
     """None: :attr:`Relay.why_left` knows."""
-    delivered: bool = False
 
 
 def _failed(error: Exception) -> _End:
@@ -96,8 +95,6 @@ class Relay:
         ``begun`` is set for a call that is placed already.
         """
         self.call = call
-        self.delivered = False
-        """Set by the reader once the client was sent something of the answer."""
         self.meter = self._new_meter()
         self.merger: Merger | None = None
         """The whole answer so far, of a call that is not streamed or may be continued."""
@@ -196,7 +193,7 @@ class Relay:
             async with aclosing(self._read(placement)) as chunks:
                 async for chunk in chunks:
                     yield chunk
-            end = _End("completed", "", delivered=True)
+            end = _End("completed", "")
         except (WorkerRejectedError, WorkerUnavailableError, WorkerStreamError) as error:
             end = None
             failure = self._failure(error, placement.grant.worker_id)
@@ -228,17 +225,15 @@ class Relay:
             self._on_content(self.call.checked.record_id, self.call.body, choices)
         await placement.end(
             end.outcome,
-            self._used(delivered=end.delivered),
+            self._used(),
             error=self.why_left() if end.error is None else end.error,
             messages=messages,
             requested_tools=requested_tools,
         )
 
-    def _used(self, *, delivered: bool = False) -> Used:
+    def _used(self) -> Used:
         """Return what an attempt that has ended used."""
-        return Used(
-            self.meter.total(), self._ttft_s, delivered or self.delivered, self._whole_started
-        )
+        return Used(self.meter.total(), self._ttft_s, self._whole_started)
 
     def _failure(
         self,

@@ -47,8 +47,6 @@ class Used:
     usage: TokenUsage = NO_USAGE
     ttft_s: float | None = None
     """Seconds from submission to the first output; None: there was no output."""
-    delivered: bool = False
-    """The client was sent something of the answer."""
     whole_started: bool = False
     """The worker has started, or is assumed to have started, a call that it does not stream."""
 
@@ -166,7 +164,7 @@ class Placement:
         """
         if failure.rejected is not None:
             # The worker has computed nothing, also where its start was assumed.
-            await self.end("failed", Used(delivered=used.delivered), error=failure.message)
+            await self.end("failed", Used(), error=failure.message)
             return Rejection(RejectedByWorkerError(failure.rejected))
         if (stop := self._stop.cancel) is not None:
             await self.end(stop.outcome, used, error=stop.reason)
@@ -232,7 +230,6 @@ class Placement:
             used.usage,
             ttft_s=used.ttft_s,
             error=error,
-            delivered=used.delivered,
             **continued,
         )
         await self._control.release(release)

@@ -23,7 +23,7 @@ def charged(world):
 async def test_an_attempt_that_no_worker_began_is_waived_when_it_is_repeated(world):
     await attempt(world, "c1", 0, NO_USAGE)
     second = await world.submit("c2", fingerprint="same", user_agent_retry=True)
-    await world.release(second, delivered=True)
+    await world.release(second)
     assert charged(world) == {"c1": False, "c2": True}
 
 
@@ -51,7 +51,7 @@ async def test_a_waiting_attempt_is_waived_when_it_ends_unserved(world):
     first = await world.submit("c1", fingerprint="same", run="r1")
     second = await world.submit("c2", fingerprint="same", run="r2", user_agent_retry=True)
     await world.control.release(Release(first.call_id, "cancelled", NO_USAGE))
-    await world.release(second, delivered=True)
+    await world.release(second)
     assert world.journal.row("row-r1-c1")["charged"] is False
     assert world.journal.row("row-r2-c2")["charged"] is True
 

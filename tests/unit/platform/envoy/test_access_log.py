@@ -54,7 +54,7 @@ def test_a_line_shows_that_the_client_left(tmp_path, flags):
     line = {**LINE, "flags": flags, "answer": None}
     report = ends_in(write(tmp_path / "ends", line))["a"]
     assert report.client_left
-    assert (report.complete, report.started, report.delivered) == (False, False, False)
+    assert (report.complete, report.started) == (False, False)
 
 
 def test_damaged_lines_are_skipped_and_the_file_before_is_read(tmp_path):

@@ -62,9 +62,7 @@ async def test_each_accepted_call_ends_once_with_keys_stage_and_its_run(world):
     for name in ("a", "b"):
         grant = await submit(control, name)
         assert isinstance(grant, Grant)
-        await control.release(
-            Release(grant.call_id, "completed", TokenUsage(100, 0, 0, 5), delivered=True)
-        )
+        await control.release(Release(grant.call_id, "completed", TokenUsage(100, 0, 0, 5)))
     assert [live.call.call_id for live in ended] == ["app/run/a", "app/run/b"]
     assert [live.call.stage for live in ended] == [1, 2]
     assert {live.run_opened_at for live in ended} == {1_000_000.0}

@@ -30,7 +30,7 @@ from fairserve.throttling.base import Decision
 APP = Principal("app", "tenant", "app", key_id="key", actor="sk-fs-x")
 BROKEN = AttemptFailure("no connection: host 10.0.0.7:8000", "unknown")
 BUSY = AttemptFailure("busy", "busy")
-PART = Used(TokenUsage(4, 0, 0, 2), ttft_s=0.5, delivered=True)
+PART = Used(TokenUsage(4, 0, 0, 2), ttft_s=0.5)
 
 
 class Reader:
@@ -236,7 +236,7 @@ async def test_a_failed_attempt_is_placed_on_the_next_worker():
     first, last = control.releases
     assert first.retry_on_another_worker
     assert first.error == "w1: no connection: host [address]"
-    assert (last.outcome, last.usage, last.delivered) == ("completed", PART.usage, True)
+    assert (last.outcome, last.usage) == ("completed", PART.usage)
 
 
 @pytest.mark.parametrize(
