@@ -439,6 +439,72 @@ WHOLES = [
     ),
 ]
 
+LONG = "abcd " * 20
+"""100 bytes, 25 tokens by the estimate; the calls may generate 50."""
+NONE_OUT = {"prompt_tokens": 12, "completion_tokens": 0, "total_tokens": 12}
+ODD_USAGES = {
+    "absent": (ALL, None),
+    "empty": (("messages",), {}),
+    "text": (("responses",), "oops"),
+    "list": (("chat",), [1]),
+    "nothing": (ALL, NONE_OUT),
+    "floats": (("messages",), {"prompt_tokens": 12.0, "completion_tokens": 30.0}),
+    "texts": (("responses",), {"prompt_tokens": "12", "completion_tokens": "30"}),
+    "true": (("chat",), {"prompt_tokens": True, "completion_tokens": True}),
+    "negative": (("messages",), {"prompt_tokens": -12, "completion_tokens": -30}),
+    "over": (ALL, {"prompt_tokens": 12, "completion_tokens": 51}),
+    "huge": (ALL, {"prompt_tokens": 2**62, "completion_tokens": 2**62, "total_tokens": 2**63}),
+    "beyond": (("responses",), {"prompt_tokens": 10**30, "completion_tokens": 10**30}),
+}
+"""Protocols in which a call is made, and what its worker reports."""
+USAGE_STREAMS = [
+    *(
+        (f"usage-{name}", ways, [events(say(LONG), end(usage=odd))], good(LONG, output_tokens=25))
+        for name, (ways, odd) in ODD_USAGES.items()
+    ),
+    (
+        "usage-placeholder",
+        ALL,
+        [events(ROLE | {"usage": NONE_OUT}, say(LONG), end(usage=None))],
+        good(LONG, output_tokens=25),
+    ),
+    (
+        "usage-stops",
+        CHAT,
+        [events(say("a") | {"usage": USAGE}, say(LONG), end(usage=None))],
+        good("a" + LONG, output_tokens=27),
+    ),
+    (
+        "usage-runs-on",
+        ALL,
+        [events(ROLE, *[say("word ")] * 300, end())],
+        cut("word " * 228, says="longer than the 50 tokens"),
+    ),
+    ("usage-empty-chunks", ("chat",), [events(*[ROLE] * 6_000, end())], failed("longer than")),
+]
+USAGE_WHOLES = [
+    *(
+        (
+            f"whole-usage-{name}",
+            (*ways, "batch"),
+            [answer(message(LONG), usage=odd)],
+            good(LONG, output_tokens=25),
+        )
+        for name, (ways, odd) in ODD_USAGES.items()
+    ),
+    (
+        "whole-usage-tools",
+        CHAT,
+        [answer(called(function("weather", A)), usage=None)],
+        good("", *ONE, output_tokens=6),
+    ),
+    ("whole-usage-long", CHAT, [answer(message("x" * 20_000))], once("longer than the 50 tokens")),
+]
+TEXT_USAGES = [
+    (f"text-usage-{name}", ("text",), [answer(text(LONG), usage=odd)], good(LONG, output_tokens=25))
+    for name, (_, odd) in ODD_USAGES.items()
+]
+
 TEXT_STREAMS = [
     ("text", ("text",), [events(chunk([text("one", None)]), chunk([text("")]))], good("one")),
     ("text-null", ("text",), [events(chunk([None]))], failed("choices[]")),
@@ -500,6 +566,9 @@ def cases(table, *, streams=False):
 CASES = [
     *cases(STREAMS, streams=True),
     *cases(WHOLES),
+    *cases(USAGE_STREAMS, streams=True),
+    *cases(USAGE_WHOLES),
+    *cases(TEXT_USAGES),
     *cases(TEXT_STREAMS, streams=True),
     *cases(TEXT_WHOLES),
     *cases(POOLING),
