@@ -19,6 +19,7 @@ from fairserve.platform.base.subscribers import Subscribers
 from fairserve.platform.control.call_state import CallState
 from fairserve.platform.control.capacity import QueueBounds, capacity_error, check_capacity
 from fairserve.platform.control.forecast import OutputForecast
+from fairserve.platform.control.free_rows import FreeRows
 from fairserve.platform.control.journal.journal import Journal, JournalUnavailableError
 from fairserve.platform.control.live_calls import LiveCalls
 from fairserve.platform.control.messages import (
@@ -104,7 +105,8 @@ class CallLifecycle:
         self._prices = prices
         self._require_lease = require_lease
         self._clock, self._wall = clock, wall
-        self._recorder = CallRecorder(journal, clock, wall, listeners)
+        self._free_rows = FreeRows()
+        self._recorder = CallRecorder(journal, clock, wall, listeners, self._free_rows)
         self._forecast = OutputForecast()
 
     def use_prices(self, prices: PriceBook) -> None:
@@ -288,6 +290,10 @@ class CallLifecycle:
         except (KeyError, ValueError) as error:
             logger.warning("%s was not applied: %s", type(event).__name__, error)
 
+    def require_rows(self, tenant: str) -> None:
+        """Raise OpeningRateError if the tenant has too many runs without a call."""
+        self._free_rows.require(tenant, self._clock())
+
     def apply(self, commands: list[ev.Command]) -> None:
         """Execute commands of the dispatcher."""
         for command in commands:
@@ -298,6 +304,8 @@ class CallLifecycle:
                     self._cancelled(command)
                 case ev.InteractionEnded():
                     record = self._runs.ended(command, self._wall())
+                    if not record.calls:
+                        self._free_rows.take(record.tenant, self._clock())
                     self._journal.append("interaction", command.interaction_id, plain_of(record))
                     self.followers.publish(command.interaction_id, RunEnded())
                 case ev.Refuse():

@@ -58,6 +58,11 @@ class ObservedCall(Protocol):
         ...
 
     @property
+    def recorded(self) -> bool:
+        """False for a rejected call that gets no row."""
+        ...
+
+    @property
     def source(self) -> CallSource:
         """Request behind the call."""
         ...

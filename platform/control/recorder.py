@@ -1,4 +1,6 @@
-"""Writes the ledger row of every call, exactly one each, and decides whether it is charged.
+"""Writes the ledger row of every accepted call, exactly one each, and decides whether it is charged.
+
+A rejected call has a row, too, unless its tenant has too many (:mod:`free_rows`).
 
 A row is written again under its id only to waive an attempt on which no worker has worked and that its
 client has repeated (see ``retries``): the ledger's upsert replaces it.
@@ -10,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from fairserve.platform.control.call_state import CallState, rejection_fields
+from fairserve.platform.control.free_rows import FreeRows
 from fairserve.platform.control.journal.journal import Journal
 from fairserve.platform.control.messages import CallRecord
 from fairserve.platform.control.port import CallListener
@@ -27,11 +30,13 @@ class CallRecorder:
         clock: Callable[[], float],
         wall: Callable[[], float],
         listeners: Sequence[CallListener],
+        free_rows: FreeRows,
     ) -> None:
         self._journal = journal
         self._listeners = listeners
         self._clock = clock
         self._wall = wall
+        self._free_rows = free_rows
         self._attempts = RecentAttempts()
         self._live: dict[str, list[CallState]] = {}
         """Live calls by fingerprint, where they have one."""
@@ -55,10 +60,13 @@ class CallRecorder:
                 break
 
     def rejected(self, live: CallState, rejection: Refuse) -> None:
-        """Record a rejected call, which never was live."""
+        """Record a rejected call, which never was live, unless its tenant has too many such rows."""
         now_s = self._clock()
+        live.recorded = self._free_rows.take(live.call.tenant, now_s)
         for listener in self._listeners:
             listener.call_rejected(live, rejection.decision.reason, now_s)
+        if not live.recorded:
+            return
         record = live.record("refused", now_s=now_s, ended_at=self._wall())
         self._close(replace(record, **rejection_fields(rejection)))
 

@@ -79,7 +79,7 @@ class CallMetrics(CallListener):
         self._queue_s = _ByModel(WAIT_BOUNDS_S)
         self._ttft_s = _ByModel(WAIT_BOUNDS_S)
         self._duration_s = _ByModel(DURATION_BOUNDS_S)
-        self._opened = self._closed = 0
+        self._opened = self._closed = self._unrecorded = 0
 
     # --- events, see CallListener -----------------------------------------------------------------
 
@@ -117,6 +117,7 @@ class CallMetrics(CallListener):
                 reason = OTHER_REASON
             self._reasons.add(reason)
         self._rejected[reason] += 1
+        self._unrecorded += not call.recorded
 
     def run_opened(self, tenant: str) -> None:
         """Count a run that began or was reopened."""
@@ -147,6 +148,11 @@ class CallMetrics(CallListener):
         )
         yield _counter("calls_ended", "Calls by outcome.", ("model", "outcome"), self._ended)
         yield _counter("calls_rejected", "Calls that were not queued.", ("reason",), self._rejected)
+        yield CounterMetricFamily(
+            "fairserve_rejections_unrecorded",
+            "Rejected calls without a row: their tenants have too many of them.",
+            value=self._unrecorded,
+        )
         yield _counter(
             "calls_requeued",
             "Attempts that failed before the start of the call and were tried again.",

@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 from databases import ON_POSTGRESQL
 from sqlalchemy import func, select, update
 
+from fairserve.platform.db import audit
+from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.identity import ApiKey
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.db.webhooks import WebhookDelivery
@@ -223,3 +225,20 @@ def test_the_log_cannot_be_changed(management):
     for method in ("POST", "PUT", "PATCH", "DELETE"):
         error = management.call(management.admin, method, "/admin/audit", {}, status=405)["error"]
         assert error["code"] == "method_not_allowed"
+
+
+def test_the_keys_of_a_tenant_make_a_bounded_number_of_changes_an_hour(management, monkeypatch):
+    monkeypatch.setattr(audit, "MAX_CHANGES_PER_HOUR", 6)
+    tenant, other = management.tenant("one"), management.tenant("other")
+    app = management.new_app(tenant)
+    path = f"/v1/apps/{app['id']}"
+    for number in range(4):
+        management.call(tenant["api_key"], "PATCH", path, {"name": f"n{number}"})
+    found = management.call(tenant["api_key"], "PATCH", path, {"name": "more"}, status=429)
+    assert found["error"]["code"] == "too_many_changes"
+    assert management.call(tenant["api_key"], "GET", path)["name"] == "n3"
+    management.new_app(other)
+    management.call(management.admin, "PATCH", f"/admin/tenants/{tenant['id']}", {"weight": 2})
+    with management.state.session_factory.begin() as session:
+        session.execute(update(AuditEntry).values(at=utc_now() - timedelta(hours=1)))
+    management.call(tenant["api_key"], "PATCH", path, {"name": "later"})

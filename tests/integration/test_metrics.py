@@ -14,6 +14,7 @@ from fairserve.platform.server.metrics import metrics as scrape
 PATH = "/v1/chat/completions"
 UNITS = ("_total", "_seconds", "_tokens", "_bytes", "_ratio", "_info")
 COUNTS = {
+    "fairserve_ledger_rejected_rows",
     *("fairserve_calls_queued", "fairserve_calls_running", "fairserve_interactions_active"),
     *("fairserve_background_calls_queued", "fairserve_background_calls_running"),
     *("fairserve_clients_active", "fairserve_worker_calls"),
