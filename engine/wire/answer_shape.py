@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fairserve.engine.wire.base import MalformedAnswerError
+from fairserve.engine.wire.chunk_output import has_output
 from fairserve.engine.wire.tasks import EMBEDDINGS, RERANK, WorkerPath
 from fairserve.engine.wire.tool_call_parts import ToolCallParts
 
@@ -26,7 +27,7 @@ _OBJECTS = {
     ("/v1/completions", True): "text_completion",
     ("/v1/completions", False): "text_completion",
 }
-_TEXTS = ("content", "refusal", "reasoning", "reasoning_content", "role")
+_TEXTS = frozenset({"content", "refusal", "reasoning", "reasoning_content", "role"})
 
 
 class AnswerShape:
@@ -39,30 +40,32 @@ class AnswerShape:
         self._tools: dict[int, ToolCallParts] = {}
         self._finished: dict[int, bool] = {}
         """Samples that have begun, and whether each has ended."""
-
-    @property
-    def has_begun(self) -> bool:
-        """True once a choice has arrived."""
-        return bool(self._finished)
+        self.has_output = False
+        """True once a chunk has carried output."""
 
     @property
     def is_complete(self) -> bool:
         """True if every sample that has begun has ended, and there is one."""
-        return self.has_begun and all(self._finished.values())
+        return bool(self._finished) and all(self._finished.values())
 
     def check_chunk(self, chunk: dict[str, Any]) -> None:
         """Check a chunk of a stream and set its defaults in place. Raises MalformedAnswerError."""
         chunk["object"] = _OBJECTS[self._path, True]
         for choice in self._choices(chunk):
             index = self._index(choice, 0)
-            reason = self._finish_reason(choice)
+            self._finished.setdefault(index, False)
             if self._path == _CHAT:
                 self._check_delta(choice, index)
             else:
                 _check_text(choice)
-            self._finished[index] = self._finished.get(index, False) or reason is not None
-            if reason is not None and index in self._tools:
-                self._tools[index].end()
+            if choice.get("logprobs") is not None:
+                self._check_logprobs(choice["logprobs"])
+            if choice.get("finish_reason") is not None:
+                _check_reason(choice["finish_reason"])
+                self._finished[index] = True
+                if index in self._tools:
+                    self._tools[index].end()
+            self.has_output = self.has_output or has_output(choice)
 
     def check_whole(self, answer: dict[str, Any]) -> None:
         """Check a whole answer and set its defaults in place. Raises MalformedAnswerError."""
@@ -79,8 +82,9 @@ class AnswerShape:
             index = self._index(choice, place)
             if index in self._finished:
                 raise MalformedAnswerError(f"it sent two choices with index {index}")
-            if self._finish_reason(choice) is None:
-                raise MalformedAnswerError("it sent a choice without finish_reason")
+            _check_reason(choice.get("finish_reason"))
+            if choice.get("logprobs") is not None:
+                self._check_logprobs(choice["logprobs"])
             self._finished[index] = True
             if self._path == _CHAT:
                 _check_message(choice)
@@ -124,18 +128,7 @@ class AnswerShape:
             )
         return index
 
-    def _finish_reason(self, choice: dict[str, Any]) -> str | None:
-        reason = choice.get("finish_reason")
-        if reason is None or (isinstance(reason, str) and reason in FINISH_REASONS):
-            self._check_logprobs(choice)
-            return reason
-        shown = repr(reason[:40]) if isinstance(reason, str) else type(reason).__name__
-        raise MalformedAnswerError(f"it ended the answer with finish_reason {shown}")
-
-    def _check_logprobs(self, choice: dict[str, Any]) -> None:
-        logprobs = choice.get("logprobs")
-        if logprobs is None:
-            return
+    def _check_logprobs(self, logprobs: Any) -> None:
         if not isinstance(logprobs, dict):
             raise _wrong("logprobs", logprobs, "an object or null")
         if self._path == _CHAT:
@@ -166,6 +159,20 @@ class AnswerShape:
             delta["tool_calls"] = tools.read(parts)
 
 
+def as_chunk(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return a checked whole answer as the only chunk of a stream."""
+    choices = []
+    for choice in answer["choices"]:
+        delta = choice.pop("message", None)
+        if delta is not None:
+            calls = enumerate(delta.get("tool_calls") or ())
+            delta |= {"tool_calls": [{**call, "index": number} for number, call in calls]}
+            choice["delta"] = delta
+        choices.append(choice)
+    kind = "chat.completion.chunk" if answer["object"] == "chat.completion" else answer["object"]
+    return answer | {"object": kind, "choices": choices}
+
+
 def _check_text(choice: dict[str, Any]) -> None:
     _require_text(choice, "text")
     if choice.get("text") is None and (choice.get("delta") or choice.get("message")):
@@ -187,9 +194,16 @@ def _check_message(choice: dict[str, Any]) -> None:
             function["arguments"] = ""
 
 
+def _check_reason(reason: Any) -> None:
+    if not isinstance(reason, str) or reason not in FINISH_REASONS:
+        shown = repr(reason[:40]) if isinstance(reason, str) else type(reason).__name__
+        raise MalformedAnswerError(f"it ended the answer with finish_reason {shown}")
+
+
 def _check_texts(fields: dict[str, Any]) -> None:
-    for name in _TEXTS:
-        _require_text(fields, name)
+    for name, value in fields.items():
+        if type(value) is not str and value is not None and name in _TEXTS:
+            raise _wrong(name, value, "text or null")
     if fields.get("function_call"):  # nothing requests it
         raise MalformedAnswerError("it sent function_call; must be tool_calls")
 

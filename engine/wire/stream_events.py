@@ -2,14 +2,15 @@
 
 The answer is complete when ``[DONE]`` follows a ``finish_reason`` for every choice that was begun; a
 plain OpenAI server may end it without ``[DONE]``. Some servers end the stream normally after they
-aborted a call: that is a broken answer, not a short one.
+aborted a call: that is a broken answer, not a short one. A server that ignores ``stream`` sends one
+object: it is the only chunk.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from fairserve.engine.wire.answer_shape import AnswerShape
+from fairserve.engine.wire.answer_shape import AnswerShape, as_chunk
 from fairserve.engine.wire.base import (
     MalformedAnswerError,
     WorkerRejectedError,
@@ -27,16 +28,23 @@ class StreamEvents:
 
     def __init__(self, shape: AnswerShape) -> None:
         """``shape`` checks the chunks."""
-        self._tail = b""
+        self._tail = bytearray()
         self._shape = shape
+        self._is_object: bool | None = None
+        """True if the answer is one object; None while nothing has arrived."""
 
     def feed(self, received: bytes) -> list[bytes]:
         """Return the contents of the events that are whole now.
 
         Raises MalformedAnswerError for an event that is too long.
         """
-        lines = (self._tail + received).split(b"\n")
-        self._tail = lines.pop()
+        if self._is_object is None and (start := received.lstrip()):
+            self._is_object = start.startswith(b"{")
+        *lines, rest = (received,) if self._is_object else received.split(b"\n")
+        if lines:
+            lines[0] = bytes(self._tail) + lines[0]
+            self._tail.clear()
+        self._tail += rest
         if len(self._tail) > MAX_EVENT_BYTES:
             raise MalformedAnswerError(f"it sent an event over {MAX_EVENT_BYTES} bytes")
         # One line is one event here: the dialect never splits JSON over several data lines. Comments
@@ -45,12 +53,15 @@ class StreamEvents:
 
     def flush(self) -> list[bytes]:
         """Return the content of a last event without a line end, once the answer has ended."""
-        return self.feed(b"\n")
+        if not self._is_object:
+            return self.feed(b"\n")
+        found = [bytes(self._tail)] if self._tail else []
+        self._tail.clear()
+        return found
 
-    @property
-    def is_complete(self) -> bool:
-        """True if every choice that was begun has ended, and there is one."""
-        return self._shape.is_complete
+    def is_complete(self, *, needs_done: bool) -> bool:
+        """Return whether an answer without ``[DONE]`` is complete, if its server ``needs_done`` or not."""
+        return self._shape.is_complete and (bool(self._is_object) or not needs_done)
 
     def read(self, event: bytes) -> dict[str, Any] | None:
         """Return the checked chunk of an event; None for the end of a complete answer.
@@ -59,11 +70,14 @@ class StreamEvents:
         with the worker's own texts.
         """
         if event == b"[DONE]":
-            if not self.is_complete:
+            if not self._shape.is_complete:
                 raise WorkerStreamError("it ended without a finish_reason")
             return None
         chunk = parse_object(event, "an event")
-        raise_reported(chunk, may_reject=not self._shape.has_begun)
+        raise_reported(chunk, may_reject=not self._shape.has_output)
+        if self._is_object:
+            self._shape.check_whole(chunk)
+            return as_chunk(chunk)
         self._shape.check_chunk(chunk)
         return chunk
 

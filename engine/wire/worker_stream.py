@@ -100,7 +100,7 @@ class HttpWorkerStream:
 
     def _end_without_done(self, why: str) -> None:
         """Close the stream; raise its error unless the answer is complete as it is."""
-        if self._needs_done or not self._events.is_complete:
+        if not self._events.is_complete(needs_done=self._needs_done):
             raise self._broken(why)
         self._response.close()
 

@@ -7,6 +7,7 @@ line names, through a whole server; all calls are made once, before the first te
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import cycle
 
 import pytest
 from answering_worker import MODELS, AnsweringWorkers, events, whole
@@ -154,6 +155,8 @@ def rank(index, score):
 
 CHAT = ("chat", "messages", "responses")
 ALL = (*CHAT, "chat openai", "chat embedded")
+ONE_OF_CHAT = ("in turn",)
+"""One of ``CHAT``, in turn: these answers end where they arrive, before a protocol is theirs."""
 
 STREAMS = [
     # name, ways, answers, expected
@@ -167,29 +170,54 @@ STREAMS = [
     # Shapes.
     ("null-choice", ALL, [events(chunk([None]))], failed("choices[]")),
     ("null-then-good", ALL, [events(chunk([None])), OK], retried("fine")),
-    ("choices-object", CHAT, [events(chunk({"0": {}}))], failed("choices")),
-    ("choices-text", CHAT, [events(chunk("x"))], failed("choices")),
-    ("choices-false", CHAT, [events(chunk(False))], failed("choices")),
-    ("index-list", CHAT, [events(say("x", index=[1]), end())], failed("index")),
-    ("index-text", CHAT, [events(say("x", index="0"), end())], failed("index")),
-    ("index-true", CHAT, [events(say("x", index=True), end())], failed("index")),
-    ("index-beyond", CHAT, [events(say("x", index=1), end())], failed("index 1")),
-    ("index-negative", CHAT, [events(say("x", index=-1), end())], failed("index -1")),
-    ("delta-text", CHAT, [events(chunk([choice("hello")]))], failed("delta")),
-    ("delta-list", CHAT, [events(chunk([choice([])]))], failed("delta")),
-    ("delta-late", CHAT, [events(say("x"), chunk([choice("y")]))], cut("x", says="delta")),
-    ("content-list", CHAT, [events(say(["x"]), end())], failed("content")),
-    ("content-number", CHAT, [events(say(5), end())], failed("content")),
-    ("reasoning-object", CHAT, [events(chunk([choice({"reasoning": {}})]))], failed("reasoning")),
-    ("refusal-list", CHAT, [events(chunk([choice({"refusal": [1]})]))], failed("refusal")),
-    ("no-delta", CHAT, [events(chunk([message("x")]))], failed("without delta")),
-    ("function-call", CHAT, [events(chunk([choice({"function_call": {"a": 1}})]))], failed()),
-    ("logprobs-text", CHAT, [events(say("x", logprobs="x"), end())], failed("logprobs")),
-    ("token-null", CHAT, [events(say("x", logprobs={"content": [None]}))], failed("logprobs")),
-    ("event-list", CHAT, [events([1])], failed("not a JSON object")),
-    ("event-text", CHAT, [events(b"<html>")], failed("not JSON")),
-    ("deep", CHAT, [events(say("x"), b'{"choices":' + b"[" * 300 + b"]" * 300 + b"}")], cut("x")),
-    ("deeper", CHAT, [events(say("x"), b'{"x":' + b"[" * 9000 + b"]" * 9000 + b"}")], cut("x")),
+    ("choices-object", ONE_OF_CHAT, [events(chunk({"0": {}}))], failed("choices")),
+    ("choices-text", ONE_OF_CHAT, [events(chunk("x"))], failed("choices")),
+    ("choices-false", ONE_OF_CHAT, [events(chunk(False))], failed("choices")),
+    ("index-list", ONE_OF_CHAT, [events(say("x", index=[1]), end())], failed("index")),
+    ("index-text", ONE_OF_CHAT, [events(say("x", index="0"), end())], failed("index")),
+    ("index-true", ONE_OF_CHAT, [events(say("x", index=True), end())], failed("index")),
+    ("index-beyond", ONE_OF_CHAT, [events(say("x", index=1), end())], failed("index 1")),
+    ("index-negative", ONE_OF_CHAT, [events(say("x", index=-1), end())], failed("index -1")),
+    ("delta-text", ONE_OF_CHAT, [events(chunk([choice("hello")]))], failed("delta")),
+    ("delta-list", ONE_OF_CHAT, [events(chunk([choice([])]))], failed("delta")),
+    ("delta-late", ONE_OF_CHAT, [events(say("x"), chunk([choice("y")]))], cut("x", says="delta")),
+    ("content-list", ONE_OF_CHAT, [events(say(["x"]), end())], failed("content")),
+    ("content-number", ONE_OF_CHAT, [events(say(5), end())], failed("content")),
+    (
+        "reasoning-object",
+        ONE_OF_CHAT,
+        [events(chunk([choice({"reasoning": {}})]))],
+        failed("reasoning"),
+    ),
+    ("refusal-list", ONE_OF_CHAT, [events(chunk([choice({"refusal": [1]})]))], failed("refusal")),
+    ("no-delta", ONE_OF_CHAT, [events(chunk([message("x")]))], failed("without delta")),
+    (
+        "function-call",
+        ONE_OF_CHAT,
+        [events(chunk([choice({"function_call": {"a": 1}})]))],
+        failed(),
+    ),
+    ("logprobs-text", ONE_OF_CHAT, [events(say("x", logprobs="x"), end())], failed("logprobs")),
+    (
+        "token-null",
+        ONE_OF_CHAT,
+        [events(say("x", logprobs={"content": [None]}))],
+        failed("logprobs"),
+    ),
+    ("event-list", ONE_OF_CHAT, [events([1])], failed("not a JSON object")),
+    ("event-text", ONE_OF_CHAT, [events(b"<html>")], failed("not JSON")),
+    (
+        "deep",
+        ONE_OF_CHAT,
+        [events(say("x"), b'{"choices":' + b"[" * 300 + b"]" * 300 + b"}")],
+        cut("x"),
+    ),
+    (
+        "deeper",
+        ONE_OF_CHAT,
+        [events(say("x"), b'{"x":' + b"[" * 9000 + b"]" * 9000 + b"}")],
+        cut("x"),
+    ),
     # Tool calls.
     (
         "tools",
@@ -324,15 +352,35 @@ STREAMS = [
         ],
         cut("", ("weather", "{"), CALLS[1], says="mixed"),
     ),
-    ("tools-text", CHAT, [events(tools("x"))], failed("tool_calls")),
-    ("tools-null", CHAT, [events(tools(None))], failed("tool_calls")),
-    ("tools-object", CHAT, [events(chunk([choice({"tool_calls": {"a": 1}})]))], failed("tool_c")),
-    ("tools-index", CHAT, [events(tools(part("0", "c", "weather", A)))], failed("index")),
-    ("tools-function", CHAT, [events(tools({"index": 0, "function": "f"}))], failed("function")),
-    ("tools-arguments", CHAT, [events(tools(part(0, "c", "weather", {})))], failed("arguments")),
-    ("tools-id", CHAT, [events(tools(part(0, 7, "weather", A)))], failed("id")),
-    ("tools-no-name", CHAT, [events(tools(part(0, "c", None, A)), TOOL_END)], failed("name")),
-    ("tools-orphan", CHAT, [events(tools(part(arguments=A)))], failed("unknown")),
+    ("tools-text", ONE_OF_CHAT, [events(tools("x"))], failed("tool_calls")),
+    ("tools-null", ONE_OF_CHAT, [events(tools(None))], failed("tool_calls")),
+    (
+        "tools-object",
+        ONE_OF_CHAT,
+        [events(chunk([choice({"tool_calls": {"a": 1}})]))],
+        failed("tool_c"),
+    ),
+    ("tools-index", ONE_OF_CHAT, [events(tools(part("0", "c", "weather", A)))], failed("index")),
+    (
+        "tools-function",
+        ONE_OF_CHAT,
+        [events(tools({"index": 0, "function": "f"}))],
+        failed("function"),
+    ),
+    (
+        "tools-arguments",
+        ONE_OF_CHAT,
+        [events(tools(part(0, "c", "weather", {})))],
+        failed("arguments"),
+    ),
+    ("tools-id", ONE_OF_CHAT, [events(tools(part(0, 7, "weather", A)))], failed("id")),
+    (
+        "tools-no-name",
+        ONE_OF_CHAT,
+        [events(tools(part(0, "c", None, A)), TOOL_END)],
+        failed("name"),
+    ),
+    ("tools-orphan", ONE_OF_CHAT, [events(tools(part(arguments=A)))], failed("unknown")),
     (
         "tools-ambiguous",
         CHAT,
@@ -379,6 +427,17 @@ STREAMS = [
     ("error-key", CHAT, [events(error("our key", code="invalid_api_key"))], failed(status=503)),
     ("error-busy", CHAT, [events(error("later", code=429)), OK], retried("fine")),
     ("error-empty", CHAT, [events({"error": {}})], failed(status=503)),
+    # One object, although a stream was requested.
+    ("object", ALL, [answer(message("fine"))], good("fine")),
+    (
+        "object-tools",
+        CHAT,
+        [answer(called(function(*CALLS[0]), function(*CALLS[1])))],
+        good("", *CALLS),
+    ),
+    ("object-abort", CHAT, [answer(message(finish="abort"))], failed("'abort'")),
+    ("object-error", CHAT, [whole(error("engine died"))], failed("engine died")),
+    ("object-400", CHAT, [whole(error("no", type="BadRequestError"))], once("no", 400)),
     # Characters.
     ("half-emoji", ALL, [events(HALF, OTHER, end())], good("a\ufffd\ufffdb")),
     ("bad-byte", ALL, [events(BAD, say("b"), end())], good("a\ufffdb")),
@@ -387,50 +446,80 @@ STREAMS = [
 
 WHOLES = [
     ("whole", (*ALL, "batch"), [answer(message())], good("one two", output_tokens=2)),
-    ("whole-length", CHAT, [answer(message(finish="length"))], short("one two")),
+    ("whole-length", ONE_OF_CHAT, [answer(message(finish="length"))], short("one two")),
     (
         "whole-tools",
         ALL,
         [answer(called(function(*CALLS[0]), function(*CALLS[1])))],
         good("", *CALLS),
     ),
-    ("whole-null", CHAT, [answer(called(function("weather", None)))], good("", ("weather", ""))),
+    (
+        "whole-null",
+        ONE_OF_CHAT,
+        [answer(called(function("weather", None)))],
+        good("", ("weather", "")),
+    ),
     ("whole-choices-none", (*ALL, "batch"), [answer()], once("without choices")),
-    ("whole-choices-null", CHAT, [answer(None)], once("choices[]")),
-    ("whole-choices-object", CHAT, [whole({"choices": {"0": {}}})], once("choices")),
-    ("whole-choices-two", CHAT, [answer(message(), message())], once("index 0")),
+    ("whole-choices-null", ONE_OF_CHAT, [answer(None)], once("choices[]")),
+    ("whole-choices-object", ONE_OF_CHAT, [whole({"choices": {"0": {}}})], once("choices")),
+    ("whole-choices-two", ONE_OF_CHAT, [answer(message(), message())], once("index 0")),
     (
         "whole-message-null",
         (*ALL, "batch"),
         [answer(message() | {"message": None})],
         once("message"),
     ),
-    ("whole-message-text", CHAT, [answer(message() | {"message": "x"})], once("message")),
-    ("whole-content-list", CHAT, [answer(message(["x"]))], once("content")),
-    ("whole-tools-text", CHAT, [answer(called("x"))], once("tool_calls")),
-    ("whole-tools-object", CHAT, [answer(message(tool_calls={}))], once("tool_calls")),
-    ("whole-tools-no-name", CHAT, [answer(called(function("", A)))], once("name")),
-    ("whole-tools-arguments", CHAT, [answer(called(function("f", {})))], once("arguments")),
+    ("whole-message-text", ONE_OF_CHAT, [answer(message() | {"message": "x"})], once("message")),
+    ("whole-content-list", ONE_OF_CHAT, [answer(message(["x"]))], once("content")),
+    ("whole-tools-text", ONE_OF_CHAT, [answer(called("x"))], once("tool_calls")),
+    ("whole-tools-object", ONE_OF_CHAT, [answer(message(tool_calls={}))], once("tool_calls")),
+    ("whole-tools-no-name", ONE_OF_CHAT, [answer(called(function("", A)))], once("name")),
+    ("whole-tools-arguments", ONE_OF_CHAT, [answer(called(function("f", {})))], once("arguments")),
     ("whole-abort", (*ALL, "batch"), [answer(message(finish="abort"))], once("'abort'")),
-    ("whole-no-finish", CHAT, [answer(message(finish=None))], once("finish_reason")),
-    ("whole-list", CHAT, [whole([1])], once("not a JSON object")),
+    (
+        "whole-no-finish",
+        ONE_OF_CHAT,
+        [answer(message(finish=None))],
+        once("finish_reason NoneType"),
+    ),
+    ("whole-list", ONE_OF_CHAT, [whole([1])], once("not a JSON object")),
     ("whole-html", (*CHAT, "batch"), [whole(b"<html>")], once("not JSON")),
-    ("whole-empty", CHAT, [whole(b"")], once("not JSON")),
+    ("whole-empty", ONE_OF_CHAT, [whole(b"")], once("not JSON")),
     ("whole-error", (*ALL, "batch"), [whole(error("engine died"))], once("engine died")),
-    ("whole-error-bare", CHAT, [whole({"object": "error", "message": "died"})], once("died")),
+    (
+        "whole-error-bare",
+        ONE_OF_CHAT,
+        [whole({"object": "error", "message": "died"})],
+        once("died"),
+    ),
     ("whole-error-400", (*ALL, "batch"), [whole(error("api_key", code=400))], once("api_key", 400)),
-    ("whole-half", CHAT, [content(b"a\\ud83d")], good("a\ufffd")),
-    ("whole-byte", CHAT, [content(b"a\xff")], good("a\ufffd")),
+    ("whole-half", ONE_OF_CHAT, [content(b"a\\ud83d")], good("a\ufffd")),
+    ("whole-byte", ONE_OF_CHAT, [content(b"a\xff")], good("a\ufffd")),
     # Statuses other than 200, whatever the text.
     ("status-400", (*ALL, "batch"), [whole(error("no api_key here"), 400)], once("api_key", 400)),
     ("status-400-quota", ALL, [whole(error("a field quota, billing"), 400)], once("quota", 400)),
-    ("status-422", CHAT, [whole(error("tool authenticate_user"), 422)], once("tool auth", 422)),
-    ("status-400-key", CHAT, [whole(error("x", code="invalid_api_key"), 400)], failed(status=503)),
+    (
+        "status-422",
+        ONE_OF_CHAT,
+        [whole(error("tool authenticate_user"), 422)],
+        once("tool auth", 422),
+    ),
+    (
+        "status-400-key",
+        ONE_OF_CHAT,
+        [whole(error("x", code="invalid_api_key"), 400)],
+        failed(status=503),
+    ),
     ("status-401", ALL, [whole(error("x"), 401)], failed(status=503, attempts=3)),
     ("status-500", (*CHAT, "batch"), [whole(error("quota of the GPU"), 500)], failed("quota of")),
-    ("status-503", CHAT, [whole(error("x"), 503)], failed(status=503, attempts=3)),
-    ("status-201", CHAT, [whole({"choices": []}, 201)], failed("status 201")),
-    ("status-307", CHAT, [whole(b"", 307, location="http://127.0.0.1:1/x")], failed("status 307")),
+    ("status-503", ONE_OF_CHAT, [whole(error("x"), 503)], failed(status=503, attempts=3)),
+    ("status-201", ONE_OF_CHAT, [whole({"choices": []}, 201)], failed("status 201")),
+    (
+        "status-307",
+        ONE_OF_CHAT,
+        [whole(b"", 307, location="http://127.0.0.1:1/x")],
+        failed("status 307"),
+    ),
     (
         "status-odd-error",
         CHAT,
@@ -556,8 +645,9 @@ class Case:
 
 
 def cases(table, *, streams=False):
+    in_turn = cycle(CHAT)
     for name, ways, answers, expected in table:
-        for way in ways:
+        for way in ways if ways is not ONE_OF_CHAT else (next(in_turn),):
             protocol, _, kind = way.partition(" ")
             kind = kind or ("embed" if protocol in ("embeddings", "rerank") else "vllm")
             yield Case(name, protocol, kind, streams, expected, answers)

@@ -67,7 +67,7 @@ class StreamedAnswer:
                 call.read(chunk)
                 written.append(call.event(chunk))
             if end and not call.ended:
-                if call.sent.needs_done or not self._events.is_complete:
+                if not self._events.is_complete(needs_done=call.sent.needs_done):
                     raise WorkerStreamError("the answer ended without [DONE]")
                 written.append(await self._complete())
         except (WorkerStreamError, WorkerRejectedError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -69,6 +70,8 @@ def split(pieces: Iterable[bytes], max_bytes: int) -> Iterator[tuple[int, bytes]
 def _line(number: int, raw: bytes, max_bytes: int) -> Iterator[tuple[int, bytes]]:
     if len(raw) > max_bytes:
         raise _too_long(number, max_bytes)
+    if number == 1:  # editors on Windows begin a file with a byte order mark
+        raw = raw.removeprefix(codecs.BOM_UTF8)
     if raw.strip():
         yield number, raw
 
