@@ -60,7 +60,7 @@ class StreamEvents:
         return found
 
     def is_complete(self, *, needs_done: bool) -> bool:
-        """Return whether an answer without ``[DONE]`` is complete, if its server ``needs_done`` or not."""
+        """Return whether an answer that has ended without ``[DONE]`` is complete."""
         return self._shape.is_complete and (bool(self._is_object) or not needs_done)
 
     def read(self, event: bytes) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from fairserve.engine.wire.base import (
     WorkerUnavailableError,
 )
 from fairserve.interactions.call import Call
-from fairserve.platform.base.errors import FairServeError
+from fairserve.platform.base.errors import FairServeError, WorkerFailedError
 from fairserve.platform.control.messages import Cancel, Grant
 from fairserve.platform.fleet.models import ServedModel
 from fairserve.platform.serving.completions.relay import Relay
@@ -28,6 +28,9 @@ ROLE = {"choices": [{"index": 0, "delta": {"role": "assistant"}}], "usage": {"pr
 def text(n):
     usage = {"prompt_tokens": 4, "completion_tokens": n}
     return {"choices": [{"index": 0, "delta": {"content": f"t{n}"}}], "usage": usage}
+
+
+ONE, TWO = text(1), text(2)
 
 
 class Worker:
@@ -127,6 +130,25 @@ async def test_a_complete_answer_is_relayed():
     assert control.releases[0].ttft_s is not None
     assert control.reports[0].started
     assert worker.closed
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (None, "client disconnected"),
+        (KeyError("x"), "internal error: KeyError"),
+        (WorkerFailedError("mixed parts"), "mixed parts"),
+    ],
+)
+async def test_an_answer_that_cannot_be_written_has_failed(error, text):
+    control = Control("a")
+    each = relay(control, a=Worker(ONE, TWO))
+    async with aclosing(each.chunks()) as chunks:
+        await anext(chunks)
+        each.unwritten = error
+    (release,) = control.releases
+    assert release.outcome == ("cancelled" if error is None else "failed")
+    assert release.error == text
 
 
 async def test_an_answer_completes_only_with_a_durable_row():
