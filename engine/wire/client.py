@@ -328,7 +328,7 @@ class HttpWorkerClient:
                 raise public_rejection(rejected, self._private)
             if response.status != 200:
                 raise WorkerUnavailableError(f"/tokenize answers {response.status}")
-            return np.asarray(orjson.loads(answer)["tokens"], dtype=np.uint32)
+            return _token_ids(orjson.loads(answer)["tokens"])
         except _BAD_ANSWER as error:
             raise WorkerUnavailableError(f"/tokenize: {_describe_unreached(error)}") from error
 
@@ -400,6 +400,17 @@ async def _read_some(response: aiohttp.ClientResponse, limit: int) -> bytes:
             response.close()
             break
     return bytes(body[:limit])
+
+
+def _token_ids(tokens: Any) -> TokenIds:
+    """Return the tokens of an answer. Raises ValueError, OverflowError or TypeError."""
+    ids = np.asarray(tokens)
+    # A prompt has tokens, so that a call is never counted as none.
+    if ids.ndim != 1 or not len(ids) or ids.dtype.kind not in "iu":
+        raise ValueError("its tokens are not a list of ids")
+    if ids.min() < 0 or ids.max() >= 1 << 32:
+        raise ValueError("its tokens have an id beyond 32 bits")
+    return ids.astype(np.uint32)
 
 
 def _context_of(models: Mapping[str, Mapping[str, Any]], name: str) -> int | None:

@@ -12,8 +12,9 @@ Weakness: a number that is too small is believed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 MAX_TOKENS = 1 << 27
 """Longest context that is believed, in tokens; the prompt and each sample of a call have at most this
@@ -60,15 +61,14 @@ def prompt_bound(
     return max(counted_tokens, min(most, counted_tokens + int(more) + PROMPT_TOLERANCE_TOKENS))
 
 
-@dataclass(frozen=True, slots=True)
-class ReportedUsage:
+class ReportedUsage(NamedTuple):
     """The usable counts of one ``usage`` object; None: absent, or not usable."""
 
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     """Tokens of the prompt that were in the cache: at most the prompt's."""
     output_tokens: int | None = None
-    output_details: Mapping[str, int] = field(default_factory=dict)
+    output_details: Mapping[str, int] = MappingProxyType({})
     """Parts of the output by OpenAI's names, each at most the output."""
 
 
@@ -79,10 +79,11 @@ def read_usage(usage: Any, bounds: UsageBounds) -> ReportedUsage:
     """Return the counts of a worker's ``usage``, which may be anything. O(1)."""
     if not isinstance(usage, dict) or not usage:
         return NOTHING_REPORTED
+    given = usage.get("prompt_tokens")
     output = count_of(usage.get("completion_tokens"), bounds.output_tokens)
     # A prompt has tokens: 0 stands for a count that the server does not have.
-    prompt = count_of(usage.get("prompt_tokens"), bounds.prompt_tokens) or None
-    if not usage.get("prompt_tokens") and (output is not None or "completion_tokens" not in usage):
+    prompt = count_of(given, bounds.prompt_tokens) or None
+    if not given and (output is not None or "completion_tokens" not in usage):
         # Some servers report no other count than the total.
         total = count_of(usage.get("total_tokens"), bounds.prompt_tokens + (output or 0))
         prompt = None if total is None or total <= (output or 0) else total - (output or 0)
@@ -90,11 +91,11 @@ def read_usage(usage: Any, bounds: UsageBounds) -> ReportedUsage:
     details = usage.get("prompt_tokens_details")
     if prompt is not None and isinstance(details, dict):
         cached = count_of(details.get("cached_tokens"), prompt)
-    parts: dict[str, int] = {}
     details = usage.get("completion_tokens_details")
-    if output is not None and isinstance(details, dict):
-        counts = {name: count_of(details.get(name), output) for name in _OUTPUT_DETAILS}
-        parts = {name: count for name, count in counts.items() if count is not None}
+    if output is None or not isinstance(details, dict):
+        return ReportedUsage(prompt, cached, output)
+    counts = {name: count_of(details.get(name), output) for name in _OUTPUT_DETAILS}
+    parts = {name: count for name, count in counts.items() if count is not None}
     return ReportedUsage(prompt, cached, output, parts)
 
 

@@ -257,6 +257,19 @@ async def test_facts_are_read(world):
         await world.http.facts()
 
 
+@pytest.mark.parametrize(
+    "tokens",
+    [None, 7, "12", [], [[1], [2]], ["1"], [1.5], [True], [None], [-1], [2**32], [2**70], {}],
+    ids=repr,
+)
+async def test_a_prompt_is_counted_by_a_list_of_ids_only(world, tokens):
+    world.server.tokens = tokens
+    with pytest.raises(WorkerUnavailableError, match="/tokenize"):
+        await world.http.tokenize({"model": "m", "prompt": "a"})
+    world.server.tokens = [1, 2**32 - 1]
+    assert list(await world.http.tokenize({"model": "m", "prompt": "a"})) == [1, 2**32 - 1]
+
+
 async def test_probes_report_health(world):
     assert await world.http.probe() == ""
     world.server.healthy = False

@@ -41,6 +41,8 @@ class ScriptedServer:
         self.throttled = 0
         """Number of the next calls that are answered 429."""
         self.retry_after = "7"
+        self.tokens = [1]
+        """Answer of ``/tokenize``."""
         self.bodies, self.paths = [], []
         self.disconnects = 0
         self.under_way = self.most_under_way = 0
@@ -51,6 +53,7 @@ class ScriptedServer:
         app = web.Application()
         app.router.add_get("/{page:.*}", self._page)
         app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_post("/tokenize", self._tokenize)
         self._runner = web.AppRunner(
             app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1
         )
@@ -86,6 +89,9 @@ class ScriptedServer:
         if self.kind == "vllm" and path == "/version" and self.version is not None:
             return web.json_response({"version": self.version})
         return web.Response(status=404)
+
+    async def _tokenize(self, request):
+        return web.json_response({"tokens": self.tokens})
 
     async def _chat(self, request):
         body = await request.json()

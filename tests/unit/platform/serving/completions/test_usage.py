@@ -8,6 +8,7 @@ from fairserve.engine.wire.base import WorkerStreamError
 from fairserve.engine.wire.reported_usage import UsageBounds
 from fairserve.interactions.call import NO_USAGE
 from fairserve.platform.serving.completions.usage import AnswerTotals, UsageMeter
+from fairserve.throttling.quotas.price import TokenPrice
 
 TEXT = "abcdefgh " * 40
 """360 bytes, 90 tokens by the estimate."""
@@ -202,6 +203,7 @@ def test_an_answer_of_the_allowed_length_is_not_cut(chunk, chunks):
     read(*[chunk] * chunks)
 
 
+PRICE = TokenPrice(input=3_000, cached=5_000, output=70_000)
 COUNT = st.one_of(
     st.integers(-5, 300), st.sampled_from([None, 2**63, 1e30, "3", True, 2.0, [], {}])
 )
@@ -226,5 +228,6 @@ def test_no_stream_is_charged_beyond_its_bounds(chunks, limit, samples):
     for used in (made.usage(), made.total()):
         assert 0 <= used.output_tokens <= limit * samples
         assert 0 <= used.cached_tokens <= used.prompt_tokens <= 40
+        assert PRICE.cost(used) <= PRICE.most(40, limit * samples)
     if any(chunk["choices"][0]["delta"]["content"] for chunk in chunks):
         assert made.total().output_tokens > 0
