@@ -11,8 +11,8 @@ for ``MAX_TOKEN_BYTES``. One that has not grown covers nothing more, until the l
 within the :class:`UsageBounds` of the call. A worker that sends more than the call may generate has
 failed: :meth:`UsageMeter.read` raises.
 
-Cost: one pass over the texts of a chunk, 3 to 5 us. Weakness: a server that sends no usage and splits tokens into
-several chunks is counted by its chunks.
+Cost: one pass over the texts of a chunk, 3 to 5 us. Weakness: a server that sends no usage and splits
+tokens into several chunks is counted by its chunks.
 """
 
 from __future__ import annotations
