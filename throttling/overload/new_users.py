@@ -8,7 +8,7 @@ and c call at 0, 10 and 20 s. Under overload c is rejected with a retry at 60 s,
 is free; a and b are known from then on.
 
 At most ``MAX_USERS`` are remembered; beyond that, the app with the most users forgets those with
-the oldest last calls. Cost: O(1) amortised per call; O(apps) about once a second.
+the oldest last calls. Cost: O(1) amortised per call; a share of the apps a tick.
 
 Weakness: known users are lost in a restart, so under overload an app's users are then readmitted at
 ``limit`` a minute. An app that invents users for t minutes has t times ``limit`` of them.
@@ -20,6 +20,7 @@ from collections import OrderedDict
 from typing import Any
 
 from fairserve.interactions.ages import age_of, time_of
+from fairserve.throttling.base import tick_share
 from fairserve.throttling.overload.window import SlidingLog
 
 MAX_USERS = 200_000
@@ -33,8 +34,9 @@ class NewUsers:
     """The known users of each app. Times are monotonic seconds and must not decrease."""
 
     def __init__(self) -> None:
-        self._known: dict[str, OrderedDict[str, float]] = {}
-        """Time of each user's last call, by app, oldest first."""
+        self._known: OrderedDict[str, OrderedDict[str, float]] = OrderedDict()
+        """Time of each user's last call, by app, oldest first. The app that a tick visited last is the
+        last one."""
         self._places = SlidingLog()
         """Times at which users became known, by app."""
         self._users = 0
@@ -82,14 +84,15 @@ class NewUsers:
             self._forget(largest, min(_ROOM, len(self._known[largest])))
 
     def forget_idle(self, now_s: float) -> None:
-        """Drop users without a call for ``RETENTION_S``."""
+        """Drop users of a share of the apps without a call for ``RETENTION_S``, the oldest first."""
         self._places.forget_idle(now_s)
-        for app in list(self._known):
-            users = self._known[app]
-            while users and now_s - next(iter(users.values())) >= RETENTION_S:
-                self._forget(app, 1)
-                if app not in self._known:
+        for _ in range(min(len(self._known), tick_share(len(self._known)))):
+            app, users = next(iter(self._known.items()))
+            self._known.move_to_end(app)
+            for _ in range(min(len(users), _ROOM)):
+                if now_s - next(iter(users.values())) < RETENTION_S:
                     break
+                self._forget(app, 1)
 
     def _forget(self, app: str, count: int) -> None:
         users = self._known[app]
@@ -112,8 +115,8 @@ class NewUsers:
     def restore(self, state: dict[str, Any], now_s: float) -> None:
         """Replace the state by an earlier snapshot."""
         self._places.restore(state["places"], now_s)
-        self._known = {
-            app: OrderedDict((user, time_of(age, now_s)) for user, age in users)
+        self._known = OrderedDict(
+            (app, OrderedDict((user, time_of(age, now_s)) for user, age in users))
             for app, users in state["known"].items()
-        }
+        )
         self._users = sum(map(len, self._known.values()))

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections import OrderedDict
 from typing import Any
 
 from fairserve.interactions.ages import age_of, time_of
-from fairserve.throttling.base import LimitUse
+from fairserve.throttling.base import LimitUse, tick_share
 from fairserve.throttling.quotas.rate_window import RateWindow
 
 
@@ -26,11 +27,10 @@ class SlidingLog:
         if not window_s > 0:
             raise ValueError(f"window_s is {window_s}; allowed: over 0")
         self.window_s = window_s
-        self._times: dict[str, list[float]] = {}
+        self._times: OrderedDict[str, list[float]] = OrderedDict()
+        """Times of each key, ascending; the key of the latest event is the last one."""
         self._older: dict[str, RateWindow] = {}
         """Counts of the window's older events, for the keys over their limit."""
-        self._forgotten_s: float | None = None
-        """Time of the last removal of idle keys, in seconds."""
 
     def __len__(self) -> int:
         """Return the number of keys."""
@@ -58,7 +58,11 @@ class SlidingLog:
 
     def record(self, key: str, limit: int, now_s: float) -> None:
         """Record an event at ``now_s``; keep the times of the last ``limit + 1``. O(1) amortised."""
-        times = self._times.setdefault(key, [])
+        times = self._times.get(key)
+        if times is None:
+            times = self._times[key] = []
+        else:
+            self._times.move_to_end(key)
         times.append(now_s)
         surplus = len(times) - limit - 1
         if surplus > 0:
@@ -99,23 +103,18 @@ class SlidingLog:
         return LimitUse(limit, used, self.free_after_s(key, 1, now_s, record_now=False))
 
     def forget_idle(self, now_s: float) -> None:
-        """Drop the keys without an event in the window. O(keys), at most twice in a window."""
-        if self._forgotten_s is not None and now_s - self._forgotten_s < self.window_s / 2:
-            return
-        self._forgotten_s = now_s
-        horizon_s = now_s - self.window_s
-        for key in [k for k, times in self._times.items() if not times or times[-1] <= horizon_s]:
+        """Drop keys without an event in the window. O(dropped), and at most a share of the keys."""
+        horizon_s = now_s - self.window_s - 1.0  # counts of older events end a second later
+        for _ in range(min(len(self._times), tick_share(len(self._times)))):
+            key, times = next(iter(self._times.items()))
+            if times[-1] > horizon_s:
+                return
             del self._times[key]
-        for older in self._older.values():
-            older.drop_old(now_s)
-        for key in [k for k, older in self._older.items() if not older.total]:
-            del self._older[key]
+            self._older.pop(key, None)
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
         """Return the ages of the logged events, and the counts of older ones by age."""
-        last_s = self._forgotten_s
         return {
-            "forgotten_age_s": None if last_s is None else age_of(last_s, now_s),
             "ages": {
                 key: [age_of(time_s, now_s) for time_s in times]
                 for key, times in self._times.items()
@@ -125,11 +124,9 @@ class SlidingLog:
 
     def restore(self, state: dict[str, Any], now_s: float) -> None:
         """Replace the state by an earlier snapshot."""
-        age = state["forgotten_age_s"]
-        self._forgotten_s = None if age is None else time_of(age, now_s)
-        self._times = {
-            key: [time_of(age, now_s) for age in ages] for key, ages in state["ages"].items()
-        }
+        self._times = OrderedDict(
+            (key, [time_of(age, now_s) for age in ages]) for key, ages in state["ages"].items()
+        )
         self._older = {key: RateWindow(self.window_s) for key in state["older"]}
         for key, older in self._older.items():
             older.restore(state["older"][key], now_s)

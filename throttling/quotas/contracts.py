@@ -12,7 +12,7 @@ periods; an earlier one means that the clock has gone back, and the calendar fol
 later period then becomes the account of the present one, with its spending.
 
 Expected cost per call: a few dictionary look-ups for each of at most four holders, and at most 61
-steps if a rate rejects. Memory: one meter per holder active in the last minute, one account per
+steps if a rate rejects. Memory: one meter per holder active in the last minutes, one account per
 holder with spending in its period, at most ``MAX_ACCOUNTS``.
 
 Weakness: reservations for the maximum output reject calls that would have fitted; such rejections
@@ -22,12 +22,13 @@ when a later one begins, so a clock that returns from there begins the period an
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fairserve.interactions.ages import age_of, time_of
-from fairserve.throttling.base import ADMITTED, Budget, Decision, LimitUse, Scope
+from fairserve.throttling.base import ADMITTED, Budget, Decision, LimitUse, Scope, tick_share
 from fairserve.throttling.quotas.quota import Quota, QuotaScope
 from fairserve.throttling.quotas.rate_window import RateWindow
 
@@ -117,8 +118,9 @@ class Contracts:
     """Limits of all holders of a deployment."""
 
     def __init__(self) -> None:
-        self._meters: dict[Holder, _Meter] = {}
-        self._accounts: dict[Holder, _Account] = {}
+        self._meters: OrderedDict[Holder, _Meter] = OrderedDict()
+        self._accounts: OrderedDict[Holder, _Account] = OrderedDict()
+        """Both: the holder that a tick visited last is the last one."""
         self._calls: dict[str, _Held] = {}
         self._latest = 0.0
         """Latest arrival of any call since the clock went back last, in UTC epoch seconds."""
@@ -346,20 +348,24 @@ class Contracts:
         )
 
     def forget_idle(self, now_s: float) -> None:
-        """Drop the meters of holders without a call in the last minute, and accounts of past periods.
-        O(holders); called about once a second.
+        """Drop meters of holders without a call in the last minute, and accounts of past periods.
+
+        Visits a share of both; called about once a second.
         """
-        idle: list[Holder] = []
-        for holder, meter in self._meters.items():
+        for _ in range(min(len(self._meters), tick_share(len(self._meters)))):
+            holder, meter = next(iter(self._meters.items()))
             meter.requests.drop_old(now_s)
             meter.tokens.drop_old(now_s)
-            if not (meter.parallel or meter.requests.total or meter.tokens.total):
-                idle.append(holder)
-        for holder in idle:
-            del self._meters[holder]
-        over = [h for h, account in self._accounts.items() if account.end <= self._latest]
-        for holder in over:
-            del self._accounts[holder]
+            if meter.parallel or meter.requests.total or meter.tokens.total:
+                self._meters.move_to_end(holder)
+            else:
+                del self._meters[holder]
+        for _ in range(min(len(self._accounts), tick_share(len(self._accounts)))):
+            holder, account = next(iter(self._accounts.items()))
+            if account.end <= self._latest:
+                del self._accounts[holder]
+            else:
+                self._accounts.move_to_end(holder)
 
     # --- state ------------------------------------------------------------------------------------
 
@@ -399,15 +405,15 @@ class Contracts:
 
     def restore(self, state: dict[str, Any], now_s: float) -> None:
         """Replace the state by an earlier snapshot."""
-        self._meters = {}
+        self._meters = OrderedDict()
         for scope, owner, user, requests, tokens, parallel in state["meters"]:
             meter = self._meters[(scope, owner, user)] = _Meter(parallel=parallel)
             meter.requests.restore(requests, now_s)
             meter.tokens.restore(tokens, now_s)
-        self._accounts = {
-            (scope, owner, user): _Account(*amounts)
+        self._accounts = OrderedDict(
+            ((scope, owner, user), _Account(*amounts))
             for scope, owner, user, *amounts in state["accounts"]
-        }
+        )
         self._calls = {}
         for call_id, holders, current, tokens, cost, at, age in state["calls"]:
             keys = tuple((scope, owner, user) for scope, owner, user in holders)
