@@ -302,12 +302,15 @@ class Contracts:
             account.spent = max(0, account.spent + amount)
 
     def forget_accounts(self, scope: QuotaScope, owner: str, user: str = "") -> None:
-        """Forget a holder's accounts because its budget periods change. O(accounts).
+        """Forget a holder's accounts because its budget periods change.
 
-        The ledger reports their spending again. ``app_user`` means all users of the app.
+        The ledger reports their spending again. ``app_user`` means all users of the app: O(accounts).
         """
+        if scope != "app_user" or user:
+            self._accounts.pop((scope, owner, user), None)
+            return
         for holder in list(self._accounts):
-            if holder[:2] == (scope, owner) and user in ("", holder[2]):
+            if holder[:2] == (scope, owner):
                 del self._accounts[holder]
 
     def use(self, quotas: Sequence[tuple[Holder, Quota]], now_s: float, at: float) -> ContractUse:
